@@ -49,6 +49,8 @@ func serveCommand() *cobra.Command {
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
+	fl.StringVar(&f.o.SecretsKeyFile, "secrets-key-file", "", "file of the keys that secrets are encrypted with, 32 bytes in base64 a line, the newest first (default: secrets.key in --ca-dir, made at the first start; with --etcd-endpoints there is none)")
+	fl.StringVar(&f.o.SecretsKeyCommand, "secrets-key-command", "", "program that prints the same keys, with its arguments parted by blanks; run once, at the start")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")
 	fl.DurationVar(&f.o.Grace, "grace", defaultGrace, "how long the hub waits for an agent that had a session, after that ended or after its own start, before rollouts call it away")
 	_ = c.MarkFlagRequired("data-dir")

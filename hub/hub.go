@@ -29,6 +29,7 @@ import (
 	"towline.dev/towline/hub/internal/gate"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/secrets"
 	"towline.dev/towline/hub/internal/session"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
@@ -55,6 +56,11 @@ type Options struct {
 	Listen, API net.Listener
 	// Advertise are the addresses that agents are told to dial; default: that of Listen.
 	Advertise []string
+	// SecretsKeyFile has the keys that secrets are encrypted with, the newest first. Default with an etcd in the process: secrets.key in
+	// CADir, which is made at the first start; with one of one's own there is none.
+	SecretsKeyFile string
+	// SecretsKeyCommand prints the keys; it is asked once, at the start.
+	SecretsKeyCommand string
 	// Memory keeps the store in memory: for tests and simulation.
 	Memory bool
 	// NoFsync makes the embedded store forget commits when the machine stops: for tests and benchmarks.
@@ -89,6 +95,7 @@ type Hub struct {
 	control  *control.Controller
 	api      *api.API
 	ca       *registry.CA
+	keys     *secrets.Keys
 	hub      *storev1.Hub
 	agents   *grpc.Server
 	people   *grpc.Server
@@ -144,13 +151,38 @@ func (h *Hub) open(ctx context.Context) error {
 	if err := h.sit(ctx); err != nil {
 		return err
 	}
-	if h.hub, err = identity(ctx, h.store.As(store.Hub)); err != nil {
+	own := h.store.As(store.Hub)
+	if h.hub, err = identity(ctx, own); err != nil {
 		return err
 	}
 	if err := h.admin(); err != nil {
 		return err
 	}
+	if h.keys, err = loadKeys(ctx, h.o, own); err != nil {
+		return err
+	}
 	return h.build()
+}
+
+// secretsKeyFile is the file of the keys for secrets in the directory of the CA.
+const secretsKeyFile = "secrets.key"
+
+// loadKeys gets the keys for secrets. They are not in the store, so that who has a copy of that has no secret.
+func loadKeys(ctx context.Context, o Options, s store.Store) (*secrets.Keys, error) {
+	where := secrets.Where{File: o.SecretsKeyFile, Command: o.SecretsKeyCommand, Log: o.Log}
+	if where.File == "" && where.Command == "" && len(o.EtcdEndpoints) == 0 {
+		where.File, where.Make = filepath.Join(o.CADir, secretsKeyFile), true
+	}
+	if err := s.View(ctx, 0, func(r store.Reader) error {
+		r.Scan(store.SecretPrefix, func(store.Entry) bool {
+			where.Sealed++
+			return true
+		})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return secrets.Load(ctx, where), nil
 }
 
 // sit takes the seat before anything is written or served.
@@ -245,7 +277,8 @@ func (h *Hub) build() error {
 		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
 		return err
 	}
-	fetcher, err := source.New(source.Options{Log: h.o.Log})
+	people := h.store.As(store.API)
+	fetcher, err := source.New(source.Options{Log: h.o.Log, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values})
 	if err != nil {
 		return err
 	}
@@ -262,13 +295,14 @@ func (h *Hub) build() error {
 		Engine: engineOf(h.renders), Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
-	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: h.store.As(store.API), Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
+	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)
 	h.sessions.OnChange(h.api.Touch)
 	h.sessions.OnConnected(h.api.Touch)
+	h.control.OnTrouble(h.api.Troubled)
 	return h.servers()
 }
 
@@ -330,6 +364,10 @@ func (h *Hub) Run(ctx context.Context) error {
 	g.Go(func() error { return h.registry.Run(ctx) })
 	g.Go(func() error { return h.sessions.Run(ctx) })
 	g.Go(func() error { return h.control.Run(ctx) })
+	g.Go(func() error {
+		h.api.Reseal(ctx)
+		return nil
+	})
 	g.Go(func() error { return serve(h.agents, h.o.Listen) })
 	g.Go(func() error { return serve(h.people, h.o.API) })
 	for _, hs := range h.health {

@@ -52,6 +52,7 @@ type Client struct {
 	Trackers    v1.TrackerServiceClient
 	Assignments v1.AssignmentServiceClient
 	Identity    v1.IdentityServiceClient
+	Secrets     v1.SecretServiceClient
 
 	conn    *grpc.ClientConn
 	server  string
@@ -89,6 +90,7 @@ func Dial(_ context.Context, opts Options) (*Client, error) {
 	c.Trackers = v1.NewTrackerServiceClient(conn)
 	c.Assignments = v1.NewAssignmentServiceClient(conn)
 	c.Identity = v1.NewIdentityServiceClient(conn)
+	c.Secrets = v1.NewSecretServiceClient(conn)
 	return c, nil
 }
 
@@ -144,7 +146,7 @@ func (b bearer) RequireTransportSecurity() bool { return true }
 
 // services are those with reads that may be tried again.
 var services = []*grpc.ServiceDesc{&v1.ModuleService_ServiceDesc, &v1.ClusterService_ServiceDesc, &v1.RolloutService_ServiceDesc,
-	&v1.TrackerService_ServiceDesc, &v1.AssignmentService_ServiceDesc, &v1.IdentityService_ServiceDesc}
+	&v1.TrackerService_ServiceDesc, &v1.AssignmentService_ServiceDesc, &v1.IdentityService_ServiceDesc, &v1.SecretService_ServiceDesc}
 
 // serviceConfig tries reads again when the hub is not there for a moment.
 func serviceConfig() string {

@@ -258,6 +258,16 @@ func (c *Client) AllProjects(ctx context.Context, req *v1.ListProjectsRequest) i
 	})
 }
 
+// AllSecrets lists secrets, without values, page by page.
+func (c *Client) AllSecrets(ctx context.Context, req *v1.ListSecretsRequest) iter.Seq2[*v1.Secret, error] {
+	return pages(func(token string) ([]*v1.Secret, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Secrets.ListSecrets(ctx, page)
+		return resp.GetSecrets(), resp.GetNextPageToken(), err
+	})
+}
+
 // AllAssignments lists assignments page by page.
 func (c *Client) AllAssignments(ctx context.Context, req *v1.ListAssignmentsRequest) iter.Seq2[*v1.Assignment, error] {
 	return pages(func(token string) ([]*v1.Assignment, string, error) {

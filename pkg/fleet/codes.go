@@ -25,11 +25,18 @@ const (
 	WarnDamaged       = "TakesPlaceOfDamaged"
 	WarnNoSuchCluster = "NoSuchCluster"
 	WarnNoCluster     = "NoCluster"
+	WarnNoSecret      = "NoSuchSecret"
 	WarnNoStages      = "NoStages"
 	WarnEmptyStage    = "EmptyStage"
 	WarnUnmatched     = "UnmatchedClusters"
 	WarnDeletedFirst  = "DeletedFirst"
 	WarnStaysBack     = "StaysRolledBack"
+
+	// Why the values of a secret cannot be read.
+	SecretNoKey    = "NoKey"
+	SecretOtherKey = "OtherKey"
+	SecretAltered  = "Altered"
+	SecretDamaged  = "DamagedRecord"
 
 	// What stands for the reason of a module's or a rollout's state where that is none of the rollout's own.
 	ReasonDamagedModule  = "DamagedModule"

@@ -186,6 +186,8 @@ const (
 	ReasonQueued     = "Queued"
 	ReasonHubTrouble = "HubTrouble"
 	ReasonStoreFull  = "StoreFull"
+	// ReasonNeedsSecret: the secret that the source names is not there, lacks what is needed, or cannot be read.
+	ReasonNeedsSecret = "NeedsSecret"
 )
 
 // Observed is what is known of a cluster now. The zero Observed is a selected cluster that is away and runs nothing, so

@@ -90,6 +90,12 @@ var rules = table(map[string]map[string]rule{
 		"DeleteProject": {admins, true},
 		"GetServerInfo": {viewers, false},
 	},
+	"towline.v1.SecretService": {
+		"SetSecret":    {admins, true},
+		"GetSecret":    {viewers, false},
+		"ListSecrets":  {viewers, false},
+		"DeleteSecret": {admins, true},
+	},
 	"towline.agent.v1.AgentService": {
 		"Connect":    {agents, false},
 		"GetObjects": {agents, false},

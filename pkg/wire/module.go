@@ -186,6 +186,14 @@ func validateHTTP(h *towlinev1.HttpSource) error {
 			return fleet.Invalid("http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
 		}
 	}
+	if h.GetSecretName() != "" {
+		if err := fleet.ValidateLabel(h.GetSecretName()); err != nil {
+			return fleet.Invalid("http.secretName", err.Error())
+		}
+		if err := fleet.MaySendSecret(h.GetUrl()); err != nil {
+			return fleet.Invalid("http.secretName", err.Error())
+		}
+	}
 	_, err := Duration("http.timeout", h.GetTimeout(), time.Minute)
 	return err
 }

@@ -42,8 +42,10 @@ type Streams struct {
 	OutTerminal bool                       // colours, footers and live views
 	Size        func() (columns, rows int) // of the terminal
 	Getenv      func(string) string
-	Now         func() time.Time
-	Zone        *time.Location
+	// ReadHidden reads a line from the terminal that is not shown; nil: there is none.
+	ReadHidden func(context.Context) ([]byte, error)
+	Now        func() time.Time
+	Zone       *time.Location
 }
 
 // System is the process's own world.
@@ -59,7 +61,7 @@ func System() Streams {
 			}
 			return columns, rows
 		},
-		Getenv: os.Getenv, Now: time.Now, Zone: time.Local,
+		Getenv: os.Getenv, ReadHidden: readHidden, Now: time.Now, Zone: time.Local,
 	}
 }
 
@@ -213,7 +215,7 @@ func (a *app) root() *cobra.Command {
 		Use:   "towline",
 		Short: "Deliver configuration to a fleet of Kubernetes clusters",
 		Long: "towline puts modules on a Towline hub, follows their rollouts through the clusters and shows what is there.\n" +
-			"Kinds: modules (mod), clusters (cl), revisions (rev), rollouts (ro), trackers (tr), objects (obj), projects, tokens, users, holds.",
+			"Kinds: modules (mod), clusters (cl), revisions (rev), rollouts (ro), trackers (tr), objects (obj), projects, secrets, tokens, users, holds.",
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.begun = true },
 		RunE:             func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -236,7 +238,7 @@ func (a *app) root() *cobra.Command {
 	for group, commands := range map[string][]*cobra.Command{
 		"use":   {a.applyCommand(), a.getCommand(), a.describeCommand(), a.deleteCommand(), a.rolloutCommand(), a.clusterCommand()},
 		"see":   {a.diffCommand(), a.explainCommand(), a.treeCommand(), a.renderCommand(), a.confirmCommand(), a.holdCommand(), a.unholdCommand(), a.eventsCommand(), a.logsCommand()},
-		"admin": {a.userCommand(), a.configCommand(), a.versionCommand()},
+		"admin": {a.secretCommand(), a.userCommand(), a.configCommand(), a.versionCommand()},
 	} {
 		for _, c := range commands {
 			c.GroupID = group

@@ -31,8 +31,8 @@ func (a *app) deleteCommand() *cobra.Command {
 	o := &deleteOptions{}
 	cmd := &cobra.Command{
 		Use: "delete KIND NAME… | KIND/NAME… | -f FILE", Short: "Delete modules and what they have in the clusters, and other resources",
-		Long: "Deletes modules with their objects in the clusters, clusters (their objects stay, as with `cluster remove`), projects, users\n" +
-			"and join tokens. A tracker (MODULE@CLUSTER) is deleted by revision: what the policy keepLegacy keeps of it. On a terminal it says what goes and asks; elsewhere it needs --yes.",
+		Long: "Deletes modules with their objects in the clusters, clusters (their objects stay, as with `cluster remove`), projects, secrets,\n" +
+			"users and join tokens. A tracker (MODULE@CLUSTER) is deleted by revision: what the policy keepLegacy keeps of it. On a terminal it says what goes and asks; elsewhere it needs --yes.",
 		ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := a.deleteTargets(o, args)
@@ -108,10 +108,18 @@ func (a *app) deleteCluster(ctx context.Context, c *client.Client, o *deleteOpti
 }
 
 func (a *app) deleteProject(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
-	if err := a.ask(o.yes, "delete project "+name, ""); err != nil {
+	left, err := c.Secrets.ListSecrets(ctx, &v1.ListSecretsRequest{Project: name, PageSize: 1, Total: true})
+	if err != nil {
 		return err
 	}
-	_, err := c.Identity.DeleteProject(ctx, &v1.DeleteProjectRequest{Name: name, Reason: o.reason})
+	goes := ""
+	if n := left.GetTotal(); n > 0 && name != fleet.DefaultProject {
+		goes = agree(n, "secret goes", "secrets go") + " with it"
+	}
+	if err := a.ask(o.yes, "delete project "+name, goes); err != nil {
+		return err
+	}
+	_, err = c.Identity.DeleteProject(ctx, &v1.DeleteProjectRequest{Name: name, Reason: o.reason})
 	return a.deleted("project/"+name, err)
 }
 

@@ -31,6 +31,7 @@ type fakeHub struct {
 	v1.UnimplementedRolloutServiceServer
 	v1.UnimplementedTrackerServiceServer
 	v1.UnimplementedIdentityServiceServer
+	v1.UnimplementedSecretServiceServer
 
 	mu        sync.Mutex
 	requests  []proto.Message
@@ -63,6 +64,7 @@ type fakeHub struct {
 	users     []*v1.User
 	tokens    []*v1.Token
 	projects  []*v1.Project
+	secrets   []*v1.Secret
 	err       error // of every write
 	watchEnds error // after the changes; nil: never
 	noWatch   int   // how many watches of a rollout find no hub
@@ -451,6 +453,7 @@ func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 	v1.RegisterRolloutServiceServer(server, h)
 	v1.RegisterTrackerServiceServer(server, h)
 	v1.RegisterIdentityServiceServer(server, h)
+	v1.RegisterSecretServiceServer(server, h)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {

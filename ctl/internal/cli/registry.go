@@ -99,6 +99,10 @@ func kinds() []*kind {
 			put: (*applyRun).putProject, applied: 1, delete: (*app).deleteProject,
 		},
 		{
+			name: "secret", plural: "secrets", project: true, message: &v1.Secret{},
+			get: secretListing.get, complete: completeSecrets, describe: (*app).describeSecret, delete: (*app).deleteSecret,
+		},
+		{
 			name: "token", plural: "tokens", message: &v1.Token{},
 			get: tokenListing.get, complete: completeTokens, delete: (*app).deleteToken,
 		},

@@ -48,6 +48,8 @@ func (a *app) rolloutSays(reason string, f *v1.Facts) string {
 		return "begins when " + f.GetRollout() + " has ended; or now: towline rollout abort " + f.GetRollout()
 	case rollout.ReasonHubTrouble, rollout.ReasonStoreFull:
 		return f.GetDetail() + "; it is tried again"
+	case rollout.ReasonNeedsSecret:
+		return f.GetDetail() + "; it goes on by itself then"
 	case fleet.ReasonDamagedModule:
 		return "the hub's record of the module is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it"
 	case fleet.ReasonDamagedRollout:

@@ -216,6 +216,8 @@ func warningSays(module string, n *v1.Note) string {
 	case fleet.WarnDamaged:
 		return "the hub's record of the module was damaged, and this takes its place; a deletion that was under way is ended by it, and the " +
 			"numbers of its rollouts go on"
+	case fleet.WarnNoSecret:
+		return "secret " + strings.Join(f.GetNames(), ", ") + " is not there yet; the rollout waits for it: towline secret set " + strings.Join(f.GetNames(), " ") + " KEY=-"
 	case fleet.WarnNoSuchCluster:
 		return "placement names cluster " + strings.Join(f.GetClusters(), ", ") + ", which is not registered"
 	case fleet.WarnNoCluster:

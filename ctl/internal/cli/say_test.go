@@ -95,6 +95,8 @@ func (s saying) of(a *app, sayer string) string {
 		return conditionSays(&v1.Condition{Type: "ReportsAccepted", Status: "False", Reason: s.code, Facts: s.facts})
 	case "tracker":
 		return a.trackerSays(&v1.Tracker{Reason: s.code, Message: s.facts.GetDetail(), Generation: 7, WasHealth: s.state, LastHeard: ago(time.Hour)})
+	case "secret":
+		return secretSays(&v1.Secret{Metadata: &v1.Metadata{Name: "repo", Project: "default"}, Reason: s.code, Facts: s.facts})
 	case "object":
 		return driftSays(&v1.Object{Drift: "Drifted", Reason: s.code})
 	case "simulation":
@@ -147,6 +149,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonWentBack, "", nil}, {rollout.ReasonNeedsStage, "", stage(&v1.Facts{})}, {rollout.ReasonNotReached, "", nil},
 			{rollout.ReasonResolving, "", nil}, {rollout.ReasonQueued, "", &v1.Facts{Rollout: "shop/57"}},
 			{rollout.ReasonHubTrouble, "", &v1.Facts{Detail: "etcd does not answer"}}, {rollout.ReasonStoreFull, "", &v1.Facts{Detail: "the store is full"}},
+			{rollout.ReasonNeedsSecret, "", &v1.Facts{Detail: "source.http.secretName: secret repo is not there: towline secret set repo KEY=-"}},
 			{fleet.ReasonDamagedModule, "", nil}, {fleet.ReasonDamagedRollout, "", nil},
 		},
 		gateFacts: {
@@ -196,6 +199,7 @@ func sayings() map[string][]saying {
 			{rollout.NoteLoseAfter, "", &v1.Facts{Count: 1, Revision: 41}}, {rollout.NoteSourceAgain, "", nil},
 			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
 			{fleet.WarnDamaged, "", nil}, {fleet.WarnNoSuchCluster, "", &v1.Facts{Clusters: []string{"c9"}}}, {fleet.WarnNoCluster, "", nil},
+			{fleet.WarnNoSecret, "", &v1.Facts{Names: []string{"repo"}}},
 			{fleet.WarnNoStages, "", &v1.Facts{Count: 300}}, {fleet.WarnEmptyStage, "", stage(&v1.Facts{})}, {fleet.WarnUnmatched, "", &v1.Facts{Count: 1}},
 			{fleet.WarnDeletedFirst, "", &v1.Facts{Count: 1, Total: 3}}, {fleet.WarnStaysBack, "", &v1.Facts{Revision: 41, Rollout: "shop/57"}},
 		},
@@ -217,6 +221,8 @@ func sayings() map[string][]saying {
 			{fleet.TrackerNotHeard, "Healthy", nil}, {fleet.TrackerRegressed, "Healthy", nil},
 			{fleet.TrackerNotSeen, "Healthy", &v1.Facts{Detail: "the API server does not answer"}}},
 		"object": {{fleet.ObjectDrifted, "", nil}, {fleet.ObjectLeftSo, "", nil}, {fleet.ObjectShared, "", nil}, {fleet.ObjectTwoWriters, "", nil}},
+		"secret": {{fleet.SecretNoKey, "", &v1.Facts{Detail: "/var/lib/towline/secrets.key is missing"}}, {fleet.SecretOtherKey, "", &v1.Facts{Detail: "11223344"}},
+			{fleet.SecretAltered, "", &v1.Facts{Detail: "11223344"}}, {fleet.SecretDamaged, "", nil}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
 			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil},
 			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}},
@@ -246,7 +252,7 @@ func TestEveryCodeIsSaid(t *testing.T) {
 	}
 	for path, prefixes := range map[string][]string{
 		"pkg/rollout/types.go": {"Reason"}, "pkg/rollout/gates.go": {"Gate"}, "pkg/rollout/facts.go": {"Note", "Do"}, "pkg/rollout/simulate.go": {"Sim"},
-		"pkg/fleet/codes.go": {"Attention", "Hold", "Warn", "Reason", "Ready", "Reports", "Object", "Tracker"},
+		"pkg/fleet/codes.go": {"Attention", "Hold", "Warn", "Reason", "Ready", "Reports", "Object", "Tracker", "Secret"},
 	} {
 		for name, code := range codesIn(t, path, prefixes...) {
 			if !said[code] && !apart[code] {

@@ -392,9 +392,9 @@ func minor(v string) int {
 var projectView = view[*v1.Project]{
 	kind: "project", name: metaName[*v1.Project],
 	table: func(a *app, items []*v1.Project) *table.Table {
-		t := &table.Table{Columns: columns(left("NAME"), right("MODULES"), left("AGE"), wide("LABELS"))}
+		t := &table.Table{Columns: columns(left("NAME"), right("MODULES", "SECRETS"), left("AGE"), wide("LABELS"))}
 		for _, p := range items {
-			t.Add(text(p.GetMetadata().GetName()), num(p.GetModules()), text(a.since(p.GetMetadata().GetCreationTimestamp())),
+			t.Add(text(p.GetMetadata().GetName()), num(p.GetModules()), num(p.GetSecrets()), text(a.since(p.GetMetadata().GetCreationTimestamp())),
 				text(labelText(p.GetMetadata().GetLabels())))
 		}
 		return t

@@ -207,7 +207,9 @@ type Project struct {
 	// Modules in it. Output only.
 	Modules int32 `protobuf:"varint,4,opt,name=modules,proto3" json:"modules,omitempty"`
 	// What holds for its modules.
-	Spec          *ProjectSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *ProjectSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Secrets in it, which go with it. Output only.
+	Secrets       int32 `protobuf:"varint,6,opt,name=secrets,proto3" json:"secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -277,6 +279,13 @@ func (x *Project) GetSpec() *ProjectSpec {
 	return nil
 }
 
+func (x *Project) GetSecrets() int32 {
+	if x != nil {
+		return x.Secrets
+	}
+	return 0
+}
+
 // ProjectSpec is what holds for the modules of a project.
 type ProjectSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -344,14 +353,15 @@ const file_towline_v1_identity_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x14\n" +
 	"\x05state\x18\x05 \x01(\tR\x05state\x124\n" +
-	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xb7\x01\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xd1\x01\n" +
 	"\aProject\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12\x18\n" +
 	"\amodules\x18\x04 \x01(\x05R\amodules\x12+\n" +
-	"\x04spec\x18\x05 \x01(\v2\x17.towline.v1.ProjectSpecR\x04spec\"H\n" +
+	"\x04spec\x18\x05 \x01(\v2\x17.towline.v1.ProjectSpecR\x04spec\x12\x18\n" +
+	"\asecrets\x18\x06 \x01(\x05R\asecrets\"H\n" +
 	"\vProjectSpec\x129\n" +
 	"\fhealth_rules\x18\x01 \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRulesB\x96\x01\n" +
 	"\x0ecom.towline.v1B\rIdentityProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +

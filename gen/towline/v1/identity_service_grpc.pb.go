@@ -50,7 +50,7 @@ type IdentityServiceClient interface {
 	PutProject(ctx context.Context, in *PutProjectRequest, opts ...grpc.CallOption) (*PutProjectResponse, error)
 	// ListProjects reads them.
 	ListProjects(ctx context.Context, in *ListProjectsRequest, opts ...grpc.CallOption) (*ListProjectsResponse, error)
-	// DeleteProject removes an empty one.
+	// DeleteProject removes one that has no modules, with its secrets.
 	DeleteProject(ctx context.Context, in *DeleteProjectRequest, opts ...grpc.CallOption) (*DeleteProjectResponse, error)
 	// GetServerInfo tells the hub's version and id and who the caller is.
 	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
@@ -174,7 +174,7 @@ type IdentityServiceServer interface {
 	PutProject(context.Context, *PutProjectRequest) (*PutProjectResponse, error)
 	// ListProjects reads them.
 	ListProjects(context.Context, *ListProjectsRequest) (*ListProjectsResponse, error)
-	// DeleteProject removes an empty one.
+	// DeleteProject removes one that has no modules, with its secrets.
 	DeleteProject(context.Context, *DeleteProjectRequest) (*DeleteProjectResponse, error)
 	// GetServerInfo tells the hub's version and id and who the caller is.
 	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)

@@ -427,7 +427,11 @@ type HttpSource struct {
 	// Hex digest that the body must have.
 	Sha256 string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// How long a fetch may take with its retries; default 60s.
-	Timeout       string `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout string `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// A secret of the project (towline secret set). Of its keys username and password are sent as basic authentication, token as a bearer
+	// token, and header.NAME as the header NAME; caFile has certificates in PEM that are trusted beside the system's. They go to the
+	// host and port of url only, never to where that redirects, and over http only to the hub's own machine.
+	SecretName    string `protobuf:"bytes,4,opt,name=secret_name,json=secretName,proto3" json:"secret_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -479,6 +483,13 @@ func (x *HttpSource) GetSha256() string {
 func (x *HttpSource) GetTimeout() string {
 	if x != nil {
 		return x.Timeout
+	}
+	return ""
+}
+
+func (x *HttpSource) GetSecretName() string {
+	if x != nil {
+		return x.SecretName
 	}
 	return ""
 }
@@ -1962,12 +1973,14 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\n" +
 	"FilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"U\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"v\n" +
 	"\n" +
 	"HttpSource\x12\x15\n" +
 	"\x03url\x18\x01 \x01(\tB\x03\x80\x01\x01R\x03url\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x18\n" +
-	"\atimeout\x18\x03 \x01(\tR\atimeout\"u\n" +
+	"\atimeout\x18\x03 \x01(\tR\atimeout\x12\x1f\n" +
+	"\vsecret_name\x18\x04 \x01(\tR\n" +
+	"secretName\"u\n" +
 	"\aPackage\x12.\n" +
 	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12:\n" +
 	"\tkustomize\x18\x03 \x01(\v2\x1c.towline.v1.KustomizePackageR\tkustomize\"\"\n" +

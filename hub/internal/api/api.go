@@ -17,6 +17,7 @@ import (
 	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/secrets"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -43,7 +44,9 @@ type Options struct {
 	// Grace is how long the hub waits for agents, after their sessions ended or after its own start, before rollouts call them away.
 	Grace    time.Duration
 	Registry *registry.Registry
-	Log      *slog.Logger
+	// Keys seal secrets; nil: none can be kept.
+	Keys *secrets.Keys
+	Log  *slog.Logger
 	// HubID and Incarnation are in meta/hub.
 	HubID, Incarnation string
 	// Advertise are the addresses for agents.
@@ -67,6 +70,7 @@ type API struct {
 	towlinev1.UnimplementedRolloutServiceServer
 	towlinev1.UnimplementedAssignmentServiceServer
 	towlinev1.UnimplementedIdentityServiceServer
+	towlinev1.UnimplementedSecretServiceServer
 	o Options
 	// touches counts changes of sessions, which are in no record of the store.
 	touches  *broadcast
@@ -83,6 +87,9 @@ type API struct {
 func New(o Options) (*API, error) {
 	if o.Store == nil || o.Bundles == nil || o.Sessions == nil || o.Registry == nil || o.Log == nil {
 		return nil, fmt.Errorf("api: Store, Bundles, Sessions, Registry and Log are required")
+	}
+	if o.Keys == nil {
+		o.Keys = secrets.NoKeys("it was started without")
 	}
 	a := &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}
 	a.moduleBoards, a.clusterBoards, a.objectBoards = newBoards(a, moduleKey), newBoards(a, clusterKey), newBoards(a, objectKey)
@@ -103,6 +110,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	towlinev1.RegisterRolloutServiceServer(s, a)
 	towlinev1.RegisterAssignmentServiceServer(s, a)
 	towlinev1.RegisterIdentityServiceServer(s, a)
+	towlinev1.RegisterSecretServiceServer(s, a)
 }
 
 // Touch says that a cluster connected or was lost.
@@ -110,6 +118,9 @@ func (a *API) Touch(c fleet.ClusterName) {
 	a.counts.Touch(c)
 	a.touches.signal()
 }
+
+// Troubled says that what Options.Trouble says of a module has changed.
+func (a *API) Troubled() { a.touches.signal() }
 
 // who is the caller's name for records.
 func who(ctx context.Context) string {

@@ -101,7 +101,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 			meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
 		}
 		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta, Spec: spec}
-		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project, NewestModule: old.GetNewestModule()})
+		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project, NewestModule: old.GetNewestModule(), NewestSecret: old.GetNewestSecret()})
 		return nil
 	}
 	var err error
@@ -145,10 +145,12 @@ func countModules(r store.Reader, p *towlinev1.Project) *towlinev1.Project {
 		p.Modules++
 		return true
 	})
+	p.Secrets = int32(len(secretKeys(r, p.GetMetadata().GetName())))
 	return p
 }
 
-// DeleteProject removes an empty one.
+// DeleteProject removes one that has no modules, with its secrets. The default project is there without a record, so that its secrets
+// stay.
 func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectRequest) (*towlinev1.DeleteProjectResponse, error) {
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		key := store.ProjectPrefix + req.GetName()
@@ -163,6 +165,12 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 			return fleet.Forbids(projectObject(req.GetName()), "project %s has %d modules; delete them first", req.GetName(), n)
 		}
 		w.Delete(key)
+		if req.GetName() == fleet.DefaultProject {
+			return nil
+		}
+		for _, secret := range secretKeys(w, req.GetName()) {
+			w.Delete(secret)
+		}
 		return nil
 	})
 	return &towlinev1.DeleteProjectResponse{Revision: rev}, err

@@ -308,6 +308,7 @@ func (a *API) describePut(r overview, m *wire.Module, resp *towlinev1.PutModuleR
 			resp.Warnings = append(resp.Warnings, note(fleet.WarnNoSuchCluster, &towlinev1.Facts{Clusters: []string{string(c)}}))
 		}
 	}
+	resp.Warnings = append(resp.Warnings, missingSecrets(r, m)...)
 	if len(selected) == 0 {
 		resp.Warnings = append(resp.Warnings, note(fleet.WarnNoCluster, nil))
 	}

@@ -17,6 +17,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -93,6 +94,9 @@ func waitsFor(ro *towlinev1.Rollout, reason string, facts *towlinev1.Facts) *tow
 }
 
 func troubleOf(err error) (reason string) {
+	if errors.As(err, new(*source.SecretError)) {
+		return rollout.ReasonNeedsSecret
+	}
 	if errors.Is(err, fleet.ErrExhausted) {
 		return rollout.ReasonStoreFull
 	}

@@ -35,7 +35,7 @@ type Sessions interface {
 
 // Fetcher resolves sources.
 type Fetcher interface {
-	Fetch(ctx context.Context, s *towlinev1.Source) (source.Artifact, error)
+	Fetch(ctx context.Context, project string, s *towlinev1.Source) (source.Artifact, error)
 }
 
 // Options of a Controller; Store, Bundles, Source, Sessions, Campaign and Log are required.
@@ -184,7 +184,7 @@ func (c *Controller) fence() store.Fence {
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
 	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix)
 	defer sub.Stop()
 	for {
 		select {
@@ -298,6 +298,8 @@ func (c *Controller) touchKey(key string) {
 		c.touchHold(key)
 	case store.ConfirmPrefix:
 		c.touchHold(store.HoldPrefix + strings.TrimPrefix(key, store.ConfirmPrefix))
+	case store.SecretPrefix:
+		c.touchSecret(key)
 	case store.RequestPrefix:
 		if ref, ok := store.SplitModule(key); ok {
 			c.modules.add(store.ModuleKey(ref))
@@ -434,6 +436,10 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 	err := guarded(func() error { return c.resolve(ctx, ref) })
 	if err != nil {
 		c.troubles.set(ref, err)
+	}
+	if waitsForSecret(err) {
+		c.o.Log.Info("a source waits for its secret", "module", ref.Display(), "error", err)
+		err = nil // it is tried again when the secret is set
 	}
 	return c.outcome(ctx, "resolve "+key, err)
 }

@@ -61,9 +61,9 @@ func TestLongListOfOneClusterHidesNoOtherWait(t *testing.T) {
 // hanging is a server that takes a request and never answers; inline sources need none.
 type hanging struct{ oneFile }
 
-func (h hanging) Fetch(ctx context.Context, s *towlinev1.Source) (source.Artifact, error) {
+func (h hanging) Fetch(ctx context.Context, project string, s *towlinev1.Source) (source.Artifact, error) {
 	if s.GetHttp() == nil {
-		return h.oneFile.Fetch(ctx, s)
+		return h.oneFile.Fetch(ctx, project, s)
 	}
 	<-ctx.Done()
 	return source.Artifact{}, ctx.Err()

@@ -24,7 +24,7 @@ import (
 // brokenSource and brokenSessions have bugs.
 type brokenSource struct{}
 
-func (brokenSource) Fetch(context.Context, *towlinev1.Source) (source.Artifact, error) {
+func (brokenSource) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
 	panic("of the source")
 }
 

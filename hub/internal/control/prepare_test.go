@@ -19,11 +19,11 @@ type counting struct {
 	n, failures int
 }
 
-func (c *counting) Fetch(ctx context.Context, s *towlinev1.Source) (source.Artifact, error) {
+func (c *counting) Fetch(ctx context.Context, project string, s *towlinev1.Source) (source.Artifact, error) {
 	if c.n++; c.n <= c.failures {
 		return source.Artifact{}, fleet.Errorf(fleet.ErrUnavailable, "not yet")
 	}
-	return c.oneFile.Fetch(ctx, s)
+	return c.oneFile.Fetch(ctx, project, s)
 }
 
 // What was rendered with the put is taken once; one that could not be rendered leaves nothing behind; and a hub that does not

@@ -84,7 +84,7 @@ func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord, 
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)):
+	case errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) || errors.As(err, new(*source.SecretError)):
 		return nil, err
 	case err != nil:
 		return fails("SourceFailed", err)
@@ -126,7 +126,7 @@ type made struct {
 
 // makeObjects fetches and renders the source of a module.
 func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made, err error) {
-	if out.source, err = c.o.Source.Fetch(ctx, m.Source); err != nil {
+	if out.source, err = c.o.Source.Fetch(ctx, m.Ref.Project, m.Source); err != nil {
 		return out, err
 	}
 	if out.objects, err = render.Render(ctx, c.o.Engine, out.source.Files, m.Package,

@@ -27,7 +27,7 @@ func (fullBlobs) Put(context.Context, ...[]byte) ([]fleet.Digest, error) {
 
 type oneFile struct{}
 
-func (oneFile) Fetch(context.Context, *towlinev1.Source) (source.Artifact, error) {
+func (oneFile) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
 	mustBeOutside()
 	return source.Artifact{Files: map[string][]byte{"a.yaml": []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: web, namespace: default}}")}}, nil
 }

@@ -36,7 +36,7 @@ func (noSessions) Lost(fleet.ClusterName) time.Time { return time.Time{} }
 
 type noSource struct{}
 
-func (noSource) Fetch(context.Context, *towlinev1.Source) (source.Artifact, error) {
+func (noSource) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
 	mustBeOutside()
 	return source.Artifact{}, fleet.Errorf(fleet.ErrUnavailable, "no source in this test")
 }

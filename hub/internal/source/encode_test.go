@@ -67,7 +67,7 @@ func inline(files map[string]string) *towlinev1.Source {
 
 func TestInline(t *testing.T) {
 	f := fetcher(t, Options{})
-	a, err := f.Fetch(t.Context(), inline(map[string]string{"b.yaml": "b", "a.yaml": "a"}))
+	a, err := f.Fetch(t.Context(), "default", inline(map[string]string{"b.yaml": "b", "a.yaml": "a"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,11 +82,11 @@ func TestInline(t *testing.T) {
 		"bad name":  {map[string]string{"../a": "x"}, `source.inline.files: "../a" leads outside of the source`},
 		"case":      {map[string]string{"a": "x", "A": "x"}, "differ in case only"},
 	} {
-		if _, err := f.Fetch(t.Context(), inline(tt.files)); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := f.Fetch(t.Context(), "default", inline(tt.files)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := f.Fetch(t.Context(), nil); !errors.Is(err, fleet.ErrInvalid) {
+	if _, err := f.Fetch(t.Context(), "default", nil); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("no source: %v", err)
 	}
 }

@@ -50,7 +50,7 @@ func (r request) explain(ctx context.Context, err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return r.fail(fleet.ErrUnavailable, "broke off before its end: look at the server")
 	default:
-		return r.fail(fleet.ErrUnavailable, "cannot be reached: %s", cause(err))
+		return r.fail(fleet.ErrUnavailable, "cannot be reached: %s", r.cause(err))
 	}
 }
 
@@ -60,7 +60,7 @@ func (r request) explainStatus(code int) error {
 	case code == http.StatusNotFound || code == http.StatusGone:
 		return r.fail(fleet.ErrNotFound, "the server answers %s: check source.http.url", answer)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusProxyAuthRequired:
-		return r.fail(fleet.ErrDenied, "the server answers %s: the hub must be allowed to read it", answer)
+		return r.fail(fleet.ErrDenied, "the server answers %s: %s", answer, r.howToLogIn())
 	case code == http.StatusTooManyRequests || code >= 500:
 		return r.fail(fleet.ErrUnavailable, "the server answers %s, after %d retries too: look at the server", answer, retries)
 	default:
@@ -68,9 +68,19 @@ func (r request) explainStatus(code int) error {
 	}
 }
 
-func (r request) fail(kind error, format string, args ...any) error {
-	return fleet.Errorf(kind, "source %s: %s", r.name, fmt.Sprintf(format, args...))
+func (r request) howToLogIn() string {
+	if r.secret == nil {
+		return "the hub must be allowed to read it; name a secret that lets it in source.http.secretName"
+	}
+	return "look at secret " + r.secret.name + ", then put the module again"
 }
+
+func (r request) fail(kind error, format string, args ...any) error {
+	return fleet.Errorf(kind, "source %s: %s", r.name, r.secret.scrub(fmt.Sprintf(format, args...)))
+}
+
+// cause is what went wrong, without what the secret has.
+func (r request) cause(err error) string { return r.secret.scrub(cause(err)) }
 
 // cause is what went wrong without the URL that net/http puts around it.
 func cause(err error) string {

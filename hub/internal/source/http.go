@@ -23,14 +23,21 @@ const (
 	maxRedownload = 2 // more tries when the connection breaks in the body
 )
 
-func (f *Fetcher) fetchHTTP(ctx context.Context, src *towlinev1.HttpSource) (Artifact, error) {
+func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.HttpSource) (Artifact, error) {
 	r, err := readRequest(src)
+	if err != nil {
+		return Artifact{}, err
+	}
+	if r.secret, err = f.secretOf(ctx, project, "source.http.secretName", src.GetSecretName()); err != nil {
+		return Artifact{}, err
+	}
+	client, err := f.client(r)
 	if err != nil {
 		return Artifact{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	body, err := f.download(ctx, r)
+	body, err := f.download(ctx, client, r)
 	if err != nil {
 		return Artifact{}, err
 	}
@@ -56,6 +63,7 @@ type request struct {
 	name    string // the URL without credentials and query, for people
 	want    fleet.Digest
 	timeout time.Duration
+	secret  *secret // nil: none is needed
 }
 
 func readRequest(src *towlinev1.HttpSource) (request, error) {
@@ -67,6 +75,11 @@ func readRequest(src *towlinev1.HttpSource) (request, error) {
 		return request{}, fleet.Invalidf("source.http.url", "begins with %s: only http and https are allowed", clip(u.Scheme))
 	}
 	r := request{url: u, name: safeURL(u), timeout: DefaultTimeout}
+	if src.GetSecretName() != "" {
+		if err := fleet.MaySendSecret(src.GetUrl()); err != nil {
+			return request{}, fleet.Invalid("source.http.secretName", err.Error())
+		}
+	}
 	if src.GetSha256() != "" {
 		if r.want, err = fleet.ParseDigest(src.GetSha256()); err != nil {
 			return request{}, fleet.Invalid("source.http.sha256", err.Error())
@@ -90,8 +103,7 @@ func safeURL(u *url.URL) string {
 }
 
 // download gets the body, again if the connection breaks while it comes.
-func (f *Fetcher) download(ctx context.Context, r request) ([]byte, error) {
-	client := f.client()
+func (f *Fetcher) download(ctx context.Context, client *retryablehttp.Client, r request) ([]byte, error) {
 	for try := 0; ; try++ {
 		body, again, err := f.get(ctx, client, r)
 		if err == nil {
@@ -135,24 +147,30 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 }
 
 // client makes a client for one fetch.
-func (f *Fetcher) client() *retryablehttp.Client {
+func (f *Fetcher) client(r request) (*retryablehttp.Client, error) {
+	roots, err := f.authorities(r.secret)
+	if err != nil {
+		return nil, err
+	}
+	headers, err := r.secret.headers()
+	if err != nil {
+		return nil, err
+	}
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: f.guard().Control}
+	transport := &http.Transport{
+		Proxy:                  f.opts.Proxy,
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+		TLSHandshakeTimeout:    10 * time.Second,
+		ResponseHeaderTimeout:  30 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true, // the digest is of the bytes as they are served
+		DisableKeepAlives:      true,
+		ForceAttemptHTTP2:      true,
+	}
 	return &retryablehttp.Client{
-		HTTPClient: &http.Client{
-			CheckRedirect: f.checkRedirect,
-			Transport: &http.Transport{
-				Proxy:                  f.opts.Proxy,
-				DialContext:            dialer.DialContext,
-				TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: f.opts.RootCAs},
-				TLSHandshakeTimeout:    10 * time.Second,
-				ResponseHeaderTimeout:  30 * time.Second,
-				MaxResponseHeaderBytes: 64 << 10,
-				DisableCompression:     true, // the digest is of the bytes as they are served
-				DisableKeepAlives:      true,
-				ForceAttemptHTTP2:      true,
-			},
-		},
-		Logger:       egress.RetryLog{Log: f.opts.Log, What: "source", Cause: cause, URL: safeURL},
+		HTTPClient:   &http.Client{CheckRedirect: f.checkRedirect, Transport: &credentials{origin: r.url, headers: headers, next: transport}},
+		Logger:       egress.RetryLog{Log: f.opts.Log, What: "source", Cause: r.cause, URL: safeURL},
 		RetryMax:     retries,
 		RetryWaitMin: f.opts.RetryWait,
 		RetryWaitMax: maxRetryWait,
@@ -161,7 +179,7 @@ func (f *Fetcher) client() *retryablehttp.Client {
 		Backoff: func(least, most time.Duration, attempt int, resp *http.Response) time.Duration {
 			return min(max(retryablehttp.DefaultBackoff(least, most, attempt, resp), least), most)
 		},
-	}
+	}, nil
 }
 
 // checkRetry retries what a server may recover from, and nothing that was refused here.

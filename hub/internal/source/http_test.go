@@ -57,7 +57,7 @@ func body(data []byte) http.HandlerFunc {
 func TestFetchFile(t *testing.T) {
 	base := serve(t, body([]byte(manifestText)))
 	for path, name := range map[string]string{"/x/shop.yaml?token=1": "shop.yaml", "/raw": "manifest.yaml", "": "manifest.yaml", "/.yaml": "manifest.yaml", "/a%5Cb.yaml": "manifest.yaml"} {
-		a, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(base+path))
+		a, err := fetcher(t, Options{}).Fetch(t.Context(), "default", httpSource(base+path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,12 +75,12 @@ func TestFetchArchive(t *testing.T) {
 	})
 	src := httpSource(base + "/download")
 	src.Http.Sha256 = fleet.DigestOf(packed).String()
-	a, err := fetcher(t, Options{}).Fetch(t.Context(), src)
+	a, err := fetcher(t, Options{}).Fetch(t.Context(), "default", src)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := zip(t, tarOf(t, special("b/", '5', ""), file("a.yaml", "a"), file("./b/b.yaml", "b")))
-	b, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(serve(t, body(again))))
+	b, err := fetcher(t, Options{}).Fetch(t.Context(), "default", httpSource(serve(t, body(again))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestHostileServers(t *testing.T) {
 			}
 			var log bytes.Buffer
 			f := fetcher(t, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-			_, err := f.Fetch(t.Context(), src)
+			_, err := f.Fetch(t.Context(), "default", src)
 			if err == nil || !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.want) {
 				t.Fatalf("got %v\nwant %s (%v)", err, tt.want, tt.kind)
 			}
@@ -167,7 +167,7 @@ func TestHostileServers(t *testing.T) {
 				t.Errorf("does not name the source: %v", err)
 			}
 			for _, text := range []string{err.Error(), log.String()} {
-				if strings.Contains(text, "secret") {
+				if strings.Contains(text, "secret-") {
 					t.Errorf("shows a secret: %s", text)
 				}
 			}
@@ -202,7 +202,7 @@ func TestRecovers(t *testing.T) {
 				}
 				_, _ = w.Write([]byte(manifestText))
 			})
-			a, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(base+"/a.yaml"))
+			a, err := fetcher(t, Options{}).Fetch(t.Context(), "default", httpSource(base+"/a.yaml"))
 			if err != nil || string(a.Files["a.yaml"]) != manifestText {
 				t.Errorf("after %d calls: %v", calls.Load(), err)
 			}
@@ -216,7 +216,7 @@ func TestRefusedIsNotRetried(t *testing.T) {
 		calls.Add(1)
 		redirect("http://169.254.169.254/")(w, r)
 	})
-	if _, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(base)); err == nil || calls.Load() != 1 {
+	if _, err := fetcher(t, Options{}).Fetch(t.Context(), "default", httpSource(base)); err == nil || calls.Load() != 1 {
 		t.Errorf("%d calls, %v", calls.Load(), err)
 	}
 }
@@ -224,7 +224,7 @@ func TestRefusedIsNotRetried(t *testing.T) {
 func TestDigestOfZerosPinsNothing(t *testing.T) {
 	src := httpSource(serve(t, body([]byte(manifestText))) + "/a.yaml")
 	src.Http.Sha256 = strings.Repeat("0", 64)
-	if _, err := fetcher(t, Options{}).Fetch(t.Context(), src); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "is all zeros") {
+	if _, err := fetcher(t, Options{}).Fetch(t.Context(), "default", src); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "is all zeros") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -248,7 +248,7 @@ func TestCredentialsStayAtTheirHost(t *testing.T) {
 		http.Redirect(w, r, strings.Replace(thief, "127.0.0.1", "localhost", 1), http.StatusFound)
 	})
 	src := httpSource(strings.Replace(base, "http://", "http://user:password@", 1) + "/first?token=secret")
-	if _, err := fetcher(t, Options{}).Fetch(t.Context(), src); err != nil {
+	if _, err := fetcher(t, Options{}).Fetch(t.Context(), "default", src); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range []string{"Authorization", "Referer", "Cookie"} {
@@ -271,14 +271,14 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
-	if _, err := fetcher(t, Options{RootCAs: roots}).Fetch(t.Context(), httpSource(s.URL)); err != nil {
+	if _, err := fetcher(t, Options{RootCAs: roots}).Fetch(t.Context(), "default", httpSource(s.URL)); err != nil {
 		t.Error(err)
 	}
-	_, err := fetcher(t, Options{RootCAs: roots}).Fetch(t.Context(), httpSource(s.URL+"/down"))
+	_, err := fetcher(t, Options{RootCAs: roots}).Fetch(t.Context(), "default", httpSource(s.URL+"/down"))
 	if !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "redirects from https to http") {
 		t.Errorf("downgrade: %v", err)
 	}
-	_, err = fetcher(t, Options{}).Fetch(t.Context(), httpSource(s.URL))
+	_, err = fetcher(t, Options{}).Fetch(t.Context(), "default", httpSource(s.URL))
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("unknown authority: %v", err)
 	}
@@ -298,7 +298,7 @@ func TestURLs(t *testing.T) {
 		{"http://[fe80::1]/", "is link-local"},
 		{"http://0.0.0.0/", "is no server's"},
 	} {
-		_, err := f.Fetch(t.Context(), httpSource(tt.url))
+		_, err := f.Fetch(t.Context(), "default", httpSource(tt.url))
 		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", tt.url, err)
 		}
@@ -311,7 +311,7 @@ func TestURLs(t *testing.T) {
 	} {
 		src := httpSource("http://127.0.0.1/")
 		edit(src.Http)
-		if _, err := f.Fetch(t.Context(), src); !errors.Is(err, fleet.ErrInvalid) {
+		if _, err := f.Fetch(t.Context(), "default", src); !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%v: %v", src, err)
 		}
 	}
@@ -325,7 +325,7 @@ func TestDenyPrivate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = fetcher(t, Options{DenyPrivate: true}).Fetch(t.Context(), httpSource("http://localhost:"+port))
+	_, err = fetcher(t, Options{DenyPrivate: true}).Fetch(t.Context(), "default", httpSource("http://localhost:"+port))
 	if !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "is loopback or private") || calls.Load() != 0 {
 		t.Errorf("%d calls, %v", calls.Load(), err)
 	}
@@ -340,10 +340,10 @@ func TestProxyIsNoWayAround(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := fetcher(t, Options{Proxy: http.ProxyURL(u)})
-	if _, err := f.Fetch(t.Context(), httpSource("http://example.test/a.yaml")); err != nil || calls.Load() != 1 {
+	if _, err := f.Fetch(t.Context(), "default", httpSource("http://example.test/a.yaml")); err != nil || calls.Load() != 1 {
 		t.Errorf("through the proxy: %d calls, %v", calls.Load(), err)
 	}
-	if _, err := f.Fetch(t.Context(), httpSource("http://169.254.169.254/")); !errors.Is(err, fleet.ErrDenied) || calls.Load() != 1 {
+	if _, err := f.Fetch(t.Context(), "default", httpSource("http://169.254.169.254/")); !errors.Is(err, fleet.ErrDenied) || calls.Load() != 1 {
 		t.Errorf("past the guard: %d calls, %v", calls.Load(), err)
 	}
 }
@@ -351,7 +351,7 @@ func TestProxyIsNoWayAround(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	base := serve(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
-	if _, err := fetcher(t, Options{}).Fetch(ctx, httpSource(base)); !errors.Is(err, context.Canceled) {
+	if _, err := fetcher(t, Options{}).Fetch(ctx, "default", httpSource(base)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

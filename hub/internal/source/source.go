@@ -53,6 +53,8 @@ type Options struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// RetryWait is the wait before the first of three retries, doubled each time; default 500ms.
 	RetryWait time.Duration
+	// Secrets gives the values of a secret of a project; its errors say which secret and what to do, and no values.
+	Secrets func(ctx context.Context, project, name string) (map[string][]byte, error)
 }
 
 // Fetcher fetches sources. It is safe for concurrent use and holds no connection between fetches.
@@ -81,10 +83,10 @@ func New(opts Options) (*Fetcher, error) {
 	return &Fetcher{opts: opts, unpacking: make(chan struct{}, maxUnpacking)}, nil
 }
 
-// Fetch resolves a source to an artifact. An error is fleet.ErrUnavailable where trying again may help; all others
+// Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is fleet.ErrUnavailable where trying again may help; all others
 // stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound, fleet.ErrDenied, fleet.ErrExhausted (too
 // large) and fleet.ErrCorrupt (not the wanted digest).
-func (f *Fetcher) Fetch(ctx context.Context, src *towlinev1.Source) (Artifact, error) {
+func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Source) (Artifact, error) {
 	inline, remote := src.GetInline(), src.GetHttp()
 	switch {
 	case inline != nil && remote != nil:
@@ -92,7 +94,7 @@ func (f *Fetcher) Fetch(ctx context.Context, src *towlinev1.Source) (Artifact, e
 	case inline != nil:
 		return fromInline(inline)
 	case remote != nil:
-		return f.fetchHTTP(ctx, remote)
+		return f.fetchHTTP(ctx, project, remote)
 	default:
 		return Artifact{}, fleet.Invalid("source", "is missing: write inline or http")
 	}

@@ -75,6 +75,7 @@ var Classes = []Class{
 	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Clears: Leader},
 	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: ProjectPrefix, New: func() proto.Message { return new(storev1.ProjectRecord) }, Owner: API},
+	{Prefix: SecretPrefix, New: func() proto.Message { return new(storev1.SecretRecord) }, Owner: API},
 	{Prefix: TokenPrefix, New: func() proto.Message { return new(storev1.TokenRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: UserPrefix, New: func() proto.Message { return new(storev1.UserRecord) }, Owner: Registry},
 	{Prefix: RevisionPrefix, New: func() proto.Message { return new(storev1.RevisionRecord) }, Owner: Leader},

@@ -13,6 +13,7 @@ const (
 	ModulePrefix     = "modules/"
 	ClusterPrefix    = "clusters/"
 	ProjectPrefix    = "projects/"
+	SecretPrefix     = "secrets/"
 	TokenPrefix      = "tokens/"
 	UserPrefix       = "users/"
 	RevisionPrefix   = "revisions/"
@@ -48,6 +49,21 @@ func ModuleKey(m fleet.ModuleRef) string { return ModulePrefix + m.Project + "/"
 
 // ClusterKey is clusters/NAME.
 func ClusterKey(c fleet.ClusterName) string { return ClusterPrefix + string(c) }
+
+// SecretKey is secrets/PROJECT/NAME.
+func SecretKey(project, name string) string { return SecretsOf(project) + name }
+
+// SecretsOf is the prefix of a project's secrets.
+func SecretsOf(project string) string { return SecretPrefix + project + "/" }
+
+// SplitSecret reads project and name out of a secrets key.
+func SplitSecret(key string) (project, name string, ok bool) {
+	p := strings.Split(key, componentDivider)
+	if len(p) != 3 {
+		return "", "", false
+	}
+	return p[1], p[2], true
+}
 
 // SessionKey is sessions/NAME.
 func SessionKey(c fleet.ClusterName) string { return SessionPrefix + string(c) }

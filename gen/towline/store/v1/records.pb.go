@@ -784,7 +784,9 @@ type ProjectRecord struct {
 	Project *v1.Project `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// UID of the module that was put into the project last and was not there before: who deletes the project in that moment,
 	// because it was empty, finds the record changed and looks again.
-	NewestModule  string `protobuf:"bytes,2,opt,name=newest_module,json=newestModule,proto3" json:"newest_module,omitempty"`
+	NewestModule string `protobuf:"bytes,2,opt,name=newest_module,json=newestModule,proto3" json:"newest_module,omitempty"`
+	// The same of the secret that was made last.
+	NewestSecret  string `protobuf:"bytes,3,opt,name=newest_secret,json=newestSecret,proto3" json:"newest_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -833,6 +835,178 @@ func (x *ProjectRecord) GetNewestModule() string {
 	return ""
 }
 
+func (x *ProjectRecord) GetNewestSecret() string {
+	if x != nil {
+		return x.NewestSecret
+	}
+	return ""
+}
+
+// SecretRecord is secrets/PROJECT/NAME. Written by the API.
+type SecretRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Metadata, keys and changed; what is output only is empty.
+	Secret *v1.Secret `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The values that hold for every cluster. Those of some clusters only would stand beside it, each with its selector.
+	Values        *SealedValues `protobuf:"bytes,2,opt,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretRecord) Reset() {
+	*x = SecretRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretRecord) ProtoMessage() {}
+
+func (x *SecretRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretRecord.ProtoReflect.Descriptor instead.
+func (*SecretRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SecretRecord) GetSecret() *v1.Secret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *SecretRecord) GetValues() *SealedValues {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+// SealedValues are values that nobody can read without a key that is not in the store.
+type SealedValues struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the key.
+	KeyId string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// Drawn for each sealing.
+	Nonce []byte `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// SecretValues, by AES-256-GCM; project, name and key_id are authenticated with it.
+	Sealed        []byte `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealedValues) Reset() {
+	*x = SealedValues{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealedValues) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealedValues) ProtoMessage() {}
+
+func (x *SealedValues) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealedValues.ProtoReflect.Descriptor instead.
+func (*SealedValues) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SealedValues) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *SealedValues) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+func (x *SealedValues) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+// SecretValues is what SealedValues seal. It is never stored as it is.
+type SecretValues struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Values by name.
+	Values        map[string][]byte `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretValues) Reset() {
+	*x = SecretValues{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretValues) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretValues) ProtoMessage() {}
+
+func (x *SecretValues) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
+func (*SecretValues) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SecretValues) GetValues() map[string][]byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 // RevisionRecord is revisions/PROJECT/MODULE/N. Written by the leader.
 type RevisionRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -854,7 +1028,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1040,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1053,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -942,7 +1116,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1128,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1141,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1009,7 +1183,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1195,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1208,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1063,7 +1237,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1249,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1262,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1161,7 +1335,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1347,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1360,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1285,7 +1459,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1471,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1484,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -1337,7 +1511,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1523,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1536,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -1406,7 +1580,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1592,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1605,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -1465,7 +1639,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1651,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1664,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1534,7 +1708,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1720,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1733,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1608,7 +1782,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1794,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1807,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1749,7 +1923,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1935,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1948,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -1882,7 +2056,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +2068,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +2081,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -1941,7 +2115,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2127,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2140,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2021,7 +2195,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2207,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2220,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2117,7 +2291,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2303,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2316,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2191,7 +2365,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2377,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2390,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2241,7 +2415,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2427,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2440,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -2307,7 +2481,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2493,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2506,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2367,7 +2541,7 @@ var File_towline_store_v1_records_proto protoreflect.FileDescriptor
 
 const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\"n\n" +
+	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\x1a\x17towline/v1/secret.proto\"n\n" +
 	"\bEnvelope\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\aR\bchecksum\x12\x18\n" +
@@ -2426,10 +2600,23 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"UserRecord\x12$\n" +
 	"\x04user\x18\x01 \x01(\v2\x10.towline.v1.UserR\x04user\x12\x1d\n" +
 	"\n" +
-	"token_hash\x18\x02 \x01(\fR\ttokenHash\"c\n" +
+	"token_hash\x18\x02 \x01(\fR\ttokenHash\"\x88\x01\n" +
 	"\rProjectRecord\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12#\n" +
-	"\rnewest_module\x18\x02 \x01(\tR\fnewestModule\"\xcb\x01\n" +
+	"\rnewest_module\x18\x02 \x01(\tR\fnewestModule\x12#\n" +
+	"\rnewest_secret\x18\x03 \x01(\tR\fnewestSecret\"r\n" +
+	"\fSecretRecord\x12*\n" +
+	"\x06secret\x18\x01 \x01(\v2\x12.towline.v1.SecretR\x06secret\x126\n" +
+	"\x06values\x18\x02 \x01(\v2\x1e.towline.store.v1.SealedValuesR\x06values\"S\n" +
+	"\fSealedValues\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\fR\x05nonce\x12\x16\n" +
+	"\x06sealed\x18\x03 \x01(\fR\x06sealed\"\x92\x01\n" +
+	"\fSecretValues\x12G\n" +
+	"\x06values\x18\x01 \x03(\v2*.towline.store.v1.SecretValues.ValuesEntryB\x03\x80\x01\x01R\x06values\x1a9\n" +
+	"\vValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xcb\x01\n" +
 	"\x0eRevisionRecord\x120\n" +
 	"\brevision\x18\x01 \x01(\v2\x14.towline.v1.RevisionR\brevision\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\fR\bartifact\x12\x16\n" +
@@ -2580,7 +2767,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2593,83 +2780,91 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*TokenRecord)(nil),           // 8: towline.store.v1.TokenRecord
 	(*UserRecord)(nil),            // 9: towline.store.v1.UserRecord
 	(*ProjectRecord)(nil),         // 10: towline.store.v1.ProjectRecord
-	(*RevisionRecord)(nil),        // 11: towline.store.v1.RevisionRecord
-	(*RolloutRecord)(nil),         // 12: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 13: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 14: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 15: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 16: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 17: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 18: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 19: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 20: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 21: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 22: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 23: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 24: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 25: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 26: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 27: towline.store.v1.HoldRecord
-	(*ConfirmRecord)(nil),         // 28: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 29: towline.store.v1.BlobHead
-	nil,                           // 30: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 32: towline.v1.Module
-	(*v1.Cluster)(nil),            // 33: towline.v1.Cluster
-	(*v1.Token)(nil),              // 34: towline.v1.Token
-	(*v1.User)(nil),               // 35: towline.v1.User
-	(*v1.Project)(nil),            // 36: towline.v1.Project
-	(*v1.Revision)(nil),           // 37: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 38: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 39: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 40: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 41: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 42: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 43: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 44: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 45: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 46: towline.v1.Hold
+	(*SecretRecord)(nil),          // 11: towline.store.v1.SecretRecord
+	(*SealedValues)(nil),          // 12: towline.store.v1.SealedValues
+	(*SecretValues)(nil),          // 13: towline.store.v1.SecretValues
+	(*RevisionRecord)(nil),        // 14: towline.store.v1.RevisionRecord
+	(*RolloutRecord)(nil),         // 15: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 16: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 17: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 18: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 19: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 20: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 21: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 22: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 23: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 24: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 25: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 26: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 27: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 28: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 29: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 30: towline.store.v1.HoldRecord
+	(*ConfirmRecord)(nil),         // 31: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 32: towline.store.v1.BlobHead
+	nil,                           // 33: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 34: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 36: towline.v1.Module
+	(*v1.Cluster)(nil),            // 37: towline.v1.Cluster
+	(*v1.Token)(nil),              // 38: towline.v1.Token
+	(*v1.User)(nil),               // 39: towline.v1.User
+	(*v1.Project)(nil),            // 40: towline.v1.Project
+	(*v1.Secret)(nil),             // 41: towline.v1.Secret
+	(*v1.Revision)(nil),           // 42: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 43: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 44: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 45: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 46: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 47: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 48: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 49: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 50: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 51: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	31, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	32, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	33, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	35, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	36, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	37, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	31, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	31, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	31, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	31, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	34, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	31, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	35, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	36, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	37, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	38, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	31, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	39, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	40, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	18, // 17: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	17, // 18: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	41, // 19: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	31, // 20: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	30, // 21: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	42, // 22: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	20, // 23: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	31, // 24: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	31, // 25: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	31, // 26: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	43, // 27: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	44, // 28: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	45, // 29: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	31, // 30: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	31, // 31: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	46, // 32: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	31, // 33: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	35, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	35, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	35, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	35, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	38, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	35, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	39, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	40, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	41, // 12: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	12, // 13: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
+	33, // 14: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	42, // 15: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	43, // 16: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	35, // 17: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	44, // 18: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	45, // 19: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	21, // 20: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	20, // 21: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	46, // 22: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	35, // 23: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	34, // 24: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	47, // 25: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	23, // 26: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	35, // 27: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	35, // 28: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	35, // 29: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	48, // 30: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	49, // 31: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	50, // 32: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	35, // 33: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	35, // 34: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	51, // 35: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	35, // 36: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -2683,7 +2878,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

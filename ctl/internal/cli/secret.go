@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (a *app) secretCommand() *cobra.Command {
+	return group("secret", "What the hub needs to get at sources: passwords, tokens, keys", a.secretSetCommand())
+}
+
+type secretOptions struct {
+	replace bool
+	reason  string
+}
+
+func (a *app) secretSetCommand() *cobra.Command {
+	o := &secretOptions{}
+	cmd := &cobra.Command{
+		Use: "set NAME KEY=VALUE | KEY=- | KEY=@FILE | KEY- …", Short: "Make a secret, or change values of one",
+		Long: "Stores values at the hub, encrypted. Nobody reads them back: `get secrets` shows names, keys and who changed them. The sources of the\n" +
+			"project's modules name a secret by secretName.\n\n" +
+			"  KEY=-       reads the value from stdin without its last line break, or asks for it on a terminal without showing it\n" +
+			"  KEY=@FILE   takes all of a file\n" +
+			"  KEY=VALUE   is seen in the shell's history and by others on this machine\n" +
+			"  KEY-        takes the key away\n\n" +
+			"Keys that are not named keep their values, unless --replace is said. A source has the new values with its next fetch: no rollout\n" +
+			"begins by this, and one that waits for the secret goes on.",
+		Args: atLeast(2, "a name and at least one KEY=VALUE"), ValidArgsFunction: a.completeArg("secret"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.setSecret(cmd.Context(), o, args[0], args[1:]) },
+	}
+	cmd.Flags().BoolVar(&o.replace, "replace", false, "the secret has these keys only")
+	cmd.Flags().StringVarP(&o.reason, "message", "m", "", "why; recorded")
+	return cmd
+}
+
+func (a *app) setSecret(ctx context.Context, o *secretOptions, name string, words []string) error {
+	ref, err := a.secretRef(bare(name, "secret"))
+	if err != nil {
+		return err
+	}
+	req := &v1.SetSecretRequest{Project: ref.Project, Name: ref.Name, Replace: o.replace, Reason: o.reason}
+	if err := a.readValues(ctx, req, words); err != nil {
+		return err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Secrets.SetSecret(ctx, req)
+	if err != nil {
+		return err
+	}
+	a.printf("secret/%s %s\n", ref.Display(), resp.GetResult())
+	if users := resp.GetSecret().GetUsedBy(); len(users) > 0 && resp.GetResult() != "unchanged" {
+		a.footf("%s it with the next fetch of its source: %s\n", agree(int32(len(users)), "module takes", "modules take"), strings.Join(users, ", "))
+	}
+	return nil
+}
+
+// secretRef reads NAME in the project of -p, or PROJECT/NAME.
+func (a *app) secretRef(s string) (fleet.ModuleRef, error) {
+	project, name, found := strings.Cut(s, "/")
+	if !found {
+		project, name = a.project, s
+	}
+	for _, word := range []string{project, name} {
+		if err := fleet.ValidateLabel(word); err != nil {
+			return fleet.ModuleRef{}, usagef("secret %s: %w", s, err)
+		}
+	}
+	return fleet.ModuleRef{Project: project, Name: name}, nil
+}
+
+// readValues reads what is to be set and to be taken away. No error has a value in it.
+func (a *app) readValues(ctx context.Context, req *v1.SetSecretRequest, words []string) error {
+	req.Values = map[string][]byte{}
+	fromStdin := ""
+	for i, word := range words {
+		key, value, is := strings.Cut(word, "=")
+		if gone, removes := strings.CutSuffix(word, "-"); !is && removes && gone != "" {
+			req.Remove = append(req.Remove, gone)
+			continue
+		}
+		if !is || key == "" {
+			return usagef("secret set: word %d after the name is none of KEY=VALUE, KEY=-, KEY=@FILE and KEY-", i+1)
+		}
+		if _, twice := req.Values[key]; twice {
+			return usagef("secret set: %s is given twice", key)
+		}
+		var err error
+		switch path, file := strings.CutPrefix(value, "@"); {
+		case file:
+			req.Values[key], err = os.ReadFile(path)
+		case value != "-":
+			req.Values[key] = []byte(value)
+		case fromStdin != "":
+			return usagef("secret set: %s and %s are both to be read from stdin, which has one value: use KEY=@FILE", fromStdin, key)
+		default:
+			fromStdin = key
+			req.Values[key], err = a.readValue(ctx, key)
+		}
+		if err != nil {
+			return fmt.Errorf("secret set: %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// maxValue is how much of a value is read: the hub takes less.
+const maxValue = 1 << 20
+
+// readValue reads one value from stdin, or from a person who does not see it.
+func (a *app) readValue(ctx context.Context, key string) (value []byte, err error) {
+	if a.InTerminal && a.ReadHidden != nil {
+		a.notef("%s (not shown): ", key)
+		value, err = a.ReadHidden(ctx)
+		a.notef("\n")
+	} else if value, err = io.ReadAll(io.LimitReader(a.In, maxValue)); err == nil {
+		value = bytes.TrimSuffix(bytes.TrimSuffix(value, []byte("\n")), []byte("\r"))
+	}
+	if err == nil && len(value) == 0 {
+		err = errors.New("nothing was read; for an empty value write " + key + "=")
+	}
+	return value, err
+}
+
+var secretListing = listing[*v1.Secret]{
+	view: func(_ *app, _ context.Context, _ *client.Client, o *getOptions) view[*v1.Secret] {
+		return secretView(o.all)
+	},
+	list: func(a *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Secret, error) {
+		return collect(c.AllSecrets(ctx, &v1.ListSecretsRequest{Project: a.projectFilter(o)}))
+	},
+	one: (*app).secret, where: (*app).inProject,
+}
+
+// secret reads one secret.
+func (a *app) secret(ctx context.Context, name string) (*v1.Secret, error) {
+	ref, err := a.secretRef(name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Secrets.GetSecret(ctx, &v1.GetSecretRequest{Project: ref.Project, Name: ref.Name})
+	return resp.GetSecret(), err
+}
+
+func secretView(allProjects bool) view[*v1.Secret] {
+	return view[*v1.Secret]{
+		kind: "secret", name: func(s *v1.Secret) string { return moduleName(s.GetMetadata().GetProject(), s.GetMetadata().GetName()) },
+		table: func(a *app, items []*v1.Secret) *table.Table {
+			t := &table.Table{Columns: columns(left("NAME", "KEYS", "STATE", "AGE", "CHANGED", "CHANGED BY"), wide("USED BY", "ENCRYPTED WITH", "WHY"))}
+			for _, s := range items {
+				m := s.GetMetadata()
+				t.Add(text(m.GetName()), text(orDash(strings.Join(s.GetKeys(), ", "))), state(s.GetState()), text(a.since(m.GetCreationTimestamp())),
+					text(a.since(s.GetChanged())), text(orDash(m.GetChangedBy())),
+					text(orDash(strings.Join(s.GetUsedBy(), ", "))), text(orDash(s.GetKeyId())), text(orDash(secretSays(s))))
+			}
+			return withProject(allProjects, t, func(i int) string { return items[i].GetMetadata().GetProject() })
+		},
+	}
+}
+
+func completeSecrets(a *app, ctx context.Context, c *client.Client) ([]string, error) {
+	resp, err := c.Secrets.ListSecrets(ctx, &v1.ListSecretsRequest{Project: a.project, PageSize: completionPage})
+	return namesOf(resp.GetSecrets(), metaName[*v1.Secret]), err
+}
+
+func (a *app) describeSecret(ctx context.Context, _ *client.Client, s *sheet, name string) error {
+	x, err := a.secret(ctx, name)
+	if err != nil {
+		return err
+	}
+	s.meta(a, x.GetMetadata())
+	s.line("Values set", "%s", a.stamp(x.GetChanged()))
+	s.line("Keys", "%s", strings.Join(x.GetKeys(), ", "))
+	s.line("State", "%s", strings.TrimSuffix(x.GetState()+": "+secretSays(x), ": "))
+	s.line("Encrypted", "with key %s", orDash(x.GetKeyId()))
+	s.line("Used by", "%s", strings.Join(x.GetUsedBy(), ", "))
+	return nil
+}
+
+func (a *app) deleteSecret(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
+	ref, err := a.secretRef(name)
+	if err != nil {
+		return err
+	}
+	req := &v1.DeleteSecretRequest{Project: ref.Project, Name: ref.Name, Reason: o.reason}
+	err = a.askOf(o.yes, "delete secret "+ref.Display(), func() (string, error) {
+		x, err := a.secret(ctx, ref.String())
+		if err != nil {
+			return "", err
+		}
+		req.Uid, req.Used = x.GetMetadata().GetUid(), len(x.GetUsedBy()) > 0
+		if req.GetUsed() {
+			return agree(int32(len(x.GetUsedBy())), "module uses it and cannot be fetched without it: ", "modules use it and cannot be fetched without it: ") + strings.Join(x.GetUsedBy(), ", "), nil
+		}
+		return "no module uses it", nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = c.Secrets.DeleteSecret(ctx, req)
+	return a.deleted("secret/"+ref.Display(), err)
+}
+
+// secretSays is why the values of a secret cannot be read; empty: they can.
+func secretSays(s *v1.Secret) string {
+	again := "towline secret set " + moduleName(s.GetMetadata().GetProject(), s.GetMetadata().GetName()) + " --replace KEY=-"
+	detail := s.GetFacts().GetDetail()
+	switch s.GetReason() {
+	case "":
+		return ""
+	case fleet.SecretNoKey:
+		return "the hub has no key for secrets: " + detail
+	case fleet.SecretOtherKey:
+		return "it is encrypted with key " + detail + ", which the hub does not have; start the hub with that key, or set all of it anew: " + again
+	case fleet.SecretAltered:
+		return "what is stored was altered, or belongs to another secret; put a backup back, or set all of it anew: " + again
+	case fleet.SecretDamaged:
+		return "the hub's record of it is damaged; delete it, or set all of it anew: " + again
+	}
+	return s.GetReason()
+}

@@ -1,0 +1,421 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/secrets"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// What a secret may hold, and a project of secrets: they go with the project in one transaction.
+const (
+	maxSecretKeys      = 100
+	maxSecretKey       = 253
+	maxSecretBytes     = 64 << 10
+	maxProjectSecrets  = 100
+	stateReadable      = "Readable"
+	stateUnreadable    = "Unreadable"
+	secretKind         = "Secret"
+	allowedInSecretKey = `letters, digits, ".", "-" and "_"`
+)
+
+var secretKey = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// SetSecret makes a secret or changes values of one.
+func (a *API) SetSecret(ctx context.Context, req *towlinev1.SetSecretRequest) (*towlinev1.SetSecretResponse, error) {
+	ref, err := secretRef(req.GetProject(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSecret(req); err != nil {
+		return nil, named("secret", ref.Display(), err)
+	}
+	resp := &towlinev1.SetSecretResponse{}
+	set := func(w store.Writer) error {
+		*resp = towlinev1.SetSecretResponse{}
+		return a.setSecret(ctx, w, ref, req, resp)
+	}
+	if req.GetDryRun() {
+		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return set(store.Dry(r)) })
+	} else {
+		resp.Revision, err = a.o.Store.Update(ctx, set)
+	}
+	if err != nil {
+		return nil, named("secret", ref.Display(), err)
+	}
+	if resp.GetResult() != resultUnchanged {
+		resp.Secret.Metadata.ResourceVersion = resp.GetRevision()
+	}
+	return resp, a.o.Store.View(ctx, resp.GetRevision(), func(r store.Reader) error {
+		resp.Secret.UsedBy = usersOf(r, ref)
+		return nil
+	})
+}
+
+// secretRef names a secret: it is one of its project, as a module is.
+func secretRef(proj, name string) (fleet.ModuleRef, error) {
+	ref := fleet.ModuleRef{Project: project(proj), Name: name}
+	if err := fleet.ValidateLabel(ref.Project); err != nil {
+		return ref, fleet.Invalid("project", err.Error())
+	}
+	if err := fleet.ValidateLabel(name); err != nil {
+		return ref, fleet.Invalid("name", err.Error())
+	}
+	return ref, nil
+}
+
+// checkSecret refuses what no secret may hold. No message has a value in it.
+func checkSecret(req *towlinev1.SetSecretRequest) error {
+	if len(req.GetValues()) == 0 && len(req.GetRemove()) == 0 {
+		return fleet.Invalid("values", "has none: give KEY=VALUE")
+	}
+	for _, key := range slices.Concat(slices.Sorted(maps.Keys(req.GetValues())), req.GetRemove()) {
+		if !secretKey.MatchString(key) || len(key) > maxSecretKey {
+			return fleet.Invalidf("values", "%.40q is no key: use at most %d %s", key, maxSecretKey, allowedInSecretKey)
+		}
+	}
+	for _, key := range req.GetRemove() {
+		if _, both := req.GetValues()[key]; both {
+			return fleet.Invalidf("remove", "%s is to be set, too", key)
+		}
+	}
+	return checkSize(req.GetValues())
+}
+
+func checkSize(values map[string][]byte) error {
+	total := 0
+	for key, value := range values {
+		total += len(key) + len(value)
+	}
+	if len(values) > maxSecretKeys {
+		return fleet.Errorf(fleet.ErrExhausted, "values: has %d keys; at most %d", len(values), maxSecretKeys)
+	}
+	if total > maxSecretBytes {
+		return fleet.Errorf(fleet.ErrExhausted, "values: has %d bytes; at most %d", total, maxSecretBytes)
+	}
+	return nil
+}
+
+func (a *API) setSecret(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req *towlinev1.SetSecretRequest, resp *towlinev1.SetSecretResponse) error {
+	project, _, ok := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+ref.Project)
+	if !ok && ref.Project != fleet.DefaultProject {
+		return fleet.NotFound(projectObject(ref.Project), "project %s does not exist; apply a Project of that name first", ref.Project)
+	}
+	key := store.SecretKey(ref.Project, ref.Name)
+	var old *storev1.SecretRecord
+	var entry store.Entry
+	damaged := store.DamageOf(w, key) != nil
+	if !damaged {
+		old, entry, _ = store.Get[*storev1.SecretRecord](w, key)
+	}
+	if damaged && !req.GetReplace() {
+		return secrets.Damaged(ref.Project, ref.Name)
+	}
+	prev := old.GetSecret().GetMetadata()
+	if err := record.AsSeen(w, key, secrets.Object(ref.Project, ref.Name), prev, &towlinev1.Metadata{Uid: req.GetUid(), ResourceVersion: req.GetResourceVersion()}); err != nil {
+		return err
+	}
+	have, err := a.valuesOf(ref, old)
+	if err != nil && !req.GetReplace() {
+		return err
+	}
+	want := merged(have, req)
+	if len(want) == 0 {
+		return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "would have no value left; to delete it: towline delete secret %s", ref.Display())
+	}
+	if err := checkSize(want); err != nil {
+		return err
+	}
+	if err == nil && old != nil && old.GetValues().GetKeyId() == a.o.Keys.NewestID() && maps.EqualFunc(have, want, bytes.Equal) {
+		resp.Result, resp.Secret = resultUnchanged, a.showSecret(ref, old, entry.ModRevision)
+		return nil
+	}
+	next := &storev1.SecretRecord{Secret: a.nextSecret(ctx, ref, req, prev)}
+	next.Secret.Keys = slices.Sorted(maps.Keys(want))
+	if next.Values, err = a.o.Keys.Seal(ref.Project, ref.Name, want); err != nil {
+		return err
+	}
+	resp.Result = putResult(old == nil, true)
+	if old == nil {
+		if err := roomForSecret(w, ref); err != nil {
+			return err
+		}
+		if ok { // who deletes the project in this moment finds it changed
+			changed := proto.CloneOf(project)
+			changed.NewestSecret = next.GetSecret().GetMetadata().GetUid()
+			w.Put(store.ProjectPrefix+ref.Project, changed)
+		}
+	}
+	w.Grows()
+	w.Put(key, next)
+	resp.Secret = a.showSecret(ref, next, 0)
+	return nil
+}
+
+// valuesOf are the values that a secret has; nil: there is none.
+func (a *API) valuesOf(ref fleet.ModuleRef, rec *storev1.SecretRecord) (map[string][]byte, error) {
+	if rec == nil {
+		return nil, nil
+	}
+	return a.o.Keys.Open(ref.Project, ref.Name, rec.GetValues())
+}
+
+// merged is what a secret has after a request.
+func merged(have map[string][]byte, req *towlinev1.SetSecretRequest) map[string][]byte {
+	want := map[string][]byte{}
+	if !req.GetReplace() {
+		maps.Copy(want, have)
+	}
+	maps.Copy(want, req.GetValues())
+	for _, key := range req.GetRemove() {
+		delete(want, key)
+	}
+	return want
+}
+
+func (a *API) nextSecret(ctx context.Context, ref fleet.ModuleRef, req *towlinev1.SetSecretRequest, prev *towlinev1.Metadata) *towlinev1.Secret {
+	now := timestamppb.New(a.now())
+	meta := &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: prev.GetUid(), Generation: prev.GetGeneration() + 1,
+		CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: who(ctx), ChangeReason: req.GetReason()}
+	if meta.Uid == "" {
+		meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), now
+	}
+	return &towlinev1.Secret{ApiVersion: fleet.APIVersion, Kind: secretKind, Metadata: meta, Changed: now}
+}
+
+func roomForSecret(r store.Reader, ref fleet.ModuleRef) error {
+	if n := len(secretKeys(r, ref.Project)); n >= maxProjectSecrets {
+		return fleet.Errorf(fleet.ErrExhausted, "project %s has %d secrets; at most %d: delete those that nothing uses, or put several values into one", ref.Project, n, maxProjectSecrets)
+	}
+	return nil
+}
+
+// secretKeys are the keys of a project's secrets, with those of damaged records.
+func secretKeys(r store.Reader, project string) (keys []string) {
+	r.Scan(store.SecretsOf(project), func(e store.Entry) bool {
+		keys = append(keys, e.Key)
+		return true
+	})
+	for _, d := range r.Damaged(store.SecretsOf(project)) {
+		keys = append(keys, d.Key)
+	}
+	return keys
+}
+
+// showSecret is a secret as people see it: without values.
+func (a *API) showSecret(ref fleet.ModuleRef, rec *storev1.SecretRecord, version int64) *towlinev1.Secret {
+	s := proto.CloneOf(rec.GetSecret())
+	s.Metadata.ResourceVersion = version
+	s.State, s.KeyId = stateReadable, rec.GetValues().GetKeyId()
+	_, err := a.valuesOf(ref, rec)
+	var why *secrets.Unreadable
+	if errors.As(err, &why) {
+		s.State, s.Reason, s.Facts = stateUnreadable, why.Reason, &towlinev1.Facts{Detail: why.Detail}
+	}
+	return s
+}
+
+func damagedSecret(ref fleet.ModuleRef) *towlinev1.Secret {
+	return &towlinev1.Secret{ApiVersion: fleet.APIVersion, Kind: secretKind, Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project},
+		State: stateDamaged, Reason: fleet.SecretDamaged}
+}
+
+func usersOf(r store.Reader, ref fleet.ModuleRef) []string {
+	var out []string
+	for _, user := range record.UsersOfSecret(r, ref.Project, ref.Name) {
+		out = append(out, user.Name)
+	}
+	return out
+}
+
+// missingSecrets warns of the secrets that a module's source names and that are not there.
+func missingSecrets(r store.Reader, m *wire.Module) []*towlinev1.Note {
+	var out []*towlinev1.Note
+	for _, name := range record.SecretNames(m.Source) {
+		key := store.SecretKey(m.Ref.Project, name)
+		if _, ok := store.Untracked(r).Get(key); !ok && store.DamageOf(r, key) == nil {
+			out = append(out, note(fleet.WarnNoSecret, &towlinev1.Facts{Names: []string{secrets.Display(m.Ref.Project, name)}}))
+		}
+	}
+	return out
+}
+
+// GetSecret reads one.
+func (a *API) GetSecret(ctx context.Context, req *towlinev1.GetSecretRequest) (*towlinev1.GetSecretResponse, error) {
+	ref, err := secretRef(req.GetProject(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.GetSecretResponse{}
+	return resp, a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		key := store.SecretKey(ref.Project, ref.Name)
+		if store.DamageOf(r, key) != nil {
+			resp.Secret = damagedSecret(ref)
+		} else if rec, e, ok := store.Get[*storev1.SecretRecord](r, key); ok {
+			resp.Secret = a.showSecret(ref, rec, e.ModRevision)
+		} else {
+			return secrets.Missing(ref.Project, ref.Name)
+		}
+		resp.Secret.UsedBy = usersOf(r, ref)
+		return nil
+	})
+}
+
+// ListSecrets reads them.
+func (a *API) ListSecrets(ctx context.Context, req *towlinev1.ListSecretsRequest) (*towlinev1.ListSecretsResponse, error) {
+	prefix := store.SecretPrefix
+	if req.GetProject() != "" {
+		prefix = store.SecretsOf(req.GetProject())
+	}
+	resp := &towlinev1.ListSecretsResponse{}
+	return resp, a.view(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
+		var lines []line[*towlinev1.Secret]
+		users := record.SecretUsers(r, req.GetProject())
+		add := func(key string, show func(fleet.ModuleRef) *towlinev1.Secret) {
+			proj, name, ok := store.SplitSecret(key)
+			if !ok {
+				return
+			}
+			ref := fleet.ModuleRef{Project: proj, Name: name}
+			lines = append(lines, line[*towlinev1.Secret]{key: proj + "\x00" + name, show: func() *towlinev1.Secret {
+				s := show(ref)
+				s.UsedBy = users[ref]
+				return s
+			}})
+		}
+		store.Scan(r, prefix, func(rec *storev1.SecretRecord, e store.Entry) bool {
+			add(e.Key, func(ref fleet.ModuleRef) *towlinev1.Secret { return a.showSecret(ref, rec, e.ModRevision) })
+			return true
+		})
+		for _, d := range r.Damaged(prefix) {
+			add(d.Key, damagedSecret)
+		}
+		sortLines(lines)
+		resp.Secrets, resp.NextPageToken, resp.Total, err = paginate(req, lines)
+		return err
+	})
+}
+
+// DeleteSecret removes one that no module uses, or that is to go all the same.
+func (a *API) DeleteSecret(ctx context.Context, req *towlinev1.DeleteSecretRequest) (*towlinev1.DeleteSecretResponse, error) {
+	ref, err := secretRef(req.GetProject(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		key := store.SecretKey(ref.Project, ref.Name)
+		if store.DamageOf(w, key) == nil {
+			rec, _, ok := store.Get[*storev1.SecretRecord](w, key)
+			if !ok {
+				return secrets.Missing(ref.Project, ref.Name)
+			}
+			if err := fleet.SameUID(secrets.Object(ref.Project, ref.Name), rec.GetSecret().GetMetadata().GetUid(), req.GetUid()); err != nil {
+				return err
+			}
+		}
+		if users := usersOf(w, ref); len(users) > 0 && !req.GetUsed() {
+			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have their sources name another secret first", ref.Display(), someOf("module", users))
+		}
+		w.Delete(key)
+		return nil
+	})
+	return &towlinev1.DeleteSecretResponse{Revision: rev}, err
+}
+
+// maxNamed is how many names stand in a sentence.
+const maxNamed = 5
+
+// someOf is "module a", or "modules a, b and 3 more".
+func someOf(kind string, names []string) string {
+	if len(names) > 1 {
+		kind += "s"
+	}
+	text := kind + " " + strings.Join(names[:min(len(names), maxNamed)], ", ")
+	if extra := len(names) - maxNamed; extra > 0 {
+		text += ", …"
+	}
+	return text
+}
+
+// Reseal seals with the hub's newest key what is sealed with an older one, and tells what cannot be read. It goes on until all is done,
+// or ctx ends.
+func (a *API) Reseal(ctx context.Context) {
+	for wait := firstReseal; ; wait = min(2*wait, lastReseal) {
+		err := a.resealAll(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		a.o.Log.Warn("secrets are not all encrypted with the newest key yet; it is tried again", "after", wait, "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+const (
+	firstReseal = time.Second
+	lastReseal  = time.Minute
+)
+
+func (a *API) resealAll(ctx context.Context) error {
+	var stale []fleet.ModuleRef
+	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		store.Scan(r, store.SecretPrefix, func(rec *storev1.SecretRecord, e store.Entry) bool {
+			proj, name, ok := store.SplitSecret(e.Key)
+			ref := fleet.ModuleRef{Project: proj, Name: name}
+			if _, err := a.valuesOf(ref, rec); err != nil {
+				a.o.Log.Error("a secret cannot be read; sources that need it are not fetched", "secret", ref.Display(), "error", err)
+			} else if ok && rec.GetValues().GetKeyId() != a.o.Keys.NewestID() {
+				stale = append(stale, ref)
+			}
+			return true
+		})
+		return nil
+	})
+	for _, ref := range stale {
+		if err == nil {
+			_, err = a.o.Store.Update(ctx, func(w store.Writer) error { return a.reseal(w, ref) })
+		}
+	}
+	if err == nil && len(stale) > 0 {
+		a.o.Log.Info("secrets are encrypted with the newest key; older ones are needed for backups of before only", "secrets", len(stale), "key", a.o.Keys.NewestID())
+	}
+	return err
+}
+
+// reseal leaves what was changed, or cannot be read any more, as it is.
+func (a *API) reseal(w store.Writer, ref fleet.ModuleRef) error {
+	key := store.SecretKey(ref.Project, ref.Name)
+	rec, _, ok := store.Get[*storev1.SecretRecord](w, key)
+	if !ok || rec.GetValues().GetKeyId() == a.o.Keys.NewestID() {
+		return nil
+	}
+	values, err := a.valuesOf(ref, rec)
+	if err != nil {
+		return nil
+	}
+	next := proto.CloneOf(rec)
+	if next.Values, err = a.o.Keys.Seal(ref.Project, ref.Name, values); err != nil {
+		return err
+	}
+	w.Put(key, next)
+	return nil
+}

@@ -1,0 +1,73 @@
+package record
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// secretField is what a field is called that names a secret, in a source of any kind.
+const secretField = "secret_name"
+
+// SecretNames are the secrets that a source names, sorted.
+func SecretNames(src *towlinev1.Source) []string {
+	var out []string
+	if src != nil {
+		eachSecretName(src.ProtoReflect(), func(name string) { out = append(out, name) })
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func eachSecretName(m protoreflect.Message, fn func(string)) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsMap():
+		case fd.IsList() && fd.Message() != nil:
+			for i := range v.List().Len() {
+				eachSecretName(v.List().Get(i).Message(), fn)
+			}
+		case fd.IsList():
+		case fd.Message() != nil:
+			eachSecretName(v.Message(), fn)
+		case fd.Name() == secretField && fd.Kind() == protoreflect.StringKind:
+			fn(v.String())
+		}
+		return true
+	})
+}
+
+// UsersOfSecret are the modules of a project whose sources name a secret, sorted.
+func UsersOfSecret(r store.Reader, project, name string) []fleet.ModuleRef {
+	var out []fleet.ModuleRef
+	for _, user := range SecretUsers(r, project)[fleet.ModuleRef{Project: project, Name: name}] {
+		out = append(out, fleet.ModuleRef{Project: project, Name: user})
+	}
+	return out
+}
+
+// SecretUsers are the modules whose sources name secrets, sorted by name, by project and name of the secret: of a project, or of all.
+func SecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
+	prefix := store.ModulePrefix
+	if project != "" {
+		prefix += project + "/"
+	}
+	out := map[fleet.ModuleRef][]string{}
+	store.Scan(r, prefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
+		ref, ok := store.SplitModule(e.Key)
+		if !ok || rec.GetDeleting() != "" {
+			return true
+		}
+		for _, name := range SecretNames(rec.GetModule().GetSpec().GetSource()) {
+			secret := fleet.ModuleRef{Project: ref.Project, Name: name}
+			out[secret] = append(out[secret], ref.Name)
+		}
+		return true
+	})
+	return out
+}
