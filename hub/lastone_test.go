@@ -74,9 +74,10 @@ func TestModuleBecomesTheLastOneWhileItsRolloutWaits(t *testing.T) {
 		"the other one never comes": {
 			func(w *world) {
 				base := listing("base", "b")
-				base.Spec.Rollout = approved()
+				base.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", Before: []*towlinev1.Gate{{
+					Window: &towlinev1.WindowGate{Deny: []*towlinev1.Window{{Cron: "* * * * *", Duration: "2m"}}}}}}}}
 				w.put(base)
-				w.until("base", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Approval" })
+				w.until("base", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Window" })
 			},
 			func(w *world) { w.act(client.Word{Module: "base", Verb: "abort"}) }},
 	} {
@@ -103,6 +104,29 @@ func TestModuleBecomesTheLastOneWhileItsRolloutWaits(t *testing.T) {
 				t.Error("it left, and nothing is left in c")
 			}
 		})
+	}
+}
+
+// TestModuleThatWaitsForAnApprovalIsNotToCome: the last module is to leave a cluster, to which another one comes if somebody approves it.
+// A person is asked before nothing is left.
+func TestModuleThatWaitsForAnApprovalIsNotToCome(t *testing.T) {
+	w := newWorld(t, true)
+	for _, c := range []string{"a", "b", "c"} {
+		w.join(c, nil, nil)
+	}
+	w.await("shop", w.put(listing("shop", "s")).GetRevision())
+	base := listing("base", "b")
+	base.Spec.Rollout = approved()
+	w.put(base)
+	w.until("base", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Approval" })
+	shop := listing("shop", "s")
+	shop.Spec.Placement = &towlinev1.Placement{Clusters: []string{"a", "b"}}
+	put := w.put(shop)
+	r := w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetReason() == "Confirm" || r.GetStatus().GetEnded() != nil
+	})
+	if w.held("c", "shop").Revision == 0 {
+		t.Errorf("%s: it left before anybody had approved what comes", r.GetStatus().GetState())
 	}
 }
 

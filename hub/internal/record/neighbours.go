@@ -78,7 +78,7 @@ func (x *neighbours) keeps(r store.Reader, ref fleet.ModuleRef, n neighbour, c f
 }
 
 // brings reports that a module which a cluster does not have may come there without a person's word, as far as its rollout tells: it is
-// not over without the cluster, and nobody left that out.
+// not over without the cluster, nobody left that out, and it does not wait for an approval, say, before it comes there.
 func (x *neighbours) brings(r store.Reader, ref fleet.ModuleRef, c fleet.ClusterName) bool {
 	n := x.known[ref]
 	if !n.read {
@@ -90,7 +90,7 @@ func (x *neighbours) brings(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster
 		return true
 	}
 	i := n.run.Index(c)
-	return i < 0 || n.run.State.Brings(i)
+	return i < 0 || n.run.State.Brings(n.run.Plan, i)
 }
 
 func (x *neighbours) of(r store.Reader, ref fleet.ModuleRef) neighbour {
