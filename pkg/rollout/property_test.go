@@ -344,7 +344,7 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 	members := make([]struct{ getters, shown, deferred int }, len(c.plan.Stages))
 	for i := range in.State.Len(c.plan) { // not those that join when it is over
 		r := s.Record(i)
-		if r.Leaving() || r.State == rollout.ClusterRemoved {
+		if pinned := r.State == rollout.ClusterSkipped && r.Reason == rollout.ReasonPinned; pinned || r.Leaving() || r.State == rollout.ClusterRemoved {
 			continue
 		}
 		m := &members[r.Stage]
