@@ -78,7 +78,7 @@ func planted(w *world) {
 // requests ask a method for everything there is.
 func requests(method protoreflect.MethodDescriptor) []proto.Message {
 	var out []proto.Message
-	for _, name := range []string{"shop", "fetched"} {
+	for _, name := range []string{"shop", "fetched", "repo"} {
 		m := dynamicpb.NewMessage(method.Input())
 		for field, value := range map[protoreflect.Name]string{"module": name, "name": name} {
 			fd := method.Input().Fields().ByName(field)

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -351,71 +350,4 @@ func someOf(kind string, names []string) string {
 		text += ", …"
 	}
 	return text
-}
-
-// Reseal seals with the hub's newest key what is sealed with an older one, and tells what cannot be read. It goes on until all is done,
-// or ctx ends.
-func (a *API) Reseal(ctx context.Context) {
-	for wait := firstReseal; ; wait = min(2*wait, lastReseal) {
-		err := a.resealAll(ctx)
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		a.o.Log.Warn("secrets are not all encrypted with the newest key yet; it is tried again", "after", wait, "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
-const (
-	firstReseal = time.Second
-	lastReseal  = time.Minute
-)
-
-func (a *API) resealAll(ctx context.Context) error {
-	var stale []fleet.ModuleRef
-	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		store.Scan(r, store.SecretPrefix, func(rec *storev1.SecretRecord, e store.Entry) bool {
-			proj, name, ok := store.SplitSecret(e.Key)
-			ref := fleet.ModuleRef{Project: proj, Name: name}
-			if _, err := a.valuesOf(ref, rec); err != nil {
-				a.o.Log.Error("a secret cannot be read; sources that need it are not fetched", "secret", ref.Display(), "error", err)
-			} else if ok && rec.GetValues().GetKeyId() != a.o.Keys.NewestID() {
-				stale = append(stale, ref)
-			}
-			return true
-		})
-		return nil
-	})
-	for _, ref := range stale {
-		if err == nil {
-			_, err = a.o.Store.Update(ctx, func(w store.Writer) error { return a.reseal(w, ref) })
-		}
-	}
-	if err == nil && len(stale) > 0 {
-		a.o.Log.Info("secrets are encrypted with the newest key; older ones are needed for backups of before only", "secrets", len(stale), "key", a.o.Keys.NewestID())
-	}
-	return err
-}
-
-// reseal leaves what was changed, or cannot be read any more, as it is.
-func (a *API) reseal(w store.Writer, ref fleet.ModuleRef) error {
-	key := store.SecretKey(ref.Project, ref.Name)
-	rec, _, ok := store.Get[*storev1.SecretRecord](w, key)
-	if !ok || rec.GetValues().GetKeyId() == a.o.Keys.NewestID() {
-		return nil
-	}
-	values, err := a.valuesOf(ref, rec)
-	if err != nil {
-		return nil
-	}
-	next := proto.CloneOf(rec)
-	if next.Values, err = a.o.Keys.Seal(ref.Project, ref.Name, values); err != nil {
-		return err
-	}
-	w.Put(key, next)
-	return nil
 }
