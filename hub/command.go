@@ -34,6 +34,7 @@ type serveFlags struct {
 	o           Options
 	listen, api string
 	quota       string
+	cache       string
 	verbose     bool
 }
 
@@ -48,6 +49,8 @@ func serveCommand() *cobra.Command {
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
+	fl.StringVar(&f.cache, "source-cache", "1Gi", "how much is kept in --data-dir of what sources have sent, so that it is not fetched again")
+	fl.BoolVar(&f.o.AllowFileSources, "allow-file-sources", false, "let modules take Git repositories from folders of this machine (file:///DIR): whoever may put a module then reads those that the hub can read")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
 	fl.StringVar(&f.o.SecretsKeyFile, "secrets-key-file", "", "file of the keys that secrets are encrypted with, 32 bytes in base64 a line, the newest first (default: secrets.key in --ca-dir, made at the first start; with --etcd-endpoints there is none)")
 	fl.StringVar(&f.o.SecretsKeyCommand, "secrets-key-command", "", "program that prints the same keys, with its arguments parted by blanks; run once, at the start")
@@ -78,6 +81,11 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		return fmt.Errorf("--store-quota %s: write a number of bytes of at least 64Mi, such as 8Gi", f.quota)
 	}
 	f.o.QuotaBytes = quota.Value()
+	cache, err := resource.ParseQuantity(f.cache)
+	if err != nil || cache.Value() < 1 {
+		return fmt.Errorf("--source-cache %s: write a number of bytes, such as 1Gi", f.cache)
+	}
+	f.o.SourceCacheBytes = cache.Value()
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("the path of this program: %w", err)

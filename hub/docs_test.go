@@ -3,6 +3,7 @@ package hub_test
 import (
 	"fmt"
 	"maps"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/source/sourcetest"
 )
 
 // guide is a page of the documentation with its examples.
@@ -176,4 +180,47 @@ func words(line string) ([]string, error) {
 		return nil, fmt.Errorf("%s: a quote is open", line)
 	}
 	return out, nil
+}
+
+// TestExamplesOfTheSourcesPage: every example of docs/sources.md is fetched from a server that has what it asks for, and rolled out; and
+// every command is one that there is.
+func TestExamplesOfTheSourcesPage(t *testing.T) {
+	g := readGuide(t, "../docs/sources.md")
+	if len(g.yaml) < 2 {
+		t.Fatalf("%d examples found", len(g.yaml))
+	}
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	towline := w.cli()
+	repo := sourcetest.NewRepo(t)
+	repo.Tag("v1.4.0", repo.Branch("main", map[string]any{"deploy/a.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}), true)
+	git := httptest.NewServer(repo.Handler())
+	t.Cleanup(git.Close)
+	private, public := sourcetest.Key(t, "")
+	ssh := sourcetest.ServeSSH(t, public, repo.SSHAnswer)
+	_, err := w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "git-key", Values: map[string][]byte{"identity": private, "known_hosts": []byte(ssh.KnownHosts)}})
+	must(t, err)
+	hosts := strings.NewReplacer("https://git.example.com/shop.git", git.URL+"/repo.git", "ssh://git@git.example.com/shop.git", "ssh://git@"+ssh.Addr+"/repo.git")
+	for _, example := range g.yaml {
+		module := hosts.Replace(example)
+		if !strings.Contains(module, "namespace:") {
+			module = strings.Replace(module, "spec:\n", "spec:\n  namespace: default\n", 1)
+		}
+		if out, err := towline(module, "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil {
+			t.Errorf("%v\n%s\n%s", err, out, example)
+		}
+	}
+	if out, err := towline("", "get", "revisions", "-o", "wide"); err != nil || !strings.Contains(out, "main@sha1:") || !strings.Contains(out, "v1.4.0@sha1:") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := towline("", "describe", "module", "shop"); err != nil || !strings.Contains(out, "/repo.git main deploy") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, command := range g.commands {
+		args, err := words(command)
+		must(t, err)
+		if out, err := towline("", append(args[1:], "--help")...); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+	}
 }

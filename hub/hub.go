@@ -76,6 +76,10 @@ type Options struct {
 	Grace time.Duration
 	// CollectEvery is the time between collections of garbage; default 10m.
 	CollectEvery time.Duration
+	// AllowFileSources lets modules take Git repositories from folders of this machine, that the hub can read.
+	AllowFileSources bool
+	// SourceCacheBytes bounds what is kept below DataDir of what sources have sent; default 1 GiB.
+	SourceCacheBytes int64
 	// RenderCommand starts a process that does ServeRenders: this program with the RenderWorker subcommand, or another of the same
 	// version. Without one, kustomizations and charts are refused.
 	RenderCommand []string
@@ -278,7 +282,8 @@ func (h *Hub) build() error {
 		return err
 	}
 	people := h.store.As(store.API)
-	fetcher, err := source.New(source.Options{Log: h.o.Log, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values})
+	fetcher, err := source.New(source.Options{Log: h.o.Log, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values,
+		AllowFiles: h.o.AllowFileSources, CacheDir: filepath.Join(h.o.DataDir, "sources"), CacheBytes: h.o.SourceCacheBytes})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -75,8 +76,9 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if spec == nil {
 		return nil, fleet.Invalid("spec", "is required")
 	}
+	under := strings.Trim(spec.GetSource().GetGit().GetPath(), "/")
 	m := &Module{Ref: ref, Labels: in.GetMetadata().GetLabels(), Source: spec.GetSource(), Namespace: spec.GetNamespace(),
-		Path: spec.GetPackage().GetPlain().GetPath(), AllowEmpty: spec.GetAllowEmpty(), External: spec.GetRollout().GetExternal() != nil}
+		Path: path.Join(under, spec.GetPackage().GetPlain().GetPath()), AllowEmpty: spec.GetAllowEmpty(), External: spec.GetRollout().GetExternal() != nil}
 	if m.Namespace != "" {
 		if err := fleet.ValidateLabel(m.Namespace); err != nil {
 			return nil, fleet.Invalid("spec.namespace", err.Error())
@@ -85,7 +87,7 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if err := validateSource(spec.GetSource()); err != nil {
 		return nil, fleet.Join("spec.source", err)
 	}
-	if m.Package, err = packageOf(spec.GetPackage()); err != nil {
+	if m.Package, err = packageOf(spec.GetPackage(), under); err != nil {
 		return nil, fleet.Join("spec.package", err)
 	}
 	if m.Bindings, err = bindings(spec.GetBindings()); err != nil {
@@ -143,59 +145,6 @@ func validateLabels(path string, labels map[string]string) error {
 		}
 	}
 	return nil
-}
-
-func validateSource(s *towlinev1.Source) error {
-	inline, http := s.GetInline() != nil, s.GetHttp() != nil
-	switch {
-	case inline == http:
-		return fleet.Invalid("", "set exactly one of inline and http")
-	case inline:
-		return validateInline(s.GetInline().GetFiles())
-	}
-	return validateHTTP(s.GetHttp())
-}
-
-func validateInline(files map[string]string) error {
-	if len(files) == 0 {
-		return fleet.Invalid("inline.files", "has no file")
-	}
-	total := 0
-	for name, content := range files {
-		if name == "" || strings.HasPrefix(name, "/") || slices.Contains(strings.Split(name, "/"), "..") {
-			return fleet.Invalidf("inline.files", "%q is no file name", name)
-		}
-		total += len(content)
-	}
-	if total > maxInlineBytes {
-		return fleet.Invalidf("inline.files", "has %d bytes; at most %d; use an http source for more", total, maxInlineBytes)
-	}
-	return nil
-}
-
-func validateHTTP(h *towlinev1.HttpSource) error {
-	if !strings.HasPrefix(h.GetUrl(), "http://") && !strings.HasPrefix(h.GetUrl(), "https://") {
-		return fleet.Invalidf("http.url", "%q is no http or https address", h.GetUrl())
-	}
-	if h.GetSha256() != "" {
-		d, err := fleet.ParseDigest(h.GetSha256())
-		if err != nil {
-			return fleet.Invalid("http.sha256", err.Error())
-		}
-		if d.IsZero() {
-			return fleet.Invalid("http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
-		}
-	}
-	if h.GetSecretName() != "" {
-		if err := fleet.ValidateLabel(h.GetSecretName()); err != nil {
-			return fleet.Invalid("http.secretName", err.Error())
-		}
-		if err := fleet.MaySendSecret(h.GetUrl()); err != nil {
-			return fleet.Invalid("http.secretName", err.Error())
-		}
-	}
-	_, err := Duration("http.timeout", h.GetTimeout(), time.Minute)
-	return err
 }
 
 // Duration reads a Go duration; empty is the default. Negative ones are errors.

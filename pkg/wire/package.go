@@ -14,8 +14,8 @@ import (
 // maxComponents bounds the components of a kustomization.
 const maxComponents = 100
 
-// packageOf validates how files become objects; what is left out is plain.
-func packageOf(in *towlinev1.Package) (render.Package, error) {
+// packageOf validates how files become objects; what is left out is plain. Its paths begin at the folder under of the source.
+func packageOf(in *towlinev1.Package, under string) (render.Package, error) {
 	var kinds []string
 	if in.GetPlain() != nil {
 		kinds = append(kinds, "plain")
@@ -31,13 +31,13 @@ func packageOf(in *towlinev1.Package) (render.Package, error) {
 	case len(kinds) > 1:
 		return render.Package{}, fleet.Invalidf("", "has %s: keep one of them", strings.Join(kinds, " and "))
 	case in.GetKustomize() != nil:
-		k, err := kustomizeOf(in.GetKustomize())
+		k, err := kustomizeOf(in.GetKustomize(), under)
 		return render.Package{Kustomize: k}, fleet.Join("kustomize", err)
 	}
 	return render.Package{}, nil
 }
 
-func kustomizeOf(in *towlinev1.KustomizePackage) (*render.Kustomize, error) {
+func kustomizeOf(in *towlinev1.KustomizePackage, under string) (*render.Kustomize, error) {
 	if err := inSource("path", in.GetPath()); err != nil {
 		return nil, err
 	}
@@ -49,11 +49,11 @@ func kustomizeOf(in *towlinev1.KustomizePackage) (*render.Kustomize, error) {
 		if c == "" {
 			return nil, fleet.Invalid(field, "is empty; write a folder, such as ../components/tls")
 		}
-		if err := inSource(field, path.Join(in.GetPath(), c)); err != nil || strings.HasPrefix(c, "/") {
+		if err := inSource(field, path.Join(under, in.GetPath(), c)); err != nil || strings.HasPrefix(c, "/") {
 			return nil, fleet.Invalidf(field, "%q is no folder in the source, relative to path: write, for example, ../components/tls", c)
 		}
 	}
-	return &render.Kustomize{Path: in.GetPath(), Components: in.GetComponents()}, nil
+	return &render.Kustomize{Path: path.Join(under, in.GetPath()), Components: in.GetComponents()}, nil
 }
 
 // inSource checks a path that a package names.

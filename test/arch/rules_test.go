@@ -113,6 +113,13 @@ var importRules = []importRule{
 		deny: []string{"k8s.io/client-go/kubernetes/...", "k8s.io/client-go/discovery/...", "k8s.io/client-go/restmapper/...", "k8s.io/client-go/gentype/..."},
 	},
 	{
+		name:  "sources are fetched by the hub alone",
+		why:   "the agent and the towline command would carry every protocol and its faults into each cluster, and onto each desk",
+		of:    []string{"agent/...", "ctl/...", "pkg/..."},
+		deny:  []string{"github.com/go-git/...", "oras.land/..."},
+		tests: true,
+	},
+	{
 		name:  "ctl uses pkg and gen only",
 		why:   "whatever the towline command can do, a third party can do with pkg/client and the public API",
 		of:    []string{"ctl/..."},

@@ -111,6 +111,7 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	}
 	st := m.GetStatus()
 	s.meta(a, m.GetMetadata())
+	s.line("Source", "%s", sourceText(m.GetSpec().GetSource()))
 	s.line("Revision", "%s", moduleRevision(st))
 	s.line("Rollout", "%s", a.moduleState(m).Text)
 	if _, told := a.rolloutCell(m); !told {
@@ -257,6 +258,8 @@ func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, 
 	s.line("Module", "%s", ref.Display())
 	s.line("Objects", "%d", r.GetObjects())
 	s.line("Clusters", "%d", r.GetClusters())
+	s.line("Source", "%s", sourceText(r.GetSpec().GetSource()))
+	s.line("Ref", "%s", r.GetResolvedRef())
 	s.line("Artifact", "%s", r.GetArtifact())
 	s.line("Bundle", "%s", r.GetBundle())
 	return nil

@@ -15,12 +15,12 @@ func revisionView(allProjects bool) view[*v1.Revision] {
 		kind: "revision", name: metaName[*v1.Revision],
 		table: func(a *app, items []*v1.Revision) *table.Table {
 			t := &table.Table{Columns: columns(left("NAME", "MODULE", "REVISION"), right("OBJECTS", "CLUSTERS"), left("AGE", "BY"), prose("WHY"),
-				wide("ARTIFACT", "BUNDLE"))}
+				wide("REF", "ARTIFACT", "BUNDLE"))}
 			for _, r := range items {
 				m := r.GetMetadata()
 				t.Add(text(m.GetName()), text(r.GetModule()), text(revision(r.GetNumber())), num(r.GetObjects()), num(r.GetClusters()),
 					text(a.since(m.GetCreationTimestamp())), text(orDash(m.GetChangedBy())), text(orDash(m.GetChangeReason())),
-					text(orDash(r.GetArtifact())), text(orDash(r.GetBundle())))
+					text(orDash(r.GetResolvedRef())), text(orDash(r.GetArtifact())), text(orDash(r.GetBundle())))
 			}
 			return withProject(allProjects, t, func(i int) string { return items[i].GetMetadata().GetProject() })
 		},

@@ -324,7 +324,9 @@ type Source struct {
 	// Files in the module itself.
 	Inline *InlineSource `protobuf:"bytes,1,opt,name=inline,proto3" json:"inline,omitempty"`
 	// A YAML file or a tar.gz fetched over HTTP.
-	Http          *HttpSource `protobuf:"bytes,2,opt,name=http,proto3" json:"http,omitempty"`
+	Http *HttpSource `protobuf:"bytes,2,opt,name=http,proto3" json:"http,omitempty"`
+	// The files of a Git repository at one commit.
+	Git           *GitSource `protobuf:"bytes,3,opt,name=git,proto3" json:"git,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -369,6 +371,13 @@ func (x *Source) GetInline() *InlineSource {
 func (x *Source) GetHttp() *HttpSource {
 	if x != nil {
 		return x.Http
+	}
+	return nil
+}
+
+func (x *Source) GetGit() *GitSource {
+	if x != nil {
+		return x.Git
 	}
 	return nil
 }
@@ -494,6 +503,165 @@ func (x *HttpSource) GetSecretName() string {
 	return ""
 }
 
+// GitSource is a Git repository. Each put of the module resolves the ref to a commit, which its revision keeps: a branch that moves, or is
+// pushed by force, changes no revision. The whole tree of the commit is there, without .git; a package reaches to all of it.
+type GitSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// https://HOST/REPO, http://HOST/REPO or ssh://git@HOST/REPO; file:///DIR where the hub is started with --allow-file-sources. Viewers
+	// see credentials masked.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// What to take; unset: the branch that the server has as its default.
+	Ref *GitRef `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	// The folder that is used; the path of the package begins there. Default: all. A submodule, a symbolic link that leads out of the
+	// repository, or a pointer to a file in LFS is refused in it, and left out elsewhere.
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// How long a fetch may take with its retries; default 60s.
+	Timeout string `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// A secret of the project (towline secret set). Over http as that of an http source. Over ssh it is needed, and has identity, a private key
+	// in PEM, with its passphrase as password if it has one, and known_hosts, the server's keys as ssh-keyscan prints them.
+	SecretName    string `protobuf:"bytes,5,opt,name=secret_name,json=secretName,proto3" json:"secret_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GitSource) Reset() {
+	*x = GitSource{}
+	mi := &file_towline_v1_module_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GitSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GitSource) ProtoMessage() {}
+
+func (x *GitSource) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GitSource.ProtoReflect.Descriptor instead.
+func (*GitSource) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GitSource) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *GitSource) GetRef() *GitRef {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *GitSource) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *GitSource) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
+func (x *GitSource) GetSecretName() string {
+	if x != nil {
+		return x.SecretName
+	}
+	return ""
+}
+
+// GitRef names a commit; exactly one is set.
+type GitRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest commit of a branch.
+	Branch string `protobuf:"bytes,1,opt,name=branch,proto3" json:"branch,omitempty"`
+	// The commit of a tag.
+	Tag string `protobuf:"bytes,2,opt,name=tag,proto3" json:"tag,omitempty"`
+	// The highest tag that is a version in this range, such as ">=1.2 <2" or "1.x"; prereleases count only where the range names one.
+	Semver string `protobuf:"bytes,3,opt,name=semver,proto3" json:"semver,omitempty"`
+	// A commit by its full SHA-1, of 40 digits.
+	Commit        string `protobuf:"bytes,4,opt,name=commit,proto3" json:"commit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GitRef) Reset() {
+	*x = GitRef{}
+	mi := &file_towline_v1_module_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GitRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GitRef) ProtoMessage() {}
+
+func (x *GitRef) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GitRef.ProtoReflect.Descriptor instead.
+func (*GitRef) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *GitRef) GetBranch() string {
+	if x != nil {
+		return x.Branch
+	}
+	return ""
+}
+
+func (x *GitRef) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *GitRef) GetSemver() string {
+	if x != nil {
+		return x.Semver
+	}
+	return ""
+}
+
+func (x *GitRef) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
 // Package says how files become objects; exactly one is set.
 type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -507,7 +675,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +687,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +700,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -560,7 +728,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +740,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +753,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -609,7 +777,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +789,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +802,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -679,7 +847,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +859,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +872,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Binding) GetName() string {
@@ -778,7 +946,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +958,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +971,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -840,7 +1008,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1020,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1033,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Toleration) GetKey() string {
@@ -936,7 +1104,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1116,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1129,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1084,7 +1252,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1264,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1277,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1141,7 +1309,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1321,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1334,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1206,7 +1374,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1386,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1399,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1295,7 +1463,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1475,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1488,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1418,7 +1586,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1598,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1611,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1662,7 +1830,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1842,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1855,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Hold) GetId() string {
@@ -1819,14 +1987,16 @@ type Revision struct {
 	// The module's spec generation it was cut from.
 	ModuleGeneration int64 `protobuf:"varint,10,opt,name=module_generation,json=moduleGeneration,proto3" json:"module_generation,omitempty"`
 	// Clusters that are assigned it now.
-	Clusters      int32 `protobuf:"varint,11,opt,name=clusters,proto3" json:"clusters,omitempty"`
+	Clusters int32 `protobuf:"varint,11,opt,name=clusters,proto3" json:"clusters,omitempty"`
+	// What the source's ref was when the revision was cut, exactly: main@sha1:COMMIT of Git. Empty of a source that has no refs.
+	ResolvedRef   string `protobuf:"bytes,12,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +2008,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +2021,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1931,6 +2101,13 @@ func (x *Revision) GetClusters() int32 {
 	return 0
 }
 
+func (x *Revision) GetResolvedRef() string {
+	if x != nil {
+		return x.ResolvedRef
+	}
+	return ""
+}
+
 var File_towline_v1_module_proto protoreflect.FileDescriptor
 
 const file_towline_v1_module_proto_rawDesc = "" +
@@ -1964,10 +2141,11 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"f\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\x8f\x01\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
-	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\"\x88\x01\n" +
+	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\x12'\n" +
+	"\x03git\x18\x03 \x01(\v2\x15.towline.v1.GitSourceR\x03git\"\x88\x01\n" +
 	"\fInlineSource\x12>\n" +
 	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryB\x03\x80\x01\x01R\x05files\x1a8\n" +
 	"\n" +
@@ -1980,7 +2158,19 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x18\n" +
 	"\atimeout\x18\x03 \x01(\tR\atimeout\x12\x1f\n" +
 	"\vsecret_name\x18\x04 \x01(\tR\n" +
-	"secretName\"u\n" +
+	"secretName\"\x97\x01\n" +
+	"\tGitSource\x12\x15\n" +
+	"\x03url\x18\x01 \x01(\tB\x03\x80\x01\x01R\x03url\x12$\n" +
+	"\x03ref\x18\x02 \x01(\v2\x12.towline.v1.GitRefR\x03ref\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
+	"\atimeout\x18\x04 \x01(\tR\atimeout\x12\x1f\n" +
+	"\vsecret_name\x18\x05 \x01(\tR\n" +
+	"secretName\"b\n" +
+	"\x06GitRef\x12\x16\n" +
+	"\x06branch\x18\x01 \x01(\tR\x06branch\x12\x10\n" +
+	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x16\n" +
+	"\x06semver\x18\x03 \x01(\tR\x06semver\x12\x16\n" +
+	"\x06commit\x18\x04 \x01(\tR\x06commit\"u\n" +
 	"\aPackage\x12.\n" +
 	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12:\n" +
 	"\tkustomize\x18\x03 \x01(\v2\x1c.towline.v1.KustomizePackageR\tkustomize\"\"\n" +
@@ -2107,7 +2297,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x05since\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +
-	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\xe4\x02\n" +
+	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\x87\x03\n" +
 	"\bRevision\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -2121,7 +2311,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\aobjects\x18\t \x01(\x05R\aobjects\x12+\n" +
 	"\x11module_generation\x18\n" +
 	" \x01(\x03R\x10moduleGeneration\x12\x1a\n" +
-	"\bclusters\x18\v \x01(\x05R\bclustersB\x94\x01\n" +
+	"\bclusters\x18\v \x01(\x05R\bclusters\x12!\n" +
+	"\fresolved_ref\x18\f \x01(\tR\vresolvedRefB\x94\x01\n" +
 	"\x0ecom.towline.v1B\vModuleProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -2138,7 +2329,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -2146,68 +2337,72 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*Source)(nil),                // 3: towline.v1.Source
 	(*InlineSource)(nil),          // 4: towline.v1.InlineSource
 	(*HttpSource)(nil),            // 5: towline.v1.HttpSource
-	(*Package)(nil),               // 6: towline.v1.Package
-	(*PlainPackage)(nil),          // 7: towline.v1.PlainPackage
-	(*KustomizePackage)(nil),      // 8: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 9: towline.v1.Binding
-	(*Placement)(nil),             // 10: towline.v1.Placement
-	(*Toleration)(nil),            // 11: towline.v1.Toleration
-	(*Policy)(nil),                // 12: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 13: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 14: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 15: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 16: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 17: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 18: towline.v1.Hold
-	(*Revision)(nil),              // 19: towline.v1.Revision
-	nil,                           // 20: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 21: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 22: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 23: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 24: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*Condition)(nil),             // 26: towline.v1.Condition
-	(*StagePosition)(nil),         // 27: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 28: towline.v1.ObjectReference
+	(*GitSource)(nil),             // 6: towline.v1.GitSource
+	(*GitRef)(nil),                // 7: towline.v1.GitRef
+	(*Package)(nil),               // 8: towline.v1.Package
+	(*PlainPackage)(nil),          // 9: towline.v1.PlainPackage
+	(*KustomizePackage)(nil),      // 10: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 11: towline.v1.Binding
+	(*Placement)(nil),             // 12: towline.v1.Placement
+	(*Toleration)(nil),            // 13: towline.v1.Toleration
+	(*Policy)(nil),                // 14: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 15: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 16: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 17: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 18: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 19: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 20: towline.v1.Hold
+	(*Revision)(nil),              // 21: towline.v1.Revision
+	nil,                           // 22: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 23: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 24: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 25: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 26: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*Condition)(nil),             // 28: towline.v1.Condition
+	(*StagePosition)(nil),         // 29: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 30: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	21, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	23, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	17, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	19, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	3,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	6,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	9,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	10, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	22, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	12, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	15, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	8,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	11, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	12, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	24, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	14, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	17, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	2,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	4,  // 11: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	5,  // 12: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	20, // 13: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	7,  // 14: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	8,  // 15: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	23, // 16: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	11, // 17: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	16, // 18: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	14, // 19: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	13, // 20: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	23, // 21: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	24, // 22: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	25, // 23: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	26, // 24: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	18, // 25: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	27, // 26: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	28, // 27: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	25, // 28: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	25, // 29: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	21, // 30: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 31: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	6,  // 13: towline.v1.Source.git:type_name -> towline.v1.GitSource
+	22, // 14: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	7,  // 15: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	9,  // 16: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	10, // 17: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	25, // 18: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	13, // 19: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	18, // 20: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	16, // 21: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	15, // 22: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	25, // 23: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	26, // 24: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	27, // 25: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	28, // 26: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	20, // 27: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	29, // 28: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	30, // 29: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	27, // 30: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	27, // 31: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	23, // 32: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 33: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2218,16 +2413,16 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[9].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[11].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[12].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[13].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

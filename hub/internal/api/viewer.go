@@ -93,6 +93,7 @@ func (s secret) mask() func(string) string {
 // addresses are shown in part, so that people see what is asked.
 var addresses = map[protoreflect.FullName]func(string) string{
 	"towline.v1.HttpSource.url":     maskURL,
+	"towline.v1.GitSource.url":      maskURL,
 	"towline.v1.MetricGate.address": maskURL,
 	"towline.v1.WebhookGate.url":    maskHook,
 }

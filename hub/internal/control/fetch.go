@@ -2,12 +2,12 @@ package control
 
 import (
 	"context"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 )
 
@@ -29,15 +29,7 @@ func (c *Controller) resolverOf(rec *storev1.ModuleRecord) *runner {
 
 // origin is the server that has the source of a module; empty: none is needed.
 func origin(rec *storev1.ModuleRecord) string {
-	source := rec.GetModule().GetSpec().GetSource().GetHttp()
-	if source == nil {
-		return ""
-	}
-	u, err := url.Parse(source.GetUrl())
-	if err != nil {
-		return ""
-	}
-	return u.Host
+	return source.Origin(rec.GetModule().GetSpec().GetSource())
 }
 
 // runFetch resolves a source that another server has, or has it wait for its turn.

@@ -32,6 +32,7 @@ type rendered struct {
 	input    fleet.Digest
 	epoch    uint64
 	needs    []string // features of agents
+	ref      string   // what the source's ref was, exactly
 }
 
 // resolved is what the source of a put came to: what its revision refers to, or why it gets none.
@@ -172,6 +173,7 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 		return out, fmt.Errorf("module %s: %w", m.Ref.Display(), &storeError{err})
 	}
 	out.artifact, out.bundle, out.policies, out.objects = x.source.Digest, digest, fleet.DigestOf(policies), len(x.objects)
+	out.ref = x.source.Ref
 	return out, nil
 }
 
@@ -289,7 +291,7 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 			Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-r%d", ref.Name, n), Project: ref.Project, CreationTimestamp: now,
 				ChangedBy: meta.GetChangedBy(), ChangeReason: meta.GetChangeReason()},
 			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), Bundle: r.bundle.String(), Objects: int32(r.objects),
-			ModuleGeneration: meta.GetGeneration()},
+			ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref},
 		Artifact: r.artifact.Bytes(), Bundle: r.bundle.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(), Needs: r.needs,
 	})
 	return n

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/pkg/fleet"
@@ -23,8 +24,22 @@ func (e *statusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
 }
 
+// place is where something is fetched from.
+type place struct {
+	url     *url.URL
+	name    string // the URL without credentials and query, for people
+	field   string // of the source, such as source.http
+	address string // the field of the address
+	timeout time.Duration
+	secret  *secret // nil: none is needed
+}
+
 // explain makes an error say which source, what is wrong and what to do, without the URL's secrets.
-func (r request) explain(ctx context.Context, err error) error {
+func (r place) explain(ctx context.Context, err error) error {
+	var waits *SecretError
+	if errors.As(err, &waits) {
+		return err
+	}
 	var named *fleet.Named
 	var field *fleet.FieldError
 	var status *statusError
@@ -34,7 +49,7 @@ func (r request) explain(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("source %s: %w", r.name, ctx.Err())
 	case ctx.Err() != nil:
-		return r.fail(fleet.ErrUnavailable, "did not arrive within %s: look at the server, or raise source.http.timeout", r.timeout)
+		return r.fail(fleet.ErrUnavailable, "did not arrive within %s: look at the server, or raise %s.timeout", r.timeout, r.field)
 	case errors.As(err, &named):
 		return r.fail(named.Kind, "%s", named.Message)
 	case errors.As(err, &field):
@@ -47,40 +62,40 @@ func (r request) explain(ctx context.Context, err error) error {
 		return r.fail(fleet.ErrDenied, "%s", addr.Error())
 	case errors.As(err, &redirect):
 		return r.fail(fleet.ErrDenied, "%s", redirect.Error())
-	case errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errBroken):
 		return r.fail(fleet.ErrUnavailable, "broke off before its end: look at the server")
 	default:
 		return r.fail(fleet.ErrUnavailable, "cannot be reached: %s", r.cause(err))
 	}
 }
 
-func (r request) explainStatus(code int) error {
+func (r place) explainStatus(code int) error {
 	answer := (&statusError{code}).Error()
 	switch {
 	case code == http.StatusNotFound || code == http.StatusGone:
-		return r.fail(fleet.ErrNotFound, "the server answers %s: check source.http.url", answer)
+		return r.fail(fleet.ErrNotFound, "the server answers %s: check %s", answer, r.address)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusProxyAuthRequired:
 		return r.fail(fleet.ErrDenied, "the server answers %s: %s", answer, r.howToLogIn())
 	case code == http.StatusTooManyRequests || code >= 500:
 		return r.fail(fleet.ErrUnavailable, "the server answers %s, after %d retries too: look at the server", answer, retries)
 	default:
-		return r.fail(fleet.ErrInvalid, "the server answers %s, not 200 OK: check source.http.url", answer)
+		return r.fail(fleet.ErrInvalid, "the server answers %s, not 200 OK: check %s", answer, r.address)
 	}
 }
 
-func (r request) howToLogIn() string {
+func (r place) howToLogIn() string {
 	if r.secret == nil {
-		return "the hub must be allowed to read it; name a secret that lets it in source.http.secretName"
+		return "the hub must be allowed to read it; name a secret that lets it in " + r.field + ".secretName"
 	}
 	return "look at secret " + r.secret.name + ", then put the module again"
 }
 
-func (r request) fail(kind error, format string, args ...any) error {
+func (r place) fail(kind error, format string, args ...any) error {
 	return fleet.Errorf(kind, "source %s: %s", r.name, r.secret.scrub(fmt.Sprintf(format, args...)))
 }
 
 // cause is what went wrong, without what the secret has.
-func (r request) cause(err error) string { return r.secret.scrub(cause(err)) }
+func (r place) cause(err error) string { return r.secret.scrub(cause(err)) }
 
 // cause is what went wrong without the URL that net/http puts around it.
 func cause(err error) string {

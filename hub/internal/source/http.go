@@ -31,7 +31,7 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.
 	if r.secret, err = f.secretOf(ctx, project, "source.http.secretName", src.GetSecretName()); err != nil {
 		return Artifact{}, err
 	}
-	client, err := f.client(r)
+	client, err := f.client(r.place)
 	if err != nil {
 		return Artifact{}, err
 	}
@@ -44,12 +44,11 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.
 	if got := fleet.DigestOf(body); !r.want.IsZero() && got != r.want {
 		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "source %s: has SHA-256 %s, but %s is wanted: check the file, or change source.http.sha256", r.name, got, r.want)
 	}
-	select {
-	case f.unpacking <- struct{}{}:
-		defer func() { <-f.unpacking }()
-	case <-ctx.Done():
-		return Artifact{}, r.explain(ctx, ctx.Err())
+	leave, err := f.enter(ctx)
+	if err != nil {
+		return Artifact{}, r.explain(ctx, err)
 	}
+	defer leave()
 	files, err := open(ctx, body, r.url, f.opts.TempDir)
 	if err != nil {
 		return Artifact{}, r.explain(ctx, err)
@@ -59,11 +58,8 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.
 
 // request is a checked HTTP source.
 type request struct {
-	url     *url.URL
-	name    string // the URL without credentials and query, for people
-	want    fleet.Digest
-	timeout time.Duration
-	secret  *secret // nil: none is needed
+	place
+	want fleet.Digest
 }
 
 func readRequest(src *towlinev1.HttpSource) (request, error) {
@@ -74,7 +70,7 @@ func readRequest(src *towlinev1.HttpSource) (request, error) {
 	if u.Scheme != "http" && u.Scheme != "https" {
 		return request{}, fleet.Invalidf("source.http.url", "begins with %s: only http and https are allowed", clip(u.Scheme))
 	}
-	r := request{url: u, name: safeURL(u), timeout: DefaultTimeout}
+	r := request{place: place{url: u, name: safeURL(u), field: "source.http", address: "source.http.url"}}
 	if src.GetSecretName() != "" {
 		if err := fleet.MaySendSecret(src.GetUrl()); err != nil {
 			return request{}, fleet.Invalid("source.http.secretName", err.Error())
@@ -88,13 +84,20 @@ func readRequest(src *towlinev1.HttpSource) (request, error) {
 			return request{}, fleet.Invalid("source.http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
 		}
 	}
-	if src.GetTimeout() == "" {
-		return r, nil
+	r.timeout, err = readTimeout("source.http.timeout", src.GetTimeout())
+	return r, err
+}
+
+// readTimeout reads how long a fetch may take.
+func readTimeout(field, text string) (time.Duration, error) {
+	if text == "" {
+		return DefaultTimeout, nil
 	}
-	if r.timeout, err = time.ParseDuration(src.GetTimeout()); err != nil || r.timeout <= 0 || r.timeout > MaxTimeout {
-		return request{}, fleet.Invalidf("source.http.timeout", "%q is no duration up to %s: write, for example, 90s", clip(src.GetTimeout()), MaxTimeout)
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 || d > MaxTimeout {
+		return 0, fleet.Invalidf(field, "%q is no duration up to %s: write, for example, 90s", clip(text), MaxTimeout)
 	}
-	return r, nil
+	return d, nil
 }
 
 // safeURL is a URL for logs and messages: credentials, query and fragment often are secrets.
@@ -147,7 +150,7 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 }
 
 // client makes a client for one fetch.
-func (f *Fetcher) client(r request) (*retryablehttp.Client, error) {
+func (f *Fetcher) client(r place) (*retryablehttp.Client, error) {
 	roots, err := f.authorities(r.secret)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -64,11 +65,13 @@ func (s *secret) text(key string) (value string, ok bool, err error) {
 
 // Keys of secrets.
 const (
-	keyUsername = "username"
-	keyPassword = "password"
-	keyToken    = "token"
-	keyCA       = "caFile"
-	headerKey   = "header."
+	keyUsername   = "username"
+	keyPassword   = "password"
+	keyToken      = "token"
+	keyCA         = "caFile"
+	keyIdentity   = "identity"    // a private key in PEM, for ssh
+	keyKnownHosts = "known_hosts" // whose keys are trusted, for ssh
+	headerKey     = "header."
 )
 
 // login is the Authorization header by username and password, or by token; empty: the secret has neither.
@@ -110,7 +113,7 @@ func (s *secret) headers() (http.Header, error) {
 		return nil, err
 	}
 	if login == "" && !s.isUsed() {
-		return nil, s.wants("has none of the keys that an http source takes: username and password, token, header.NAME, caFile")
+		return nil, s.wants("has none of the keys that are sent over http: username and password, token, header.NAME, caFile")
 	}
 	if login != "" {
 		out.Set("Authorization", login)
@@ -172,4 +175,16 @@ func (s *secret) scrub(text string) string {
 		}
 	}
 	return text
+}
+
+// digest names the values in the key of a cache: who has others is given nothing that was fetched with these.
+func (s *secret) digest() string {
+	if s == nil {
+		return ""
+	}
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(s.values)) {
+		parts = append(parts, key, string(s.values[key]))
+	}
+	return cacheKey(parts...)
 }

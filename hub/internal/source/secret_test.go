@@ -136,7 +136,7 @@ func TestSecretLacks(t *testing.T) {
 		"no password":       {map[string]string{"username": "canary"}, "has username and no password: towline secret set repo password=-"},
 		"no username":       {map[string]string{"password": "canary"}, "has password and no username"},
 		"two logins":        {map[string]string{"username": "canary", "password": "canary", "token": "canary"}, "has both username and token"},
-		"nothing of use":    {map[string]string{"identity": "canary"}, "has none of the keys that an http source takes: username and password, token, header.NAME, caFile"},
+		"nothing of use":    {map[string]string{"identity": "canary"}, "has none of the keys that are sent over http: username and password, token, header.NAME, caFile"},
 		"line break":        {map[string]string{"token": "canary\n"}, "token has a line break"},
 		"break in header":   {map[string]string{"header.X": "canary\r\nHost: x"}, "header.X has a line break"},
 		"colon":             {map[string]string{"username": "canary:x", "password": "canary"}, "username has a colon"},

@@ -13,6 +13,7 @@ import (
 
 	"towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Limits of a source.
@@ -36,6 +37,9 @@ type Artifact struct {
 	Files map[string][]byte
 	// Archive is Encode(Files).
 	Archive []byte
+	// Ref is what the source's ref was, exactly: with it in the place of the ref, the files are the same again. Empty of a source
+	// that has none.
+	Ref string
 }
 
 // Options of a Fetcher. The zero Options work.
@@ -55,12 +59,19 @@ type Options struct {
 	RetryWait time.Duration
 	// Secrets gives the values of a secret of a project; its errors say which secret and what to do, and no values.
 	Secrets func(ctx context.Context, project, name string) (map[string][]byte, error)
+	// AllowFiles allows repositories in folders of this machine.
+	AllowFiles bool
+	// CacheDir is where is kept what was fetched by an exact ref; empty: nothing is.
+	CacheDir string
+	// CacheBytes is how much is kept there; default 1 GiB.
+	CacheBytes int64
 }
 
 // Fetcher fetches sources. It is safe for concurrent use and holds no connection between fetches.
 type Fetcher struct {
 	opts      Options
 	unpacking chan struct{} // an archive that is unpacked has one
+	cache     *cache
 }
 
 // maxUnpacking is how many archives are unpacked at a time: each may take MaxUnpackedBytes.
@@ -80,24 +91,52 @@ func New(opts Options) (*Fetcher, error) {
 	if opts.Proxy == nil {
 		opts.Proxy = http.ProxyFromEnvironment
 	}
-	return &Fetcher{opts: opts, unpacking: make(chan struct{}, maxUnpacking)}, nil
+	if opts.CacheBytes == 0 {
+		opts.CacheBytes = defaultCacheBytes
+	}
+	return &Fetcher{opts: opts, unpacking: make(chan struct{}, maxUnpacking), cache: &cache{dir: opts.CacheDir, most: opts.CacheBytes}}, nil
 }
 
-// Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is fleet.ErrUnavailable where trying again may help; all others
-// stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound, fleet.ErrDenied, fleet.ErrExhausted (too
-// large) and fleet.ErrCorrupt (not the wanted digest).
-func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Source) (Artifact, error) {
-	inline, remote := src.GetInline(), src.GetHttp()
-	switch {
-	case inline != nil && remote != nil:
-		return Artifact{}, fleet.Invalid("source", "has both inline and http: keep one of them")
-	case inline != nil:
-		return fromInline(inline)
-	case remote != nil:
-		return f.fetchHTTP(ctx, project, remote)
-	default:
-		return Artifact{}, fleet.Invalid("source", "is missing: write inline or http")
+// enter waits until there is room to unpack something.
+func (f *Fetcher) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case f.unpacking <- struct{}{}:
+		return func() { <-f.unpacking }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
+}
+
+// Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is
+// fleet.ErrUnavailable where trying again may help; all others stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound,
+// fleet.ErrDenied, fleet.ErrExhausted (too large) and fleet.ErrCorrupt (not the wanted digest).
+func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Source) (Artifact, error) {
+	kinds := wire.SourceKinds(src)
+	if len(kinds) != 1 {
+		return Artifact{}, fleet.Join("source", wire.OneSource(kinds))
+	}
+	switch kinds[0] {
+	case "inline":
+		return fromInline(src.GetInline())
+	case "http":
+		return f.fetchHTTP(ctx, project, src.GetHttp())
+	case "git":
+		return f.fetchGit(ctx, project, src.GetGit())
+	}
+	return Artifact{}, fleet.Invalidf("source", "%s is not known to this hub", kinds[0])
+}
+
+// Origin is the server that a source is fetched from; empty: none is needed.
+func Origin(src *towlinev1.Source) string {
+	address := src.GetHttp().GetUrl()
+	if src.GetGit() != nil {
+		address = src.GetGit().GetUrl()
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Host
 }
 
 func fromInline(src *towlinev1.InlineSource) (Artifact, error) {
@@ -114,6 +153,14 @@ func fromInline(src *towlinev1.InlineSource) (Artifact, error) {
 		return Artifact{}, fleet.Join("source.inline.files", err)
 	}
 	return newArtifact(files), nil
+}
+
+// named says by which name the exact ref of an artifact was found.
+func named(a Artifact, by string) Artifact {
+	if by != "" {
+		a.Ref = by + "@" + a.Ref
+	}
+	return a
 }
 
 func newArtifact(files map[string][]byte) Artifact {

@@ -1,0 +1,274 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"path"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/memory"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	maxLinks     = 40   // that are followed on the way to one file
+	maxLinkBytes = 4096 // of a symbolic link's target
+)
+
+// gitFiles makes the files of a commit. What cannot be delivered is refused in the folder that is used, and left out elsewhere.
+func gitFiles(ctx context.Context, packed []byte, wanted plumbing.Hash, used string) (files map[string][]byte, commit plumbing.Hash, err error) {
+	store, err := readObjects(ctx, packed)
+	if err != nil {
+		return nil, commit, err
+	}
+	c, err := commitOf(store, wanted)
+	if err != nil {
+		return nil, commit, err
+	}
+	t := &gitTree{ctx: ctx, store: store, used: used, files: map[string][]byte{}, names: newNames()}
+	if err := t.collect("", c.TreeHash); err != nil {
+		return nil, commit, err
+	}
+	for _, e := range t.entries {
+		if err := t.take(e, e.name, 0); err != nil {
+			return nil, commit, err
+		}
+	}
+	if used != "" && !t.uses {
+		return nil, commit, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(used), c.Hash)
+	}
+	return t.files, c.Hash, nil
+}
+
+const maxTags = 10 // that point to one another
+
+// commitOf is the commit itself, or that of a tag.
+func commitOf(store *memory.Storage, wanted plumbing.Hash) (*object.Commit, error) {
+	at := wanted
+	for range maxTags {
+		if c, err := object.GetCommit(store, at); err == nil {
+			return c, nil
+		}
+		tag, err := object.GetTag(store, at)
+		if err != nil {
+			break
+		}
+		at = tag.Target
+	}
+	return nil, fleet.Errorf(fleet.ErrCorrupt, "the server does not send commit %s, or it is none", wanted)
+}
+
+// gitEntry is a file, a symbolic link or a submodule.
+type gitEntry struct {
+	name string
+	mode filemode.FileMode
+	hash plumbing.Hash
+}
+
+// gitTree is a tree that is being made files.
+type gitTree struct {
+	ctx     context.Context
+	store   *memory.Storage
+	used    string
+	entries []gitEntry // by name
+	seen    int        // entries, and folders
+	files   map[string][]byte
+	names   *names
+	bytes   int
+	uses    bool // there is a file in the folder that is used
+}
+
+// collect lists a folder and all under it. A folder may be there many times, so that what is counted is how often one is looked into.
+func (t *gitTree) collect(dir string, hash plumbing.Hash) error {
+	if err := t.ctx.Err(); err != nil {
+		return err
+	}
+	tree, err := object.GetTree(t.store, hash)
+	if err != nil {
+		return fleet.Errorf(fleet.ErrCorrupt, "the server does not send folder %q", clip(dir))
+	}
+	for _, e := range tree.Entries {
+		if t.seen++; t.seen > MaxObjects {
+			return manyObjects("has more than %d files and folders", MaxObjects)
+		}
+		name := e.Name
+		if dir != "" {
+			name = dir + "/" + e.Name
+		}
+		if why := badName(name); why != "" {
+			if err := t.refuse(name, "%s", why); err != nil {
+				return err
+			}
+			continue
+		}
+		if e.Mode == filemode.Dir {
+			if err := t.collect(name, e.Hash); err != nil {
+				return err
+			}
+			continue
+		}
+		t.entries = append(t.entries, gitEntry{name, e.Mode, e.Hash})
+	}
+	if dir == "" {
+		slices.SortFunc(t.entries, func(a, b gitEntry) int { return strings.Compare(a.name, b.name) })
+	}
+	return nil
+}
+
+// inUse reports that a file is in the folder that is used.
+func (t *gitTree) inUse(name string) bool {
+	return t.used == "" || name == t.used || strings.HasPrefix(name, t.used+"/")
+}
+
+// refuse refuses a file in the folder that is used.
+func (t *gitTree) refuse(name, format string, args ...any) error {
+	if !t.inUse(name) {
+		return nil
+	}
+	return fleet.Errorf(fleet.ErrInvalid, "%q "+format, append([]any{clip(name)}, args...)...)
+}
+
+// take makes an entry the file or files of a name.
+func (t *gitTree) take(e gitEntry, name string, links int) error {
+	if t.seen++; t.seen > 2*MaxObjects { // links to folders may show a few files many times
+		return manyObjects("has more than %d files by its symbolic links", MaxObjects)
+	}
+	switch e.mode {
+	case filemode.Regular, filemode.Deprecated, filemode.Executable:
+		return t.add(e, name)
+	case filemode.Symlink:
+		return t.follow(e, name, links)
+	case filemode.Submodule:
+		return t.refuse(name, "is a submodule, which is not fetched: put its files into the repository, or leave it out of source.git.path")
+	}
+	return t.refuse(name, "is neither a file nor a folder (mode %s)", e.mode)
+}
+
+// lfsPointer is how a file begins that only says where its content is.
+var lfsPointer = []byte("version https://git-lfs.github.com/spec/")
+
+func (t *gitTree) add(e gitEntry, name string) error {
+	data, err := t.content(e)
+	if err != nil {
+		return err
+	}
+	if len(data) < 1024 && bytes.HasPrefix(data, lfsPointer) {
+		return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository, or leave it out of source.git.path")
+	}
+	if err := t.names.add(name, false); err != nil {
+		return t.refuse(name, "is in the way: %s", err)
+	}
+	if len(t.files) == MaxEntries {
+		return manyObjects("has more than %d files", MaxEntries)
+	}
+	if t.bytes += len(data); t.bytes > MaxUnpackedBytes {
+		return manyObjects("has more than %d MiB of files", MaxUnpackedBytes>>20)
+	}
+	t.files[name], t.uses = data, t.uses || t.inUse(name)
+	return nil
+}
+
+// content is what a file or a symbolic link holds. Its memory is that of the pack's objects, and is not written to.
+func (t *gitTree) content(e gitEntry) (data []byte, err error) {
+	blob, err := object.GetBlob(t.store, e.hash)
+	if err != nil {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "the server does not send file %q", clip(e.name))
+	}
+	r, err := blob.Reader()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	return io.ReadAll(r)
+}
+
+// follow puts what a symbolic link leads to in its place.
+func (t *gitTree) follow(e gitEntry, name string, links int) error {
+	if links++; links > maxLinks {
+		return t.refuse(name, "is a symbolic link that leads in a circle")
+	}
+	target, err := t.resolve(e, &links)
+	if err != nil {
+		return t.refuse(name, "%s", err)
+	}
+	if i, found := t.find(target); found {
+		return t.take(t.entries[i], name, links)
+	}
+	under := t.under(target)
+	if len(under) == 0 {
+		return t.refuse(name, "is a symbolic link to %q, which is not there", clip(target))
+	}
+	for _, in := range under {
+		if err := t.take(in, name+in.name[len(target):], links); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve returns the path in the tree that a symbolic link leads to, with all links on the way followed.
+func (t *gitTree) resolve(e gitEntry, links *int) (string, error) {
+	at, err := t.linkTarget(e)
+	for done := 0; err == nil && done < len(at); {
+		end := strings.IndexByte(at[done:], '/')
+		if end < 0 {
+			break // the last part is the entry itself, or a folder
+		}
+		end += done
+		i, found := t.find(at[:end])
+		if !found {
+			done = end + 1
+			continue
+		}
+		if t.entries[i].mode != filemode.Symlink {
+			return "", fleet.Invalidf("", "is a symbolic link through %q, which is no folder", clip(at[:end]))
+		}
+		if *links++; *links > maxLinks {
+			return "", fleet.Invalid("", "is a symbolic link that leads in a circle")
+		}
+		var to string
+		if to, err = t.linkTarget(t.entries[i]); err == nil {
+			at, done = path.Join(to, at[end+1:]), 0
+		}
+	}
+	return at, err
+}
+
+// linkTarget is where a symbolic link leads, as a path in the tree.
+func (t *gitTree) linkTarget(e gitEntry) (string, error) {
+	data, err := t.content(e)
+	if err != nil {
+		return "", err
+	}
+	to := string(data)
+	switch at := path.Join(path.Dir(e.name), to); {
+	case to == "" || len(to) > maxLinkBytes:
+		return "", fleet.Invalid("", "is a symbolic link to nothing")
+	case strings.HasPrefix(to, "/") || at == ".." || strings.HasPrefix(at, "../"):
+		return "", fleet.Invalidf("", "is a symbolic link to %q, outside of the repository", clip(to))
+	case at == ".":
+		return "", fleet.Invalid("", "is a symbolic link to the whole repository, and so to itself")
+	default:
+		return at, nil
+	}
+}
+
+// find returns the index of the entry of a name.
+func (t *gitTree) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(t.entries, name, func(e gitEntry, name string) int { return strings.Compare(e.name, name) })
+}
+
+// under are the entries in a folder.
+func (t *gitTree) under(dir string) []gitEntry {
+	first := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].name >= dir+"/" })
+	last := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].name >= dir+"0" }) // 0 is what comes after /
+	return t.entries[first:last]
+}

@@ -1,0 +1,236 @@
+package wire
+
+import (
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/Masterminds/semver/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// SourceKinds are the kinds that a source sets; a source is valid with exactly one.
+func SourceKinds(s *towlinev1.Source) []string {
+	var kinds []string
+	s.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		kinds = append(kinds, fd.JSONName())
+		return true
+	})
+	slices.Sort(kinds)
+	return kinds
+}
+
+// OneSource says which kinds of source there are, of one that has none or several.
+func OneSource(kinds []string) error {
+	fields := (&towlinev1.Source{}).ProtoReflect().Descriptor().Fields()
+	all := make([]string, fields.Len())
+	for i := range fields.Len() {
+		all[i] = fields.Get(i).JSONName()
+	}
+	has := "has none"
+	if len(kinds) > 0 {
+		has = "has " + strings.Join(kinds, " and ")
+	}
+	return fleet.Invalidf("", "set exactly one of %s; it %s", strings.Join(all, ", "), has)
+}
+
+func validateSource(s *towlinev1.Source) error {
+	kinds := SourceKinds(s)
+	if len(kinds) != 1 {
+		return OneSource(kinds)
+	}
+	switch {
+	case s.GetInline() != nil:
+		return validateInline(s.GetInline().GetFiles())
+	case s.GetGit() != nil:
+		_, err := GitURL(s.GetGit())
+		return err
+	}
+	return validateHTTP(s.GetHttp())
+}
+
+func validateInline(files map[string]string) error {
+	if len(files) == 0 {
+		return fleet.Invalid("inline.files", "has no file")
+	}
+	total := 0
+	for name, content := range files {
+		if name == "" || strings.HasPrefix(name, "/") || slices.Contains(strings.Split(name, "/"), "..") {
+			return fleet.Invalidf("inline.files", "%q is no file name", name)
+		}
+		total += len(content)
+	}
+	if total > maxInlineBytes {
+		return fleet.Invalidf("inline.files", "has %d bytes; at most %d; use an http source for more", total, maxInlineBytes)
+	}
+	return nil
+}
+
+func validateHTTP(h *towlinev1.HttpSource) error {
+	if !strings.HasPrefix(h.GetUrl(), "http://") && !strings.HasPrefix(h.GetUrl(), "https://") {
+		return fleet.Invalidf("http.url", "%q is no http or https address", h.GetUrl())
+	}
+	if h.GetSha256() != "" {
+		d, err := fleet.ParseDigest(h.GetSha256())
+		if err != nil {
+			return fleet.Invalid("http.sha256", err.Error())
+		}
+		if d.IsZero() {
+			return fleet.Invalid("http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
+		}
+	}
+	if err := validateSecretName("http.secretName", h.GetSecretName(), h.GetUrl()); err != nil {
+		return err
+	}
+	_, err := Duration("http.timeout", h.GetTimeout(), time.Minute)
+	return err
+}
+
+var fullCommit = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// GitURL checks a Git source, and returns where its repository is.
+func GitURL(g *towlinev1.GitSource) (*url.URL, error) {
+	u, err := gitURL(g.GetUrl())
+	if err != nil {
+		return nil, err
+	}
+	if err := validateGitRef(g.GetRef()); err != nil {
+		return nil, err
+	}
+	if err := validateFolder("git.path", g.GetPath()); err != nil {
+		return nil, err
+	}
+	if err := validateGitSecret(u, g); err != nil {
+		return nil, err
+	}
+	_, err = fetchTimeout("git.timeout", g.GetTimeout())
+	return u, err
+}
+
+func validateGitSecret(u *url.URL, g *towlinev1.GitSource) error {
+	_, password := u.User.Password()
+	switch {
+	case u.Scheme == "ssh" && g.GetSecretName() == "":
+		return fleet.Invalid("git.secretName", "is missing: over ssh a secret with the keys identity and known_hosts is needed")
+	case u.Scheme == "ssh" && password:
+		return fleet.Invalid("git.url", "has a password: over ssh a key is used, identity of the secret")
+	case u.Scheme == "file" && g.GetSecretName() != "":
+		return fleet.Invalid("git.secretName", "is for a server: leave it out of a folder")
+	case u.Scheme == "ssh":
+		if err := fleet.ValidateLabel(g.GetSecretName()); err != nil {
+			return fleet.Invalid("git.secretName", err.Error())
+		}
+		return nil
+	}
+	return validateSecretName("git.secretName", g.GetSecretName(), g.GetUrl())
+}
+
+// validateSecretName checks the secret that is sent to an address; empty is none.
+func validateSecretName(field, name, address string) error {
+	if name == "" {
+		return nil
+	}
+	if err := fleet.ValidateLabel(name); err != nil {
+		return fleet.Invalid(field, err.Error())
+	}
+	if err := fleet.MaySendSecret(address); err != nil {
+		return fleet.Invalid(field, err.Error())
+	}
+	return nil
+}
+
+func gitURL(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme == "" {
+		return nil, fleet.Invalid("git.url", "is no URL: write https://HOST/REPO, or ssh://git@HOST/REPO")
+	}
+	switch {
+	case u.Scheme == "file":
+		if u.Host != "" || !strings.HasPrefix(u.Path, "/") {
+			return nil, fleet.Invalid("git.url", "is no folder: write file:///DIR")
+		}
+	case u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh":
+		return nil, fleet.Invalidf("git.url", "begins with %q: only https, http, ssh and file are allowed", fleet.Clip(u.Scheme, 40))
+	case u.Hostname() == "":
+		return nil, fleet.Invalid("git.url", "is no URL: write https://HOST/REPO")
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, fleet.Invalid("git.url", "has a query or a fragment: say with ref what to take")
+	}
+	return u, nil
+}
+
+// validateGitRef checks that one thing is named, and that it can be one.
+func validateGitRef(ref *towlinev1.GitRef) error {
+	if ref == nil {
+		return nil
+	}
+	if n := countSet(ref.GetBranch(), ref.GetTag(), ref.GetSemver(), ref.GetCommit()); n != 1 {
+		return fleet.Invalidf("git.ref", "sets %d of branch, tag, semver and commit: set one, or leave ref out for the default branch", n)
+	}
+	if c := ref.GetCommit(); c != "" && !fullCommit.MatchString(c) {
+		return fleet.Invalidf("git.ref.commit", "%q is no full commit: write all 40 digits, as git rev-parse prints them", fleet.Clip(c, 80))
+	}
+	for field, name := range map[string]string{"git.ref.branch": ref.GetBranch(), "git.ref.tag": ref.GetTag()} {
+		if strings.HasPrefix(name, "refs/") {
+			return fleet.Invalidf(field, "%q: write the name alone, without refs/heads/ or refs/tags/", fleet.Clip(name, 80))
+		}
+	}
+	return validateRange("git.ref.semver", ref.GetSemver())
+}
+
+// validateRange checks a range of versions; empty is none.
+func validateRange(field, text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := semver.NewConstraint(text); err != nil {
+		return fleet.Invalidf(field, "%q is no range of versions: write, for example, \">=1.2 <2\" or \"1.x\"", fleet.Clip(text, 80))
+	}
+	return nil
+}
+
+func countSet(values ...string) int {
+	n := 0
+	for _, v := range values {
+		if v != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// validateFolder checks a folder in a source; empty is all of it.
+func validateFolder(field, name string) error {
+	switch {
+	case name == "":
+		return nil
+	case strings.HasPrefix(name, "/"):
+		return fleet.Invalidf(field, "%q begins with /: write a folder in the source, such as deploy/prod", fleet.Clip(name, 80))
+	case slices.Contains(strings.Split(name, "/"), ".."):
+		return fleet.Invalidf(field, "%q leads outside of the source", fleet.Clip(name, 80))
+	case strings.ContainsFunc(name, unicode.IsControl) || strings.Contains(name, `\`):
+		return fleet.Invalidf(field, "%q is no folder's name: separate folders by /", fleet.Clip(name, 80))
+	}
+	return nil
+}
+
+// Limits of how long a source may be fetched.
+const (
+	DefaultFetchTimeout = time.Minute
+	MaxFetchTimeout     = 10 * time.Minute
+)
+
+// fetchTimeout reads how long a source may be fetched, with all retries.
+func fetchTimeout(field, text string) (time.Duration, error) {
+	d, err := Duration(field, text, DefaultFetchTimeout)
+	if err == nil && (d <= 0 || d > MaxFetchTimeout) {
+		return 0, fleet.Invalidf(field, "%s is too short or too long: at most %s", fleet.Clip(text, 40), MaxFetchTimeout)
+	}
+	return d, err
+}

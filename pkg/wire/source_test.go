@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func TestSourcesAreChecked(t *testing.T) {
+	git := func(url string, edit func(*towlinev1.GitSource)) *towlinev1.Source {
+		g := &towlinev1.GitSource{Url: url}
+		if edit != nil {
+			edit(g)
+		}
+		return &towlinev1.Source{Git: g}
+	}
+	ref := func(r *towlinev1.GitRef) func(*towlinev1.GitSource) {
+		return func(g *towlinev1.GitSource) { g.Ref = r }
+	}
+	for _, tt := range []struct {
+		source *towlinev1.Source
+		want   string // empty: it is valid
+	}{
+		{&towlinev1.Source{}, "it has none"},
+		{&towlinev1.Source{Http: &towlinev1.HttpSource{}, Git: &towlinev1.GitSource{}}, "it has git and http"},
+		{git("https://host/repo.git", nil), ""},
+		{git("https://host:8443/a/b?x=1", nil), "spec.source.git.url: has a query or a fragment"},
+		{git("git@host:a/b.git", nil), "spec.source.git.url: is no URL: write https://HOST/REPO"},
+		{git("https:///repo", nil), "spec.source.git.url: is no URL"},
+		{git("ext::sh -c x", nil), `spec.source.git.url: begins with "ext"`},
+		{git("git://host/repo", nil), `spec.source.git.url: begins with "git"`},
+		{git("file:///srv/repo", nil), ""},
+		{git("ssh://git@host/repo", nil), "spec.source.git.secretName: is missing"},
+		{git("ssh://git@host/repo", func(g *towlinev1.GitSource) { g.SecretName = "key" }), ""},
+		{git("ssh://git:pass@host/repo", func(g *towlinev1.GitSource) { g.SecretName = "key" }), "spec.source.git.url: has a password"},
+		{git("ssh://git@host/repo", func(g *towlinev1.GitSource) { g.SecretName = "No Name" }), "spec.source.git.secretName:"},
+		{git("http://host/repo", func(g *towlinev1.GitSource) { g.SecretName = "key" }), "spec.source.git.secretName: the URL begins with http"},
+		{git("https://u:p@host/repo", func(g *towlinev1.GitSource) { g.SecretName = "key" }), "spec.source.git.secretName: the URL has credentials, too"},
+		{git("https://host/repo", func(g *towlinev1.GitSource) { g.SecretName = "key" }), ""},
+		{git("file:///srv/repo", func(g *towlinev1.GitSource) { g.SecretName = "key" }), "spec.source.git.secretName: is for a server"},
+		{git("file://host/repo", nil), "spec.source.git.url: is no folder: write file:///DIR"},
+		{git("https://host/r", ref(&towlinev1.GitRef{})), "spec.source.git.ref: sets 0 of branch, tag, semver and commit"},
+		{git("https://host/r", ref(&towlinev1.GitRef{Branch: "a", Tag: "b"})), "spec.source.git.ref: sets 2 of"},
+		{git("https://host/r", ref(&towlinev1.GitRef{Branch: "refs/heads/a"})), "spec.source.git.ref.branch:"},
+		{git("https://host/r", ref(&towlinev1.GitRef{Semver: ">=1.2 <2"})), ""},
+		{git("https://host/r", ref(&towlinev1.GitRef{Semver: "latest"})), `spec.source.git.ref.semver: "latest" is no range`},
+		{git("https://host/r", ref(&towlinev1.GitRef{Commit: "abc123"})), `spec.source.git.ref.commit: "abc123" is no full commit`},
+		{git("https://host/r", ref(&towlinev1.GitRef{Commit: strings.Repeat("a1", 20)})), ""},
+		{git("https://host/r", func(g *towlinev1.GitSource) { g.Path = "deploy/prod" }), ""},
+		{git("https://host/r", func(g *towlinev1.GitSource) { g.Path = "../x" }), `spec.source.git.path: "../x" leads outside`},
+		{git("https://host/r", func(g *towlinev1.GitSource) { g.Path = "/x" }), `spec.source.git.path: "/x" begins with /`},
+		{git("https://host/r", func(g *towlinev1.GitSource) { g.Timeout = "1h" }), "spec.source.git.timeout: 1h is too short or too long"},
+		{git("https://host/r", func(g *towlinev1.GitSource) { g.Timeout = "soon" }), `spec.source.git.timeout: "soon" is no duration`},
+	} {
+		err := fleet.Join("spec.source", validateSource(tt.source))
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%v: %v\nwant %s", tt.source, err, tt.want)
+		}
+	}
+}
+
+// TestPathOfAPackageIsInThatOfItsSource: what a package names is below the folder that a Git source names.
+func TestPathOfAPackageIsInThatOfItsSource(t *testing.T) {
+	for _, tt := range []struct{ source, pkg, want string }{{"", "", ""}, {"deploy", "", "deploy"}, {"", "prod", "prod"}, {"deploy/", "prod", "deploy/prod"}} {
+		m, err := ModuleFromProto(&towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "shop"}, Spec: &towlinev1.ModuleSpec{
+			Source:    &towlinev1.Source{Git: &towlinev1.GitSource{Url: "https://host/r", Path: tt.source}},
+			Package:   &towlinev1.Package{Plain: &towlinev1.PlainPackage{Path: tt.pkg}},
+			Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}})
+		if err != nil || m.Path != tt.want {
+			t.Errorf("%q in %q: %q, %v", tt.pkg, tt.source, m.Path, err)
+		}
+	}
+	m, err := ModuleFromProto(&towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "shop"}, Spec: &towlinev1.ModuleSpec{
+		Source:    &towlinev1.Source{Git: &towlinev1.GitSource{Url: "https://host/r", Path: "deploy/prod"}},
+		Package:   &towlinev1.Package{Kustomize: &towlinev1.KustomizePackage{Components: []string{"../tls"}}},
+		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}})
+	if err != nil || m.Package.Kustomize.Path != "deploy/prod" {
+		t.Errorf("a kustomization: %v, %v", m, err)
+	}
+}
