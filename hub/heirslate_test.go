@@ -62,6 +62,6 @@ func TestHeirThatComesLate(t *testing.T) {
 func (w *world) inProd(cluster string, cordoned bool) {
 	w.t.Helper()
 	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
-		Metadata: &towlinev1.Metadata{Name: cluster, Labels: map[string]string{"env": "prod"}}, Spec: &towlinev1.ClusterSpec{Cordoned: cordoned}}})
+		Metadata: &towlinev1.Metadata{Name: cluster, Labels: map[string]string{"env": "prod"}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(cordoned)}}})
 	must(w.t, err)
 }

@@ -400,7 +400,7 @@ func (c *chaos) place(cluster string, p place) {
 		return
 	}
 	c.wish(func(x *wish) { x.clusters[cluster] = p })
-	spec := &towlinev1.ClusterSpec{Cordoned: p.cordoned}
+	spec := &towlinev1.ClusterSpec{Cordoned: new(p.cordoned)}
 	if p.tainted {
 		spec.Taints = []*towlinev1.Taint{{Key: "closed"}}
 	}

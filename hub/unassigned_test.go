@@ -101,6 +101,6 @@ func TestModuleCountsNobodyForAPutThatFailed(t *testing.T) {
 func (w *world) cordon(name string, on bool) {
 	w.t.Helper()
 	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
-		Metadata: &towlinev1.Metadata{Name: name}, Spec: &towlinev1.ClusterSpec{Cordoned: on}}})
+		Metadata: &towlinev1.Metadata{Name: name}, Spec: &towlinev1.ClusterSpec{Cordoned: new(on)}}})
 	must(w.t, err)
 }

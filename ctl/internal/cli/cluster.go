@@ -141,7 +141,7 @@ func (a *app) cordonCommand(name, short string, cordoned bool) *cobra.Command {
 					if c.Spec == nil {
 						c.Spec = &v1.ClusterSpec{}
 					}
-					c.Spec.Cordoned = cordoned
+					c.Spec.Cordoned = &cordoned
 					return nil
 				})
 				if err == nil {

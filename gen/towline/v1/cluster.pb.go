@@ -31,7 +31,7 @@ type Cluster struct {
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Name and labels; labels are what placements and stages select.
 	Metadata *Metadata `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// What is wanted.
+	// What is wanted. Unset in a put: what is there stays.
 	Spec *ClusterSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
 	// What is. Output only.
 	Status        *ClusterStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
@@ -107,8 +107,9 @@ func (x *Cluster) GetStatus() *ClusterStatus {
 // ClusterSpec is what is wanted of a cluster.
 type ClusterSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// No new revisions go there while set; drift is still corrected.
-	Cordoned bool `protobuf:"varint,1,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	// true: no new revisions go there; drift is still corrected. Unset in a put: it stays as it is, for who cordons a cluster is not
+	// always who keeps its file.
+	Cordoned *bool `protobuf:"varint,1,opt,name=cordoned,proto3,oneof" json:"cordoned,omitempty"`
 	// Keep modules away whose placement does not tolerate them. What the cluster has already stays.
 	Taints        []*Taint `protobuf:"bytes,2,rep,name=taints,proto3" json:"taints,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -146,8 +147,8 @@ func (*ClusterSpec) Descriptor() ([]byte, []int) {
 }
 
 func (x *ClusterSpec) GetCordoned() bool {
-	if x != nil {
-		return x.Cordoned
+	if x != nil && x.Cordoned != nil {
+		return *x.Cordoned
 	}
 	return false
 }
@@ -566,10 +567,11 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12+\n" +
 	"\x04spec\x18\x04 \x01(\v2\x17.towline.v1.ClusterSpecR\x04spec\x121\n" +
-	"\x06status\x18\x05 \x01(\v2\x19.towline.v1.ClusterStatusR\x06status\"T\n" +
-	"\vClusterSpec\x12\x1a\n" +
-	"\bcordoned\x18\x01 \x01(\bR\bcordoned\x12)\n" +
-	"\x06taints\x18\x02 \x03(\v2\x11.towline.v1.TaintR\x06taints\"G\n" +
+	"\x06status\x18\x05 \x01(\v2\x19.towline.v1.ClusterStatusR\x06status\"f\n" +
+	"\vClusterSpec\x12\x1f\n" +
+	"\bcordoned\x18\x01 \x01(\bH\x00R\bcordoned\x88\x01\x01\x12)\n" +
+	"\x06taints\x18\x02 \x03(\v2\x11.towline.v1.TaintR\x06taintsB\v\n" +
+	"\t_cordoned\"G\n" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
@@ -668,6 +670,7 @@ func file_towline_v1_cluster_proto_init() {
 	}
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_module_proto_init()
+	file_towline_v1_cluster_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

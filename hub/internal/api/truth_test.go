@@ -181,7 +181,7 @@ func TestStateOfAClusterIsDatedByItself(t *testing.T) {
 		t.Errorf("%s since %s", s.GetState(), s.GetSince().AsTime())
 	}
 	a.o.Sessions = only("c1")
-	if s := status(func(r *storev1.ClusterRecord) { r.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: true} }); s.GetState() != "Cordoned" || s.GetSince() != nil {
+	if s := status(func(r *storev1.ClusterRecord) { r.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: new(true)} }); s.GetState() != "Cordoned" || s.GetSince() != nil {
 		t.Errorf("%s since %s", s.GetState(), s.GetSince().AsTime())
 	}
 	if s := status(func(r *storev1.ClusterRecord) {

@@ -23,7 +23,7 @@ import (
 func member(name string, in, cordoned bool) *storev1.ClusterRecord {
 	c := clusterRecord(name)
 	c.Cluster.Metadata.Labels = map[string]string{"in": fmt.Sprint(in)}
-	c.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: cordoned}
+	c.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: new(cordoned)}
 	return c
 }
 

@@ -139,7 +139,7 @@ func TestRequestIsDoneInAllClustersOrInNone(t *testing.T) {
 	}{
 		"cordoned": {give("q", 2, "a", "b"), func(l *leader, w store.Writer) {
 			c := clusterRecord("b")
-			c.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: true}
+			c.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: new(true)}
 			w.Put(store.ClusterKey("b"), c)
 		}, fleet.ErrPrecondition, fleet.ClusterName("b").Object(), "cluster b is cordoned"},
 		"removing": {give("q", 2, "a", "b"), func(l *leader, w store.Writer) {

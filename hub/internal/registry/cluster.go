@@ -55,10 +55,7 @@ func putCluster(w store.Writer, in *v1.Cluster, meta *v1.Metadata) (ClusterPut, 
 	if exists && old.GetRemoving() != "" {
 		return ClusterPut{}, fleet.Forbids(name.Object(), "cluster %s is being removed", name)
 	}
-	prev, spec := old.GetCluster().GetMetadata(), in.GetSpec()
-	if spec == nil {
-		spec = &v1.ClusterSpec{}
-	}
+	prev, spec := old.GetCluster().GetMetadata(), specOf(old.GetCluster().GetSpec(), in.GetSpec())
 	if err := record.AsSeen(w, key, name.Object(), prev, in.GetMetadata()); err != nil {
 		return ClusterPut{}, err
 	}
@@ -77,6 +74,18 @@ func putCluster(w store.Writer, in *v1.Cluster, meta *v1.Metadata) (ClusterPut, 
 	next.Cluster = &v1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
 	w.Put(key, next)
 	return ClusterPut{Record: next, Created: !exists, Changed: true}, nil
+}
+
+// specOf is what a put wants of a cluster: of what it does not say, what is there.
+func specOf(old, put *v1.ClusterSpec) *v1.ClusterSpec {
+	if put == nil && old != nil {
+		return old
+	}
+	out := &v1.ClusterSpec{Taints: put.GetTaints()}
+	if cordoned := put.GetCordoned() || (put == nil || put.Cordoned == nil) && old.GetCordoned(); cordoned {
+		out.Cordoned = new(true)
+	}
+	return out
 }
 
 // Removal is how a cluster is to leave.

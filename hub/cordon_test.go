@@ -1,0 +1,50 @@
+package hub_test
+
+import (
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+)
+
+// TestFileOfAClusterDoesNotUncordonIt: a person cordons a cluster, and whoever keeps its file applies that again. What the file does not say
+// stays as it is.
+func TestFileOfAClusterDoesNotUncordonIt(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c", nil, nil)
+	towline := w.cli()
+	const file = "apiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c, labels: {env: LABEL}}\n"
+	apply := func(text, says string) {
+		t.Helper()
+		out, err := towline(text, "apply", "-f", "-")
+		if err != nil || !strings.Contains(out, says) {
+			t.Fatalf("%v\n%swant one that says %q", err, out, says)
+		}
+	}
+	is := func(cordoned bool, taints int) {
+		t.Helper()
+		got, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "c"})
+		must(t, err)
+		if s := got.GetCluster().GetSpec(); s.GetCordoned() != cordoned || len(s.GetTaints()) != taints {
+			t.Errorf("cordoned %t, %d taints; want %t, %d", s.GetCordoned(), len(s.GetTaints()), cordoned, taints)
+		}
+	}
+	apply(strings.Replace(file, "LABEL", "dev", 1)+"spec: {taints: [{key: edge}]}\n", "configured")
+	_, err := towline("", "cluster", "cordon", "c")
+	must(t, err)
+	is(true, 1)
+	apply(strings.Replace(file, "LABEL", "dev", 1)+"spec: {taints: [{key: edge}]}\n", "unchanged")
+	is(true, 1)
+	apply(strings.Replace(file, "LABEL", "test", 1), "configured") // without a spec
+	is(true, 1)
+	apply(strings.Replace(file, "LABEL", "test", 1)+"spec: {taints: []}\n", "configured")
+	is(true, 0)
+	apply(strings.Replace(file, "LABEL", "test", 1)+"spec: {cordoned: false}\n", "configured")
+	is(false, 0)
+	apply(strings.Replace(file, "LABEL", "test", 1)+"spec: {cordoned: false}\n", "unchanged")
+	_, err = towline("", "cluster", "cordon", "c")
+	must(t, err)
+	_, err = towline("", "cluster", "uncordon", "c")
+	must(t, err)
+	is(false, 0)
+}
