@@ -37,6 +37,7 @@ func (o *waitOptions) deadline(ctx context.Context) (context.Context, context.Ca
 
 // States and reasons of rollouts that decide how a command ends.
 const (
+	statePending     = "Pending"
 	stateWaiting     = "Waiting"
 	statePaused      = "Paused"
 	stateSucceeded   = "Succeeded"
@@ -58,6 +59,8 @@ var people = map[string]bool{rollout.ReasonApproval: true, rollout.ReasonEmptySt
 // waitsForPerson reports that nothing goes on before somebody acts.
 func waitsForPerson(s *v1.RolloutStatus) bool {
 	switch s.GetState() {
+	case statePending:
+		return s.GetReason() == rollout.ReasonNeedsSecret
 	case stateWaiting:
 		return people[s.GetReason()]
 	case statePaused:

@@ -49,7 +49,7 @@ func (a *app) rolloutSays(reason string, f *v1.Facts) string {
 	case rollout.ReasonHubTrouble, rollout.ReasonStoreFull:
 		return f.GetDetail() + "; it is tried again"
 	case rollout.ReasonNeedsSecret:
-		return f.GetDetail() + "; it goes on by itself then"
+		return "it goes on by itself when it has its secret: " + f.GetDetail()
 	case fleet.ReasonDamagedModule:
 		return "the hub's record of the module is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it"
 	case fleet.ReasonDamagedRollout:

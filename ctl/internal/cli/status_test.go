@@ -28,6 +28,12 @@ func waitingFor(reason string) *v1.Rollout {
 	return r
 }
 
+func pendingFor(reason string) *v1.Rollout {
+	r := surfaceRollout()
+	r.Status.State, r.Status.Reason = "Pending", reason
+	return r
+}
+
 func pausedFor(reason string) *v1.Rollout {
 	r := waitingFor(reason)
 	r.Status.State = "Paused"
@@ -72,6 +78,8 @@ func TestRolloutExitCodes(t *testing.T) {
 		{"waits for an approval", watching(waitingFor("Approval")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"paused by a person", watching(pausedFor("PausedByUser")), "--fail-on-wait", 3, "shop/57 Paused"},
 		{"a misspelt canary label", watching(waitingFor("EmptyStage")), "--fail-on-wait", 3, "shop/57 Waiting"},
+		{"a secret that is not there", watching(pendingFor("NeedsSecret")), "--fail-on-wait", 3, "shop/57 Pending"},
+		{"a source that is fetched", watching(pendingFor("ResolvingSource"), ended("Succeeded", nil)), "--fail-on-wait", 0, "Succeeded"},
 		{"a webhook that nobody answers", watching(waitingFor("GateError")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"a metric that says nothing", watching(waitingFor("GateInconclusive")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"the whole canary is away", watching(waitingFor("AllDeferred")), "--fail-on-wait", 3, "shop/57 Waiting"},
