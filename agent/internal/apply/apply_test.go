@@ -238,6 +238,27 @@ func TestSubstitution(t *testing.T) {
 	}
 }
 
+// TestContentWithoutPlaceholders: what values leave as it is has one name with and without them, and the one by which agents of before
+// noted it is known.
+func TestContentWithoutPlaceholders(t *testing.T) {
+	id, text := fleet.ObjectID{Group: "batch", Kind: "Job", Namespace: "n", Name: "j"}, []byte(`{"metadata":{"name":"j"},"spec":{"args":["${HOME} && b > c"]}}`)
+	read := func(values map[string]string) *Desired {
+		d, err := NewDesired(id, text, fleet.DigestOf(text), values, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	plain, bound, used := read(nil), read(map[string]string{"V": "1"}), read(map[string]string{"HOME": "/"})
+	before := fleet.DigestOf([]byte(`{"metadata":{"name":"j"},"spec":{"args":["${HOME} \u0026\u0026 b \u003e c"]}}`))
+	if bound.Content != plain.Content || !bound.Is(plain.Content) || !plain.Is(bound.Content) || !bound.Is(before) {
+		t.Error("a value that is not used makes another content")
+	}
+	if used.Is(plain.Content) || plain.Is(used.Content) || bound.Is(fleet.Digest{}) {
+		t.Error("another content counts as the same")
+	}
+}
+
 func TestValuesMakeNoObjectHuge(t *testing.T) {
 	content := []byte(`{"data":{"a":"` + strings.Repeat("${A}", 1000) + `"},"kind":"ConfigMap","metadata":{"name":"n"}}`)
 	_, err := NewDesired(fleet.ObjectID{Kind: "ConfigMap", Name: "n"}, content, fleet.Digest{}, map[string]string{"A": strings.Repeat("x", 64<<10)}, nil)

@@ -23,6 +23,7 @@ type Desired struct {
 	// Content is the digest of the object after substitution, with the text of a Secret in data, without the marks.
 	Content fleet.Digest
 
+	before fleet.Digest // by which agents of before named the same content; zero: they named it alike
 	id     fleet.ObjectID
 	text   []byte         // canonical JSON
 	object map[string]any // nil: not read yet
@@ -56,7 +57,15 @@ func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values m
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
 	d.Content = fleet.DigestOf(d.text)
+	if bytes.Equal(manifest.Canonical(obj), content) { // nothing in it was a placeholder: it is what it is without any value
+		d.text, d.Content, d.before = content, digest, d.Content
+	}
 	return d, nil
+}
+
+// Is reports that a record of content is of this one.
+func (d *Desired) Is(content fleet.Digest) bool {
+	return content == d.Content || !d.before.IsZero() && content == d.before
 }
 
 // Size is how many bytes the object has as JSON.
@@ -119,7 +128,7 @@ func (d *Desired) Without(path []string) (*Desired, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.id, err)
 	}
-	return &Desired{Content: d.Content, id: d.id, text: text}, nil
+	return &Desired{Content: d.Content, before: d.before, id: d.id, text: text}, nil
 }
 
 // Guard ties an apply to a certain live object.

@@ -82,7 +82,7 @@ func (d *Desired) with(fields any) (*Desired, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.id, err)
 	}
-	return &Desired{Content: d.Content, id: d.id, text: text}, nil
+	return &Desired{Content: d.Content, before: d.before, id: d.id, text: text}, nil
 }
 
 // keep is what is listed with the values that a revision does not change: the live ones or, where what somebody changed is put back,

@@ -16,7 +16,7 @@ import (
 // unchanged reports that the module lists what it listed when the record was made, but for fields that a policy leaves as they are.
 func (a *writer) unchanged() bool {
 	if a.record.Exempt == nil && a.exempt == nil {
-		return a.record.Content == a.desired.Content
+		return a.desired.Is(a.record.Content)
 	}
 	return a.record.Exempt.Same(a.desired, a.exempt)
 }

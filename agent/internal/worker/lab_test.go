@@ -26,6 +26,7 @@ import (
 
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/testkit/labtest"
 )
 
@@ -411,10 +412,11 @@ func (r *rig) bundle(module string, policies []fleet.Policy, objects ...string) 
 		if err != nil {
 			r.t.Fatalf("%v in %s", err, o)
 		}
-		var obj map[string]any
-		if err := json.Unmarshal(raw, &obj); err != nil {
+		obj, err := manifest.Decode(raw)
+		if err != nil {
 			r.t.Fatal(err)
 		}
+		raw = manifest.Canonical(obj) // as a hub sends it
 		u := unstructured.Unstructured{Object: obj}
 		gvk := u.GroupVersionKind()
 		e := fleet.BundleEntry{Digest: fleet.DigestOf(raw), Version: gvk.Version,

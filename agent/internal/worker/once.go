@@ -73,7 +73,7 @@ func (a *writer) attempted(ctx context.Context) (ran bool, err error) {
 	if r == nil {
 		return false, nil
 	}
-	if a.first = r.Trying == nil || r.Trying.Content != a.desired.Content; a.first {
+	if a.first = r.Trying == nil || !a.desired.Is(r.Trying.Content); a.first {
 		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 			r.Trying = &apply.Trying{Content: a.desired.Content, Since: a.w.m.clock.Now().Unix()}
 			return true
@@ -123,7 +123,7 @@ const (
 
 // ran reports that an object which is not there ran for the wanted content already, and notes that it is done.
 func (a *writer) ran(ctx context.Context) (bool, error) {
-	if a.record == nil || a.record.Content != a.desired.Content || a.print != nil && a.print.Made {
+	if a.record == nil || !a.desired.Is(a.record.Content) || a.print != nil && a.print.Made {
 		return false, nil
 	}
 	if err := a.inquire(ctx); err != nil {

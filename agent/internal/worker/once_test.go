@@ -82,6 +82,27 @@ func TestJobRunsOnce(t *testing.T) {
 	}
 }
 
+// A Job whose script has what looks like a placeholder, and is text, is the same with the first binding of its module, and without the
+// last: it does not run again.
+func TestJobRunsOnceWhateverIsBound(t *testing.T) {
+	r := newRig(t)
+	script := strings.Replace(jobText("migrate", fleeting), `image: "m:1"`, `image: "m:1", args: ["cd ${HOME} && ./migrate > /dev/null"]`, 1)
+	s := r.bundle("shop", nil, script, configMap("a", "k: '${V}'"))
+	for i, values := range []map[string]string{nil, {"V": "1"}, nil} {
+		r.gen++
+		s.Generation, s.Values = r.gen, values
+		r.count.take()
+		r.set([]fleet.Sync{s})
+		r.wait("shop", "done", func(x fleet.SyncStatus) bool {
+			return x.Ready && x.Generation == s.Generation && reasons(x)[1] == "Completed"
+		})
+		_, paths := r.count.take()
+		if n := strings.Count(strings.Join(paths, "\n"), "PATCH /apis/batch/v1"); i > 0 && n != 0 {
+			t.Errorf("%d writes of a Job that ran, with values %v", n, values)
+		}
+	}
+}
+
 // A Job that somebody deletes before it ended is made again, also if its TTL could have taken it.
 func TestDeletedJobIsRestored(t *testing.T) {
 	r := newRig(t)
