@@ -85,7 +85,7 @@ func TestSecretsAreFoundNowhere(t *testing.T) {
 	said["the log"] = log.String()
 	w.stopHub()
 	said["the log of the stop"] = log.String()
-	files(w, said)
+	filesOf(w, said)
 	for where, text := range said {
 		if found := hush.FindAllString(text, -1); len(found) > 0 {
 			t.Errorf("%s shows %q", where, found)
@@ -133,8 +133,8 @@ func commands(w *world, said map[string]string) {
 	}
 }
 
-// files are those of the hub: its store, with what is only in the log of that, and what stands beside it.
-func files(w *world, said map[string]string) {
+// filesOf are those of the hub: its store, with what is only in the log of that, and what stands beside it.
+func filesOf(w *world, said map[string]string) {
 	w.t.Helper()
 	found := 0
 	must(w.t, filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
