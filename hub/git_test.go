@@ -12,7 +12,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-func files(in map[string]string) map[string]any {
+func deployed(in map[string]string) map[string]any {
 	out := map[string]any{}
 	for name, text := range in {
 		out["deploy/"+name] = text
@@ -33,7 +33,7 @@ func TestModuleFromGit(t *testing.T) {
 	w := newWorld(t, true)
 	w.join("a", nil, nil)
 	repo := sourcetest.NewRepo(t)
-	first := repo.Branch("main", files(configMap("1")))
+	first := repo.Branch("main", deployed(configMap("1")))
 	srv := httptest.NewServer(repo.Handler())
 	t.Cleanup(srv.Close)
 	m := module("shop", nil)
@@ -42,7 +42,7 @@ func TestModuleFromGit(t *testing.T) {
 	if got := w.revision("shop", 1).GetResolvedRef(); got != "main@sha1:"+first {
 		t.Errorf("revision 1 is of %s", got)
 	}
-	second := repo.Branch("main", files(configMap("2"))) // by force: it has nothing before it
+	second := repo.Branch("main", deployed(configMap("2"))) // by force: it has nothing before it
 	m.Spec.Namespace = "other"
 	w.await("shop", w.put(m).GetRevision())
 	if got := w.revision("shop", 2).GetResolvedRef(); got != "main@sha1:"+second {
@@ -65,7 +65,7 @@ func TestModuleFromGit(t *testing.T) {
 // TestModuleFromAFolder: a hub reads repositories of its own machine if it is told to.
 func TestModuleFromAFolder(t *testing.T) {
 	repo := sourcetest.NewRepo(t)
-	repo.Branch("main", files(configMap("1")))
+	repo.Branch("main", deployed(configMap("1")))
 	m := module("shop", nil)
 	m.Spec.Source = &towlinev1.Source{Git: &towlinev1.GitSource{Url: "file://" + repo.Dir}}
 	w := newWorld(t, true)
