@@ -198,9 +198,14 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 	t.Cleanup(git.Close)
 	private, public := sourcetest.Key(t, "")
 	ssh := sourcetest.ServeSSH(t, public, repo.SSHAnswer)
-	_, err := w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "git-key", Values: map[string][]byte{"identity": private, "known_hosts": []byte(ssh.KnownHosts)}})
+	reg := sourcetest.NewRegistry(t, nil)
+	reg.Push("team/shop", "1.4.0", "application/x", sourcetest.Layer{Type: "application/yaml", Data: []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}")})
+	_, err := w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "registry-login", Values: map[string][]byte{"username": []byte("bot"), "password": []byte("hunter22")}})
 	must(t, err)
-	hosts := strings.NewReplacer("https://git.example.com/shop.git", git.URL+"/repo.git", "ssh://git@git.example.com/shop.git", "ssh://git@"+ssh.Addr+"/repo.git")
+	_, err = w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "git-key", Values: map[string][]byte{"identity": private, "known_hosts": []byte(ssh.KnownHosts)}})
+	must(t, err)
+	hosts := strings.NewReplacer("https://git.example.com/shop.git", git.URL+"/repo.git", "ssh://git@git.example.com/shop.git", "ssh://git@"+ssh.Addr+"/repo.git",
+		"oci://registry.example.com/team/shop", "oci://"+reg.Host+"/team/shop\n      insecure: true")
 	for _, example := range g.yaml {
 		module := hosts.Replace(example)
 		if !strings.Contains(module, "namespace:") {
@@ -210,7 +215,7 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 			t.Errorf("%v\n%s\n%s", err, out, example)
 		}
 	}
-	if out, err := towline("", "get", "revisions", "-o", "wide"); err != nil || !strings.Contains(out, "main@sha1:") || !strings.Contains(out, "v1.4.0@sha1:") {
+	if out, err := towline("", "get", "revisions", "-o", "wide"); err != nil || !strings.Contains(out, "main@sha1:") || !strings.Contains(out, "v1.4.0@sha1:") || !strings.Contains(out, "1.4.0@sha256:") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if out, err := towline("", "describe", "module", "shop"); err != nil || !strings.Contains(out, "/repo.git main deploy") {

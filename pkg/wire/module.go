@@ -76,7 +76,7 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if spec == nil {
 		return nil, fleet.Invalid("spec", "is required")
 	}
-	under := strings.Trim(spec.GetSource().GetGit().GetPath(), "/")
+	under := strings.Trim(spec.GetSource().GetGit().GetPath()+spec.GetSource().GetOci().GetPath(), "/") // a source is of one kind
 	m := &Module{Ref: ref, Labels: in.GetMetadata().GetLabels(), Source: spec.GetSource(), Namespace: spec.GetNamespace(),
 		Path: path.Join(under, spec.GetPackage().GetPlain().GetPath()), AllowEmpty: spec.GetAllowEmpty(), External: spec.GetRollout().GetExternal() != nil}
 	if m.Namespace != "" {

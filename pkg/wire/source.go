@@ -51,6 +51,9 @@ func validateSource(s *towlinev1.Source) error {
 	case s.GetGit() != nil:
 		_, err := GitURL(s.GetGit())
 		return err
+	case s.GetOci() != nil:
+		_, err := OciReference(s.GetOci())
+		return err
 	}
 	return validateHTTP(s.GetHttp())
 }
@@ -182,6 +185,77 @@ func validateGitRef(ref *towlinev1.GitRef) error {
 		}
 	}
 	return validateRange("git.ref.semver", ref.GetSemver())
+}
+
+var (
+	ociHost   = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$|^\[[0-9a-fA-F:]+\](:[0-9]{1,5})?$`)
+	ociName   = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	ociTag    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	ociDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// Repository is where artifacts are in a registry.
+type Repository struct{ Host, Name string }
+
+// OciReference checks an OCI source, and returns where its repository is.
+func OciReference(o *towlinev1.OciSource) (Repository, error) {
+	r, err := ociRepository("oci.url", o.GetUrl())
+	if err != nil {
+		return r, err
+	}
+	if err := validateOciRef(o.GetRef()); err != nil {
+		return r, err
+	}
+	if err := validateFolder("oci.path", o.GetPath()); err != nil {
+		return r, err
+	}
+	if err := validateSecretName("oci.secretName", o.GetSecretName(), r.Address(o.GetInsecure())); err != nil {
+		return r, err
+	}
+	_, err = fetchTimeout("oci.timeout", o.GetTimeout())
+	return r, err
+}
+
+// Address is the URL of the registry.
+func (r Repository) Address(insecure bool) string {
+	if insecure {
+		return "http://" + r.Host
+	}
+	return "https://" + r.Host
+}
+
+func ociRepository(field, address string) (Repository, error) {
+	rest, is := strings.CutPrefix(address, "oci://")
+	host, name, _ := strings.Cut(rest, "/")
+	switch {
+	case !is:
+		return Repository{}, fleet.Invalidf(field, "does not begin with oci://: write oci://HOST/REPOSITORY")
+	case strings.Contains(host, "@"):
+		return Repository{}, fleet.Invalid(field, "has credentials: name a secret in secretName")
+	case !ociHost.MatchString(host):
+		return Repository{}, fleet.Invalid(field, "has no host: write oci://HOST/REPOSITORY")
+	case strings.ContainsAny(name, ":@"):
+		return Repository{}, fleet.Invalidf(field, "%q has a tag or a digest: write it as ref", fleet.Clip(name, 80))
+	case !ociName.MatchString(name) || len(name) > 255:
+		return Repository{}, fleet.Invalidf(field, "%q is no repository: write lower-case words between slashes, as in oci://HOST/team/shop", fleet.Clip(name, 80))
+	}
+	return Repository{host, name}, nil
+}
+
+func validateOciRef(ref *towlinev1.OciRef) error {
+	if ref == nil {
+		return nil
+	}
+	if n := countSet(ref.GetTag(), ref.GetDigest(), ref.GetSemver()); n != 1 {
+		return fleet.Invalidf("oci.ref", "sets %d of tag, digest and semver: set one, or leave ref out for the tag latest", n)
+	}
+	if t := ref.GetTag(); t != "" && !ociTag.MatchString(t) {
+		return fleet.Invalidf("oci.ref.tag", "%q is no tag", fleet.Clip(t, 80))
+	}
+	if d := ref.GetDigest(); d != "" && !ociDigest.MatchString(d) {
+		return fleet.Invalidf("oci.ref.digest", "%q is no digest: write sha256: and 64 digits", fleet.Clip(d, 80))
+	}
+	return validateRange("oci.ref.semver", ref.GetSemver())
 }
 
 // validateRange checks a range of versions; empty is none.

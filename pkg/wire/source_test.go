@@ -20,10 +20,34 @@ func TestSourcesAreChecked(t *testing.T) {
 	ref := func(r *towlinev1.GitRef) func(*towlinev1.GitSource) {
 		return func(g *towlinev1.GitSource) { g.Ref = r }
 	}
+	oci := func(url string, edit func(*towlinev1.OciSource)) *towlinev1.Source {
+		o := &towlinev1.OciSource{Url: url}
+		if edit != nil {
+			edit(o)
+		}
+		return &towlinev1.Source{Oci: o}
+	}
 	for _, tt := range []struct {
 		source *towlinev1.Source
 		want   string // empty: it is valid
 	}{
+		{oci("oci://host/team/shop", nil), ""},
+		{oci("oci://host:5000/shop", func(o *towlinev1.OciSource) { o.Ref = &towlinev1.OciRef{Digest: "sha256:" + strings.Repeat("a", 64)} }), ""},
+		{oci("oci://[::1]:5000/shop", nil), ""},
+		{oci("https://host/shop", nil), "spec.source.oci.url: does not begin with oci://"},
+		{oci("oci://host/shop:1.0", nil), `spec.source.oci.url: "shop:1.0" has a tag or a digest: write it as ref`},
+		{oci("oci://user:secret@host/shop", nil), "spec.source.oci.url: has credentials: name a secret in secretName"},
+		{oci("oci://host", nil), `spec.source.oci.url: "" is no repository`},
+		{oci("oci:///shop", nil), "spec.source.oci.url: has no host"},
+		{oci("oci://host/Shop", nil), `spec.source.oci.url: "Shop" is no repository: write lower-case words`},
+		{oci("oci://host/../x", nil), "is no repository"},
+		{oci("oci://host/shop", func(o *towlinev1.OciSource) { o.Ref = &towlinev1.OciRef{} }), "spec.source.oci.ref: sets 0 of tag, digest and semver"},
+		{oci("oci://host/shop", func(o *towlinev1.OciSource) { o.Ref = &towlinev1.OciRef{Tag: "a b"} }), `spec.source.oci.ref.tag: "a b" is no tag`},
+		{oci("oci://host/shop", func(o *towlinev1.OciSource) { o.Ref = &towlinev1.OciRef{Digest: "sha256:ab"} }), "spec.source.oci.ref.digest:"},
+		{oci("oci://host/shop", func(o *towlinev1.OciSource) { o.Ref = &towlinev1.OciRef{Semver: "x.y"} }), "spec.source.oci.ref.semver:"},
+		{oci("oci://host/shop", func(o *towlinev1.OciSource) { o.Insecure, o.SecretName = true, "login" }), "spec.source.oci.secretName: the URL begins with http"},
+		{oci("oci://host/shop", func(o *towlinev1.OciSource) { o.SecretName = "login" }), ""},
+		{oci("oci://host/shop", func(o *towlinev1.OciSource) { o.Path = "../a" }), "spec.source.oci.path:"},
 		{&towlinev1.Source{}, "it has none"},
 		{&towlinev1.Source{Http: &towlinev1.HttpSource{}, Git: &towlinev1.GitSource{}}, "it has git and http"},
 		{git("https://host/repo.git", nil), ""},

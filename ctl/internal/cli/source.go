@@ -15,6 +15,9 @@ func sourceText(s *v1.Source) string {
 	case s.GetGit() != nil:
 		g := s.GetGit()
 		return words(shownURL(g.GetUrl()), gitRefText(g.GetRef()), g.GetPath())
+	case s.GetOci() != nil:
+		o := s.GetOci()
+		return words(shownURL(o.GetUrl()), ociRefText(o.GetRef()), o.GetPath())
 	case s.GetInline() != nil:
 		return "inline"
 	}
@@ -31,6 +34,16 @@ func gitRefText(r *v1.GitRef) string {
 		return "semver " + r.GetSemver()
 	}
 	return r.GetCommit()
+}
+
+func ociRefText(r *v1.OciRef) string {
+	switch {
+	case r.GetTag() != "":
+		return r.GetTag()
+	case r.GetSemver() != "":
+		return "semver " + r.GetSemver()
+	}
+	return r.GetDigest()
 }
 
 // shownURL is an address without what may be a secret in it.

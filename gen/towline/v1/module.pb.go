@@ -326,7 +326,9 @@ type Source struct {
 	// A YAML file or a tar.gz fetched over HTTP.
 	Http *HttpSource `protobuf:"bytes,2,opt,name=http,proto3" json:"http,omitempty"`
 	// The files of a Git repository at one commit.
-	Git           *GitSource `protobuf:"bytes,3,opt,name=git,proto3" json:"git,omitempty"`
+	Git *GitSource `protobuf:"bytes,3,opt,name=git,proto3" json:"git,omitempty"`
+	// The files of an artifact in an OCI registry, by its digest.
+	Oci           *OciSource `protobuf:"bytes,4,opt,name=oci,proto3" json:"oci,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -378,6 +380,13 @@ func (x *Source) GetHttp() *HttpSource {
 func (x *Source) GetGit() *GitSource {
 	if x != nil {
 		return x.Git
+	}
+	return nil
+}
+
+func (x *Source) GetOci() *OciSource {
+	if x != nil {
+		return x.Oci
 	}
 	return nil
 }
@@ -662,6 +671,165 @@ func (x *GitRef) GetCommit() string {
 	return ""
 }
 
+// OciSource is an artifact in an OCI registry. Each put of the module resolves the ref to a digest, which its revision keeps: a tag that moves
+// changes no revision. Archives (tar+gzip, as `flux push artifact` and `oras push` of a folder make them) are unpacked, files that
+// `oras push` names are there by their names.
+type OciSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// oci://HOST/REPOSITORY, without a tag.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// What to take; unset: the tag latest.
+	Ref *OciRef `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	// The folder that is used; the path of the package begins there. Default: all.
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// How long a fetch may take with its retries; default 60s.
+	Timeout string `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// A secret of the project (towline secret set): username and password, or token, for the registry and the service that it names for its
+	// tokens; caFile has certificates in PEM that are trusted beside the system's.
+	SecretName string `protobuf:"bytes,5,opt,name=secret_name,json=secretName,proto3" json:"secret_name,omitempty"`
+	// true: the registry is asked over http, which everybody on the way can read and change. A secret goes over http only to the hub's own
+	// machine.
+	Insecure      bool `protobuf:"varint,6,opt,name=insecure,proto3" json:"insecure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OciSource) Reset() {
+	*x = OciSource{}
+	mi := &file_towline_v1_module_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OciSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OciSource) ProtoMessage() {}
+
+func (x *OciSource) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OciSource.ProtoReflect.Descriptor instead.
+func (*OciSource) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *OciSource) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *OciSource) GetRef() *OciRef {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *OciSource) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *OciSource) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
+func (x *OciSource) GetSecretName() string {
+	if x != nil {
+		return x.SecretName
+	}
+	return ""
+}
+
+func (x *OciSource) GetInsecure() bool {
+	if x != nil {
+		return x.Insecure
+	}
+	return false
+}
+
+// OciRef names an artifact; exactly one is set.
+type OciRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A tag.
+	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// A digest, as sha256:HEX.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The highest tag that is a version in this range, such as ">=1.2 <2" or "1.x"; prereleases count only where the range names one.
+	Semver        string `protobuf:"bytes,3,opt,name=semver,proto3" json:"semver,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OciRef) Reset() {
+	*x = OciRef{}
+	mi := &file_towline_v1_module_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OciRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OciRef) ProtoMessage() {}
+
+func (x *OciRef) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OciRef.ProtoReflect.Descriptor instead.
+func (*OciRef) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *OciRef) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *OciRef) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *OciRef) GetSemver() string {
+	if x != nil {
+		return x.Semver
+	}
+	return ""
+}
+
 // Package says how files become objects; exactly one is set.
 type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -675,7 +843,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +855,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +868,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -728,7 +896,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +908,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +921,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -777,7 +945,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +957,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +970,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -847,7 +1015,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1027,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1040,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Binding) GetName() string {
@@ -946,7 +1114,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1126,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1139,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1008,7 +1176,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1188,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1201,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1104,7 +1272,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1284,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1297,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1252,7 +1420,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1432,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1445,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1309,7 +1477,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1489,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1502,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1374,7 +1542,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1554,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1567,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1463,7 +1631,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1643,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1656,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1586,7 +1754,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1766,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1779,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1830,7 +1998,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +2010,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +2023,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Hold) GetId() string {
@@ -1988,7 +2156,8 @@ type Revision struct {
 	ModuleGeneration int64 `protobuf:"varint,10,opt,name=module_generation,json=moduleGeneration,proto3" json:"module_generation,omitempty"`
 	// Clusters that are assigned it now.
 	Clusters int32 `protobuf:"varint,11,opt,name=clusters,proto3" json:"clusters,omitempty"`
-	// What the source's ref was when the revision was cut, exactly: main@sha1:COMMIT of Git. Empty of a source that has no refs.
+	// What the source's ref was when the revision was cut, exactly: main@sha1:COMMIT of Git,
+	// 1.2.0@sha256:DIGEST of OCI. Empty of a source that has no refs.
 	ResolvedRef   string `protobuf:"bytes,12,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1996,7 +2165,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2177,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2190,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2141,11 +2310,12 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\x8f\x01\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xb8\x01\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
 	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\x12'\n" +
-	"\x03git\x18\x03 \x01(\v2\x15.towline.v1.GitSourceR\x03git\"\x88\x01\n" +
+	"\x03git\x18\x03 \x01(\v2\x15.towline.v1.GitSourceR\x03git\x12'\n" +
+	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\"\x88\x01\n" +
 	"\fInlineSource\x12>\n" +
 	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryB\x03\x80\x01\x01R\x05files\x1a8\n" +
 	"\n" +
@@ -2170,7 +2340,19 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06branch\x18\x01 \x01(\tR\x06branch\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x16\n" +
 	"\x06semver\x18\x03 \x01(\tR\x06semver\x12\x16\n" +
-	"\x06commit\x18\x04 \x01(\tR\x06commit\"u\n" +
+	"\x06commit\x18\x04 \x01(\tR\x06commit\"\xae\x01\n" +
+	"\tOciSource\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12$\n" +
+	"\x03ref\x18\x02 \x01(\v2\x12.towline.v1.OciRefR\x03ref\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
+	"\atimeout\x18\x04 \x01(\tR\atimeout\x12\x1f\n" +
+	"\vsecret_name\x18\x05 \x01(\tR\n" +
+	"secretName\x12\x1a\n" +
+	"\binsecure\x18\x06 \x01(\bR\binsecure\"J\n" +
+	"\x06OciRef\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x16\n" +
+	"\x06semver\x18\x03 \x01(\tR\x06semver\"u\n" +
 	"\aPackage\x12.\n" +
 	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12:\n" +
 	"\tkustomize\x18\x03 \x01(\v2\x1c.towline.v1.KustomizePackageR\tkustomize\"\"\n" +
@@ -2329,7 +2511,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -2339,70 +2521,74 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*HttpSource)(nil),            // 5: towline.v1.HttpSource
 	(*GitSource)(nil),             // 6: towline.v1.GitSource
 	(*GitRef)(nil),                // 7: towline.v1.GitRef
-	(*Package)(nil),               // 8: towline.v1.Package
-	(*PlainPackage)(nil),          // 9: towline.v1.PlainPackage
-	(*KustomizePackage)(nil),      // 10: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 11: towline.v1.Binding
-	(*Placement)(nil),             // 12: towline.v1.Placement
-	(*Toleration)(nil),            // 13: towline.v1.Toleration
-	(*Policy)(nil),                // 14: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 15: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 16: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 17: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 18: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 19: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 20: towline.v1.Hold
-	(*Revision)(nil),              // 21: towline.v1.Revision
-	nil,                           // 22: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 23: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 24: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 25: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 26: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*Condition)(nil),             // 28: towline.v1.Condition
-	(*StagePosition)(nil),         // 29: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 30: towline.v1.ObjectReference
+	(*OciSource)(nil),             // 8: towline.v1.OciSource
+	(*OciRef)(nil),                // 9: towline.v1.OciRef
+	(*Package)(nil),               // 10: towline.v1.Package
+	(*PlainPackage)(nil),          // 11: towline.v1.PlainPackage
+	(*KustomizePackage)(nil),      // 12: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 13: towline.v1.Binding
+	(*Placement)(nil),             // 14: towline.v1.Placement
+	(*Toleration)(nil),            // 15: towline.v1.Toleration
+	(*Policy)(nil),                // 16: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 17: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 18: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 19: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 20: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 21: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 22: towline.v1.Hold
+	(*Revision)(nil),              // 23: towline.v1.Revision
+	nil,                           // 24: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 25: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 26: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 27: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 28: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*Condition)(nil),             // 30: towline.v1.Condition
+	(*StagePosition)(nil),         // 31: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 32: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	23, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	25, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	19, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	21, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	3,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	8,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	11, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	12, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	24, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	14, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	17, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	10, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	13, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	14, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	26, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	16, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	19, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	2,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	4,  // 11: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	5,  // 12: towline.v1.Source.http:type_name -> towline.v1.HttpSource
 	6,  // 13: towline.v1.Source.git:type_name -> towline.v1.GitSource
-	22, // 14: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	7,  // 15: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	9,  // 16: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	10, // 17: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	25, // 18: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	13, // 19: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	18, // 20: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	16, // 21: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	15, // 22: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	25, // 23: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	26, // 24: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	27, // 25: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	28, // 26: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	20, // 27: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	29, // 28: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	30, // 29: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	27, // 30: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	27, // 31: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	23, // 32: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 33: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	8,  // 14: towline.v1.Source.oci:type_name -> towline.v1.OciSource
+	24, // 15: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	7,  // 16: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	9,  // 17: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	11, // 18: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	12, // 19: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	27, // 20: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	15, // 21: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	20, // 22: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	18, // 23: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	17, // 24: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	27, // 25: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	28, // 26: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	29, // 27: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	30, // 28: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	22, // 29: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	31, // 30: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	32, // 31: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	29, // 32: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	29, // 33: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	25, // 34: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 35: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2413,16 +2599,16 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[11].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[13].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[14].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[15].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -55,19 +55,19 @@ func (r *gitHTTP) refs(ctx context.Context) (*packp.AdvRefs, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if kind := resp.Header.Get("Content-Type"); kind != "application/x-"+uploadPack+"-advertisement" {
-		return nil, notGit("is no Git repository that is served by the smart protocol: check source.git.url")
+		return nil, refused("is no Git repository that is served by the smart protocol: check source.git.url")
 	}
 	data, err := readMost(resp.Body, MaxRefsBytes, "its list of branches and tags has more than %d MiB")
 	if err != nil {
 		return nil, err
 	}
 	if len(data) == 0 {
-		return nil, notGit("answers nothing: look at the server")
+		return nil, refused("answers nothing: look at the server")
 	}
 	at := *resp.Request.URL
 	path, ok := strings.CutSuffix(at.Path, "/info/refs")
 	if !ok {
-		return nil, notGit("is redirected to what is no Git repository: check source.git.url")
+		return nil, refused("is redirected to what is no Git repository: check source.git.url")
 	}
 	at.Path, at.RawPath, at.RawQuery = path, "", ""
 	r.base = &at
@@ -125,13 +125,13 @@ func readRefs(r io.Reader) (*packp.AdvRefs, error) {
 	var said *pktline.ErrorLine
 	switch {
 	case errors.As(err, &said):
-		return nil, notGit("the server says: %s", clip(said.Text))
+		return nil, refused("the server says: %s", clip(said.Text))
 	case errors.Is(err, packp.ErrEmptyInput):
 		return nil, err
 	case errors.Is(err, packp.ErrEmptyAdvRefs) || err == nil && adv.IsEmpty():
 		return nil, fleet.Errorf(fleet.ErrNotFound, "has no commit yet: push one")
 	case err != nil:
-		return nil, notGit("answers what is no list of branches and tags: check source.git.url")
+		return nil, refused("answers what is no list of branches and tags: check source.git.url")
 	}
 	return adv, nil
 }
@@ -154,7 +154,7 @@ func readPack(r io.Reader, req *packp.UploadPackRequest) ([]byte, error) {
 		if limited.err != nil {
 			return nil, limited.err
 		}
-		return nil, notGit("the server gives no pack: %s", clip(err.Error()))
+		return nil, refused("the server gives no pack: %s", clip(err.Error()))
 	}
 	var pack io.Reader = resp
 	switch {
@@ -210,6 +210,6 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func notGit(format string, args ...any) error {
+func refused(format string, args ...any) error {
 	return fleet.Errorf(fleet.ErrInvalid, format, args...)
 }

@@ -48,12 +48,12 @@ func gitFiles(ctx context.Context, packed []byte, wanted plumbing.Hash, used str
 	return t.files, c.Hash, nil
 }
 
-const maxTags = 10 // that point to one another
+const maxTagChain = 10 // that point to one another
 
 // commitOf is the commit itself, or that of a tag.
 func commitOf(store *memory.Storage, wanted plumbing.Hash) (*object.Commit, error) {
 	at := wanted
-	for range maxTags {
+	for range maxTagChain {
 		if c, err := object.GetCommit(store, at); err == nil {
 			return c, nil
 		}

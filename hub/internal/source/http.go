@@ -151,11 +151,16 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 
 // client makes a client for one fetch.
 func (f *Fetcher) client(r place) (*retryablehttp.Client, error) {
-	roots, err := f.authorities(r.secret)
+	headers, err := r.secret.headers()
 	if err != nil {
 		return nil, err
 	}
-	headers, err := r.secret.headers()
+	return f.clientWith(r, headers)
+}
+
+// clientWith makes a client for one fetch that sends headers to where the place is.
+func (f *Fetcher) clientWith(r place, headers http.Header) (*retryablehttp.Client, error) {
+	roots, err := f.authorities(r.secret)
 	if err != nil {
 		return nil, err
 	}

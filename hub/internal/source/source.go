@@ -122,16 +122,15 @@ func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Sour
 		return f.fetchHTTP(ctx, project, src.GetHttp())
 	case "git":
 		return f.fetchGit(ctx, project, src.GetGit())
+	case "oci":
+		return f.fetchOCI(ctx, project, src.GetOci())
 	}
 	return Artifact{}, fleet.Invalidf("source", "%s is not known to this hub", kinds[0])
 }
 
 // Origin is the server that a source is fetched from; empty: none is needed.
 func Origin(src *towlinev1.Source) string {
-	address := src.GetHttp().GetUrl()
-	if src.GetGit() != nil {
-		address = src.GetGit().GetUrl()
-	}
+	address := src.GetHttp().GetUrl() + src.GetGit().GetUrl() + src.GetOci().GetUrl() // a source is of one kind
 	u, err := url.Parse(address)
 	if err != nil {
 		return ""

@@ -1,0 +1,331 @@
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-retryablehttp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	ocicontent "oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Limits of what a registry sends.
+const (
+	MaxManifestBytes = 4 << 20
+	MaxLayerBytes    = 64 << 20 // of all that are taken
+	maxTags          = 100_000
+	maxTagPages      = 1000
+)
+
+// ociRequest is a checked artifact of a registry.
+type ociRequest struct {
+	place
+	repository wire.Repository
+	insecure   bool
+	tag        string // or a digest
+	semver     string // a range of tags
+	rangeField string
+	cache      string // what the key of an artifact begins with
+	// take makes the files of what is behind a manifest.
+	take func(ctx context.Context, x ociArtifact) (map[string][]byte, error)
+}
+
+// ociArtifact is a manifest, and where its layers are.
+type ociArtifact struct {
+	manifest ocispec.Manifest
+	repo     *remote.Repository
+}
+
+// fetchOCI takes the files of an artifact.
+func (f *Fetcher) fetchOCI(ctx context.Context, project string, src *towlinev1.OciSource) (Artifact, error) {
+	where, err := wire.OciReference(src)
+	if err != nil {
+		return Artifact{}, fleet.Join("source", err)
+	}
+	r := ociRequest{repository: where, insecure: src.GetInsecure(), tag: src.GetRef().GetTag() + src.GetRef().GetDigest(), semver: src.GetRef().GetSemver(),
+		rangeField: "source.oci.ref.semver", take: f.ociFiles}
+	if r.tag == "" {
+		r.tag = "latest"
+	}
+	r.place = place{name: "oci://" + where.Host + "/" + where.Name, field: "source.oci", address: "source.oci.url and source.oci.ref"}
+	if r.timeout, err = readTimeout("source.oci.timeout", src.GetTimeout()); err != nil {
+		return Artifact{}, err
+	}
+	if r.secret, err = f.secretOf(ctx, project, "source.oci.secretName", src.GetSecretName()); err != nil {
+		return Artifact{}, err
+	}
+	r.cache = cacheKey("oci", project, src.GetUrl(), fmt.Sprint(r.insecure), r.secret.digest())
+	return f.fetchArtifact(ctx, r)
+}
+
+// fetchArtifact takes what one manifest stands for. It is not fetched where it is known already.
+func (f *Fetcher) fetchArtifact(ctx context.Context, r ociRequest) (Artifact, error) {
+	u, err := url.Parse(r.repository.Address(r.insecure))
+	if err != nil {
+		return Artifact{}, r.fail(fleet.ErrInvalid, "has no host")
+	}
+	r.url = u
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	if a, known := f.cache.get(cacheKey(r.cache, r.tag)); known && r.semver == "" && strings.HasPrefix(r.tag, "sha256:") {
+		return a, nil
+	}
+	repo, err := f.openOCI(r)
+	if err != nil {
+		return Artifact{}, err
+	}
+	for try := 0; ; try++ {
+		a, err := f.ociOnce(ctx, r, repo)
+		if err == nil {
+			return a, nil
+		}
+		if !brokeOff(err) || try == maxRedownload || ctx.Err() != nil {
+			return Artifact{}, r.explain(ctx, err)
+		}
+	}
+}
+
+func (f *Fetcher) ociOnce(ctx context.Context, r ociRequest, repo *remote.Repository) (Artifact, error) {
+	by := r.tag
+	if r.semver != "" {
+		tags, err := listTags(ctx, repo)
+		if err != nil {
+			return Artifact{}, err
+		}
+		if by, err = newestVersion(r.rangeField, r.semver, tags); err != nil {
+			return Artifact{}, err
+		}
+	}
+	desc, manifest, err := readManifest(ctx, repo, by)
+	if err != nil {
+		return Artifact{}, err
+	}
+	if strings.HasPrefix(by, "sha256:") {
+		by = ""
+	}
+	key := cacheKey(r.cache, desc.Digest.String())
+	if a, known := f.cache.get(key); known {
+		return named(a, by), nil
+	}
+	leave, err := f.enter(ctx)
+	if err != nil {
+		return Artifact{}, err
+	}
+	defer leave()
+	files, err := r.take(ctx, ociArtifact{manifest, repo})
+	if err != nil {
+		return Artifact{}, err
+	}
+	a := newArtifact(files)
+	a.Ref = desc.Digest.String()
+	f.cache.put(key, a)
+	return named(a, by), nil
+}
+
+// openOCI is a repository of a registry. It is logged in to with the secret, by what the registry asks for: that is the one thing that
+// goes to another host, where the registry says that its tokens are issued.
+func (f *Fetcher) openOCI(r ociRequest) (*remote.Repository, error) {
+	if err := f.guard().CheckHost(r.url); err != nil {
+		return nil, r.fail(fleet.ErrDenied, "%s", err)
+	}
+	credential, headers, err := r.secret.registryLogin()
+	if err != nil {
+		return nil, err
+	}
+	inner, err := f.clientWith(r.place, headers)
+	if err != nil {
+		return nil, err
+	}
+	inner.HTTPClient.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the client around it follows them
+	client := &auth.Client{
+		Client:     &http.Client{Transport: &retryablehttp.RoundTripper{Client: inner}, CheckRedirect: f.checkRedirect},
+		Header:     http.Header{"User-Agent": {"towline-hub"}},
+		Credential: auth.StaticCredential(r.repository.Host, credential),
+		Cache:      auth.NewCache(),
+	}
+	return &remote.Repository{Client: client, PlainHTTP: r.insecure, MaxMetadataBytes: MaxManifestBytes, TagListMaxPages: maxTagPages,
+		Reference: registry.Reference{Registry: r.repository.Host, Repository: r.repository.Name}}, nil
+}
+
+// registryLogin is what a registry is logged in to with, and the headers that are sent beside that.
+func (s *secret) registryLogin() (auth.Credential, http.Header, error) {
+	if s == nil {
+		return auth.EmptyCredential, nil, nil
+	}
+	headers, err := s.headers()
+	if err != nil {
+		return auth.EmptyCredential, nil, err
+	}
+	user, _, _ := s.text(keyUsername)
+	password, _, _ := s.text(keyPassword)
+	token, _, _ := s.text(keyToken)
+	if user != "" || token != "" {
+		headers.Del("Authorization") // the registry is asked first which one it takes
+	}
+	return auth.Credential{Username: user, Password: password, AccessToken: token}, headers, nil
+}
+
+// listTags are the tags of a repository.
+func listTags(ctx context.Context, repo *remote.Repository) ([]string, error) {
+	var tags []string
+	err := repo.Tags(ctx, "", func(page []string) error {
+		if tags = append(tags, page...); len(tags) > maxTags {
+			return fleet.Errorf(fleet.ErrExhausted, "has more than %d tags: name one", maxTags)
+		}
+		return nil
+	})
+	return tags, ociError(err)
+}
+
+// readManifest reads the manifest of a tag or digest.
+func readManifest(ctx context.Context, repo *remote.Repository, ref string) (desc ocispec.Descriptor, m ocispec.Manifest, err error) {
+	desc, body, err := repo.Manifests().FetchReference(ctx, ref)
+	if err != nil {
+		return desc, m, ociError(err)
+	}
+	defer func() { _ = body.Close() }()
+	if desc.Size > MaxManifestBytes {
+		return desc, m, fleet.Errorf(fleet.ErrExhausted, "has a manifest of more than %d MiB", MaxManifestBytes>>20)
+	}
+	data, err := ocicontent.ReadAll(body, desc)
+	if err != nil {
+		return desc, m, ociError(err)
+	}
+	switch kind, _, _ := mime.ParseMediaType(desc.MediaType); kind {
+	case ocispec.MediaTypeImageIndex, "application/vnd.docker.distribution.manifest.list.v2+json":
+		return desc, m, refused("is an index of images for several platforms: name an artifact of files")
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return desc, m, refused("has a manifest that cannot be read")
+	}
+	return desc, m, nil
+}
+
+// fetchLayer reads a layer, which has the digest that the manifest says.
+func (x ociArtifact) fetchLayer(ctx context.Context, layer ocispec.Descriptor, left int64) ([]byte, error) {
+	if layer.Size < 0 || layer.Size > left {
+		return nil, fleet.Errorf(fleet.ErrExhausted, "has more than %d MiB: put only what is to be delivered into it", MaxLayerBytes>>20)
+	}
+	if len(layer.Data) > 0 {
+		layer.Data = nil // it is fetched, as others see it
+	}
+	data, err := ocicontent.FetchAll(ctx, x.repo.Blobs(), layer)
+	return data, ociError(err)
+}
+
+// ociError tells what a registry answered from what broke.
+func ociError(err error) error {
+	var answer *errcode.ErrorResponse
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &answer):
+		return &statusError{answer.StatusCode}
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return &statusError{http.StatusUnauthorized}
+	case errors.Is(err, errdef.ErrNotFound):
+		return &statusError{http.StatusNotFound}
+	case errors.Is(err, ocicontent.ErrMismatchedDigest) || errors.Is(err, ocicontent.ErrTrailingData) || strings.Contains(err.Error(), "mismatch"):
+		return fleet.Errorf(fleet.ErrCorrupt, "the registry sends something else than its digest says: %s", clip(err.Error()))
+	case errors.Is(err, errdef.ErrSizeExceedsLimit) || errors.Is(err, errdef.ErrTooManyPages):
+		return fleet.Errorf(fleet.ErrExhausted, "the registry sends more than is taken: %s", clip(err.Error()))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.Join(errBroken, err)
+	case strings.Contains(err.Error(), "invalid response") || strings.Contains(err.Error(), "unknown response"):
+		return refused("the server does not answer as a registry does: %s", clip(err.Error()))
+	}
+	return err
+}
+
+// Media types of Helm's charts.
+const (
+	chartLayer      = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+	titleAnnotation = ocispec.AnnotationTitle
+)
+
+// ociFiles are the files of an artifact: those of its archives, and those that have a name.
+func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	left := int64(MaxLayerBytes)
+	var kinds []string
+	for _, layer := range x.manifest.Layers {
+		kind, _, _ := mime.ParseMediaType(layer.MediaType)
+		archive, name := isArchive(kind), plainName(kind, layer)
+		if !archive && name == "" {
+			kinds = append(kinds, clip(kind))
+			continue
+		}
+		data, err := x.fetchLayer(ctx, layer, left)
+		if err != nil {
+			return nil, err
+		}
+		left -= int64(len(data))
+		in := map[string][]byte{name: data}
+		if archive {
+			if in, err = unpack(ctx, data, f.opts.TempDir); err != nil {
+				return nil, err
+			}
+		}
+		if err := addFiles(files, in); err != nil {
+			return nil, err
+		}
+	}
+	if len(files) == 0 {
+		slices.Sort(kinds)
+		return nil, refused("has no layer that is an archive (tar+gzip) or a manifest with a name, but %d others: %s", len(kinds), strings.Join(slices.Compact(kinds), ", "))
+	}
+	return files, checkNames(files)
+}
+
+func isArchive(kind string) bool {
+	return strings.HasSuffix(kind, "tar+gzip") || strings.HasSuffix(kind, ".tar.gzip")
+}
+
+// plainName is the name of a layer that is one file; "": it is none that is taken.
+func plainName(kind string, layer ocispec.Descriptor) string {
+	name := layer.Annotations[titleAnnotation]
+	switch strings.ToLower(path.Ext(name)) {
+	case ".yaml", ".yml", ".json":
+		return strings.TrimPrefix(name, "./")
+	}
+	if name == "" && (strings.HasSuffix(kind, "yaml")) {
+		return "manifest.yaml"
+	}
+	return ""
+}
+
+// addFiles puts files to others that they do not overwrite.
+func addFiles(to, more map[string][]byte) error {
+	for name, data := range more {
+		if _, twice := to[name]; twice {
+			return refused("has %q in two layers: it has to be in one", clip(name))
+		}
+		to[name] = data
+	}
+	total := 0
+	for _, data := range to {
+		total += len(data)
+	}
+	if len(to) > MaxEntries || total > MaxUnpackedBytes {
+		return fleet.Errorf(fleet.ErrExhausted, "has more than %d files, or more than %d MiB unpacked", MaxEntries, MaxUnpackedBytes>>20)
+	}
+	return nil
+}
