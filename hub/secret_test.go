@@ -85,6 +85,7 @@ func (w *world) waitsForSecret(name string, min int64) string {
 // value when it is put or tried again, not before.
 func TestSourceUsesItsSecret(t *testing.T) {
 	w := newWorld(t, true)
+	towline := w.cli()
 	w.join("a", nil, nil)
 	g := newGuarded(t, "first")
 	dry := proto.CloneOf(g.module("shop"))
@@ -97,6 +98,9 @@ func TestSourceUsesItsSecret(t *testing.T) {
 	}
 	if said := w.waitsForSecret("shop", put.GetRevision()); said != "source.http.secretName: secret repo is not there: towline secret set repo KEY=-" {
 		t.Errorf("without a secret: %s", said)
+	}
+	if out, err := towline("", "rollout", "wait", "shop", "--fail-on-wait", "--timeout", "30s"); exits(t, err) != 3 {
+		t.Errorf("nobody is told that a person is waited for: %v\n%s", err, out)
 	}
 	set := w.setSecret("repo", "username", "ci")
 	if set.GetResult() != "created" || !slices.Equal(set.GetSecret().GetUsedBy(), []string{"shop"}) {

@@ -101,12 +101,8 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	if err != nil {
 		return nil, &cannotAssign{err}
 	}
-	if err := manifest.ResolveIDs(a.bundle.Entries, values); err != nil {
-		return nil, &cannotAssign{err}
-	}
-	watched, err := assemble.Watched(a.module.Watch, a.bundle.Entries, values)
-	if err != nil {
-		return nil, &cannotAssign{err}
+	if err := a.fit(values); err != nil {
+		return nil, err
 	}
 	rivals, err := a.contest.In(ctx, r, cluster.Name, generation, values)
 	if err != nil {
@@ -114,11 +110,22 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	}
 	bundle := a.rev.GetBundle()
 	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: a.rev.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
-		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(), Watched: uint32(len(watched)),
+		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(), Watched: uint32(len(a.module.Watch)),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
 		Objects: uint32(len(a.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
 		Recycles: recycles(r, cluster.Name, a.ref, a.revision)}}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
+}
+
+// fit checks what values make of the identities of what the revision lists; an error is cannotAssign.
+func (a *assigner) fit(values map[string]string) error {
+	if err := manifest.ResolveIDs(a.bundle.Entries, values); err != nil {
+		return &cannotAssign{err}
+	}
+	if _, err := assemble.Watched(a.module.Watch, a.bundle.Entries, values); err != nil {
+		return &cannotAssign{err}
+	}
+	return nil
 }
 
 // wasHeld reports that nothing is written by the record.

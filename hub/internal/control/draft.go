@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
@@ -33,11 +35,14 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 	return d
 }
 
-// draft renders a put. What cannot be rendered is going to list nothing.
+// draft renders a put. What cannot be rendered is going to list nothing; for want of a secret it cannot be rendered yet.
 func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, error) {
 	x, err := c.makeObjects(ctx, m)
 	if ctx.Err() != nil {
 		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
+	}
+	if errors.As(err, new(*source.SecretError)) {
+		return record.Draft{}, err
 	}
 	if err != nil {
 		return record.Draft{}, nil
@@ -81,9 +86,13 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 		return nil
 	}
 	d, err := c.draft(ctx, m)
+	if waitsForSecret(err) {
+		return nil // it is asked for again when that is set
+	}
 	if err != nil {
 		return err
 	}
+	c.troubles.set(ref, nil)
 	c.drafts.put(key, d)
 	c.touchDropping(store.ModuleKey(ref), ref, "")
 	c.touchAwaiters(ref)

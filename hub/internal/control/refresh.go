@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,7 +33,8 @@ type refresh struct {
 	heirs      []*agentv1.Heir
 	recycles   []*agentv1.Recycle
 	policy     string // of a tombstone
-	again      bool   // the assignment that could not be made can be made
+	again      bool   // the assignment that could not be made can be made, or cannot for another reason
+	problem    string // why the assignment could not be made any more
 }
 
 // refresher looks for what has to change of a module's assignments, under one view of the store.
@@ -61,19 +63,24 @@ func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterNam
 // look compares an assignment with what it would be if it was made now.
 func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (refresh, bool, error) {
 	s := t.Desired.GetSync()
-	again, err := x.possible(ctx, t, cluster)
-	if again || err != nil || s == nil {
-		return refresh{cluster: cluster.Name, generation: t.Generation(), again: true}, again, err
+	possible, otherwise, err := x.possible(ctx, t, cluster)
+	again := refresh{cluster: cluster.Name, generation: t.Generation(), again: true}
+	if possible || err != nil || s == nil {
+		return again, possible || otherwise, err
 	}
 	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Freezes(t.Module, cluster.Name, s.GetHold()),
 		held: x.holds.Objects(t.Module, cluster.Name, s.GetHeld()), prune: pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs(),
 		recycles: record.Recycles(x.r, cluster.Name, t.Module)}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
-		// A value that is lost now does not take the good one away.
-		if v, err := assemble.Values(m.Bindings, cluster); err == nil {
-			out.values = v
+		v, err := x.values(ctx, t, m, cluster)
+		if cannot := (*cannotAssign)(nil); errors.As(err, &cannot) { // it is said, and does not take the good values away
+			return refresh{cluster: cluster.Name, generation: t.Generation(), problem: cannot.Error()}, true, nil
 		}
+		if err != nil {
+			return out, false, err
+		}
+		out.values = v
 	}
 	if !maps.Equal(out.values, s.GetValues()) {
 		out.prune = false // other values drop other objects than a person was asked about
@@ -92,7 +99,40 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	if others {
 		out.heirs = heirs
 	}
-	return out, changed || differ || others, err
+	if changed || differ || others || err != nil {
+		return out, true, err
+	}
+	return again, otherwise, nil
+}
+
+// values are those that a cluster is to have of its sync as it is now, or cannotAssign. What the sync has it was checked with.
+func (x *refresher) values(ctx context.Context, t record.Tracked, m *wire.Module, cluster fleet.Cluster) (map[string]string, error) {
+	s := t.Desired.GetSync()
+	v, err := assemble.Values(m.Bindings, cluster)
+	if err != nil {
+		return nil, &cannotAssign{err}
+	}
+	if maps.Equal(v, s.GetValues()) {
+		return v, nil
+	}
+	a, err := x.assigner(ctx, t, s.GetRevision())
+	if err != nil || a.lost != nil {
+		return v, err
+	}
+	return v, a.fit(v)
+}
+
+// assigner is that of a revision, read once.
+func (x *refresher) assigner(ctx context.Context, t record.Tracked, revision int64) (*assigner, error) {
+	a, known := x.assigners[revision]
+	if !known {
+		var err error
+		if a, err = x.c.newAssigner(ctx, x.r, x.o, t.Module, revision, t.Desired.GetRollout()); err != nil {
+			return nil, err
+		}
+		x.assigners[revision] = a
+	}
+	return a, nil
 }
 
 // removal compares a tombstone with the holds, with who is to have what it takes away, and with a later word that the
@@ -157,22 +197,17 @@ func (x *refresher) headingOf(ref fleet.ModuleRef) record.Heading {
 	return *x.heading
 }
 
-// possible reports that an assignment which could not be made could be made now.
-func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (bool, error) {
+// possible reports that an assignment which could not be made could be made now, or could not for another reason than before.
+func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (possible, otherwise bool, err error) {
 	if t.Desired.GetProblem() == "" {
-		return false, nil
+		return false, false, nil
 	}
-	n := t.Desired.GetProblemRevision()
-	a, known := x.assigners[n]
-	if !known {
-		var err error
-		if a, err = x.c.newAssigner(ctx, x.r, x.o, t.Module, n, t.Desired.GetRollout()); err != nil {
-			return false, err
-		}
-		x.assigners[n] = a
+	a, err := x.assigner(ctx, t, t.Desired.GetProblemRevision())
+	if err != nil {
+		return false, false, err
 	}
 	d, err := a.desired(ctx, x.r, cluster, t.Generation())
-	return d.GetProblem() == "", err
+	return d.GetProblem() == "", d.GetProblem() != t.Desired.GetProblem() && !record.Damaged(t.Desired), err
 }
 
 // yields looks again who owns what the sync lists, where it yields something or something changed.
@@ -267,6 +302,10 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 			return old, nil
 		}
 		return a.desired(ctx, w, record.Cluster(cluster), generation)
+	}
+	if x.problem != "" {
+		a := assigner{revision: old.GetSync().GetRevision(), rollout: old.GetRollout()}
+		return a.problem(old, generation, x.problem), nil
 	}
 	next := proto.CloneOf(old)
 	if dead := next.GetTombstone(); dead != nil {

@@ -158,12 +158,19 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 		o.Last, o.MayBeLast = v.neighbours.none(r, run.Module, c)
 	}
 	o.Held = o.Held || connected && len(t.HeldThere()) > 0
-	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed || t.keptForItself()
+	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed && !t.losesValue(), t.Tracker.Removed || t.keptForItself()
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
 		o.Reason, o.Message = rollout.ReasonNotHeard, ""
 	}
 	return o, c.Labels
+}
+
+// losesValue reports that the cluster has the revision, by values that it has no more: somebody has changed its labels since, which says
+// nothing of the revision.
+func (t *Tracked) losesValue() bool {
+	n := t.Desired.GetProblemRevision()
+	return t.Desired.GetProblem() != "" && n != 0 && n == t.Desired.GetSync().GetRevision()
 }
 
 // keptForItself reports that all that a removal has left is kept for what the module itself is about to list. That comes when the
