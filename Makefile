@@ -139,15 +139,16 @@ test-lab: ## The agent's own tests on a real API server; ARGS='-run X -v' narrow
 		go test -count=1 -parallel 8 -timeout 20m $(ARGS) $(LAB_TESTS) </dev/null
 
 # The programs that packages are compared with; in make test it is their libraries, which are linked anyway.
+$(TOOLS)/helm: PACKAGE := helm.sh/helm/v4/cmd/helm
 $(TOOLS)/kustomize: PACKAGE := sigs.k8s.io/kustomize/kustomize/v5
-$(TOOLS)/kustomize: tools/packages/go.sum
+$(TOOLS)/helm $(TOOLS)/kustomize: tools/packages/go.sum
 	@mkdir -p $(TOOLS)
 	cd tools/packages && $(GOBUILD) -o $@ $(PACKAGE)
 	@touch $@
 
 .PHONY: test-packages
-test-packages: $(TOOLS)/kustomize ## Compare packages with what `kustomize build` prints
-	@$(PHASE) 'packages against the programs' env TOWLINE_KUSTOMIZE=$(TOOLS)/kustomize \
+test-packages: $(TOOLS)/helm $(TOOLS)/kustomize ## Compare packages with what `helm template` and `kustomize build` print
+	@$(PHASE) 'packages against the programs' env TOWLINE_HELM=$(TOOLS)/helm TOWLINE_KUSTOMIZE=$(TOOLS)/kustomize \
 		go test -count=1 $(ARGS) ./hub/internal/packager </dev/null
 
 SOAK ?= 2h

@@ -153,10 +153,10 @@ func TestExamplesOfTheBindingsPage(t *testing.T) {
 // TestExamplesOfThePackagePage: every module of docs/packages.md is rendered and rolled out.
 func TestExamplesOfThePackagePage(t *testing.T) {
 	g := readGuide(t, "../docs/packages.md")
-	if len(g.yaml) < 2 {
+	if len(g.yaml) < 3 {
 		t.Fatalf("%d examples found", len(g.yaml))
 	}
-	w := newRenderingWorld(t)
+	w := newWorld(t, true)
 	w.join("c1", nil, nil)
 	towline := w.cli()
 	for _, example := range g.yaml {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -70,7 +71,9 @@ func (w *world) start() {
 	must(w.t, err)
 	w.listen, w.apiAddr = agents.Addr().String(), people.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
-	o := hub.Options{DataDir: w.dir, Listen: agents, API: people, NoFsync: true, Grace: w.grace}
+	self, err := os.Executable()
+	must(w.t, err)
+	o := hub.Options{DataDir: w.dir, Listen: agents, API: people, NoFsync: true, Grace: w.grace, RenderCommand: []string{self, hub.RenderWorker}}
 	w.options(&o)
 	h, err := hub.New(ctx, o)
 	must(w.t, err)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub"
 )
@@ -27,14 +29,6 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
-}
-
-// newRenderingWorld is a world whose hub builds packages.
-func newRenderingWorld(t *testing.T) *world {
-	t.Helper()
-	self, err := os.Executable()
-	must(t, err)
-	return newWorldWith(t, func(o *hub.Options) { o.Memory, o.RenderCommand = true, []string{self, hub.RenderWorker} })
 }
 
 // kustomization is a module of a kustomization with a base, for production.
@@ -54,7 +48,7 @@ func kustomization() *towlinev1.Module {
 // TestKustomizationReachesItsClusters: built on the hub, with its placeholders left for each cluster; what cannot be built is refused
 // at the put, and a source that cannot be built any more fails the rollout and leaves the clusters as they are.
 func TestKustomizationReachesItsClusters(t *testing.T) {
-	w := newRenderingWorld(t)
+	w := newWorld(t, true)
 	w.join("a", nil, nil)
 	w.await("shop", w.put(kustomization()).GetRevision())
 	had := w.held("a", "shop")
@@ -113,4 +107,51 @@ func archive(t *testing.T, files map[string]string) []byte {
 	must(t, w.Close())
 	must(t, packed.Close())
 	return out.Bytes()
+}
+
+// chart is a module of a chart with values, a hook and a CRD.
+func chart() *towlinev1.Module {
+	m := module("shop", map[string]string{
+		"web/Chart.yaml":          "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+		"web/values.yaml":         "text: default\nnumber: 1\n",
+		"web/templates/map.yaml":  "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Release.Name }}'}\ndata: {text: '{{ .Values.text }}', number: '{{ .Values.number }}', namespace: '{{ .Release.Namespace }}', file: '{{ .Values.file }}'}\n",
+		"web/templates/hook.yaml": "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: hook, annotations: {helm.sh/hook: pre-install}}\n",
+		"values/prod.yaml":        "file: read\ntext: overruled\n",
+	})
+	values, err := structpb.NewStruct(map[string]any{"text": "of ${CLUSTER}", "number": 1234567})
+	if err != nil {
+		panic(err)
+	}
+	m.Spec.Namespace = "front"
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "CLUSTER", ClusterField: "metadata.name"}}
+	m.Spec.Package = &towlinev1.Package{Helm: &towlinev1.HelmPackage{Path: "web", Values: values, ValuesFiles: []string{"values/prod.yaml"}}}
+	return m
+}
+
+// TestChartReachesItsClusters: its values, files and the module's names are in it, and its hook comes before the rest.
+func TestChartReachesItsClusters(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(chart()).GetRevision())
+	want := `{"apiVersion":"v1","data":{"file":"read","namespace":"front","number":"1.234567e+06","text":"of ${CLUSTER}"},"kind":"ConfigMap","metadata":{"name":"shop","namespace":"front"}}
+{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"annotations":{"helm.sh/hook":"pre-install"},"name":"hook","namespace":"front"}}`
+	if got := w.manifests("shop", 1); got != want || w.held("a", "shop").Values["CLUSTER"] != "a" {
+		t.Errorf("the cluster has\n%s\nwant\n%s", got, want)
+	}
+	broken := chart()
+	broken.Spec.Source.Inline.Files["web/templates/map.yaml"] = "# {{ lookup \"v1\" \"Secret\" \"\" \"db\" }}\n"
+	_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: broken})
+	if err == nil || !strings.Contains(err.Error(), "web/templates/map.yaml:1:5: ") || !strings.Contains(err.Error(), "lookup of v1 Secret/db is refused") {
+		t.Errorf("a put of what cannot be rendered: %v", err)
+	}
+	files := chart().GetSpec().GetSource().GetInline().GetFiles()
+	delete(files, "values/prod.yaml")
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write(archive(t, files)) }))
+	t.Cleanup(srv.Close)
+	fetched := chart()
+	fetched.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/a.tgz"}}
+	s := w.await("shop", w.put(fetched).GetRevision()).GetStatus()
+	if s.GetState() != "Failed" || s.GetReason() != "SourceFailed" || !strings.Contains(s.GetFacts().GetDetail(), "package.helm.valuesFiles[0]: values/prod.yaml is no file of the source") {
+		t.Errorf("%s %s %v", s.GetState(), s.GetReason(), s.GetFacts())
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub"
@@ -71,14 +72,20 @@ func planted(w *world) {
 	fetched.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{
 		Url: strings.Replace(srv.URL, "http://", "http://canary-user:canary-password@", 1) + "/a.tgz?X-Amz-Signature=canary-signature#canary-fragment"}}
 	w.await("fetched", w.put(fetched).GetRevision())
-	_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Reason: "a look"})
+	chart := module("chart", map[string]string{"Chart.yaml": "apiVersion: v2\nname: c\nversion: 1.0.0\n",
+		"templates/s.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: chart, namespace: default}\nstringData: {password: {{ .Values.db.password }}}\n"})
+	values, err := structpb.NewStruct(map[string]any{"db": map[string]any{"password": "canary-value", "users": []any{"canary-list"}}, "canary": 1})
+	must(w.t, err)
+	chart.Spec.Package = &towlinev1.Package{Helm: &towlinev1.HelmPackage{Values: values}}
+	w.await("chart", w.put(chart).GetRevision())
+	_, err = w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Reason: "a look"})
 	must(w.t, err)
 }
 
 // requests ask a method for everything there is.
 func requests(method protoreflect.MethodDescriptor) []proto.Message {
 	var out []proto.Message
-	for _, name := range []string{"shop", "fetched", "repo"} {
+	for _, name := range []string{"shop", "fetched", "repo", "chart"} {
 		m := dynamicpb.NewMessage(method.Input())
 		for field, value := range map[protoreflect.Name]string{"module": name, "name": name} {
 			fd := method.Input().Fields().ByName(field)
@@ -225,7 +232,7 @@ func TestMaskedModulesAreNotTaken(t *testing.T) {
 	user, err := w.Identity.CreateUser(w.ctx, &towlinev1.CreateUserRequest{Name: "eve", Role: "viewer"})
 	must(t, err)
 	eve := w.as(user.GetToken())
-	for _, name := range []string{"shop", "fetched"} {
+	for _, name := range []string{"shop", "fetched", "chart"} {
 		own := w.module(name)
 		if again := w.put(&towlinev1.Module{Metadata: own.GetMetadata(), Spec: own.GetSpec()}); name == "shop" && again.GetResult() != "unchanged" {
 			t.Errorf("%s as an admin reads it is %s", name, again.GetResult())
@@ -259,6 +266,13 @@ func maskedFields(masked *towlinev1.ModuleSpec) map[string]func(*towlinev1.Modul
 			s.Source = masked.GetSource()
 			return true
 		},
+		"spec.package.helm.values": func(s *towlinev1.ModuleSpec) bool {
+			if s.GetPackage() == nil {
+				return false
+			}
+			s.Package = masked.GetPackage()
+			return true
+		},
 		"spec.bindings[0].value": func(s *towlinev1.ModuleSpec) bool {
 			if len(s.GetBindings()) == 0 {
 				return false
@@ -276,7 +290,7 @@ func maskedFields(masked *towlinev1.ModuleSpec) map[string]func(*towlinev1.Modul
 	}
 	for _, file := range []string{"s.yaml", "list.yaml", "s.json", "notes.txt"} {
 		out["spec.source.inline.files "+file] = func(s *towlinev1.ModuleSpec) bool {
-			if s.GetSource().GetInline() == nil {
+			if masked.GetSource().GetInline().GetFiles()[file] == "" {
 				return false
 			}
 			s.Source.Inline.Files[file] = masked.GetSource().GetInline().GetFiles()[file]

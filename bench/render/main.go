@@ -1,5 +1,5 @@
-// Command render measures what a variant of a module costs to render in a worker that is warm, beside the library of kustomize alone in the
-// same run: at most 1.3 times as much; and what a rendering takes in all.
+// Command render measures what a variant of a module costs to render in a worker that is warm, beside the libraries of kustomize and
+// Helm alone in the same run: at most 1.3 times as much; and what a rendering takes in all.
 //
 // What builds is linked into the hub only and lies inside of it, so that this is a test of that package
 // (hub/internal/packager, TestCostOfRendering); this runs it.

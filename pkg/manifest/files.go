@@ -22,7 +22,8 @@ type parsed struct {
 	items []int
 }
 
-func readFile(name string, data []byte) ([]document, error) {
+// readFile reads the documents of a file. lastCounts: of a key that is given twice the last one counts; else that is an error.
+func readFile(name string, data []byte, lastCounts bool) ([]document, error) {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if err := checkText(name, data); err != nil {
 		return nil, err
@@ -32,7 +33,7 @@ func readFile(name string, data []byte) ([]document, error) {
 	if isJSON(name) {
 		values, err = readJSON(name, data, 0)
 	} else {
-		values, err = readYAML(name, data)
+		values, err = readYAML(name, data, lastCounts)
 	}
 	if err != nil {
 		return nil, err

@@ -95,7 +95,7 @@ func FuzzLikeKubectl(f *testing.F) {
 		if bytes.Contains(text, []byte("<<")) || bytes.Contains(text, []byte("!")) {
 			return // merge order and tags are read by the letter of YAML
 		}
-		values, err := readYAML("f.yaml", text)
+		values, err := readYAML("f.yaml", text, false)
 		if err != nil || checkText("f.yaml", text) != nil || len(values) != 1 {
 			return
 		}

@@ -67,6 +67,9 @@ type Options struct {
 	Types map[string]fleet.BindingType
 	// Strict refuses ${NAME} of a name that is not declared.
 	Strict bool
+	// Chart is that the manifests are those of a Helm chart: of a key that is given twice the last one counts, as for Helm, and hooks have
+	// their waves.
+	Chart bool
 }
 
 // ParseSet reads files into objects in the order of their identity. Every error is a fleet.FieldError that names file,
@@ -81,7 +84,7 @@ func ParseSet(files map[string][]byte, opts Options) ([]Object, error) {
 	}
 	var docs []document
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		found, err := readFile(name, files[name])
+		found, err := readFile(name, files[name], opts.Chart)
 		if err != nil {
 			return nil, err
 		}

@@ -14,7 +14,7 @@ import (
 // without Secrets is returned as it is; of one with some the comments are dropped, which may repeat values. What cannot be
 // read as manifests is an error.
 func MaskFile(name string, data []byte) ([]byte, error) {
-	docs, err := readFile(name, data)
+	docs, err := readFile(name, data, false)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func MaskedIn(name string, data []byte) bool {
 	if !bytes.Contains(data, []byte(fleet.Masked)) {
 		return false
 	}
-	docs, err := readFile(name, data)
+	docs, err := readFile(name, data, false)
 	if err != nil {
 		return false // refused for what it is
 	}

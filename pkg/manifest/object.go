@@ -314,6 +314,9 @@ func (d *draft) checkAnnotations() error {
 	}
 	wave, has := annotations[fleet.WaveAnnotation]
 	if !has {
+		if d.opts.Chart {
+			d.out.Wave = hookWave(annotations)
+		}
 		return nil
 	}
 	n, err := strconv.ParseInt(wave, 10, 32)

@@ -17,8 +17,8 @@ import (
 
 // readYAML reads the documents of a file. The text is split first, so that a document is parsed, expanded and freed
 // by itself and anchors do not reach into the next one.
-func readYAML(name string, data []byte) ([]parsed, error) {
-	budget := &expansion{limit: min(max(MaxExpansion*len(data), minExpansion), MaxTotalBytes)}
+func readYAML(name string, data []byte, lastCounts bool) ([]parsed, error) {
+	budget := &expansion{lastCounts: lastCounts, limit: min(max(MaxExpansion*len(data), minExpansion), MaxTotalBytes)}
 	var out []parsed
 	documents := 0
 	for line, rest := 0, data; len(rest) > 0; {
@@ -157,8 +157,11 @@ func syntaxError(name string, text []byte, base int, err error) error {
 	return fleet.Invalid(place{name, base + line}.String(), "is not YAML: "+msg)
 }
 
-// expansion is what aliases of a file may still add.
-type expansion struct{ spent, limit int }
+// expansion is what aliases of a file may still add, and what becomes of a key that is given twice.
+type expansion struct {
+	spent, limit int
+	lastCounts   bool
+}
 
 // reader turns the nodes of one document into values.
 type reader struct {
@@ -261,7 +264,7 @@ func (r *reader) mapping(n *yaml.Node, depth int) (map[string]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, twice := out[key]; twice {
+		if _, twice := out[key]; twice && !r.budget.lastCounts {
 			return nil, r.fail(k, "key %q is given twice", clip(key))
 		}
 		if out[key], err = r.value(v, depth+1); err != nil {

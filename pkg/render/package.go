@@ -3,8 +3,10 @@ package render
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
+	"path"
 	"reflect"
 	"slices"
 	"strconv"
@@ -16,7 +18,25 @@ import (
 
 // Package says how files become objects. At most one field is set; none is Plain with the path of Options.
 type Package struct {
-	Kustomize *Kustomize `json:"kustomize,omitempty"`
+	Helm      *Helm
+	Kustomize *Kustomize
+}
+
+// Helm is a chart in the files.
+type Helm struct {
+	// Path is the folder of the chart, or its .tgz; empty is the root.
+	Path string `json:"path,omitempty"`
+	// ReleaseName and Namespace are what templates see of a release.
+	ReleaseName string `json:"releaseName"`
+	Namespace   string `json:"namespace"`
+	// ValuesFiles, relative to the root of the files, count over the chart's own values, in order, and Values over them.
+	ValuesFiles []string        `json:"valuesFiles,omitempty"`
+	Values      json.RawMessage `json:"values,omitempty"`
+	// SkipCRDs leaves out what is in crds/.
+	SkipCRDs bool `json:"skipCRDs,omitempty"`
+	// KubeVersion and APIVersions are what templates see of a cluster; empty is what Helm takes for it.
+	KubeVersion string   `json:"kubeVersion,omitempty"`
+	APIVersions []string `json:"apiVersions,omitempty"`
 }
 
 // Kustomize is a kustomization in the files.
@@ -30,6 +50,7 @@ type Kustomize struct {
 // Job is one build: what an Engine turns into manifests. It is all that an engine gets to know.
 type Job struct {
 	Files     map[string][]byte `json:"-"`
+	Helm      *Helm             `json:"helm,omitempty"`
 	Kustomize *Kustomize        `json:"kustomize,omitempty"`
 }
 
@@ -41,13 +62,18 @@ type Engine interface {
 
 // Render turns files into the objects of a package, in the order of identity. engine may be nil for plain manifests.
 func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Package, opts Options) ([]manifest.Object, error) {
-	if pkg.Kustomize == nil {
+	if pkg.Helm == nil && pkg.Kustomize == nil {
 		return Plain(files, opts)
 	}
 	if engine == nil {
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "package: this hub was started without a render worker, and builds no kustomizations and charts: put plain manifests")
 	}
-	first, second, err := buildTwice(ctx, engine, Job{Files: files, Kustomize: pkg.Kustomize})
+	job := Job{Files: files, Helm: pkg.Helm, Kustomize: pkg.Kustomize}
+	if pkg.Helm != nil {
+		job.Files = chartFiles(files, pkg.Helm)
+		opts.Options.Chart = true
+	}
+	first, second, err := buildTwice(ctx, engine, job)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +85,23 @@ func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Pac
 		return nil, fleet.Invalid("package", "renders to no objects; set allowEmpty if the module is to have none")
 	}
 	return objects, nil
+}
+
+// chartFiles are those that a chart can be made of, so that the rest of a large repository is not sent.
+func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
+	root := path.Clean("./" + h.Path)
+	out := map[string][]byte{}
+	for name, data := range files {
+		if _, ok := under(name, root); ok || path.Base(name) == "Chart.yaml" { // of others it is told where they are
+			out[name] = data
+		}
+	}
+	for _, name := range h.ValuesFiles {
+		if data, there := files[path.Clean("./"+name)]; there {
+			out[path.Clean("./"+name)] = data
+		}
+	}
+	return out
 }
 
 // buildTwice builds two times at once: an engine that has two workers does it in different ones.

@@ -77,9 +77,12 @@ func noSuchField(m protoreflect.MessageDescriptor, parent, word string) error {
 	return fleet.Errorf(fleet.ErrInvalid, "%s has no field %s; it has %s", parent, word, strings.Join(names, ", "))
 }
 
+// wellKnown are messages that people write as a value of this kind.
+var wellKnown = map[protoreflect.FullName]string{"google.protobuf.Timestamp": "time", "google.protobuf.Struct": "map of anything"}
+
 // below is the message that a field holds, or nil.
 func below(f protoreflect.FieldDescriptor) protoreflect.MessageDescriptor {
-	if f.IsMap() || f.Message() == nil || f.Message().FullName() == "google.protobuf.Timestamp" {
+	if f.IsMap() || f.Message() == nil || wellKnown[f.Message().FullName()] != "" {
 		return nil
 	}
 	return f.Message()
@@ -123,8 +126,8 @@ func typeName(f protoreflect.FieldDescriptor) string {
 func scalarName(f protoreflect.FieldDescriptor) string {
 	switch f.Kind() {
 	case protoreflect.MessageKind:
-		if f.Message().FullName() == "google.protobuf.Timestamp" {
-			return "time"
+		if name := wellKnown[f.Message().FullName()]; name != "" {
+			return name
 		}
 		return string(f.Message().Name())
 	case protoreflect.StringKind:

@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -143,6 +144,8 @@ func (d *decoder) field(m protoreflect.Message, field protoreflect.FieldDescript
 		if t, ok := d.timestamp(n, path); ok {
 			m.Set(field, protoreflect.ValueOfMessage(t.ProtoReflect()))
 		}
+	case field.Message() != nil && field.Message().FullName() == structName:
+		d.anyMap(m.Mutable(field).Message().Interface().(*structpb.Struct), n, path)
 	case field.Message() != nil:
 		d.message(m.Mutable(field).Message(), n, path)
 	default:

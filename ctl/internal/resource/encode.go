@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/client-go/util/jsonpath"
 )
@@ -102,8 +103,11 @@ func mapNode(field protoreflect.FieldDescriptor, m protoreflect.Map) *yaml.Node 
 func valueNode(field protoreflect.FieldDescriptor, v protoreflect.Value) *yaml.Node {
 	switch field.Kind() {
 	case protoreflect.MessageKind:
-		if t, ok := v.Message().Interface().(*timestamppb.Timestamp); ok {
-			return textNode(t.AsTime().Format(time.RFC3339Nano))
+		switch m := v.Message().Interface().(type) {
+		case *timestamppb.Timestamp:
+			return textNode(m.AsTime().Format(time.RFC3339Nano))
+		case *structpb.Struct:
+			return anyMapNode(m)
 		}
 		return messageNode(v.Message())
 	case protoreflect.BoolKind:

@@ -242,3 +242,54 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+// TestValuesOfAChart: they are read as Helm reads its files, and what is written is read as the same.
+func TestValuesOfAChart(t *testing.T) {
+	const values = `
+      replicas: 3
+      big: 12345678
+      ratio: 0.25
+      small: 1e-7
+      none: null
+      yes: yes
+      text: "yes"
+      number: "12"
+      version: 1.2.3
+      date: 2026-01-02
+      octal: 0o17
+      empty: {}
+      list: [a, 1, true, {b: [c]}]
+      &key anchored: &m {a: 1}
+      merged: {<<: *m, b: 2}
+      block: |
+        two
+        lines
+      ${NAME}: "${NAME}"`
+	m := parse(t, head+"spec:\n  package:\n    helm:\n      values:"+strings.ReplaceAll(values, "\n", "\n  "))[0].Message.(*v1.Module)
+	got := m.GetSpec().GetPackage().GetHelm().GetValues()
+	want := map[string]any{"replicas": 3.0, "big": 12345678.0, "ratio": 0.25, "small": 1e-7, "none": nil, "yes": true, "text": "yes", "number": "12", "version": "1.2.3",
+		"date": "2026-01-02", "octal": 15.0, "empty": map[string]any{}, "list": []any{"a", 1.0, true, map[string]any{"b": []any{"c"}}}, "anchored": map[string]any{"a": 1.0},
+		"merged": map[string]any{"a": 1.0, "b": 2.0}, "block": "two\nlines\n", "${NAME}": "${NAME}"}
+	if diff := cmp.Diff(want, got.AsMap()); diff != "" {
+		t.Error(diff)
+	}
+	var out strings.Builder
+	if err := WriteYAML(&out, Node(m)); err != nil {
+		t.Fatal(err)
+	}
+	again := parse(t, out.String())[0].Message.(*v1.Module)
+	if diff := cmp.Diff(m, again, protocmp.Transform()); diff != "" {
+		t.Errorf("%s\n%s", diff, out.String())
+	}
+	for text, want := range map[string]string{
+		"{id: 12345678901234567890}": "spec.package.helm.values.id: 12345678901234567890 has more digits than Helm keeps of a number; put it in quotes",
+		"{id: 9007199254740993}":     "has more digits than Helm keeps",
+		"[a]":                        "spec.package.helm.values: takes a mapping, not a list",
+		"{a: !!binary aGk=}":         "has the tag !!binary",
+		"{a: 1, a: 2}":               "spec.package.helm.values.a: is set twice",
+	} {
+		if _, err := Parse("shop.yaml", []byte(head+"spec: {package: {helm: {values: "+text+"}}}"), Options{Kinds: inFiles}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
+	}
+}

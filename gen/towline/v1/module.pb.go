@@ -9,6 +9,7 @@ package towlinev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -835,6 +836,8 @@ type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// YAML and JSON files as they are.
 	Plain *PlainPackage `protobuf:"bytes,1,opt,name=plain,proto3" json:"plain,omitempty"`
+	// A chart, rendered as `helm template` does.
+	Helm *HelmPackage `protobuf:"bytes,2,opt,name=helm,proto3" json:"helm,omitempty"`
 	// A kustomization, built as `kustomize build` does.
 	Kustomize     *KustomizePackage `protobuf:"bytes,3,opt,name=kustomize,proto3" json:"kustomize,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -874,6 +877,13 @@ func (*Package) Descriptor() ([]byte, []int) {
 func (x *Package) GetPlain() *PlainPackage {
 	if x != nil {
 		return x.Plain
+	}
+	return nil
+}
+
+func (x *Package) GetHelm() *HelmPackage {
+	if x != nil {
+		return x.Helm
 	}
 	return nil
 }
@@ -931,6 +941,107 @@ func (x *PlainPackage) GetPath() string {
 	return ""
 }
 
+// HelmPackage renders a chart. It is not a release of Helm: nothing of it is recorded in the cluster, lookup is refused, hooks are objects like
+// others, in waves before and behind the rest, and those for tests and for what a release does at its end are left out.
+type HelmPackage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The folder of the chart in the source, or its .tgz; default: the source's root. What it depends on has to be in charts/.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// What templates see as .Release.Name; default: the module's name. Their .Release.Namespace is the module's namespace, or default.
+	ReleaseName string `protobuf:"bytes,2,opt,name=release_name,json=releaseName,proto3" json:"release_name,omitempty"`
+	// Values, over those of values_files. Numbers are what Helm makes of them: up to 15 digits are kept. Viewers see them masked.
+	Values *structpb.Struct `protobuf:"bytes,3,opt,name=values,proto3" json:"values,omitempty"`
+	// YAML files in the source, relative to its root, over the chart's own values.yaml; of two that set a value the later one counts.
+	ValuesFiles []string `protobuf:"bytes,4,rep,name=values_files,json=valuesFiles,proto3" json:"values_files,omitempty"`
+	// Whether the CRDs of crds/ are objects of the module; default true.
+	IncludeCrds *bool `protobuf:"varint,5,opt,name=include_crds,json=includeCRDs,proto3,oneof" json:"include_crds,omitempty"`
+	// What templates see as .Capabilities.KubeVersion, such as 1.33.4; default: that of the Helm version that renders.
+	KubeVersion string `protobuf:"bytes,6,opt,name=kube_version,json=kubeVersion,proto3" json:"kube_version,omitempty"`
+	// More of .Capabilities.APIVersions, such as monitoring.coreos.com/v1 or monitoring.coreos.com/v1/ServiceMonitor.
+	ApiVersions   []string `protobuf:"bytes,7,rep,name=api_versions,json=apiVersions,proto3" json:"api_versions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HelmPackage) Reset() {
+	*x = HelmPackage{}
+	mi := &file_towline_v1_module_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HelmPackage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HelmPackage) ProtoMessage() {}
+
+func (x *HelmPackage) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HelmPackage.ProtoReflect.Descriptor instead.
+func (*HelmPackage) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *HelmPackage) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *HelmPackage) GetReleaseName() string {
+	if x != nil {
+		return x.ReleaseName
+	}
+	return ""
+}
+
+func (x *HelmPackage) GetValues() *structpb.Struct {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *HelmPackage) GetValuesFiles() []string {
+	if x != nil {
+		return x.ValuesFiles
+	}
+	return nil
+}
+
+func (x *HelmPackage) GetIncludeCrds() bool {
+	if x != nil && x.IncludeCrds != nil {
+		return *x.IncludeCrds
+	}
+	return false
+}
+
+func (x *HelmPackage) GetKubeVersion() string {
+	if x != nil {
+		return x.KubeVersion
+	}
+	return ""
+}
+
+func (x *HelmPackage) GetApiVersions() []string {
+	if x != nil {
+		return x.ApiVersions
+	}
+	return nil
+}
+
 // KustomizePackage builds a kustomization. What it needs has to be in the source: remote bases, helmCharts, plugins and functions that run
 // something are refused.
 type KustomizePackage struct {
@@ -945,7 +1056,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1068,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1081,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -1015,7 +1126,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1138,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1151,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Binding) GetName() string {
@@ -1114,7 +1225,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1237,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1250,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1176,7 +1287,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1299,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1312,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1272,7 +1383,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1395,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1408,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1420,7 +1531,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1543,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1556,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1477,7 +1588,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1600,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1613,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1542,7 +1653,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1665,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1678,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1631,7 +1742,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1754,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1767,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1754,7 +1865,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1877,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1890,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1998,7 +2109,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2121,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2134,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Hold) GetId() string {
@@ -2165,7 +2276,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2288,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2301,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2282,7 +2393,7 @@ var File_towline_v1_module_proto protoreflect.FileDescriptor
 const file_towline_v1_module_proto_rawDesc = "" +
 	"\n" +
 	"\x17towline/v1/module.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x18towline/v1/rollout.proto\x1a\x18towline/v1/tracker.proto\"\xcd\x01\n" +
+	"towline.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x18towline/v1/rollout.proto\x1a\x18towline/v1/tracker.proto\"\xcd\x01\n" +
 	"\x06Module\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -2352,12 +2463,22 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06OciRef\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x16\n" +
-	"\x06semver\x18\x03 \x01(\tR\x06semver\"u\n" +
+	"\x06semver\x18\x03 \x01(\tR\x06semver\"\xa2\x01\n" +
 	"\aPackage\x12.\n" +
-	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12:\n" +
+	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12+\n" +
+	"\x04helm\x18\x02 \x01(\v2\x17.towline.v1.HelmPackageR\x04helm\x12:\n" +
 	"\tkustomize\x18\x03 \x01(\v2\x1c.towline.v1.KustomizePackageR\tkustomize\"\"\n" +
 	"\fPlainPackage\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"F\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"\x9c\x02\n" +
+	"\vHelmPackage\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12!\n" +
+	"\frelease_name\x18\x02 \x01(\tR\vreleaseName\x124\n" +
+	"\x06values\x18\x03 \x01(\v2\x17.google.protobuf.StructB\x03\x80\x01\x01R\x06values\x12!\n" +
+	"\fvalues_files\x18\x04 \x03(\tR\vvaluesFiles\x12&\n" +
+	"\finclude_crds\x18\x05 \x01(\bH\x00R\vincludeCRDs\x88\x01\x01\x12!\n" +
+	"\fkube_version\x18\x06 \x01(\tR\vkubeVersion\x12!\n" +
+	"\fapi_versions\x18\a \x03(\tR\vapiVersionsB\x0f\n" +
+	"\r_include_crds\"F\n" +
 	"\x10KustomizePackage\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1e\n" +
 	"\n" +
@@ -2511,7 +2632,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -2525,70 +2646,74 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*OciRef)(nil),                // 9: towline.v1.OciRef
 	(*Package)(nil),               // 10: towline.v1.Package
 	(*PlainPackage)(nil),          // 11: towline.v1.PlainPackage
-	(*KustomizePackage)(nil),      // 12: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 13: towline.v1.Binding
-	(*Placement)(nil),             // 14: towline.v1.Placement
-	(*Toleration)(nil),            // 15: towline.v1.Toleration
-	(*Policy)(nil),                // 16: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 17: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 18: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 19: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 20: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 21: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 22: towline.v1.Hold
-	(*Revision)(nil),              // 23: towline.v1.Revision
-	nil,                           // 24: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 25: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 26: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 27: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 28: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*Condition)(nil),             // 30: towline.v1.Condition
-	(*StagePosition)(nil),         // 31: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 32: towline.v1.ObjectReference
+	(*HelmPackage)(nil),           // 12: towline.v1.HelmPackage
+	(*KustomizePackage)(nil),      // 13: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 14: towline.v1.Binding
+	(*Placement)(nil),             // 15: towline.v1.Placement
+	(*Toleration)(nil),            // 16: towline.v1.Toleration
+	(*Policy)(nil),                // 17: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 18: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 19: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 20: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 21: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 22: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 23: towline.v1.Hold
+	(*Revision)(nil),              // 24: towline.v1.Revision
+	nil,                           // 25: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 26: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 27: towline.v1.RolloutStrategy
+	(*structpb.Struct)(nil),       // 28: google.protobuf.Struct
+	(*LabelSelector)(nil),         // 29: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 30: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*Condition)(nil),             // 32: towline.v1.Condition
+	(*StagePosition)(nil),         // 33: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 34: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	25, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	26, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	21, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	22, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	3,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	10, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	13, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	14, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	26, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	16, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	19, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	14, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	15, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	27, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	17, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	20, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	2,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	4,  // 11: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	5,  // 12: towline.v1.Source.http:type_name -> towline.v1.HttpSource
 	6,  // 13: towline.v1.Source.git:type_name -> towline.v1.GitSource
 	8,  // 14: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	24, // 15: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	25, // 15: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	7,  // 16: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
 	9,  // 17: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
 	11, // 18: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	12, // 19: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	27, // 20: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	15, // 21: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	20, // 22: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	18, // 23: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	17, // 24: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	27, // 25: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	28, // 26: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	29, // 27: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	30, // 28: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	22, // 29: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	31, // 30: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	32, // 31: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	29, // 32: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	29, // 33: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	25, // 34: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 35: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	12, // 19: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	13, // 20: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	28, // 21: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	29, // 22: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	16, // 23: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	21, // 24: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	19, // 25: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	18, // 26: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	29, // 27: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	30, // 28: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	31, // 29: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	32, // 30: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	23, // 31: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	33, // 32: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	34, // 33: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	31, // 34: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	31, // 35: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	26, // 36: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 37: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2599,16 +2724,17 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[13].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[15].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[12].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[14].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
@@ -66,6 +68,10 @@ func withoutSecrets(m proto.Message) proto.Message {
 			maskFiles(s.in.Mutable(fd).Map())
 			return
 		}
+		if m, ok := s.structure(); ok {
+			maskStruct(m)
+			return
+		}
 		if s.field.Kind() != protoreflect.StringKind || s.field.IsList() {
 			s.in.Clear(s.field) // nothing of the kind there is yet: better gone than shown
 			return
@@ -80,6 +86,56 @@ type secret struct {
 	in    protoreflect.Message
 	field protoreflect.FieldDescriptor
 	path  string
+}
+
+// structure is the content of a field that holds a map of anything, such as a chart's values.
+func (s secret) structure() (*structpb.Struct, bool) {
+	if s.field.IsMap() || s.field.IsList() || s.field.Message() == nil {
+		return nil, false
+	}
+	m, ok := s.in.Get(s.field).Message().Interface().(*structpb.Struct)
+	return m, ok
+}
+
+// maskStruct leaves the names: of all that is not a map or a list itself, it hides the value.
+func maskStruct(m *structpb.Struct) {
+	for _, v := range m.GetFields() {
+		maskValue(v)
+	}
+}
+
+func maskValue(v *structpb.Value) {
+	switch kind := v.GetKind().(type) {
+	case *structpb.Value_StructValue:
+		maskStruct(kind.StructValue)
+	case *structpb.Value_ListValue:
+		for _, x := range kind.ListValue.GetValues() {
+			maskValue(x)
+		}
+	default:
+		v.Kind = &structpb.Value_StringValue{StringValue: fleet.Masked}
+	}
+}
+
+// maskedIn is where a value of a map of anything stands for one that was hidden.
+func maskedIn(v *structpb.Value, at string) (where string, masked bool) {
+	switch kind := v.GetKind().(type) {
+	case *structpb.Value_StringValue:
+		return at, kind.StringValue == fleet.Masked
+	case *structpb.Value_StructValue:
+		for _, key := range slices.Sorted(maps.Keys(kind.StructValue.GetFields())) {
+			if where, masked = maskedIn(kind.StructValue.GetFields()[key], at+"."+key); masked {
+				return where, true
+			}
+		}
+	case *structpb.Value_ListValue:
+		for i, x := range kind.ListValue.GetValues() {
+			if where, masked = maskedIn(x, fmt.Sprintf("%s[%d]", at, i)); masked {
+				return where, true
+			}
+		}
+	}
+	return at, false
 }
 
 // mask is how the field's values are masked.
@@ -248,6 +304,9 @@ func refuseMasked(m proto.Message) error {
 
 // isMasked reports that the field holds what stands for a secret, and where.
 func (s secret) isMasked() (where string, masked bool) {
+	if m, ok := s.structure(); ok {
+		return maskedIn(structpb.NewStructValue(m), s.path)
+	}
 	v := s.in.Get(s.field)
 	if _, ok := addresses[s.field.FullName()]; ok {
 		return s.path, strings.Contains(v.String(), fleet.Masked)

@@ -18,7 +18,10 @@ import (
 
 // Build does a job.
 func Build(job render.Job) (child.Result, error) {
-	if job.Kustomize != nil {
+	switch {
+	case job.Helm != nil:
+		return renderChart(job.Files, *job.Helm)
+	case job.Kustomize != nil:
 		return buildKustomization(job.Files, *job.Kustomize)
 	}
 	return child.Result{}, fleet.Invalid("package", "is of a kind that this render worker does not know")

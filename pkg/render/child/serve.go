@@ -14,6 +14,9 @@ import (
 // maxInput bounds the files of a job: an artifact is not larger.
 const maxInput = 256 << 20
 
+// gcPercent lets the heap grow between two collections: a build is short, and its memory is bounded anyway.
+const gcPercent = 400
+
 // maxStack ends a process whose build calls itself without end, long before it has used its memory.
 const maxStack = 128 << 20
 
@@ -24,6 +27,7 @@ func Serve(limits Limits, build func(render.Job) (Result, error)) error {
 	in, out := os.Stdin, os.Stdout
 	os.Stdin, os.Stdout = nil, os.Stderr
 	confine()
+	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(limits.Memory / 4 * 3)
 	debug.SetMaxStack(maxStack)
 	jobs := make(chan render.Job)

@@ -1,0 +1,4 @@
+{{- define "common.labels" -}}
+{{ include "web.labels" . }}
+common: "true"
+{{- end -}}
