@@ -5,6 +5,7 @@ go 1.26.7
 require (
 	cel.dev/cel-go v0.33.2
 	github.com/Masterminds/semver/v3 v3.5.0
+	github.com/bmatcuk/doublestar/v4 v4.10.4
 	github.com/fluxcd/cli-utils v1.3.0
 	github.com/fluxcd/pkg/tar v1.2.0
 	github.com/go-git/go-billy/v5 v5.9.2

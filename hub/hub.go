@@ -283,7 +283,8 @@ func (h *Hub) build() error {
 	}
 	people := h.store.As(store.API)
 	fetcher, err := source.New(source.Options{Log: h.o.Log, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values,
-		AllowFiles: h.o.AllowFileSources, CacheDir: filepath.Join(h.o.DataDir, "sources"), CacheBytes: h.o.SourceCacheBytes})
+		AllowFiles: h.o.AllowFileSources, CacheDir: filepath.Join(h.o.DataDir, "sources"), CacheBytes: h.o.SourceCacheBytes,
+		Uploaded: h.store.Blobs().Read})
 	if err != nil {
 		return err
 	}

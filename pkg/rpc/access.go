@@ -36,6 +36,10 @@ var rules = table(map[string]map[string]rule{
 		"ConfirmHold":        {admins, true},
 		"PutHold":            {admins, true},
 	},
+	"towline.v1.ArtifactService": {
+		"KeepArtifact":   {admins, true},
+		"UploadArtifact": {admins, true},
+	},
 	"towline.v1.ClusterService": {
 		"JoinCluster":   {admins, true},
 		"PutCluster":    {admins, true},

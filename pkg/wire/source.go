@@ -54,8 +54,28 @@ func validateSource(s *towlinev1.Source) error {
 	case s.GetOci() != nil:
 		_, err := OciReference(s.GetOci())
 		return err
+	case s.GetUpload() != nil:
+		return validateUpload(s.GetUpload())
 	}
 	return validateHTTP(s.GetHttp())
+}
+
+// Contained reports that a source is always the same files: they are in the module, or named by their digest.
+func Contained(s *towlinev1.Source) bool { return s.GetInline() != nil || s.GetUpload() != nil }
+
+// validateUpload takes an upload without a digest: the hub puts in the one that the module has.
+func validateUpload(u *towlinev1.UploadSource) error {
+	if u.GetDigest() == "" {
+		return nil
+	}
+	d, err := fleet.ParseDigest(u.GetDigest())
+	if err != nil {
+		return fleet.Invalid("upload.digest", err.Error())
+	}
+	if d.IsZero() {
+		return fleet.Invalid("upload.digest", "is all zeros, which is no files' digest")
+	}
+	return nil
 }
 
 func validateInline(files map[string]string) error {
@@ -70,7 +90,7 @@ func validateInline(files map[string]string) error {
 		total += len(content)
 	}
 	if total > maxInlineBytes {
-		return fleet.Invalidf("inline.files", "has %d bytes; at most %d; use an http source for more", total, maxInlineBytes)
+		return fleet.Invalidf("inline.files", "has %d bytes; at most %d; for more write upload: {} and apply with --from DIR, or use another source", total, maxInlineBytes)
 	}
 	return nil
 }

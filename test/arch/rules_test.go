@@ -28,7 +28,7 @@ var tiers = []tier{
 		name: "pure",
 		why:  "the vocabulary is what everything else is said in, so it can depend on nothing",
 		packages: []string{
-			"pkg/manifest/...", "pkg/health/...", "pkg/assemble/...",
+			"pkg/artifact/...", "pkg/manifest/...", "pkg/health/...", "pkg/assemble/...",
 			"pkg/rollout/...", "pkg/tracker/...", "pkg/plan/...", "pkg/celenv/...", "pkg/localpolicy/...",
 		},
 	},

@@ -33,19 +33,25 @@ type applyOptions struct {
 	unchanged bool
 	plan      string
 	output    string
+	from      fromFlag
 }
 
 func (a *app) applyCommand() *cobra.Command {
 	o := &applyOptions{}
 	cmd := &cobra.Command{
 		Use: "apply -f FILE|DIR|-", Short: "Put modules, clusters and projects on the hub",
-		Long: "Puts every resource of the files on the hub. A changed module starts a rollout; --wait follows it to its end.\n\n" + exitHelp,
+		Long: "Puts every resource of the files on the hub. A changed module starts a rollout; --wait follows it to its end.\n" +
+			"With --from DIR the files of a local folder are uploaded for all modules of the files with source: {upload: {}}; without it they keep what the hub has.\n\n" + exitHelp,
 		Example: "  towline apply -f shop.yaml -m 'shop 1.5.0 (PR 812)' --wait --timeout 30m\n" +
+			"  towline apply -f shop.yaml --from deploy/\n" +
 			"  towline get module/shop -o yaml | towline apply -f -",
 		Args: exactly(0, "no arguments; name files with -f"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("plan") && o.plan == "" { // a script's variable that is not set
 				return usagef("--plan is empty: give the plan that towline diff has printed")
+			}
+			if err := o.from.check(cmd); err != nil {
+				return err
 			}
 			return a.apply(cmd.Context(), o)
 		},
@@ -61,6 +67,7 @@ func (a *app) applyCommand() *cobra.Command {
 	f.StringVar(&o.plan, "plan", "", "fail if the module renders to something else than the diff of this plan has told")
 	f.StringVarP(&o.output, "output", "o", "", "name, json or yaml: print the resources as stored")
 	o.flags(cmd)
+	o.from.flag(cmd)
 	must(cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"server", "none"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -88,6 +95,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	if err := a.settleProjects(found); err != nil {
+		return err
+	}
+	if err := a.upload(ctx, &o.from, found); err != nil {
 		return err
 	}
 	c, err := a.hub(ctx)

@@ -23,6 +23,7 @@ type diffOptions struct {
 	recursive bool
 	clusters  []string
 	exitCode  bool
+	from      fromFlag
 	output
 }
 
@@ -32,9 +33,14 @@ func (a *app) diffCommand() *cobra.Command {
 		Use: "diff -f FILE|DIR|-", Short: "Say what an apply of modules would do, cluster by cluster, and change nothing",
 		Long: "Has the agent of each selected cluster ask its API server what an apply would do, by a dry run: what would be made, changed, made again,\n" +
 			"adopted or deleted, and what would be refused. Clusters that say the same are told together. Nothing is changed anywhere.",
-		Example: "  towline diff -f shop.yaml\n  towline diff -f shop.yaml --exit-code   # 1 if anything would change",
+		Example: "  towline diff -f shop.yaml\n  towline diff -f shop.yaml --from deploy/\n  towline diff -f shop.yaml --exit-code   # 1 if anything would change",
 		Args:    exactly(0, "no arguments; name files with -f"),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.diff(cmd.Context(), &o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.from.check(cmd); err != nil {
+				return err
+			}
+			return a.diff(cmd.Context(), &o)
+		},
 	}
 	f := cmd.Flags()
 	f.StringSliceVarP(&o.files, "filename", "f", nil, "file or directory with modules; - is standard input")
@@ -42,6 +48,7 @@ func (a *app) diffCommand() *cobra.Command {
 	f.StringSliceVar(&o.clusters, "clusters", nil, "ask only these of the selected clusters")
 	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if anything would change, or a cluster does not say")
 	f.StringVarP(&o.format, "output", "o", "table", "table, json or yaml")
+	o.from.flag(cmd)
 	return cmd
 }
 
@@ -57,6 +64,9 @@ func (a *app) diff(ctx context.Context, o *diffOptions) error {
 		return err
 	}
 	if err := a.settleProjects(found); err != nil {
+		return err
+	}
+	if err := a.upload(ctx, &o.from, found); err != nil {
 		return err
 	}
 	c, err := a.hub(ctx)
@@ -154,7 +164,11 @@ func (a *app) printDiffs(o *diffOptions, all []*moduleDiff) error {
 		}
 		if len(all) == 1 && all[0].changes() {
 			a.printf("\nPlan   %s\n", all[0].plan.GetDigest())
-			a.footf("Next   towline apply -f %s --plan %s\n", strings.Join(o.files, ","), all[0].plan.GetDigest())
+			from := ""
+			if o.from.dir != "" {
+				from = " --from " + o.from.dir
+			}
+			a.footf("Next   towline apply -f %s%s --plan %s\n", strings.Join(o.files, ","), from, all[0].plan.GetDigest())
 		}
 		return nil
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -20,6 +21,8 @@ func sourceText(s *v1.Source) string {
 		return words(shownURL(o.GetUrl()), ociRefText(o.GetRef()), o.GetPath())
 	case s.GetInline() != nil:
 		return "inline"
+	case s.GetUpload() != nil:
+		return words("upload", fmt.Sprintf("%.12s", s.GetUpload().GetDigest()))
 	}
 	return "-"
 }

@@ -329,7 +329,9 @@ type Source struct {
 	// The files of a Git repository at one commit.
 	Git *GitSource `protobuf:"bytes,3,opt,name=git,proto3" json:"git,omitempty"`
 	// The files of an artifact in an OCI registry, by its digest.
-	Oci           *OciSource `protobuf:"bytes,4,opt,name=oci,proto3" json:"oci,omitempty"`
+	Oci *OciSource `protobuf:"bytes,4,opt,name=oci,proto3" json:"oci,omitempty"`
+	// Files that were uploaded: those of a local folder, by towline apply --from DIR.
+	Upload        *UploadSource `protobuf:"bytes,6,opt,name=upload,proto3" json:"upload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +390,13 @@ func (x *Source) GetGit() *GitSource {
 func (x *Source) GetOci() *OciSource {
 	if x != nil {
 		return x.Oci
+	}
+	return nil
+}
+
+func (x *Source) GetUpload() *UploadSource {
+	if x != nil {
+		return x.Upload
 	}
 	return nil
 }
@@ -831,6 +840,52 @@ func (x *OciRef) GetSemver() string {
 	return ""
 }
 
+// UploadSource are files that the hub has by their digest.
+type UploadSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digest of the files, as UploadArtifact takes it. Empty: what the module has already.
+	Digest        string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UploadSource) Reset() {
+	*x = UploadSource{}
+	mi := &file_towline_v1_module_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UploadSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UploadSource) ProtoMessage() {}
+
+func (x *UploadSource) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UploadSource.ProtoReflect.Descriptor instead.
+func (*UploadSource) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *UploadSource) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
 // Package says how files become objects; exactly one is set.
 type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -846,7 +901,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +913,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +926,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -906,7 +961,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +973,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +986,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -965,7 +1020,7 @@ type HelmPackage struct {
 
 func (x *HelmPackage) Reset() {
 	*x = HelmPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1032,7 @@ func (x *HelmPackage) String() string {
 func (*HelmPackage) ProtoMessage() {}
 
 func (x *HelmPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1045,7 @@ func (x *HelmPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmPackage.ProtoReflect.Descriptor instead.
 func (*HelmPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HelmPackage) GetPath() string {
@@ -1056,7 +1111,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1123,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1136,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -1126,7 +1181,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1193,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1206,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Binding) GetName() string {
@@ -1225,7 +1280,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1292,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1305,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1287,7 +1342,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1354,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1367,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1383,7 +1438,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1450,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1463,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1531,7 +1586,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1598,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1611,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1588,7 +1643,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1655,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1668,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1653,7 +1708,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1720,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1733,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1742,7 +1797,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1809,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1822,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1865,7 +1920,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1932,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +1945,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2109,7 +2164,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2176,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2189,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Hold) GetId() string {
@@ -2276,7 +2331,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2343,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2356,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2421,12 +2476,13 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\xb8\x01\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xea\x01\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
 	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\x12'\n" +
 	"\x03git\x18\x03 \x01(\v2\x15.towline.v1.GitSourceR\x03git\x12'\n" +
-	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\"\x88\x01\n" +
+	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\x120\n" +
+	"\x06upload\x18\x06 \x01(\v2\x18.towline.v1.UploadSourceR\x06upload\"\x88\x01\n" +
 	"\fInlineSource\x12>\n" +
 	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryB\x03\x80\x01\x01R\x05files\x1a8\n" +
 	"\n" +
@@ -2463,7 +2519,9 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06OciRef\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x16\n" +
-	"\x06semver\x18\x03 \x01(\tR\x06semver\"\xa2\x01\n" +
+	"\x06semver\x18\x03 \x01(\tR\x06semver\"&\n" +
+	"\fUploadSource\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"\xa2\x01\n" +
 	"\aPackage\x12.\n" +
 	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12+\n" +
 	"\x04helm\x18\x02 \x01(\v2\x17.towline.v1.HelmPackageR\x04helm\x12:\n" +
@@ -2632,7 +2690,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -2644,76 +2702,78 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*GitRef)(nil),                // 7: towline.v1.GitRef
 	(*OciSource)(nil),             // 8: towline.v1.OciSource
 	(*OciRef)(nil),                // 9: towline.v1.OciRef
-	(*Package)(nil),               // 10: towline.v1.Package
-	(*PlainPackage)(nil),          // 11: towline.v1.PlainPackage
-	(*HelmPackage)(nil),           // 12: towline.v1.HelmPackage
-	(*KustomizePackage)(nil),      // 13: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 14: towline.v1.Binding
-	(*Placement)(nil),             // 15: towline.v1.Placement
-	(*Toleration)(nil),            // 16: towline.v1.Toleration
-	(*Policy)(nil),                // 17: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 18: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 19: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 20: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 21: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 22: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 23: towline.v1.Hold
-	(*Revision)(nil),              // 24: towline.v1.Revision
-	nil,                           // 25: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 26: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 27: towline.v1.RolloutStrategy
-	(*structpb.Struct)(nil),       // 28: google.protobuf.Struct
-	(*LabelSelector)(nil),         // 29: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 30: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*Condition)(nil),             // 32: towline.v1.Condition
-	(*StagePosition)(nil),         // 33: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 34: towline.v1.ObjectReference
+	(*UploadSource)(nil),          // 10: towline.v1.UploadSource
+	(*Package)(nil),               // 11: towline.v1.Package
+	(*PlainPackage)(nil),          // 12: towline.v1.PlainPackage
+	(*HelmPackage)(nil),           // 13: towline.v1.HelmPackage
+	(*KustomizePackage)(nil),      // 14: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 15: towline.v1.Binding
+	(*Placement)(nil),             // 16: towline.v1.Placement
+	(*Toleration)(nil),            // 17: towline.v1.Toleration
+	(*Policy)(nil),                // 18: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 19: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 20: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 21: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 22: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 23: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 24: towline.v1.Hold
+	(*Revision)(nil),              // 25: towline.v1.Revision
+	nil,                           // 26: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 27: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 28: towline.v1.RolloutStrategy
+	(*structpb.Struct)(nil),       // 29: google.protobuf.Struct
+	(*LabelSelector)(nil),         // 30: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 31: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*Condition)(nil),             // 33: towline.v1.Condition
+	(*StagePosition)(nil),         // 34: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 35: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	26, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	27, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	22, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	23, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	3,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	10, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	14, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	15, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	27, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	17, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	20, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	11, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	15, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	16, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	28, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	18, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	21, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	2,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	4,  // 11: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	5,  // 12: towline.v1.Source.http:type_name -> towline.v1.HttpSource
 	6,  // 13: towline.v1.Source.git:type_name -> towline.v1.GitSource
 	8,  // 14: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	25, // 15: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	7,  // 16: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	9,  // 17: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
-	11, // 18: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	12, // 19: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
-	13, // 20: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	28, // 21: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	29, // 22: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	16, // 23: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	21, // 24: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	19, // 25: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	18, // 26: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	29, // 27: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	30, // 28: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	31, // 29: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	32, // 30: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	23, // 31: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	33, // 32: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	34, // 33: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	31, // 34: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	31, // 35: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	26, // 36: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 37: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	10, // 15: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
+	26, // 16: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	7,  // 17: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	9,  // 18: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	12, // 19: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	13, // 20: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	14, // 21: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	29, // 22: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	30, // 23: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	17, // 24: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	22, // 25: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	20, // 26: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	19, // 27: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	30, // 28: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	31, // 29: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	32, // 30: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	33, // 31: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	24, // 32: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	34, // 33: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	35, // 34: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	32, // 35: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	32, // 36: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	27, // 37: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 38: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2724,17 +2784,17 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[12].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[14].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[13].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[15].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[17].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

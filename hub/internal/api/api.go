@@ -71,9 +71,12 @@ type API struct {
 	towlinev1.UnimplementedAssignmentServiceServer
 	towlinev1.UnimplementedIdentityServiceServer
 	towlinev1.UnimplementedSecretServiceServer
+	towlinev1.UnimplementedArtifactServiceServer
 	o Options
 	// touches counts changes of sessions, which are in no record of the store.
-	touches  *broadcast
+	touches *broadcast
+	// uploads has one for each that is under way.
+	uploads  chan struct{}
 	watchers *watchers
 	counts   *counts.Index
 	// What watches are shown from.
@@ -91,7 +94,7 @@ func New(o Options) (*API, error) {
 	if o.Keys == nil {
 		o.Keys = secrets.NoKeys("it was started without")
 	}
-	a := &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}
+	a := &API{o: o, touches: newBroadcast(), watchers: &watchers{}, uploads: make(chan struct{}, maxUploads), now: time.Now}
 	a.moduleBoards, a.clusterBoards, a.objectBoards = newBoards(a, moduleKey), newBoards(a, clusterKey), newBoards(a, objectKey)
 	a.counts = counts.New(o.Store, func(c fleet.ClusterName) bool { return a.o.Sessions.Connected(c) })
 	return a, nil
@@ -111,6 +114,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	towlinev1.RegisterAssignmentServiceServer(s, a)
 	towlinev1.RegisterIdentityServiceServer(s, a)
 	towlinev1.RegisterSecretServiceServer(s, a)
+	towlinev1.RegisterArtifactServiceServer(s, a)
 }
 
 // Touch says that a cluster connected or was lost.

@@ -79,13 +79,17 @@ func (a *API) DiffModule(req *towlinev1.DiffModuleRequest, st grpc.ServerStreami
 	if err != nil {
 		return err
 	}
+	in, _, err := a.settle(st.Context(), m, req.GetModule())
+	if err != nil {
+		return named("module", m.Ref.Display(), err)
+	}
 	d := &diff{a: a, module: m, send: st.Send, groups: map[fleet.Digest]int32{}}
-	if d.proposal, err = a.propose(st.Context(), m, req.GetModule()); err != nil {
+	if d.proposal, err = a.propose(st.Context(), m, in); err != nil {
 		return named("module", m.Ref.Display(), err)
 	}
 	plan := &towlinev1.DiffPlan{Digest: d.proposal.Plan.String(), Objects: int32(len(d.proposal.Entries))}
 	if err := a.o.Store.View(st.Context(), 0, func(r store.Reader) (err error) {
-		if plan.SameSpec, err = sameSpec(r, m.Ref, req.GetModule().GetSpec()); err != nil {
+		if plan.SameSpec, err = sameSpec(r, m.Ref, in.GetSpec()); err != nil {
 			return err
 		}
 		return d.choose(r, req.GetClusters(), plan)

@@ -103,20 +103,36 @@ func readModule(in *towlinev1.Module) (*wire.Module, error) {
 	return m, nil
 }
 
+// maxPutTries is how often a put looks again at uploaded files that others change or a collection touches.
+const maxPutTries = 4
+
 func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
-	m, err := readModule(req.GetModule())
+	for tries := 1; ; tries++ {
+		resp, outdated, err := a.putOnce(ctx, req)
+		if !outdated || tries == maxPutTries {
+			return resp, err
+		}
+	}
+}
+
+// putOnce tells as well that the files which were uploaded have to be looked at again.
+func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest) (_ *towlinev1.PutModuleResponse, outdated bool, _ error) {
+	m, req, files, err := a.readPut(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := a.asPlanned(ctx, m, req); err != nil {
-		return nil, named("module", m.Ref.Display(), err)
+		return nil, false, named("module", m.Ref.Display(), err)
 	}
 	if err := a.render(ctx, m, req); err != nil {
-		return nil, named("module", m.Ref.Display(), err)
+		return nil, false, named("module", m.Ref.Display(), err)
 	}
 	resp := &towlinev1.PutModuleResponse{}
 	put := func(w store.Writer) error {
 		*resp = towlinev1.PutModuleResponse{}
+		if err := files.refer(w); err != nil {
+			return err
+		}
 		return a.putModule(ctx, w, m, req, resp)
 	}
 	if req.GetDryRun() {
@@ -125,12 +141,29 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlin
 		resp.Revision, err = a.afterDeletion(ctx, m.Ref, put)
 	}
 	if err != nil {
-		return nil, named("module", m.Ref.Display(), err)
+		return nil, a.outdated(ctx, files, err), named("module", m.Ref.Display(), err)
 	}
 	rev := resp.Revision
 	err = a.overview(ctx, rev, func(r overview) error { return a.describePut(r, m, resp) })
 	resp.Revision = rev
-	return resp, err
+	return resp, false, err
+}
+
+// readPut reads what is put, with the files that it means.
+func (a *API) readPut(ctx context.Context, req *towlinev1.PutModuleRequest) (*wire.Module, *towlinev1.PutModuleRequest, *uploaded, error) {
+	m, err := readModule(req.GetModule())
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	in, files, err := a.settle(ctx, m, req.GetModule())
+	if err != nil {
+		return nil, nil, nil, named("module", m.Ref.Display(), err)
+	}
+	if in != req.GetModule() {
+		req = proto.CloneOf(req)
+		req.Module = in
+	}
+	return m, req, files, nil
 }
 
 // render refuses a source that cannot be rendered, unless the module has it already: one that is all in the module, and of a dry run one
@@ -152,7 +185,7 @@ func (a *API) render(ctx context.Context, m *wire.Module, req *towlinev1.PutModu
 	}); err != nil || same && !failed {
 		return err
 	}
-	if req.GetDryRun() && m.Source.GetInline() == nil {
+	if req.GetDryRun() && !wire.Contained(m.Source) {
 		if failed { // it is tried again by each put, and keeps nothing else from being put
 			return nil
 		}

@@ -73,9 +73,15 @@ func (c *Controller) collect(ctx context.Context) error {
 	return err
 }
 
-// live names every blob that a revision or an assignment refers to.
+// live names every blob that a module, a revision or an assignment refers to.
 func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.Digest)) error {
 	bundles := map[fleet.Digest]bool{}
+	store.Scan(r, store.ModulePrefix, func(m *storev1.ModuleRecord, _ store.Entry) bool { // its revision may not be cut yet
+		if d, err := fleet.ParseDigest(m.GetModule().GetSpec().GetSource().GetUpload().GetDigest()); err == nil {
+			yield(d)
+		}
+		return true
+	})
 	store.Scan(r, store.RevisionPrefix, func(rev *storev1.RevisionRecord, _ store.Entry) bool {
 		yield(record.Digest(rev.GetArtifact()))
 		yield(record.Digest(rev.GetPolicies()))

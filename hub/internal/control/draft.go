@@ -115,7 +115,7 @@ type draftKey struct {
 
 func draftOf(m *wire.Module, rec *storev1.ModuleRecord, number int64) draftKey {
 	key := draftKey{spec: record.Digest(rec.GetSpecDigest())}
-	if m.Source.GetInline() == nil {
+	if !wire.Contained(m.Source) {
 		key.module, key.rollout = uidOf(rec), number
 	}
 	return key

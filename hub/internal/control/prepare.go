@@ -9,12 +9,12 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// Render makes the objects of a source that is all in the module, so that one which cannot be rendered is refused with the
+// Render makes the objects of a source that is all in the module or on the hub, so that one which cannot be rendered is refused with the
 // put that brings it. Of other sources it says nothing. What it returns begins to store them, to be called when the put is
 // on its way: the resolver takes what came of that. It does not wait, may do nothing, and what it leaves behind when the put
 // fails is collected as garbage.
 func (c *Controller) Render(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error) {
-	if m.Source.GetInline() == nil {
+	if !wire.Contained(m.Source) {
 		return func() {}, nil
 	}
 	x, err := c.makeObjects(ctx, m)

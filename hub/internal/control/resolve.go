@@ -128,6 +128,9 @@ type made struct {
 // makeObjects fetches and renders the source of a module.
 func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made, err error) {
 	if out.source, err = c.o.Source.Fetch(ctx, m.Ref.Project, m.Source); err != nil {
+		if m.Source.GetUpload() != nil && errors.Is(err, fleet.ErrUnavailable) { // it is in the store
+			err = &storeError{err}
+		}
 		return out, err
 	}
 	if out.objects, err = render.Render(ctx, c.o.Engine, out.source.Files, m.Package,

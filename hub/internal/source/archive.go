@@ -14,6 +14,7 @@ import (
 
 	fluxtar "github.com/fluxcd/pkg/tar"
 
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -85,7 +86,7 @@ func scan(ctx context.Context, packed []byte) ([]entry, error) {
 }
 
 // checkEntry allows files and folders with clean names.
-func checkEntry(h *tar.Header, seen *names) (e entry, isFile bool, err error) {
+func checkEntry(h *tar.Header, seen *artifact.Names) (e entry, isFile bool, err error) {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return entry{}, false, nil
 	}
@@ -105,7 +106,7 @@ func checkEntry(h *tar.Header, seen *names) (e entry, isFile bool, err error) {
 			return entry{}, false, refuse("entry %q is a sparse file: only files and folders are allowed", clip(h.Name))
 		}
 	}
-	if err := seen.add(name, folder); err != nil {
+	if err := seen.Add(name, folder); err != nil {
 		return entry{}, false, refuse("entry %s", err)
 	}
 	return entry{h.Name, h.Size}, !folder, nil

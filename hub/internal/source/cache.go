@@ -62,7 +62,7 @@ func readCached(data []byte) (Artifact, error) {
 	digest, ref, _ := strings.Cut(string(head), " ")
 	want, err := fleet.ParseDigest(digest)
 	if !found || err != nil || fleet.DigestOf(archive) != want {
-		return Artifact{}, corrupt("its digest is another")
+		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "artifact cannot be read: its digest is another")
 	}
 	files, err := Decode(archive)
 	return Artifact{Digest: want, Files: files, Archive: archive, Ref: ref}, err

@@ -1,192 +1,22 @@
 package source
 
 import (
-	"bytes"
-	"encoding/binary"
-	"maps"
-	"path"
-	"slices"
-	"strings"
-	"unicode"
-	"unicode/utf8"
-
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 )
 
-const (
-	magic   = "towline-files-1\n"
-	maxName = 1024
-)
-
-// Encode is the one encoding of a set of files: a header, the count, and for each file in the order of names the
-// lengths of name and content (unsigned varints) and both.
-func Encode(files map[string][]byte) []byte {
-	size := len(magic) + binary.MaxVarintLen64
-	for name, data := range files {
-		size += len(name) + len(data) + 2*binary.MaxVarintLen64
-	}
-	out := append(make([]byte, 0, size), magic...)
-	out = binary.AppendUvarint(out, uint64(len(files)))
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		out = binary.AppendUvarint(out, uint64(len(name)))
-		out = append(out, name...)
-		out = binary.AppendUvarint(out, uint64(len(files[name])))
-		out = append(out, files[name]...)
-	}
-	return out
-}
+// Encode is the one encoding of a set of files.
+func Encode(files map[string][]byte) []byte { return artifact.Encode(files) }
 
 // Decode reads what Encode wrote, and nothing else. The files share the memory of data.
-func Decode(data []byte) (map[string][]byte, error) {
-	rest, ok := bytes.CutPrefix(data, []byte(magic))
-	if !ok {
-		return nil, corrupt("it does not begin as one")
-	}
-	count, rest, ok := cutNumber(rest)
-	if !ok || count > MaxEntries {
-		return nil, corrupt("bad count of files")
-	}
-	files := make(map[string][]byte, count)
-	last := ""
-	for i := range count {
-		var name, content []byte
-		if name, rest, ok = cutBytes(rest); !ok {
-			return nil, corrupt("it ends inside a name")
-		}
-		if content, rest, ok = cutBytes(rest); !ok {
-			return nil, corrupt("it ends inside a file")
-		}
-		if i > 0 && string(name) <= last {
-			return nil, corrupt("names are out of order")
-		}
-		last = string(name)
-		files[last] = content
-	}
-	if len(rest) > 0 {
-		return nil, corrupt("bytes follow its end")
-	}
-	if err := checkNames(files); err != nil {
-		return nil, corrupt(err.Error())
-	}
-	return files, nil
-}
+func Decode(data []byte) (map[string][]byte, error) { return artifact.Decode(data) }
 
-func corrupt(why string) error {
-	return fleet.Errorf(fleet.ErrCorrupt, "artifact cannot be read: %s", why)
-}
+func checkNames(files map[string][]byte) error { return artifact.CheckNames(files) }
 
-// cutNumber takes a varint in its shortest form.
-func cutNumber(data []byte) (n uint64, rest []byte, ok bool) {
-	n, size := binary.Uvarint(data)
-	if size <= 0 || size > 1 && data[size-1] == 0 {
-		return 0, nil, false
-	}
-	return n, data[size:], true
-}
+func badName(name string) string { return artifact.BadName(name) }
 
-func cutBytes(data []byte) (b, rest []byte, ok bool) {
-	n, rest, ok := cutNumber(data)
-	if !ok || n > uint64(len(rest)) {
-		return nil, nil, false
-	}
-	return rest[:n:n], rest[n:], true
-}
+type names = artifact.Names
 
-// checkNames checks the names of a set of files by themselves and against one another.
-func checkNames(files map[string][]byte) error {
-	seen := newNames()
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := seen.add(name, false); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// names finds names that would meet on some file system: the same twice, or different in case only.
-type names struct {
-	spelled map[string]string // every file and folder: by its folded name
-	files   map[string]bool   // folded names of files
-}
-
-func newNames() *names { return &names{spelled: map[string]string{}, files: map[string]bool{}} }
-
-// add checks the name of a file or folder. Folders may be named any number of times.
-func (n *names) add(name string, folder bool) error {
-	if why := badName(name); why != "" {
-		return fleet.Invalidf("", "%q %s", clip(name), why)
-	}
-	for end := 0; end < len(name); end++ {
-		next := strings.IndexByte(name[end:], '/')
-		if next < 0 {
-			break
-		}
-		end += next
-		if err := n.take(name[:end], true); err != nil {
-			return err
-		}
-	}
-	return n.take(name, folder)
-}
-
-func (n *names) take(name string, folder bool) error {
-	key := fold(name)
-	first, known := n.spelled[key]
-	switch {
-	case !known:
-		n.spelled[key] = name
-		if !folder {
-			n.files[key] = true
-		}
-		return nil
-	case first != name:
-		return fleet.Invalidf("", "%q and %q differ in case only: rename one", clip(first), clip(name))
-	case folder && !n.files[key]:
-		return nil
-	case folder || !n.files[key]:
-		return fleet.Invalidf("", "%q is both a file and a folder", clip(name))
-	default:
-		return fleet.Invalidf("", "%q is there twice", clip(name))
-	}
-}
-
-// fold maps names that a case-insensitive file system takes for one to one.
-func fold(name string) string {
-	return strings.Map(func(r rune) rune {
-		least := r
-		for c := unicode.SimpleFold(r); c != r; c = unicode.SimpleFold(c) {
-			least = min(least, c)
-		}
-		return least
-	}, name)
-}
-
-// badName reports why name is no clean relative path.
-func badName(name string) string {
-	switch {
-	case name == "":
-		return "is no file name"
-	case len(name) > maxName:
-		return "is a name of more than 1024 bytes"
-	case !utf8.ValidString(name):
-		return "is not UTF-8"
-	case strings.HasPrefix(name, "/"):
-		return "is an absolute path: only paths inside the source are allowed"
-	case strings.Contains(name, `\`):
-		return "has a backslash: separate folders by /"
-	case slices.Contains(strings.Split(name, "/"), ".."):
-		return "leads outside of the source"
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return "has a control character"
-	case path.Clean(name) != name || name == ".":
-		return "is not a clean path: leave out ./ and //"
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if len(part) > 255 {
-			return "has a part of more than 255 bytes"
-		}
-	}
-	return ""
-}
+func newNames() *names { return artifact.NewNames() }
 
 func clip(s string) string { return fleet.Clip(s, 200) }

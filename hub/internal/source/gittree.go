@@ -163,7 +163,7 @@ func (t *gitTree) add(e gitEntry, name string) error {
 	if len(data) < 1024 && bytes.HasPrefix(data, lfsPointer) {
 		return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository, or leave it out of source.git.path")
 	}
-	if err := t.names.add(name, false); err != nil {
+	if err := t.names.Add(name, false); err != nil {
 		return t.refuse(name, "is in the way: %s", err)
 	}
 	if len(t.files) == MaxEntries {

@@ -12,17 +12,18 @@ import (
 	"time"
 
 	"towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
 
 // Limits of a source.
 const (
-	MaxInlineBytes   = 1 << 20   // all files of an inline source
-	MaxDownloadBytes = 16 << 20  // what a server sends
-	MaxEntries       = 10000     // entries of an archive
-	MaxUnpackedBytes = 200 << 20 // files of an archive, unpacked
-	MaxRatio         = 100       // unpacked to packed, for archives of more than 1 MiB unpacked
+	MaxInlineBytes   = 1 << 20                   // all files of an inline source
+	MaxDownloadBytes = 16 << 20                  // what a server sends
+	MaxEntries       = artifact.MaxEntries       // entries of an archive
+	MaxUnpackedBytes = artifact.MaxUnpackedBytes // files of an archive, unpacked
+	MaxRatio         = 100                       // unpacked to packed, for archives of more than 1 MiB unpacked
 	MaxRedirects     = 5
 
 	DefaultTimeout = 60 * time.Second
@@ -55,6 +56,8 @@ type Options struct {
 	RootCAs *x509.CertPool
 	// Proxy chooses a proxy; nil is http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
+	// Uploaded reads the archive of files that were uploaded, by its digest; nil: there are none.
+	Uploaded func(ctx context.Context, d fleet.Digest) ([]byte, error)
 	// RetryWait is the wait before the first of three retries, doubled each time; default 500ms.
 	RetryWait time.Duration
 	// Secrets gives the values of a secret of a project; its errors say which secret and what to do, and no values.
@@ -124,6 +127,8 @@ func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Sour
 		return f.fetchGit(ctx, project, src.GetGit())
 	case "oci":
 		return f.fetchOCI(ctx, project, src.GetOci())
+	case "upload":
+		return f.uploaded(ctx, src.GetUpload())
 	}
 	return Artifact{}, fleet.Invalidf("source", "%s is not known to this hub", kinds[0])
 }

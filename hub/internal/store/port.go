@@ -5,6 +5,7 @@ package store
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -146,7 +147,7 @@ type Subscription interface {
 	Stop()
 }
 
-// Blobs holds contents of up to 16 MiB compressed, zstd in chunks, by SHA-256 of the content.
+// Blobs holds contents of up to 66 MiB compressed, zstd in chunks, by SHA-256 of the content.
 type Blobs interface {
 	// Epoch is the present GC epoch: read it before Put, pass it to Writer.References in the commit that refers to them.
 	Epoch(ctx context.Context) (uint64, error)
@@ -156,6 +157,13 @@ type Blobs interface {
 	Get(ctx context.Context, d fleet.Digest) ([]byte, error)
 	// GetCompressed returns the content as one zstd frame, as it goes on the wire.
 	GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, error)
+	// PutFrom stores the content of a digest that open yields, piece by piece, and keeps it until then although nobody refers to it. It may
+	// call open again. fleet.ErrCorrupt if the content has another digest.
+	PutFrom(ctx context.Context, d fleet.Digest, open func() (io.Reader, error), until time.Time) error
+	// Keep keeps a content until then although nobody refers to it; fleet.ErrNotFound if it is not there.
+	Keep(ctx context.Context, d fleet.Digest, until time.Time) error
+	// Read returns a large content as Get does, and keeps nothing of it in memory.
+	Read(ctx context.Context, d fleet.Digest) ([]byte, error)
 	// Collect raises the GC epoch and deletes what live does not name now and did not name at the Collect before.
 	Collect(ctx context.Context, live func(yield func(fleet.Digest))) (deleted int, err error)
 }

@@ -2474,7 +2474,9 @@ type BlobHead struct {
 	// How many chunks.
 	Chunks uint32 `protobuf:"varint,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	// The GC epoch at the upload.
-	Epoch         uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Until when, in Unix seconds, it is kept although nothing refers to it: a put of it is to come.
+	KeptUntil     int64 `protobuf:"varint,5,opt,name=kept_until,json=keptUntil,proto3" json:"kept_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2533,6 +2535,13 @@ func (x *BlobHead) GetChunks() uint32 {
 func (x *BlobHead) GetEpoch() uint64 {
 	if x != nil {
 		return x.Epoch
+	}
+	return 0
+}
+
+func (x *BlobHead) GetKeptUntil() int64 {
+	if x != nil {
+		return x.KeptUntil
 	}
 	return 0
 }
@@ -2745,14 +2754,16 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\rConfirmRecord\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
-	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"l\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x8b\x01\n" +
 	"\bBlobHead\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x1e\n" +
 	"\n" +
 	"compressed\x18\x02 \x01(\x04R\n" +
 	"compressed\x12\x16\n" +
 	"\x06chunks\x18\x03 \x01(\rR\x06chunks\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epochB\xb8\x01\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x1d\n" +
+	"\n" +
+	"kept_until\x18\x05 \x01(\x03R\tkeptUntilB\xb8\x01\n" +
 	"\x14com.towline.store.v1B\fRecordsProtoP\x01Z0towline.dev/towline/gen/towline/store/v1;storev1\xa2\x02\x03TSX\xaa\x02\x10Towline.Store.V1\xca\x02\x10Towline\\Store\\V1\xe2\x02\x1cTowline\\Store\\V1\\GPBMetadata\xea\x02\x12Towline::Store::V1b\x06proto3"
 
 var (

@@ -28,7 +28,9 @@ const (
 	EpochKey = space + "epoch"
 
 	chunkBytes       = 512 << 10
-	maxCompressed    = 16 << 20
+	largeChunkBytes  = 1 << 20  // so that all chunks of a blob fit into one transaction
+	largeFrame       = 16 << 20 // from here on a frame has large chunks, and no place in the cache
+	maxCompressed    = 66 << 20 // an upload of 64 MiB, and what another encoder may add
 	maxContent       = 256 << 20
 	zstdWindow       = 1 << 20
 	defaultBlobCache = 64 << 20
@@ -57,6 +59,7 @@ type Blobs struct {
 	encoder *zstd.Encoder
 	decoder *zstd.Decoder
 	damaged sync.Map // digests of those that somebody could not read
+	streams turns
 	collector
 }
 
@@ -182,7 +185,9 @@ func (b *Blobs) load(ctx context.Context, d fleet.Digest) ([]byte, error) {
 	if _, err := b.unpack(d, packed); err != nil {
 		return nil, err
 	}
-	b.cache.put(d, packed)
+	if len(packed) <= largeFrame {
+		b.cache.put(d, packed)
+	}
 	return packed, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/fleet"
@@ -44,10 +45,10 @@ func (b *Blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))
 	if err != nil {
 		return 0, err
 	}
-	garbage := make(map[string]int64)
+	garbage, now := make(map[string]int64), time.Now()
 	var victims []backend.Part
 	for _, kv := range heads {
-		if _, ok := wanted[kv.Key]; ok || b.touched(kv, epoch) {
+		if _, ok := wanted[kv.Key]; ok || b.touched(kv, epoch, now) {
 			continue
 		}
 		garbage[kv.Key] = kv.Mod
@@ -82,14 +83,14 @@ func (b *Blobs) raiseEpoch(ctx context.Context) (epoch, from int64, err error) {
 	return 0, rev, err
 }
 
-// touched reports that the blob was put under the epoch; one whose head cannot be read was not.
-func (b *Blobs) touched(kv backend.KV, epoch int64) bool {
+// touched reports that the blob was put under the epoch, or is to be kept for now; one whose head cannot be read was not.
+func (b *Blobs) touched(kv backend.KV, epoch int64, now time.Time) bool {
 	d, err := fleet.ParseDigest(strings.TrimPrefix(kv.Key, headSpace))
 	if err != nil {
 		return true
 	}
 	head, err := openHead(d, kv)
-	return err == nil && head.GetEpoch() == uint64(epoch)
+	return err == nil && (head.GetEpoch() == uint64(epoch) || head.GetKeptUntil() > now.Unix())
 }
 
 // deletion removes head and chunks, unless the blob was touched or somebody else collects.

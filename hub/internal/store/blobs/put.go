@@ -2,6 +2,7 @@ package blobs
 
 import (
 	"context"
+	"errors"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store/backend"
@@ -60,6 +61,9 @@ func (b *Blobs) putOnce(ctx context.Context, uploads map[fleet.Digest]*upload) e
 	var of []*upload
 	for d, u := range uploads {
 		part, done, err := b.plan(ctx, u, found[headKey(d)], epoch)
+		if errors.Is(err, errRaced) {
+			continue // it is looked at again
+		}
 		if err != nil {
 			return err
 		}
@@ -83,7 +87,7 @@ func (b *Blobs) keep(u *upload) {
 	if u.packed != nil {
 		b.damaged.Delete(u.digest)
 	}
-	if u.packed != nil {
+	if u.packed != nil && len(u.packed) <= largeFrame {
 		b.cache.put(u.digest, u.packed)
 	}
 }
@@ -118,7 +122,7 @@ func (b *Blobs) plan(ctx context.Context, u *upload, kv backend.KV, epoch uint64
 	}
 	for n, chunk := range chunks {
 		ck := chunkKey(u.digest, n)
-		rev, err := b.putChunk(ctx, backend.Op{Key: ck, Value: chunk})
+		rev, err := b.putChunk(ctx, part.If[0], backend.Op{Key: ck, Value: chunk})
 		if err != nil {
 			return backend.Part{}, false, err
 		}
@@ -145,22 +149,31 @@ func (b *Blobs) pack(u *upload) error {
 }
 
 func split(packed []byte) [][]byte {
+	size := chunkBytes
+	if len(packed) > largeFrame {
+		size = largeChunkBytes
+	}
 	var chunks [][]byte
-	for len(packed) > chunkBytes {
-		chunks = append(chunks, packed[:chunkBytes:chunkBytes])
-		packed = packed[chunkBytes:]
+	for len(packed) > size {
+		chunks = append(chunks, packed[:size:size])
+		packed = packed[size:]
 	}
 	return append(chunks, packed)
 }
 
-// putChunk writes one chunk; writing it twice does no harm.
-func (b *Blobs) putChunk(ctx context.Context, op backend.Op) (int64, error) {
+// putChunk writes one chunk, if the head is still as it was seen: the chunks of a blob that is there are its own. Writing it twice
+// does no harm.
+func (b *Blobs) putChunk(ctx context.Context, head backend.Compare, op backend.Op) (int64, error) {
 	var rev int64
+	var done []bool
 	err := backend.Insist(ctx, b.life, func() error {
 		var err error
-		rev, _, err = b.backend.Commit(ctx, []backend.Part{{Then: []backend.Op{op}}})
+		rev, done, err = b.backend.Commit(ctx, []backend.Part{{If: []backend.Compare{head}, Then: []backend.Op{op}}})
 		return err
 	})
+	if err == nil && !done[0] {
+		err = errRaced
+	}
 	return rev, err
 }
 

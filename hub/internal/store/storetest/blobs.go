@@ -65,7 +65,7 @@ func testBlobs(t *testing.T, open Opener) {
 	if _, err := blobs.Get(timeout(t), fleet.DigestOf([]byte("never put"))); !errors.Is(err, fleet.ErrNotFound) {
 		t.Errorf("a blob that is not there: %v", err)
 	}
-	if _, err := blobs.Put(timeout(t), noise(3, 17<<20)); !errors.Is(err, fleet.ErrExhausted) {
+	if _, err := blobs.Put(timeout(t), noise(3, 67<<20)); !errors.Is(err, fleet.ErrExhausted) {
 		t.Errorf("a blob over the limit: %v", err)
 	}
 	testDamagedBlob(t, open)

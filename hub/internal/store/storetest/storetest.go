@@ -41,6 +41,8 @@ func Run(t *testing.T, open Opener) {
 		{"Shown", testShown},
 		{"Blobs", testBlobs},
 		{"Collect", testCollect},
+		{"Stream", testStream},
+		{"Keep", testKeep},
 		{"Campaign", testCampaign},
 		{"Close", testClose},
 		{"Model", testModel},
