@@ -16,6 +16,9 @@ import (
 func (c *chaos) spec(name string, w want) *towlinev1.Module {
 	m := plain(name, w)
 	m.Spec.Rollout = c.strategy()
+	if name == modules[1] && c.rand.IntN(2) == 0 { // of the same project, and never the other way round
+		m.Spec.DependsOn = []*towlinev1.Dependency{{Module: modules[0]}}
+	}
 	if w.external {
 		m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
 	}

@@ -100,7 +100,7 @@ func (c *chaos) insists(name string, req *towlinev1.PutModuleRequest) error {
 func (c *chaos) deletes(name string, orphan bool) {
 	c.wish(func(x *wish) { delete(x.modules, name) })
 	project, module := split(name)
-	_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module, Orphan: orphan})
+	_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module, Force: true, Orphan: orphan})
 	c.note("delete %s, orphan %v: %v", name, orphan, err)
 }
 

@@ -63,7 +63,7 @@ func (c *chaos) goesBack() {
 			continue
 		}
 		project, module := split(name)
-		_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module})
+		_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module, Force: true})
 		c.note("delete %s: %v", name, err)
 	}
 	for _, cluster := range clusters {

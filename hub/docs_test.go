@@ -150,6 +150,23 @@ func TestExamplesOfTheBindingsPage(t *testing.T) {
 	}
 }
 
+// TestExamplesOfTheOrderPage: the modules of docs/order.md are put together, each cluster has both, and they are deleted together.
+func TestExamplesOfTheOrderPage(t *testing.T) {
+	g := readGuide(t, "../docs/order.md")
+	if len(g.yaml) != 1 {
+		t.Fatalf("%d examples found", len(g.yaml))
+	}
+	w := newWorld(t, true)
+	w.join("c", nil, nil)
+	towline := w.cli()
+	if out, err := towline(g.yaml[0], "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil || strings.Contains(out, "Warning: module shop: depends on") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := towline("", "delete", "module", "base", "shop", "--yes", "--timeout", "30s"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // TestExamplesOfThePackagePage: every module of docs/packages.md is rendered and rolled out.
 func TestExamplesOfThePackagePage(t *testing.T) {
 	g := readGuide(t, "../docs/packages.md")

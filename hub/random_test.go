@@ -502,7 +502,7 @@ func (c *chaos) part() {
 		case letters == "":
 			c.wish(func(x *wish) { delete(x.modules, name) })
 			project, module := split(name)
-			_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module})
+			_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module, Force: true})
 			c.note("delete %s: %v", name, err)
 		default:
 			w.objects = letters

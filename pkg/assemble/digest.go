@@ -111,11 +111,12 @@ func sorted[T any](list []T, compare func(a, b T) int) []T {
 	return list
 }
 
-// What follows the policy of a tombstone that is held, or that has heirs or policies; no policy ends so.
+// What follows the policy of a tombstone that is held, or that has heirs, policies or dependencies; no policy ends so.
 const (
 	heldMark     = "/hold"
 	heirsMark    = "/heirs"
 	policiesMark = "/policies"
+	dependsMark  = "/depends"
 )
 
 // AppendTombstone appends the canonical encoding of a tombstone.
@@ -133,11 +134,15 @@ func AppendTombstone(to []byte, t *fleet.Tombstone) []byte {
 	if t.Policies != "" {
 		policy += policiesMark
 	}
+	if len(t.DependsOn) > 0 {
+		policy += dependsMark
+	}
 	e.text(policy)
 	e.heirs(t.Heirs)
 	if t.Policies != "" {
 		e.text(t.Policies)
 	}
+	e.dependsOn(t.DependsOn)
 	return e
 }
 
@@ -156,7 +161,7 @@ func AppendSync(to []byte, s *fleet.Sync) []byte {
 		}
 	}
 	e.digest(s.Policies)
-	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0, len(s.Recycles) > 0, len(s.Held) > 0)
+	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0, len(s.Recycles) > 0, len(s.Held) > 0, len(s.DependsOn) > 0)
 	e.number(uint64(s.Objects))
 	if len(s.Yields) > 0 {
 		e.yields(s.Yields)
@@ -166,7 +171,19 @@ func AppendSync(to []byte, s *fleet.Sync) []byte {
 	if len(s.Held) > 0 {
 		e.keys(s.Held)
 	}
+	e.dependsOn(s.DependsOn)
 	return e
+}
+
+// dependsOn follows only where a flag or a mark says that there is some.
+func (e *encoder) dependsOn(list []fleet.ModuleRef) {
+	if len(list) == 0 {
+		return
+	}
+	e.number(uint64(len(list)))
+	for _, m := range list {
+		e.module(m)
+	}
 }
 
 // recycles follow only where a flag says that there are some.

@@ -29,6 +29,7 @@ const (
 	WarnNoStages      = "NoStages"
 	WarnEmptyStage    = "EmptyStage"
 	WarnUnmatched     = "UnmatchedClusters"
+	WarnNoDependency  = "NoSuchDependency"
 	WarnDeletedFirst  = "DeletedFirst"
 	WarnStaysBack     = "StaysRolledBack"
 

@@ -34,6 +34,8 @@ type Sync struct {
 	Lineage uint64
 	// Watched is how many objects the policies name that are only watched.
 	Watched int
+	// DependsOn are modules that come first in the cluster, in the order of their names.
+	DependsOn []ModuleRef
 }
 
 // Recycle is the order to delete the tracker of a revision in a cluster: what it listed last and keepLegacy keeps.
@@ -78,6 +80,8 @@ type Tombstone struct {
 	// Policies are those of the sync that is removed, as the content of a PolicySet, as far as they say what goes and what stays;
 	// empty: there are none. They hold for what the agent has lost its record of.
 	Policies string
+	// DependsOn is that of the sync that is removed: what that depended on goes after it.
+	DependsOn []ModuleRef
 	// Lineage is as that of a Sync.
 	Lineage uint64
 }

@@ -99,6 +99,8 @@ type PruneInput struct {
 	// Alias reports that an object may be one that the sync lists in another group with the same kind, namespace and name,
 	// and has not applied yet; nil: none is.
 	Alias func(fleet.ObjectID) bool
+	// First says for which modules all that would go waits, under the reason FirstReason; empty: for none.
+	FirstReason, First string
 	// Dependent finds an object of these API groups that another module has which is being removed; only asked for a
 	// tombstone.
 	Dependent func(groups map[string]bool) (Record, bool)
@@ -177,7 +179,7 @@ func Prune(in PruneInput) PrunePlan {
 			switch reason {
 			case ReasonAwaitingConfirm:
 				out.Held = append(out.Held, r.ID)
-			case ReasonAwaitingApply, ReasonAwaitingReady, ReasonAwaitingUpdate, ReasonUnknownKind:
+			case ReasonAwaitingApply, ReasonAwaitingReady, ReasonAwaitingUpdate, ReasonAwaitingDependency, ReasonUnknownKind:
 				if r.State == Owned {
 					change = append(change, r)
 				}
@@ -311,6 +313,9 @@ func (in PruneInput) moves(r Record) (fleet.ModuleRef, bool) {
 
 // keeps applies the rules that let an object stay which nobody else wants here; an empty reason means that none does.
 func (in PruneInput) keeps(r Record) (Rule, string, string) {
+	if in.First != "" && r.Written() {
+		return RuleOrder, in.FirstReason, in.First
+	}
 	if in.reads(r.ID) {
 		return in.unseen(r)
 	}

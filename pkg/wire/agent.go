@@ -77,8 +77,41 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	if s.Held = in.GetHeld(); len(s.Held) > maxHeirKeys || !slices.IsSorted(s.Held) {
 		return s, fleet.Invalidf("held", "%d keys are too many, or out of order; at most %d", len(s.Held), maxHeirKeys)
 	}
+	if s.DependsOn, err = dependsOnFrom(s.Module, in.GetDependsOn()); err != nil {
+		return s, err
+	}
 	s.Yields, err = YieldsFromProto(in)
 	return s, err
+}
+
+// dependsOnFrom reads modules that come before one: others, sorted, each once.
+func dependsOnFrom(of fleet.ModuleRef, in []string) ([]fleet.ModuleRef, error) {
+	if len(in) > MaxDependencies {
+		return nil, fleet.Invalidf("dependsOn", "%d are too many; at most %d", len(in), MaxDependencies)
+	}
+	var out []fleet.ModuleRef
+	for i, name := range in {
+		m, err := moduleFrom(name)
+		switch {
+		case err != nil:
+			return nil, fleet.Join(fmt.Sprintf("dependsOn[%d]", i), err)
+		case m == of:
+			return nil, fleet.Invalidf("dependsOn", "%s is the module itself", m)
+		case i > 0 && in[i-1] >= name:
+			return nil, fleet.Invalidf("dependsOn", "%s is listed twice or out of order", m)
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// dependsOnTo is the wire form of modules that come first.
+func dependsOnTo(list []fleet.ModuleRef) []string {
+	var out []string
+	for _, m := range list {
+		out = append(out, m.String())
+	}
+	return out
 }
 
 func valuesFrom(in map[string]string) (map[string]string, error) {
@@ -101,7 +134,7 @@ func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
 		Objects: uint32(s.Objects), Watched: uint32(s.Watched), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs),
-		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held)}
+		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held), DependsOn: dependsOnTo(s.DependsOn)}
 }
 
 // TombstoneFromProto validates a tombstone.
@@ -120,9 +153,13 @@ func TombstoneFromProto(in *agentv1.Tombstone) (fleet.Tombstone, error) {
 			return fleet.Tombstone{}, fleet.Join("policies", err)
 		}
 	}
+	dependsOn, err := dependsOnFrom(m, in.GetDependsOn())
+	if err != nil {
+		return fleet.Tombstone{}, err
+	}
 	heirs, err := HeirsFromProto(in.GetHeirs())
 	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold(), Heirs: heirs,
-		Policies: string(in.GetPolicies())}, err
+		Policies: string(in.GetPolicies()), DependsOn: dependsOn}, err
 }
 
 // LeaveFromProto validates an order to leave the fleet. What is not understood deletes nothing.
@@ -144,7 +181,7 @@ func LeaveFromProto(in *agentv1.Leave) (fleet.Leave, error) {
 // TombstoneToProto is the wire form of a tombstone.
 func TombstoneToProto(t fleet.Tombstone) *agentv1.Tombstone {
 	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy, Hold: t.Hold, Heirs: HeirsToProto(t.Heirs),
-		Policies: []byte(t.Policies)}
+		Policies: []byte(t.Policies), DependsOn: dependsOnTo(t.DependsOn)}
 }
 
 // IndexFromAssemblage is the complete index of an assemblage.

@@ -42,9 +42,12 @@ const FeatureShared = "shared"
 // FeatureSubstitution names the feature of agents that read placeholders which are more than ${NAME}.
 const FeatureSubstitution = "substitution"
 
+// FeatureDependsOn names the feature of agents that keep the order of modules.
+const FeatureDependsOn = "depends-on"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn,
 		QueryEvents, QueryLogs}
 }
 

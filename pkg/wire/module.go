@@ -40,6 +40,8 @@ type Module struct {
 	AllowEmpty bool
 	// Strict refuses ${NAME} of names that are not declared.
 	Strict bool
+	// DependsOn are modules that come first, in the order of their names.
+	DependsOn []fleet.ModuleRef
 }
 
 // DeclaredNames are the names of the bindings.
@@ -95,6 +97,9 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	}
 	if m.Strict, err = strict(spec.GetBindingsMode()); err != nil {
 		return nil, err
+	}
+	if m.DependsOn, err = dependencies(ref, spec.GetDependsOn()); err != nil {
+		return nil, fleet.Join("spec.dependsOn", err)
 	}
 	if m.Placement, err = placement(spec.GetPlacement()); err != nil {
 		return nil, fleet.Join("spec.placement", err)

@@ -299,7 +299,7 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 		out.fail = apply.Explain(r.ID, err)
 		return plan.Stay
 	case wait != "":
-		out.leaving = leaving{reason: plan.ReasonRemoving, message: wait}
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: wait, others: true}
 		return plan.Stay
 	case kept != nil && !e.in.Tombstone:
 		out.kept = kept

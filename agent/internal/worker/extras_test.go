@@ -85,7 +85,7 @@ func TestAllLeftoversAreReported(t *testing.T) {
 			first, second, gone := all[0].ID, all[1].ID, all[2].ID
 			w.pruning.kept = []plan.Kept{{Record: plan.Record{ID: first}, Reason: plan.ReasonAwaitingConfirm, Message: "waits"}}
 			w.pruning.held = []fleet.ObjectID{first}
-			w.pruning.leaving = []leaving{{plan.Record{ID: second}, plan.ReasonTerminating, "is being deleted"}, {plan.Record{ID: gone}, plan.ReasonTerminating, ""}}
+			w.pruning.leaving = []leaving{{record: plan.Record{ID: second}, reason: plan.ReasonTerminating, message: "is being deleted"}, {record: plan.Record{ID: gone}, reason: plan.ReasonTerminating}}
 			w.m.inventory.Drop(w.ref, gone)
 			next, _ := w.extras()
 			if len(next) != len(all)-1 || next[0].Reason != plan.ReasonAwaitingConfirm || !next[0].Held || next[0].Message != "waits" ||

@@ -25,6 +25,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	same := old.kind == targetSync || old.kind == targetStray
 	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
 		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
+	w.started = w.continues(old, t, same)
 	switch {
 	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
 		w.items, w.byID, w.unsure, w.loadError = nil, map[fleet.ObjectID]*item{}, nil, nil
@@ -36,6 +37,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 			w.releaseKinds(nil)
 			w.healthRules = nil
 			w.m.rules.set(w.ref, nil)
+			w.m.begun.forget(w.ref)
 			w.m.inventory.Succeed(w.ref, 0, func(fleet.ObjectID) bool { return true })
 		}
 	case same:

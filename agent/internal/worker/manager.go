@@ -47,9 +47,11 @@ type Manager struct {
 
 	eventsLag time.Duration
 
-	claims  claims
-	readers readers
-	accepts acceptance
+	claims   claims
+	sequence sequence
+	begun    begun
+	readers  readers
+	accepts  acceptance
 
 	mu      sync.Mutex
 	desired *desired
@@ -133,6 +135,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.inventory.Recall(m.o.Newest, m.o.NoteNewest)
 	m.late.inherit(m.inventory, time.Now())
 	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
+	m.begun.load(ctx, m.o.State, m.o.Log)
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Linger: m.o.linger, Log: m.o.Log})
 	if err != nil {
@@ -261,6 +264,7 @@ func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
 		}
 		targets := d.targets(m.inventory.Modules())
 		m.inventory.ForgetLeft(func(ref fleet.ModuleRef) bool { return targets[ref].kind == targetTombstone })
+		m.sequence.want(targets)
 		handed := m.claims.hand()
 		m.mu.Lock()
 		for ref, w := range m.workers {

@@ -39,6 +39,7 @@ type pruneFacts struct {
 type leaving struct {
 	record          plan.Record
 	reason, message string
+	others          bool // these are objects of other modules
 }
 
 // Back-off of pruning.
@@ -106,6 +107,7 @@ func (w *worker) oldText() string {
 func (w *worker) pruneInput() plan.PruneInput {
 	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "", Held: w.recordHeld, Heirs: w.heirs(), Untaken: w.cur.untaken,
 		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
+	in.FirstReason, in.First = w.first()
 	all := w.records()
 	in.Reads = w.reads
 	if slices.ContainsFunc(all, func(r plan.Record) bool { return !w.desires(r.ID) || w.reads(r.ID) }) {
@@ -162,8 +164,8 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 // dependent finds an object of the API groups that another module has which is removed as well.
 func (w *worker) dependent(groups map[string]bool) (plan.Record, bool) {
 	for _, ref := range w.m.inventory.Modules() {
-		if ref == w.ref || !w.m.removing(ref) {
-			continue
+		if ref == w.ref || !w.m.removing(ref) || slices.Contains(w.cur.tombstone.DependsOn, ref) {
+			continue // what the module depends on goes after it
 		}
 		for _, r := range w.m.inventory.Module(ref) {
 			if groups[r.ID.Group] && r.State == plan.Owned {

@@ -169,6 +169,7 @@ func (w *worker) report(now time.Time) time.Time {
 		w.log.Info("sync applied", "revision", w.cur.sync.Revision, "generation", w.cur.sync.Generation, "objects", len(w.items), "took", now.Sub(w.begun).Round(time.Millisecond))
 		w.begun = time.Time{}
 	}
+	w.stand(s)
 	s.Extras, s.MoreExtras = w.extras()
 	s.Holds = w.annotated()
 	s.Message = clip(s.Message)
@@ -188,6 +189,9 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 	}
 	if held := w.held(); held != "" {
 		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", held
+	}
+	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonDependentsFirst }); i >= 0 {
+		s.Reason, s.Message = plan.ReasonDependentsFirst, w.pruning.kept[i].Message
 	}
 	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingHeir || isDenied(k.Reason) }); i >= 0 {
 		s.Reason, s.Message = w.pruning.kept[i].Reason, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
@@ -252,6 +256,8 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 		s.Phase, s.Reason, s.Message = fleet.PhaseFailed, sum.first.fail.Reason, sum.first.fail.Message
 	case sum.stopped != nil && sum.pending+sum.transient+sum.failed == sum.held:
 		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonHeld, sum.stopped.entry.ID.String()+": "+w.holdText(sum.stopped.entry.ID)
+	case sum.pending+sum.transient+sum.failed > 0 && !w.started && w.awaits != "":
+		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonAwaitingDependency, w.awaits
 	case sum.pending+sum.transient+sum.failed > 0:
 		s.Phase, s.Reason = fleet.PhaseApplying, "Applying"
 		if sum.waits != nil && !w.busy {
@@ -275,6 +281,9 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	}
 	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingUpdate }); i >= 0 && s.Reason == "" {
 		s.Reason, s.Message = plan.ReasonAwaitingUpdate, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
+	}
+	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingDependency }); i >= 0 && s.Reason == "" {
+		s.Reason, s.Message = plan.ReasonAwaitingDependency, w.pruning.kept[i].Message
 	}
 	held := w.held()
 	switch {
@@ -346,7 +355,7 @@ func (p *pruneState) said() map[fleet.ObjectID]leaving {
 		out[l.record.ID] = l
 	}
 	for _, k := range slices.Backward(p.kept) {
-		out[k.Record.ID] = leaving{k.Record, k.Reason, k.Message}
+		out[k.Record.ID] = leaving{record: k.Record, reason: k.Reason, message: k.Message}
 	}
 	return out
 }

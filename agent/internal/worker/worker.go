@@ -94,6 +94,8 @@ type worker struct {
 	ends        holdEnds
 	falls       int       // panics in a row
 	rest        time.Time // until when nothing is tried after one
+	started     bool      // the revision is begun: what it depends on is not asked for again
+	awaits      string    // what is waited for before it is
 }
 
 func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
@@ -167,7 +169,8 @@ func (w *worker) wants(ctx context.Context, now time.Time) (jobs []*item, known 
 		w.findKinds(ctx, now)
 	}
 	w.giveBack(ctx)
-	return w.claim(w.jobs(now)), true
+	w.takeTurn(ctx)
+	return w.inTurn(w.claim(w.inReach(w.jobs(now)))), true
 }
 
 // acquire starts the watch of a kind, once for a worker.

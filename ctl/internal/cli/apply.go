@@ -120,6 +120,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if run.modules = len(modules); o.plan != "" && run.modules != 1 {
 		return usagef("--plan is of one module; there are %d", run.modules)
 	}
+	run.with = ordersOf(modules)
 	errs := run.putAll(ctx, before)
 	refused, harmless := run.refused(ctx, clusters, modules)
 	errs = append(errs, refused...)
@@ -133,6 +134,20 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	errs = append(errs, run.putAll(ctx, clusters)...)
 	errs = append(errs, run.putAll(ctx, modules)...)
 	return joinCodes(append(errs, run.print(), run.follow(ctx)))
+}
+
+// ordersOf is what modules that are put together say of their order, which is judged over all of them; none: nothing is said.
+func ordersOf(modules []resource.Resource) (out []*v1.ModuleOrder) {
+	said := false
+	for _, x := range modules {
+		m := x.Message.(*v1.Module)
+		said = said || len(m.GetSpec().GetDependsOn()) > 0
+		out = append(out, &v1.ModuleOrder{Project: m.GetMetadata().GetProject(), Module: m.GetMetadata().GetName(), DependsOn: m.GetSpec().GetDependsOn()})
+	}
+	if !said || len(modules) < 2 {
+		return nil
+	}
+	return out
 }
 
 // joinCodes joins errors; of several exit codes the first counts, and a silent one stays silent.
@@ -181,6 +196,7 @@ type applyRun struct {
 	rollouts []followed
 	modules  int    // that are not put yet
 	batch    string // of several modules
+	with     []*v1.ModuleOrder
 }
 
 func (r *applyRun) dry() bool { return r.o.dryRun == "server" }
@@ -228,7 +244,7 @@ func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Res
 
 func (r *applyRun) refusedModules(ctx context.Context, modules []resource.Resource) (errs []error) {
 	for _, x := range modules {
-		if _, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true}); err != nil {
+		if _, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true, With: r.with}); err != nil {
 			errs = append(errs, inFile(x, err))
 		}
 	}
@@ -269,7 +285,7 @@ func torn(in *v1.Cluster, modules []resource.Resource, leaves []string) (errs []
 
 func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 	r.modules--
-	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0, Plan: r.o.plan})
+	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0, Plan: r.o.plan, With: r.with})
 	if err != nil {
 		return err
 	}

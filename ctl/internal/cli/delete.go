@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,11 +15,13 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 type deleteOptions struct {
 	yes     bool
 	orphan  bool
+	force   bool
 	wait    bool
 	timeout time.Duration
 	reason  string
@@ -40,6 +43,10 @@ func (a *app) deleteCommand() *cobra.Command {
 				return err
 			}
 			var errs []error
+			found, err = a.inOrder(cmd.Context(), found)
+			if err != nil {
+				return err
+			}
 			for _, t := range found {
 				if len(t.names) == 0 {
 					return usagef("delete %s: name what to delete", t.kind.plural)
@@ -52,6 +59,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&o.orphan, "orphan", false, "modules: leave the objects in the clusters, without our marks")
+	f.BoolVar(&o.force, "force", false, "modules: delete them although modules that stay depend on them")
 	f.BoolVar(&o.wait, "wait", true, "modules: wait until they are gone")
 	f.DurationVar(&o.timeout, "timeout", 0, "give up waiting after this time, with exit code 4; 0: never")
 	f.StringVarP(&o.reason, "message", "m", "", "why; recorded")
@@ -87,6 +95,73 @@ func (a *app) deleteTargets(o *deleteOptions, args []string) ([]target, error) {
 		out = append(out, target{k, []string{name}})
 	}
 	return out, nil
+}
+
+// inOrder puts those into one target that are of a kind which has an order, and sorts them by it.
+func (a *app) inOrder(ctx context.Context, found []target) ([]target, error) {
+	var out []target
+	for _, t := range found {
+		i := slices.IndexFunc(out, func(x target) bool { return t.kind.ordered != nil && x.kind.name == t.kind.name })
+		if i < 0 {
+			out = append(out, t)
+			continue
+		}
+		out[i].names = slices.Concat(out[i].names, t.names)
+	}
+	for i, t := range out {
+		if t.kind.ordered == nil || len(t.names) < 2 {
+			continue
+		}
+		c, err := a.hub(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if out[i].names, err = t.kind.ordered(a, ctx, c, t.names); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// dependentsFirst sorts modules so that those which depend on others of them come before these.
+func (a *app) dependentsFirst(ctx context.Context, c *client.Client, names []string) ([]string, error) {
+	refs, dependsOn := make([]fleet.ModuleRef, len(names)), map[fleet.ModuleRef][]fleet.ModuleRef{}
+	for i, name := range names {
+		var err error
+		if refs[i], err = a.moduleRef(name); err != nil {
+			return nil, err
+		}
+		if m, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: refs[i].Project, Name: refs[i].Name}); err == nil { // else its deletion says why
+			dependsOn[refs[i]] = wire.DependenciesOf(refs[i], m.GetModule().GetSpec())
+		}
+	}
+	var out []string
+	for _, ref := range dependentsBefore(refs, dependsOn) {
+		out = append(out, ref.String())
+	}
+	return out, nil
+}
+
+// dependentsBefore sorts modules so that none comes before one that depends on it; of those in a circle some do.
+func dependentsBefore(refs []fleet.ModuleRef, dependsOn map[fleet.ModuleRef][]fleet.ModuleRef) (out []fleet.ModuleRef) {
+	seen := map[fleet.ModuleRef]bool{}
+	var visit func(fleet.ModuleRef)
+	visit = func(ref fleet.ModuleRef) {
+		if seen[ref] {
+			return
+		}
+		seen[ref] = true
+		for _, other := range refs {
+			if slices.Contains(dependsOn[other], ref) {
+				visit(other)
+			}
+		}
+		out = append(out, ref)
+	}
+	for _, ref := range refs {
+		visit(ref)
+	}
+	return out
 }
 
 func (a *app) deleteOne(ctx context.Context, o *deleteOptions, k *kind, name string) error {
@@ -153,7 +228,7 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 		return err
 	}
 	uid := old.GetModule().GetMetadata().GetUid()
-	req := &v1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: o.orphan, Reason: o.reason, DryRun: true, Uid: uid}
+	req := &v1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: o.orphan, Reason: o.reason, DryRun: true, Uid: uid, Force: o.force}
 	err = a.askOf(o.yes, "delete module "+ref.Display(), func() (string, error) {
 		plan, err := c.Modules.DeleteModule(ctx, req)
 		return deleteText(plan, o.orphan), err

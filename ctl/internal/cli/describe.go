@@ -125,6 +125,9 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 		s.line("Held", "nothing is written in %d of them", n)
 	}
 	s.line("Objects", "%s, %d drifting", number(st.GetObjects()), st.GetDrift())
+	if on := dependsOnText(m.GetSpec()); on != "" {
+		s.line("Depends on", "%s", on)
+	}
 	a.describeConditions(s, st)
 	a.describeHolds(s, st.GetHolds())
 	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{
@@ -140,6 +143,15 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	}
 	s.indented(spec.String())
 	return nil
+}
+
+// dependsOnText names what comes before a module.
+func dependsOnText(spec *v1.ModuleSpec) string {
+	var names []string
+	for _, d := range spec.GetDependsOn() {
+		names = append(names, d.GetModule())
+	}
+	return strings.Join(names, ", ")
 }
 
 func (a *app) describeConditions(s *sheet, of *v1.ModuleStatus) {

@@ -50,6 +50,8 @@ type kind struct {
 	applied int
 	// revisions: what goes is chosen by --revision as well.
 	revisions bool
+	// ordered: of several that are deleted those go first that depend on others of them.
+	ordered func(a *app, ctx context.Context, c *client.Client, names []string) ([]string, error)
 	// delete takes one away and says so.
 	delete func(a *app, ctx context.Context, c *client.Client, o *deleteOptions, name string) error
 }
@@ -63,7 +65,7 @@ func kinds() []*kind {
 			filters: []string{"selector"},
 			get:     moduleListing.get, watch: (*app).watchModules, complete: completeModules,
 			describe: (*app).describeModule, explain: (*app).explainModule, tree: (*app).moduleTrunk, events: (*app).objectsOfModule, hold: (*app).holdOfModule,
-			put: (*applyRun).putModule, applied: 3, delete: (*app).deleteModule,
+			put: (*applyRun).putModule, applied: 3, ordered: (*app).dependentsFirst, delete: (*app).deleteModule,
 		},
 		{
 			name: "cluster", plural: "clusters", short: "cl", message: &v1.Cluster{},

@@ -228,6 +228,8 @@ func warningSays(module string, n *v1.Note) string {
 		return "stage " + f.GetStage() + " matches no cluster: the rollout waits there"
 	case fleet.WarnUnmatched:
 		return agree(f.GetCount(), "cluster matches", "clusters match") + " no stage and unmatched is Fail: the rollout will fail"
+	case fleet.WarnNoDependency:
+		return "depends on " + strings.Join(f.GetNames(), ", ") + ", which is no module yet: no cluster begins before it is there and ready"
 	case fleet.WarnDeletedFirst:
 		return fmt.Sprintf("a deleted module of this name is still in %s, %s away: it is removed there first", count(f.GetTotal(), "cluster"), number(f.GetCount()))
 	case fleet.WarnStaysBack:

@@ -200,6 +200,7 @@ func sayings() map[string][]saying {
 			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
 			{fleet.WarnDamaged, "", nil}, {fleet.WarnNoSuchCluster, "", &v1.Facts{Clusters: []string{"c9"}}}, {fleet.WarnNoCluster, "", nil},
 			{fleet.WarnNoSecret, "", &v1.Facts{Names: []string{"repo"}}},
+			{fleet.WarnNoDependency, "", &v1.Facts{Names: []string{"base"}}},
 			{fleet.WarnNoStages, "", &v1.Facts{Count: 300}}, {fleet.WarnEmptyStage, "", stage(&v1.Facts{})}, {fleet.WarnUnmatched, "", &v1.Facts{Count: 1}},
 			{fleet.WarnDeletedFirst, "", &v1.Facts{Count: 1, Total: 3}}, {fleet.WarnStaysBack, "", &v1.Facts{Revision: 41, Rollout: "shop/57"}},
 		},

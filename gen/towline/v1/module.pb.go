@@ -132,6 +132,9 @@ type ModuleSpec struct {
 	// Objects that somebody else makes and that the module only watches: it is not ready before each is there and healthy. An agent
 	// of before it does not know it.
 	Watch []*WatchedObject `protobuf:"bytes,10,rep,name=watch,proto3" json:"watch,omitempty"`
+	// Modules that come first in every cluster: a revision is not begun in a cluster before each of them is ready there, and of modules
+	// that are deleted together they go last. An agent of before does not know it.
+	DependsOn []*Dependency `protobuf:"bytes,12,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
 	// Declared: a ${NAME} whose name no binding declares is text. Strict: it is an error, in every object that is substituted. Default
 	// Declared.
 	BindingsMode  string `protobuf:"bytes,13,opt,name=bindings_mode,json=bindingsMode,proto3" json:"bindings_mode,omitempty"`
@@ -239,9 +242,62 @@ func (x *ModuleSpec) GetWatch() []*WatchedObject {
 	return nil
 }
 
+func (x *ModuleSpec) GetDependsOn() []*Dependency {
+	if x != nil {
+		return x.DependsOn
+	}
+	return nil
+}
+
 func (x *ModuleSpec) GetBindingsMode() string {
 	if x != nil {
 		return x.BindingsMode
+	}
+	return ""
+}
+
+// Dependency names a module of the same project that comes first.
+type Dependency struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the module. It may be put later: until then it is waited for.
+	Module        string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Dependency) Reset() {
+	*x = Dependency{}
+	mi := &file_towline_v1_module_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Dependency) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Dependency) ProtoMessage() {}
+
+func (x *Dependency) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Dependency.ProtoReflect.Descriptor instead.
+func (*Dependency) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Dependency) GetModule() string {
+	if x != nil {
+		return x.Module
 	}
 	return ""
 }
@@ -263,7 +319,7 @@ type WatchedObject struct {
 
 func (x *WatchedObject) Reset() {
 	*x = WatchedObject{}
-	mi := &file_towline_v1_module_proto_msgTypes[2]
+	mi := &file_towline_v1_module_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -275,7 +331,7 @@ func (x *WatchedObject) String() string {
 func (*WatchedObject) ProtoMessage() {}
 
 func (x *WatchedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[2]
+	mi := &file_towline_v1_module_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -288,7 +344,7 @@ func (x *WatchedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedObject.ProtoReflect.Descriptor instead.
 func (*WatchedObject) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{2}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WatchedObject) GetApiVersion() string {
@@ -338,7 +394,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_towline_v1_module_proto_msgTypes[3]
+	mi := &file_towline_v1_module_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +406,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[3]
+	mi := &file_towline_v1_module_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +419,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Source) GetInline() *InlineSource {
@@ -412,7 +468,7 @@ type InlineSource struct {
 
 func (x *InlineSource) Reset() {
 	*x = InlineSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[4]
+	mi := &file_towline_v1_module_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +480,7 @@ func (x *InlineSource) String() string {
 func (*InlineSource) ProtoMessage() {}
 
 func (x *InlineSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[4]
+	mi := &file_towline_v1_module_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +493,7 @@ func (x *InlineSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InlineSource.ProtoReflect.Descriptor instead.
 func (*InlineSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *InlineSource) GetFiles() map[string]string {
@@ -466,7 +522,7 @@ type HttpSource struct {
 
 func (x *HttpSource) Reset() {
 	*x = HttpSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +534,7 @@ func (x *HttpSource) String() string {
 func (*HttpSource) ProtoMessage() {}
 
 func (x *HttpSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +547,7 @@ func (x *HttpSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpSource.ProtoReflect.Descriptor instead.
 func (*HttpSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HttpSource) GetUrl() string {
@@ -545,7 +601,7 @@ type GitSource struct {
 
 func (x *GitSource) Reset() {
 	*x = GitSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +613,7 @@ func (x *GitSource) String() string {
 func (*GitSource) ProtoMessage() {}
 
 func (x *GitSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +626,7 @@ func (x *GitSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitSource.ProtoReflect.Descriptor instead.
 func (*GitSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GitSource) GetUrl() string {
@@ -625,7 +681,7 @@ type GitRef struct {
 
 func (x *GitRef) Reset() {
 	*x = GitRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +693,7 @@ func (x *GitRef) String() string {
 func (*GitRef) ProtoMessage() {}
 
 func (x *GitRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +706,7 @@ func (x *GitRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitRef.ProtoReflect.Descriptor instead.
 func (*GitRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GitRef) GetBranch() string {
@@ -706,7 +762,7 @@ type OciSource struct {
 
 func (x *OciSource) Reset() {
 	*x = OciSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +774,7 @@ func (x *OciSource) String() string {
 func (*OciSource) ProtoMessage() {}
 
 func (x *OciSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +787,7 @@ func (x *OciSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciSource.ProtoReflect.Descriptor instead.
 func (*OciSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *OciSource) GetUrl() string {
@@ -791,7 +847,7 @@ type OciRef struct {
 
 func (x *OciRef) Reset() {
 	*x = OciRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +859,7 @@ func (x *OciRef) String() string {
 func (*OciRef) ProtoMessage() {}
 
 func (x *OciRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +872,7 @@ func (x *OciRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciRef.ProtoReflect.Descriptor instead.
 func (*OciRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OciRef) GetTag() string {
@@ -851,7 +907,7 @@ type UploadSource struct {
 
 func (x *UploadSource) Reset() {
 	*x = UploadSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +919,7 @@ func (x *UploadSource) String() string {
 func (*UploadSource) ProtoMessage() {}
 
 func (x *UploadSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +932,7 @@ func (x *UploadSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadSource.ProtoReflect.Descriptor instead.
 func (*UploadSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UploadSource) GetDigest() string {
@@ -901,7 +957,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +969,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +982,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -961,7 +1017,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1029,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1042,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -1020,7 +1076,7 @@ type HelmPackage struct {
 
 func (x *HelmPackage) Reset() {
 	*x = HelmPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1088,7 @@ func (x *HelmPackage) String() string {
 func (*HelmPackage) ProtoMessage() {}
 
 func (x *HelmPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1101,7 @@ func (x *HelmPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmPackage.ProtoReflect.Descriptor instead.
 func (*HelmPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HelmPackage) GetPath() string {
@@ -1111,7 +1167,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1179,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1192,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -1181,7 +1237,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1249,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1262,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Binding) GetName() string {
@@ -1280,7 +1336,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1348,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1361,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1342,7 +1398,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1410,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1423,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1438,7 +1494,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1450,7 +1506,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1463,7 +1519,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1586,7 +1642,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1654,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1667,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1643,7 +1699,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1711,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1724,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1708,7 +1764,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1776,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1789,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1797,7 +1853,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1865,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1878,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1920,7 +1976,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +1988,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2001,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2164,7 +2220,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2232,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2245,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Hold) GetId() string {
@@ -2331,7 +2387,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2399,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2412,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2455,7 +2511,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.towline.v1.ModuleSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\x84\x04\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xbb\x04\n" +
 	"\n" +
 	"ModuleSpec\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.towline.v1.SourceR\x06source\x12-\n" +
@@ -2469,8 +2525,13 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"allowEmpty\x129\n" +
 	"\fhealth_rules\x18\t \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRules\x12/\n" +
 	"\x05watch\x18\n" +
-	" \x03(\v2\x19.towline.v1.WatchedObjectR\x05watch\x12#\n" +
-	"\rbindings_mode\x18\r \x01(\tR\fbindingsMode\"v\n" +
+	" \x03(\v2\x19.towline.v1.WatchedObjectR\x05watch\x125\n" +
+	"\n" +
+	"depends_on\x18\f \x03(\v2\x16.towline.v1.DependencyR\tdependsOn\x12#\n" +
+	"\rbindings_mode\x18\r \x01(\tR\fbindingsMode\"$\n" +
+	"\n" +
+	"Dependency\x12\x16\n" +
+	"\x06module\x18\x01 \x01(\tR\x06module\"v\n" +
 	"\rWatchedObject\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -2690,90 +2751,92 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
-	(*WatchedObject)(nil),         // 2: towline.v1.WatchedObject
-	(*Source)(nil),                // 3: towline.v1.Source
-	(*InlineSource)(nil),          // 4: towline.v1.InlineSource
-	(*HttpSource)(nil),            // 5: towline.v1.HttpSource
-	(*GitSource)(nil),             // 6: towline.v1.GitSource
-	(*GitRef)(nil),                // 7: towline.v1.GitRef
-	(*OciSource)(nil),             // 8: towline.v1.OciSource
-	(*OciRef)(nil),                // 9: towline.v1.OciRef
-	(*UploadSource)(nil),          // 10: towline.v1.UploadSource
-	(*Package)(nil),               // 11: towline.v1.Package
-	(*PlainPackage)(nil),          // 12: towline.v1.PlainPackage
-	(*HelmPackage)(nil),           // 13: towline.v1.HelmPackage
-	(*KustomizePackage)(nil),      // 14: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 15: towline.v1.Binding
-	(*Placement)(nil),             // 16: towline.v1.Placement
-	(*Toleration)(nil),            // 17: towline.v1.Toleration
-	(*Policy)(nil),                // 18: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 19: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 20: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 21: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 22: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 23: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 24: towline.v1.Hold
-	(*Revision)(nil),              // 25: towline.v1.Revision
-	nil,                           // 26: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 27: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 28: towline.v1.RolloutStrategy
-	(*structpb.Struct)(nil),       // 29: google.protobuf.Struct
-	(*LabelSelector)(nil),         // 30: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 31: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
-	(*Condition)(nil),             // 33: towline.v1.Condition
-	(*StagePosition)(nil),         // 34: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 35: towline.v1.ObjectReference
+	(*Dependency)(nil),            // 2: towline.v1.Dependency
+	(*WatchedObject)(nil),         // 3: towline.v1.WatchedObject
+	(*Source)(nil),                // 4: towline.v1.Source
+	(*InlineSource)(nil),          // 5: towline.v1.InlineSource
+	(*HttpSource)(nil),            // 6: towline.v1.HttpSource
+	(*GitSource)(nil),             // 7: towline.v1.GitSource
+	(*GitRef)(nil),                // 8: towline.v1.GitRef
+	(*OciSource)(nil),             // 9: towline.v1.OciSource
+	(*OciRef)(nil),                // 10: towline.v1.OciRef
+	(*UploadSource)(nil),          // 11: towline.v1.UploadSource
+	(*Package)(nil),               // 12: towline.v1.Package
+	(*PlainPackage)(nil),          // 13: towline.v1.PlainPackage
+	(*HelmPackage)(nil),           // 14: towline.v1.HelmPackage
+	(*KustomizePackage)(nil),      // 15: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 16: towline.v1.Binding
+	(*Placement)(nil),             // 17: towline.v1.Placement
+	(*Toleration)(nil),            // 18: towline.v1.Toleration
+	(*Policy)(nil),                // 19: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 20: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 21: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 22: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 23: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 24: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 25: towline.v1.Hold
+	(*Revision)(nil),              // 26: towline.v1.Revision
+	nil,                           // 27: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 28: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 29: towline.v1.RolloutStrategy
+	(*structpb.Struct)(nil),       // 30: google.protobuf.Struct
+	(*LabelSelector)(nil),         // 31: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 32: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*Condition)(nil),             // 34: towline.v1.Condition
+	(*StagePosition)(nil),         // 35: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 36: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	27, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	28, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	23, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
-	3,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	11, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	15, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	16, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	28, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	18, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	21, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
-	2,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
-	4,  // 11: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
-	5,  // 12: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	6,  // 13: towline.v1.Source.git:type_name -> towline.v1.GitSource
-	8,  // 14: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	10, // 15: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
-	26, // 16: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	7,  // 17: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	9,  // 18: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
-	12, // 19: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	13, // 20: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
-	14, // 21: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	29, // 22: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	30, // 23: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	17, // 24: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	22, // 25: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	20, // 26: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	19, // 27: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	30, // 28: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	31, // 29: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	32, // 30: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	33, // 31: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	24, // 32: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	34, // 33: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	35, // 34: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	32, // 35: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	32, // 36: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	27, // 37: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 38: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	24, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	4,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
+	12, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	16, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	17, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	29, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	19, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	22, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	3,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
+	2,  // 11: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
+	5,  // 12: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
+	6,  // 13: towline.v1.Source.http:type_name -> towline.v1.HttpSource
+	7,  // 14: towline.v1.Source.git:type_name -> towline.v1.GitSource
+	9,  // 15: towline.v1.Source.oci:type_name -> towline.v1.OciSource
+	11, // 16: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
+	27, // 17: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	8,  // 18: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	10, // 19: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	13, // 20: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	14, // 21: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	15, // 22: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	30, // 23: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	31, // 24: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	18, // 25: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	23, // 26: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	21, // 27: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	20, // 28: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	31, // 29: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	32, // 30: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	33, // 31: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	34, // 32: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	25, // 33: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	35, // 34: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	36, // 35: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	33, // 36: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	33, // 37: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	28, // 38: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 39: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2784,17 +2847,17 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[13].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[15].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[17].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[14].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[18].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -39,7 +39,9 @@ type PutModuleRequest struct {
 	// Others of the batch follow.
 	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	// The digest that a diff has told: what the source renders to must be the same still. Empty: it may be anything.
-	Plan          string `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan string `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
+	// What the other modules say of their order that are put together with this one: it is judged as if they were put already.
+	With          []*ModuleOrder `protobuf:"bytes,7,rep,name=with,proto3" json:"with,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -116,6 +118,77 @@ func (x *PutModuleRequest) GetPlan() string {
 	return ""
 }
 
+func (x *PutModuleRequest) GetWith() []*ModuleOrder {
+	if x != nil {
+		return x.With
+	}
+	return nil
+}
+
+// ModuleOrder is what a module says of its order.
+type ModuleOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// As in its spec.
+	DependsOn     []*Dependency `protobuf:"bytes,3,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModuleOrder) Reset() {
+	*x = ModuleOrder{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModuleOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModuleOrder) ProtoMessage() {}
+
+func (x *ModuleOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModuleOrder.ProtoReflect.Descriptor instead.
+func (*ModuleOrder) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ModuleOrder) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *ModuleOrder) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *ModuleOrder) GetDependsOn() []*Dependency {
+	if x != nil {
+		return x.DependsOn
+	}
+	return nil
+}
+
 // PutModuleResponse tells what was done.
 type PutModuleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -143,7 +216,7 @@ type PutModuleResponse struct {
 
 func (x *PutModuleResponse) Reset() {
 	*x = PutModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[1]
+	mi := &file_towline_v1_module_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -155,7 +228,7 @@ func (x *PutModuleResponse) String() string {
 func (*PutModuleResponse) ProtoMessage() {}
 
 func (x *PutModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[1]
+	mi := &file_towline_v1_module_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -168,7 +241,7 @@ func (x *PutModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutModuleResponse.ProtoReflect.Descriptor instead.
 func (*PutModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{1}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PutModuleResponse) GetModule() *Module {
@@ -247,7 +320,7 @@ type DiffModuleRequest struct {
 
 func (x *DiffModuleRequest) Reset() {
 	*x = DiffModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[2]
+	mi := &file_towline_v1_module_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +332,7 @@ func (x *DiffModuleRequest) String() string {
 func (*DiffModuleRequest) ProtoMessage() {}
 
 func (x *DiffModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[2]
+	mi := &file_towline_v1_module_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +345,7 @@ func (x *DiffModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffModuleRequest.ProtoReflect.Descriptor instead.
 func (*DiffModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{2}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *DiffModuleRequest) GetModule() *Module {
@@ -306,7 +379,7 @@ type DiffModuleResponse struct {
 
 func (x *DiffModuleResponse) Reset() {
 	*x = DiffModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	mi := &file_towline_v1_module_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +391,7 @@ func (x *DiffModuleResponse) String() string {
 func (*DiffModuleResponse) ProtoMessage() {}
 
 func (x *DiffModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	mi := &file_towline_v1_module_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +404,7 @@ func (x *DiffModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffModuleResponse.ProtoReflect.Descriptor instead.
 func (*DiffModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DiffModuleResponse) GetPart() isDiffModuleResponse_Part {
@@ -413,7 +486,7 @@ type DiffPlan struct {
 
 func (x *DiffPlan) Reset() {
 	*x = DiffPlan{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	mi := &file_towline_v1_module_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +498,7 @@ func (x *DiffPlan) String() string {
 func (*DiffPlan) ProtoMessage() {}
 
 func (x *DiffPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	mi := &file_towline_v1_module_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +511,7 @@ func (x *DiffPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPlan.ProtoReflect.Descriptor instead.
 func (*DiffPlan) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DiffPlan) GetDigest() string {
@@ -493,7 +566,7 @@ type DiffGroup struct {
 
 func (x *DiffGroup) Reset() {
 	*x = DiffGroup{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	mi := &file_towline_v1_module_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +578,7 @@ func (x *DiffGroup) String() string {
 func (*DiffGroup) ProtoMessage() {}
 
 func (x *DiffGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	mi := &file_towline_v1_module_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +591,7 @@ func (x *DiffGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffGroup.ProtoReflect.Descriptor instead.
 func (*DiffGroup) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DiffGroup) GetNumber() int32 {
@@ -570,7 +643,7 @@ type DiffCluster struct {
 
 func (x *DiffCluster) Reset() {
 	*x = DiffCluster{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +655,7 @@ func (x *DiffCluster) String() string {
 func (*DiffCluster) ProtoMessage() {}
 
 func (x *DiffCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +668,7 @@ func (x *DiffCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffCluster.ProtoReflect.Descriptor instead.
 func (*DiffCluster) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DiffCluster) GetCluster() string {
@@ -665,7 +738,7 @@ type ObjectDiff struct {
 
 func (x *ObjectDiff) Reset() {
 	*x = ObjectDiff{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +750,7 @@ func (x *ObjectDiff) String() string {
 func (*ObjectDiff) ProtoMessage() {}
 
 func (x *ObjectDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +763,7 @@ func (x *ObjectDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectDiff.ProtoReflect.Descriptor instead.
 func (*ObjectDiff) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ObjectDiff) GetObject() *ObjectReference {
@@ -757,7 +830,7 @@ type FieldDiff struct {
 
 func (x *FieldDiff) Reset() {
 	*x = FieldDiff{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +842,7 @@ func (x *FieldDiff) String() string {
 func (*FieldDiff) ProtoMessage() {}
 
 func (x *FieldDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +855,7 @@ func (x *FieldDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldDiff.ProtoReflect.Descriptor instead.
 func (*FieldDiff) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FieldDiff) GetField() string {
@@ -819,7 +892,7 @@ type StageCount struct {
 
 func (x *StageCount) Reset() {
 	*x = StageCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +904,7 @@ func (x *StageCount) String() string {
 func (*StageCount) ProtoMessage() {}
 
 func (x *StageCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +917,7 @@ func (x *StageCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageCount.ProtoReflect.Descriptor instead.
 func (*StageCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StageCount) GetName() string {
@@ -876,7 +949,7 @@ type GetModuleRequest struct {
 
 func (x *GetModuleRequest) Reset() {
 	*x = GetModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +961,7 @@ func (x *GetModuleRequest) String() string {
 func (*GetModuleRequest) ProtoMessage() {}
 
 func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +974,7 @@ func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleRequest.ProtoReflect.Descriptor instead.
 func (*GetModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetModuleRequest) GetProject() string {
@@ -936,7 +1009,7 @@ type GetModuleResponse struct {
 
 func (x *GetModuleResponse) Reset() {
 	*x = GetModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1021,7 @@ func (x *GetModuleResponse) String() string {
 func (*GetModuleResponse) ProtoMessage() {}
 
 func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1034,7 @@ func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleResponse.ProtoReflect.Descriptor instead.
 func (*GetModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetModuleResponse) GetModule() *Module {
@@ -992,7 +1065,7 @@ type ListModulesRequest struct {
 
 func (x *ListModulesRequest) Reset() {
 	*x = ListModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1077,7 @@ func (x *ListModulesRequest) String() string {
 func (*ListModulesRequest) ProtoMessage() {}
 
 func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1090,7 @@ func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesRequest.ProtoReflect.Descriptor instead.
 func (*ListModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListModulesRequest) GetProject() string {
@@ -1079,7 +1152,7 @@ type ListModulesResponse struct {
 
 func (x *ListModulesResponse) Reset() {
 	*x = ListModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1164,7 @@ func (x *ListModulesResponse) String() string {
 func (*ListModulesResponse) ProtoMessage() {}
 
 func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1177,7 @@ func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesResponse.ProtoReflect.Descriptor instead.
 func (*ListModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListModulesResponse) GetModules() []*Module {
@@ -1155,7 +1228,7 @@ type WatchModulesRequest struct {
 
 func (x *WatchModulesRequest) Reset() {
 	*x = WatchModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1240,7 @@ func (x *WatchModulesRequest) String() string {
 func (*WatchModulesRequest) ProtoMessage() {}
 
 func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1253,7 @@ func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesRequest.ProtoReflect.Descriptor instead.
 func (*WatchModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchModulesRequest) GetProject() string {
@@ -1235,7 +1308,7 @@ type WatchModulesResponse struct {
 
 func (x *WatchModulesResponse) Reset() {
 	*x = WatchModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1320,7 @@ func (x *WatchModulesResponse) String() string {
 func (*WatchModulesResponse) ProtoMessage() {}
 
 func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1333,7 @@ func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesResponse.ProtoReflect.Descriptor instead.
 func (*WatchModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchModulesResponse) GetType() string {
@@ -1305,14 +1378,16 @@ type DeleteModuleRequest struct {
 	// Tell what would go, change nothing.
 	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
-	Uid           string `protobuf:"bytes,6,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,6,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Delete it although modules that stay depend on it.
+	Force         bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteModuleRequest) Reset() {
 	*x = DeleteModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1399,7 @@ func (x *DeleteModuleRequest) String() string {
 func (*DeleteModuleRequest) ProtoMessage() {}
 
 func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1412,7 @@ func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleRequest.ProtoReflect.Descriptor instead.
 func (*DeleteModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteModuleRequest) GetProject() string {
@@ -1382,6 +1457,13 @@ func (x *DeleteModuleRequest) GetUid() string {
 	return ""
 }
 
+func (x *DeleteModuleRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 // DeleteModuleResponse tells what goes and what stays.
 type DeleteModuleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1399,7 +1481,7 @@ type DeleteModuleResponse struct {
 
 func (x *DeleteModuleResponse) Reset() {
 	*x = DeleteModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1493,7 @@ func (x *DeleteModuleResponse) String() string {
 func (*DeleteModuleResponse) ProtoMessage() {}
 
 func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1506,7 @@ func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleResponse.ProtoReflect.Descriptor instead.
 func (*DeleteModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteModuleResponse) GetObjects() int32 {
@@ -1468,7 +1550,7 @@ type KindCount struct {
 
 func (x *KindCount) Reset() {
 	*x = KindCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1562,7 @@ func (x *KindCount) String() string {
 func (*KindCount) ProtoMessage() {}
 
 func (x *KindCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1575,7 @@ func (x *KindCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindCount.ProtoReflect.Descriptor instead.
 func (*KindCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KindCount) GetKind() string {
@@ -1527,7 +1609,7 @@ type GetRevisionRequest struct {
 
 func (x *GetRevisionRequest) Reset() {
 	*x = GetRevisionRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1621,7 @@ func (x *GetRevisionRequest) String() string {
 func (*GetRevisionRequest) ProtoMessage() {}
 
 func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1634,7 @@ func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetRevisionRequest) GetProject() string {
@@ -1594,7 +1676,7 @@ type GetRevisionResponse struct {
 
 func (x *GetRevisionResponse) Reset() {
 	*x = GetRevisionResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1688,7 @@ func (x *GetRevisionResponse) String() string {
 func (*GetRevisionResponse) ProtoMessage() {}
 
 func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1701,7 @@ func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetRevisionResponse) GetRevision() *Revision {
@@ -1650,7 +1732,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1744,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1757,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRevisionsRequest) GetProject() string {
@@ -1735,7 +1817,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1829,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1842,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -1801,7 +1883,7 @@ type GetRevisionObjectsRequest struct {
 
 func (x *GetRevisionObjectsRequest) Reset() {
 	*x = GetRevisionObjectsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1895,7 @@ func (x *GetRevisionObjectsRequest) String() string {
 func (*GetRevisionObjectsRequest) ProtoMessage() {}
 
 func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1908,7 @@ func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetRevisionObjectsRequest) GetProject() string {
@@ -1868,7 +1950,7 @@ type GetRevisionObjectsResponse struct {
 
 func (x *GetRevisionObjectsResponse) Reset() {
 	*x = GetRevisionObjectsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[24]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +1962,7 @@ func (x *GetRevisionObjectsResponse) String() string {
 func (*GetRevisionObjectsResponse) ProtoMessage() {}
 
 func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[24]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +1975,7 @@ func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetRevisionObjectsResponse) GetObjects() [][]byte {
@@ -1926,7 +2008,7 @@ type ListHoldsRequest struct {
 
 func (x *ListHoldsRequest) Reset() {
 	*x = ListHoldsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[25]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2020,7 @@ func (x *ListHoldsRequest) String() string {
 func (*ListHoldsRequest) ProtoMessage() {}
 
 func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[25]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2033,7 @@ func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListHoldsRequest) GetProject() string {
@@ -2018,7 +2100,7 @@ type ListHoldsResponse struct {
 
 func (x *ListHoldsResponse) Reset() {
 	*x = ListHoldsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[26]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2112,7 @@ func (x *ListHoldsResponse) String() string {
 func (*ListHoldsResponse) ProtoMessage() {}
 
 func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[26]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2125,7 @@ func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListHoldsResponse) GetHolds() []*Hold {
@@ -2084,7 +2166,7 @@ type ConfirmHoldRequest struct {
 
 func (x *ConfirmHoldRequest) Reset() {
 	*x = ConfirmHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[27]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2178,7 @@ func (x *ConfirmHoldRequest) String() string {
 func (*ConfirmHoldRequest) ProtoMessage() {}
 
 func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[27]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2191,7 @@ func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfirmHoldRequest) GetId() string {
@@ -2153,7 +2235,7 @@ type ConfirmHoldResponse struct {
 
 func (x *ConfirmHoldResponse) Reset() {
 	*x = ConfirmHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[28]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2247,7 @@ func (x *ConfirmHoldResponse) String() string {
 func (*ConfirmHoldResponse) ProtoMessage() {}
 
 func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[28]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2260,7 @@ func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{28}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConfirmHoldResponse) GetHold() *Hold {
@@ -2221,7 +2303,7 @@ type PutHoldRequest struct {
 
 func (x *PutHoldRequest) Reset() {
 	*x = PutHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[29]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2315,7 @@ func (x *PutHoldRequest) String() string {
 func (*PutHoldRequest) ProtoMessage() {}
 
 func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[29]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2328,7 @@ func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldRequest.ProtoReflect.Descriptor instead.
 func (*PutHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{29}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PutHoldRequest) GetProject() string {
@@ -2318,7 +2400,7 @@ type PutHoldResponse struct {
 
 func (x *PutHoldResponse) Reset() {
 	*x = PutHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[30]
+	mi := &file_towline_v1_module_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +2412,7 @@ func (x *PutHoldResponse) String() string {
 func (*PutHoldResponse) ProtoMessage() {}
 
 func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[30]
+	mi := &file_towline_v1_module_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +2425,7 @@ func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldResponse.ProtoReflect.Descriptor instead.
 func (*PutHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{30}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PutHoldResponse) GetHold() *Hold {
@@ -2365,14 +2447,20 @@ var File_towline_v1_module_service_proto protoreflect.FileDescriptor
 const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/module_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\xad\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\xda\x01\n" +
 	"\x10PutModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
 	"\x05batch\x18\x04 \x01(\tR\x05batch\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04more\x12\x12\n" +
-	"\x04plan\x18\x06 \x01(\tR\x04plan\"\xbd\x02\n" +
+	"\x04plan\x18\x06 \x01(\tR\x04plan\x12+\n" +
+	"\x04with\x18\a \x03(\v2\x17.towline.v1.ModuleOrderR\x04with\"v\n" +
+	"\vModuleOrder\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x125\n" +
+	"\n" +
+	"depends_on\x18\x03 \x03(\v2\x16.towline.v1.DependencyR\tdependsOn\"\xbd\x02\n" +
 	"\x11PutModuleResponse\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x18\n" +
@@ -2457,14 +2545,15 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06module\x18\x02 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\x9e\x01\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\xb4\x01\n" +
 	"\x13DeleteModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06orphan\x18\x03 \x01(\bR\x06orphan\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x10\n" +
-	"\x03uid\x18\x06 \x01(\tR\x03uid\"\x9b\x01\n" +
+	"\x03uid\x18\x06 \x01(\tR\x03uid\x12\x14\n" +
+	"\x05force\x18\a \x01(\bR\x05force\"\x9b\x01\n" +
 	"\x14DeleteModuleResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12+\n" +
@@ -2564,99 +2653,103 @@ func file_towline_v1_module_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_service_proto_rawDescData
 }
 
-var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_towline_v1_module_service_proto_goTypes = []any{
 	(*PutModuleRequest)(nil),           // 0: towline.v1.PutModuleRequest
-	(*PutModuleResponse)(nil),          // 1: towline.v1.PutModuleResponse
-	(*DiffModuleRequest)(nil),          // 2: towline.v1.DiffModuleRequest
-	(*DiffModuleResponse)(nil),         // 3: towline.v1.DiffModuleResponse
-	(*DiffPlan)(nil),                   // 4: towline.v1.DiffPlan
-	(*DiffGroup)(nil),                  // 5: towline.v1.DiffGroup
-	(*DiffCluster)(nil),                // 6: towline.v1.DiffCluster
-	(*ObjectDiff)(nil),                 // 7: towline.v1.ObjectDiff
-	(*FieldDiff)(nil),                  // 8: towline.v1.FieldDiff
-	(*StageCount)(nil),                 // 9: towline.v1.StageCount
-	(*GetModuleRequest)(nil),           // 10: towline.v1.GetModuleRequest
-	(*GetModuleResponse)(nil),          // 11: towline.v1.GetModuleResponse
-	(*ListModulesRequest)(nil),         // 12: towline.v1.ListModulesRequest
-	(*ListModulesResponse)(nil),        // 13: towline.v1.ListModulesResponse
-	(*WatchModulesRequest)(nil),        // 14: towline.v1.WatchModulesRequest
-	(*WatchModulesResponse)(nil),       // 15: towline.v1.WatchModulesResponse
-	(*DeleteModuleRequest)(nil),        // 16: towline.v1.DeleteModuleRequest
-	(*DeleteModuleResponse)(nil),       // 17: towline.v1.DeleteModuleResponse
-	(*KindCount)(nil),                  // 18: towline.v1.KindCount
-	(*GetRevisionRequest)(nil),         // 19: towline.v1.GetRevisionRequest
-	(*GetRevisionResponse)(nil),        // 20: towline.v1.GetRevisionResponse
-	(*ListRevisionsRequest)(nil),       // 21: towline.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),      // 22: towline.v1.ListRevisionsResponse
-	(*GetRevisionObjectsRequest)(nil),  // 23: towline.v1.GetRevisionObjectsRequest
-	(*GetRevisionObjectsResponse)(nil), // 24: towline.v1.GetRevisionObjectsResponse
-	(*ListHoldsRequest)(nil),           // 25: towline.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),          // 26: towline.v1.ListHoldsResponse
-	(*ConfirmHoldRequest)(nil),         // 27: towline.v1.ConfirmHoldRequest
-	(*ConfirmHoldResponse)(nil),        // 28: towline.v1.ConfirmHoldResponse
-	(*PutHoldRequest)(nil),             // 29: towline.v1.PutHoldRequest
-	(*PutHoldResponse)(nil),            // 30: towline.v1.PutHoldResponse
-	(*Module)(nil),                     // 31: towline.v1.Module
-	(*Note)(nil),                       // 32: towline.v1.Note
-	(*ObjectReference)(nil),            // 33: towline.v1.ObjectReference
-	(*Revision)(nil),                   // 34: towline.v1.Revision
-	(*Hold)(nil),                       // 35: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 36: google.protobuf.Timestamp
+	(*ModuleOrder)(nil),                // 1: towline.v1.ModuleOrder
+	(*PutModuleResponse)(nil),          // 2: towline.v1.PutModuleResponse
+	(*DiffModuleRequest)(nil),          // 3: towline.v1.DiffModuleRequest
+	(*DiffModuleResponse)(nil),         // 4: towline.v1.DiffModuleResponse
+	(*DiffPlan)(nil),                   // 5: towline.v1.DiffPlan
+	(*DiffGroup)(nil),                  // 6: towline.v1.DiffGroup
+	(*DiffCluster)(nil),                // 7: towline.v1.DiffCluster
+	(*ObjectDiff)(nil),                 // 8: towline.v1.ObjectDiff
+	(*FieldDiff)(nil),                  // 9: towline.v1.FieldDiff
+	(*StageCount)(nil),                 // 10: towline.v1.StageCount
+	(*GetModuleRequest)(nil),           // 11: towline.v1.GetModuleRequest
+	(*GetModuleResponse)(nil),          // 12: towline.v1.GetModuleResponse
+	(*ListModulesRequest)(nil),         // 13: towline.v1.ListModulesRequest
+	(*ListModulesResponse)(nil),        // 14: towline.v1.ListModulesResponse
+	(*WatchModulesRequest)(nil),        // 15: towline.v1.WatchModulesRequest
+	(*WatchModulesResponse)(nil),       // 16: towline.v1.WatchModulesResponse
+	(*DeleteModuleRequest)(nil),        // 17: towline.v1.DeleteModuleRequest
+	(*DeleteModuleResponse)(nil),       // 18: towline.v1.DeleteModuleResponse
+	(*KindCount)(nil),                  // 19: towline.v1.KindCount
+	(*GetRevisionRequest)(nil),         // 20: towline.v1.GetRevisionRequest
+	(*GetRevisionResponse)(nil),        // 21: towline.v1.GetRevisionResponse
+	(*ListRevisionsRequest)(nil),       // 22: towline.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),      // 23: towline.v1.ListRevisionsResponse
+	(*GetRevisionObjectsRequest)(nil),  // 24: towline.v1.GetRevisionObjectsRequest
+	(*GetRevisionObjectsResponse)(nil), // 25: towline.v1.GetRevisionObjectsResponse
+	(*ListHoldsRequest)(nil),           // 26: towline.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),          // 27: towline.v1.ListHoldsResponse
+	(*ConfirmHoldRequest)(nil),         // 28: towline.v1.ConfirmHoldRequest
+	(*ConfirmHoldResponse)(nil),        // 29: towline.v1.ConfirmHoldResponse
+	(*PutHoldRequest)(nil),             // 30: towline.v1.PutHoldRequest
+	(*PutHoldResponse)(nil),            // 31: towline.v1.PutHoldResponse
+	(*Module)(nil),                     // 32: towline.v1.Module
+	(*Dependency)(nil),                 // 33: towline.v1.Dependency
+	(*Note)(nil),                       // 34: towline.v1.Note
+	(*ObjectReference)(nil),            // 35: towline.v1.ObjectReference
+	(*Revision)(nil),                   // 36: towline.v1.Revision
+	(*Hold)(nil),                       // 37: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 38: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
-	31, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
-	31, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
-	9,  // 2: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
-	32, // 3: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
-	31, // 4: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
-	4,  // 5: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
-	5,  // 6: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
-	6,  // 7: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
-	7,  // 8: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
-	18, // 9: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
-	33, // 10: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
-	8,  // 11: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
-	31, // 12: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	31, // 13: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	31, // 14: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	18, // 15: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
-	34, // 16: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	34, // 17: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	35, // 18: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	35, // 19: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	36, // 20: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	33, // 21: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
-	35, // 22: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 23: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	2,  // 24: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
-	10, // 25: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	12, // 26: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	14, // 27: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	16, // 28: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	19, // 29: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	21, // 30: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	23, // 31: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	25, // 32: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	27, // 33: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	29, // 34: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	1,  // 35: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	3,  // 36: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
-	11, // 37: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	13, // 38: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	15, // 39: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	17, // 40: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	20, // 41: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	22, // 42: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	24, // 43: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	26, // 44: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	28, // 45: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	30, // 46: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	35, // [35:47] is the sub-list for method output_type
-	23, // [23:35] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	32, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
+	1,  // 1: towline.v1.PutModuleRequest.with:type_name -> towline.v1.ModuleOrder
+	33, // 2: towline.v1.ModuleOrder.depends_on:type_name -> towline.v1.Dependency
+	32, // 3: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
+	10, // 4: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
+	34, // 5: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
+	32, // 6: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
+	5,  // 7: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
+	6,  // 8: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
+	7,  // 9: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
+	8,  // 10: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
+	19, // 11: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
+	35, // 12: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
+	9,  // 13: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
+	32, // 14: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	32, // 15: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	32, // 16: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	19, // 17: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	36, // 18: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	36, // 19: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	37, // 20: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	37, // 21: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	38, // 22: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	35, // 23: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
+	37, // 24: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 25: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	3,  // 26: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
+	11, // 27: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	13, // 28: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	15, // 29: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	17, // 30: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	20, // 31: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	22, // 32: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	24, // 33: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	26, // 34: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	28, // 35: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	30, // 36: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	2,  // 37: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	4,  // 38: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
+	12, // 39: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	14, // 40: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	16, // 41: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	18, // 42: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	21, // 43: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	23, // 44: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	25, // 45: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	27, // 46: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	29, // 47: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	31, // 48: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	37, // [37:49] is the sub-list for method output_type
+	25, // [25:37] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }
@@ -2667,7 +2760,7 @@ func file_towline_v1_module_service_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_module_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_service_proto_msgTypes[3].OneofWrappers = []any{
+	file_towline_v1_module_service_proto_msgTypes[4].OneofWrappers = []any{
 		(*DiffModuleResponse_Plan)(nil),
 		(*DiffModuleResponse_Group)(nil),
 		(*DiffModuleResponse_Cluster)(nil),
@@ -2678,7 +2771,7 @@ func file_towline_v1_module_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_service_proto_rawDesc), len(file_towline_v1_module_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

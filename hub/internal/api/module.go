@@ -144,7 +144,7 @@ func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest) (_ *
 		return nil, a.outdated(ctx, files, err), named("module", m.Ref.Display(), err)
 	}
 	rev := resp.Revision
-	err = a.overview(ctx, rev, func(r overview) error { return a.describePut(r, m, resp) })
+	err = a.overview(ctx, rev, func(r overview) error { return a.describePut(r, m, req, resp) })
 	resp.Revision = rev
 	return resp, false, err
 }
@@ -256,6 +256,9 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	if exists {
 		resp.Leaving = leaving(store.Untracked(w), m)
 	}
+	if err := checkOrder(w, m, req); err != nil {
+		return err
+	}
 	rec := a.nextModule(ctx, m, req, old, same)
 	rec.SpecDigest = digest.Bytes()
 	if deleted != nil {
@@ -327,7 +330,10 @@ func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, 
 }
 
 // describePut counts what the module selects, and warns of what a person would want to know before.
-func (a *API) describePut(r overview, m *wire.Module, resp *towlinev1.PutModuleResponse) error {
+func (a *API) describePut(r overview, m *wire.Module, req *towlinev1.PutModuleRequest, resp *towlinev1.PutModuleResponse) error {
+	if err := warnMissing(r, m, req, resp); err != nil {
+		return err
+	}
 	var selected []fleet.Cluster
 	for _, rec := range record.Clusters(r) {
 		resp.Total++

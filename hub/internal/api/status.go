@@ -136,7 +136,12 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		return nil, err
 	}
 	resp := &towlinev1.DeleteModuleResponse{}
-	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error { return sameModule(r, ref, req.GetUid()) }); err != nil {
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		if err := sameModule(r, ref, req.GetUid()); err != nil {
+			return err
+		}
+		return mayGo(r, ref, req.GetForce())
+	}); err != nil {
 		return nil, err
 	}
 	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
@@ -150,6 +155,9 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		rec, _, ok := moduleRecord(w, ref)
 		if !ok {
 			return noModule(ref)
+		}
+		if err := mayGo(w, ref, req.GetForce()); err != nil {
+			return err
 		}
 		if err := sameModule(w, ref, req.GetUid()); err != nil || rec.GetDeleting() == policy {
 			return err

@@ -113,7 +113,7 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(), Watched: uint32(len(a.module.Watch)),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
 		Objects: uint32(len(a.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
-		Recycles: recycles(r, cluster.Name, a.ref, a.revision)}}
+		Recycles: recycles(r, cluster.Name, a.ref, a.revision), DependsOn: wire.DependsOnToProto(a.module.DependsOn)}}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 
@@ -324,7 +324,7 @@ func isDeleted(w store.Writer, ref fleet.ModuleRef) bool {
 func putLeaving(ctx context.Context, w store.Writer, heirs *record.Succession, holds record.Holds, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) error {
 	key := store.DesiredKey(cluster, ref)
 	next, err := heirs.Leave(ctx, w, cluster, old, &agentv1.Tombstone{Module: ref.String(), Generation: l.generation, Policy: l.policy,
-		Hold: holds.StopsRemoval(ref, cluster, stopped(old))}, l.deleted)
+		Hold: holds.StopsRemoval(ref, cluster, stopped(old)), DependsOn: old.GetSync().GetDependsOn()}, l.deleted)
 	switch {
 	case err != nil:
 		return err

@@ -33,10 +33,17 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 			}
 		}
 		left.waits += unreadable(r, ref)
+		if rec.GetDeleting() != fleet.DeleteOrphan {
+			left.afterDependents(r, ref)
+		}
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	defer c.touchDependencies(ref, rec)
+	if left.later > 0 {
+		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(againDependents))
 	}
 	if err := c.refresh(ctx, ref, left.stale); err != nil {
 		return err
@@ -69,6 +76,7 @@ type remains struct {
 	done  []gone
 	stale []refresh
 	waits int // for an agent, or the end of a freeze
+	later int // of the clusters that wait, those where modules that depend on it were not told to go yet
 }
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {

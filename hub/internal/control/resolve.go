@@ -166,7 +166,7 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 	if err != nil {
 		return out, err
 	}
-	out.needs = wire.Needs(set)
+	out.needs = append(wire.Needs(set), wire.SyncNeeds(m)...)
 	digest, bundle := assemble.BundleDigest(entries)
 	contents = append(contents, bundle, policies, x.source.Archive)
 	if out.epoch, err = c.o.Store.Blobs().Epoch(ctx); err != nil {

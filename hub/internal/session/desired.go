@@ -29,6 +29,8 @@ type desired struct {
 	stale             bool // made is not of what was read
 	// coarse says that the agent knows no holds of single objects: the module is held for it as a whole.
 	coarse bool
+	// unordered says that the agent knows no order of modules: it is not sent any.
+	unordered bool
 	// replaced are the syncs that stand in the place of another one in what made is of otherwise, by their index in read. They
 	// say nothing while it is stale.
 	replaced []int
@@ -166,6 +168,10 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 		if err == nil {
 			out.tombstone, out.sentTombstone, out.generation = &t, d.GetTombstone(), t.Generation
 		}
+		if err == nil && x.unordered && len(t.DependsOn) > 0 {
+			t.DependsOn = nil
+			out.sentTombstone = wire.TombstoneToProto(t)
+		}
 	case d.GetSync() != nil:
 		var s fleet.Sync
 		if s, err = wire.SyncFromProto(d.GetSync()); err == nil {
@@ -174,8 +180,7 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 		if err == nil {
 			out.sync, out.sentSync, out.generation = &s, d.GetSync(), s.Generation
 		}
-		if err == nil && x.coarse && len(s.Held) > 0 {
-			s.Hold, s.Held = true, nil
+		if err == nil && x.coarsen(&s) {
 			out.sentSync = wire.SyncToProto(s)
 		}
 	}
@@ -187,6 +192,18 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 		out.generation = max(out.generation, x.given) // any generation up to this one may have been in it
 	}
 	return out
+}
+
+// coarsen takes out of a sync what the agent does not know, and reports whether there was anything of that.
+func (x *desired) coarsen(s *fleet.Sync) bool {
+	held, ordered := x.coarse && len(s.Held) > 0, x.unordered && len(s.DependsOn) > 0
+	if held {
+		s.Hold, s.Held = true, nil
+	}
+	if ordered {
+		s.DependsOn = nil
+	}
+	return held || ordered
 }
 
 // belongs says why a module cannot be in the record of a key: syncs go in the order of the keys, and each module has one.

@@ -1141,7 +1141,10 @@ type Sync struct {
 	// without the feature object-holds the hub sends hold instead.
 	Held []uint64 `protobuf:"fixed64,13,rep,packed,name=held,proto3" json:"held,omitempty"`
 	// Number of objects that the policies say are watched only. It is for the hub; the policies say which.
-	Watched       uint32 `protobuf:"varint,14,opt,name=watched,proto3" json:"watched,omitempty"`
+	Watched uint32 `protobuf:"varint,14,opt,name=watched,proto3" json:"watched,omitempty"`
+	// Modules, as project/name, sorted, that come first in this cluster: nothing of a revision that is new here is written before each of
+	// them is ready. Only agents with the feature depends-on are sent any.
+	DependsOn     []string `protobuf:"bytes,15,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1272,6 +1275,13 @@ func (x *Sync) GetWatched() uint32 {
 		return x.Watched
 	}
 	return 0
+}
+
+func (x *Sync) GetDependsOn() []string {
+	if x != nil {
+		return x.DependsOn
+	}
+	return nil
 }
 
 // Recycle is the order to delete the tracker of a revision in the cluster: those objects that it listed last and keepLegacy keeps.
@@ -1490,7 +1500,9 @@ type Tombstone struct {
 	Heirs []*Heir `protobuf:"bytes,5,rep,name=heirs,proto3" json:"heirs,omitempty"`
 	// What the policies of the removed sync say of what goes and what stays: the content of a policy set. An agent that has its
 	// records knows that from them.
-	Policies      []byte `protobuf:"bytes,6,opt,name=policies,proto3" json:"policies,omitempty"`
+	Policies []byte `protobuf:"bytes,6,opt,name=policies,proto3" json:"policies,omitempty"`
+	// What the removed sync depended on: a module that is removed at the same time goes after this one.
+	DependsOn     []string `protobuf:"bytes,7,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1563,6 +1575,13 @@ func (x *Tombstone) GetHeirs() []*Heir {
 func (x *Tombstone) GetPolicies() []byte {
 	if x != nil {
 		return x.Policies
+	}
+	return nil
+}
+
+func (x *Tombstone) GetDependsOn() []string {
+	if x != nil {
+		return x.DependsOn
 	}
 	return nil
 }
@@ -4295,7 +4314,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x03(\v2\x1b.towline.agent.v1.TombstoneR\n" +
 	"tombstones\x12\x1c\n" +
 	"\tforgotten\x18\a \x03(\tR\tforgotten\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\xa0\x04\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\xbf\x04\n" +
 	"\x04Sync\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -4313,7 +4332,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05heirs\x18\v \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x125\n" +
 	"\brecycles\x18\f \x03(\v2\x19.towline.agent.v1.RecycleR\brecycles\x12\x12\n" +
 	"\x04held\x18\r \x03(\x06R\x04held\x12\x18\n" +
-	"\awatched\x18\x0e \x01(\rR\awatched\x1a9\n" +
+	"\awatched\x18\x0e \x01(\rR\awatched\x12\x1d\n" +
+	"\n" +
+	"depends_on\x18\x0f \x03(\tR\tdependsOn\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
@@ -4328,7 +4349,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x1a\n" +
 	"\bordinals\x18\x03 \x03(\rR\bordinals\x12\x16\n" +
-	"\x06ending\x18\x04 \x03(\rR\x06ending\"\xb9\x01\n" +
+	"\x06ending\x18\x04 \x03(\rR\x06ending\"\xd8\x01\n" +
 	"\tTombstone\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -4337,7 +4358,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06policy\x18\x03 \x01(\tR\x06policy\x12\x12\n" +
 	"\x04hold\x18\x04 \x01(\bR\x04hold\x12,\n" +
 	"\x05heirs\x18\x05 \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x12\x1a\n" +
-	"\bpolicies\x18\x06 \x01(\fR\bpolicies\"I\n" +
+	"\bpolicies\x18\x06 \x01(\fR\bpolicies\x12\x1d\n" +
+	"\n" +
+	"depends_on\x18\a \x03(\tR\tdependsOn\"I\n" +
 	"\x0eBundleManifest\x127\n" +
 	"\aentries\x18\x01 \x03(\v2\x1d.towline.agent.v1.BundleEntryR\aentries\"\xaf\x01\n" +
 	"\vBundleEntry\x12\x16\n" +

@@ -1,0 +1,138 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// putOrder is what modules depend on as it is when all that is put together is put.
+type putOrder struct {
+	r    store.Reader
+	with map[fleet.ModuleRef][]fleet.ModuleRef
+}
+
+func newPutOrder(r store.Reader, m *wire.Module, with []*towlinev1.ModuleOrder) (putOrder, error) {
+	x := putOrder{r: r, with: map[fleet.ModuleRef][]fleet.ModuleRef{}}
+	if len(with) > maxWith {
+		return x, fleet.Invalidf("with", "%d are too many; at most %d", len(with), maxWith)
+	}
+	for i, o := range with {
+		ref, err := refOf(o.GetProject(), o.GetModule())
+		if err != nil {
+			return x, fleet.Join(fmt.Sprintf("with[%d]", i), err)
+		}
+		x.with[ref] = wire.DependenciesOf(ref, &towlinev1.ModuleSpec{DependsOn: o.GetDependsOn()})
+	}
+	x.with[m.Ref] = m.DependsOn
+	return x, nil
+}
+
+// maxWith bounds the modules that are put together.
+const maxWith = 10_000
+
+// of is what a module depends on.
+func (x putOrder) of(ref fleet.ModuleRef) []fleet.ModuleRef {
+	if list, together := x.with[ref]; together {
+		return list
+	}
+	rec, _, ok := moduleRecord(x.r, ref)
+	if !ok || rec.GetDeleting() != "" {
+		return nil
+	}
+	return wire.DependenciesOf(ref, rec.GetModule().GetSpec())
+}
+
+// check refuses a module that would wait for itself.
+func (x putOrder) check(m *wire.Module) error {
+	circle := assemble.Circle(m.Ref, x.of)
+	if circle == nil {
+		return nil
+	}
+	names := make([]string, len(circle))
+	for i, c := range circle {
+		names[i] = c.Name
+	}
+	return fleet.Invalidf("spec.dependsOn", "goes in a circle, in which each would wait for the next: %s; take one of these dependencies out", strings.Join(names, " → "))
+}
+
+// checkOrder refuses a put by which a module would wait for itself.
+func checkOrder(r store.Reader, m *wire.Module, req *towlinev1.PutModuleRequest) error {
+	x, err := newPutOrder(r, m, req.GetWith())
+	if err != nil {
+		return err
+	}
+	return x.check(m)
+}
+
+// missing are what a module depends on and that is no module yet.
+func (x putOrder) missing(m *wire.Module) (names []string) {
+	for _, ref := range m.DependsOn {
+		if _, together := x.with[ref]; together {
+			continue
+		}
+		if rec, _, ok := moduleRecord(x.r, ref); !ok || rec.GetDeleting() != "" {
+			names = append(names, ref.Name)
+		}
+	}
+	return names
+}
+
+// warnMissing says what a module depends on and nobody has put yet.
+func warnMissing(r store.Reader, m *wire.Module, req *towlinev1.PutModuleRequest, resp *towlinev1.PutModuleResponse) error {
+	x, err := newPutOrder(r, m, req.GetWith())
+	if err != nil {
+		return err
+	}
+	if names := x.missing(m); len(names) > 0 {
+		resp.Warnings = append(resp.Warnings, note(fleet.WarnNoDependency, &towlinev1.Facts{Names: names}))
+	}
+	return nil
+}
+
+// dependents are the modules that depend on one, and stay.
+func dependents(r store.Reader, ref fleet.ModuleRef) (names []string) {
+	store.Scan(store.Untracked(r), store.ModulePrefix+ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
+		other, ok := store.SplitModule(e.Key)
+		if ok && rec.GetDeleting() == "" && slices.Contains(wire.DependenciesOf(other, rec.GetModule().GetSpec()), ref) {
+			names = append(names, other.Name)
+		}
+		return true
+	})
+	return names
+}
+
+// mayGo refuses the deletion of a module that others depend on, unless a person insists. One that is being deleted already goes.
+func mayGo(r store.Reader, ref fleet.ModuleRef, force bool) error {
+	rec, _, _ := moduleRecord(r, ref)
+	if force || rec.GetDeleting() != "" {
+		return nil
+	}
+	names := dependents(r, ref)
+	if len(names) == 0 {
+		return nil
+	}
+	return fleet.Errorf(fleet.ErrPrecondition, "module %s: %s; delete what depends on it first or in the same command, take it out of their dependsOn, or insist: --force",
+		ref.Display(), dependText(names))
+}
+
+// maxDependents is how many modules an error names.
+const maxDependents = 5
+
+func dependText(names []string) string {
+	more, verb := "", "depends on it"
+	if len(names) > 1 {
+		verb = "depend on it"
+	}
+	if len(names) > maxDependents {
+		names, more = names[:maxDependents], fmt.Sprintf(" and %d more", len(names)-maxDependents)
+	}
+	return fmt.Sprintf("%s%s %s", strings.Join(names, ", "), more, verb)
+}
