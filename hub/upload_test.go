@@ -363,3 +363,32 @@ func (w *world) bash(dir, script string) (string, error) {
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
+
+// TestRenderOfAFile: the command line shows what an apply would bring, with placeholders or with the values of a cluster, and no value of a Secret.
+func TestRenderOfAFile(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, map[string]string{"env": "prod"})
+	w.join("b", nil, nil)
+	towline, dir := w.cli(), t.TempDir()
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: db, namespace: default}\nstringData: {password: canary}\n"
+	inFolder(t, dir, map[string]string{"deploy/cm.yaml": greeting("'${CLUSTER}'"), "deploy/s.yaml": secret})
+	module := strings.Replace(uploadYAML, "{selector: {}}", "{selector: {matchLabels: {env: prod}}}\n  bindings: [{name: CLUSTER, clusterField: metadata.name}]", 1)
+	for _, tt := range []struct {
+		want string
+		args []string
+	}{
+		{"text: ${CLUSTER}", nil},
+		{"text: a", []string{"--cluster", "a"}},
+		{`"text": "a"`, []string{"--cluster", "a", "-o", "json"}},
+		{`!the placement does not select "b"`, []string{"--cluster", "b"}},
+		{"!cluster c: does not exist", []string{"--cluster", "c"}},
+	} {
+		out, err := towline(module, append([]string{"render", "-f", "-", "--from", dir}, tt.args...)...)
+		if failed := strings.HasPrefix(tt.want, "!"); failed == (err == nil) || !strings.Contains(out, strings.TrimPrefix(tt.want, "!")) || strings.Contains(out, "canary") {
+			t.Errorf("%q: %v, want %s\n%s", tt.args, err, tt.want, out)
+		}
+	}
+	if _, err := w.Modules.GetModule(w.ctx, &towlinev1.GetModuleRequest{Name: "shop"}); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("the module is there: %v", err)
+	}
+}

@@ -25,6 +25,7 @@ var rules = table(map[string]map[string]rule{
 	"towline.v1.ModuleService": {
 		"PutModule":          {admins, true},
 		"DiffModule":         {admins, true},
+		"RenderModule":       {admins, true},
 		"GetModule":          {viewers, false},
 		"ListModules":        {viewers, false},
 		"WatchModules":       {viewers, false},

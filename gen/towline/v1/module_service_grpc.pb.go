@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ModuleService_PutModule_FullMethodName          = "/towline.v1.ModuleService/PutModule"
 	ModuleService_DiffModule_FullMethodName         = "/towline.v1.ModuleService/DiffModule"
+	ModuleService_RenderModule_FullMethodName       = "/towline.v1.ModuleService/RenderModule"
 	ModuleService_GetModule_FullMethodName          = "/towline.v1.ModuleService/GetModule"
 	ModuleService_ListModules_FullMethodName        = "/towline.v1.ModuleService/ListModules"
 	ModuleService_WatchModules_FullMethodName       = "/towline.v1.ModuleService/WatchModules"
@@ -46,6 +47,9 @@ type ModuleServiceClient interface {
 	// selected cluster ask its API server, by a dry run. First the plan comes, then each cluster as it answers; equal answers are
 	// sent once, as a group. Clusters that have the module and would lose it are told, too.
 	DiffModule(ctx context.Context, in *DiffModuleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffModuleResponse], error)
+	// RenderModule renders a module as a put of it would, and sends its objects, in the order of ordinals; nothing is changed. Values of
+	// Secrets are masked.
+	RenderModule(ctx context.Context, in *RenderModuleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RenderModuleResponse], error)
 	// GetModule reads one.
 	GetModule(ctx context.Context, in *GetModuleRequest, opts ...grpc.CallOption) (*GetModuleResponse, error)
 	// ListModules reads many, sorted by project and name.
@@ -105,6 +109,25 @@ func (c *moduleServiceClient) DiffModule(ctx context.Context, in *DiffModuleRequ
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ModuleService_DiffModuleClient = grpc.ServerStreamingClient[DiffModuleResponse]
 
+func (c *moduleServiceClient) RenderModule(ctx context.Context, in *RenderModuleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RenderModuleResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ModuleService_ServiceDesc.Streams[1], ModuleService_RenderModule_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RenderModuleRequest, RenderModuleResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ModuleService_RenderModuleClient = grpc.ServerStreamingClient[RenderModuleResponse]
+
 func (c *moduleServiceClient) GetModule(ctx context.Context, in *GetModuleRequest, opts ...grpc.CallOption) (*GetModuleResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetModuleResponse)
@@ -127,7 +150,7 @@ func (c *moduleServiceClient) ListModules(ctx context.Context, in *ListModulesRe
 
 func (c *moduleServiceClient) WatchModules(ctx context.Context, in *WatchModulesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchModulesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ModuleService_ServiceDesc.Streams[1], ModuleService_WatchModules_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ModuleService_ServiceDesc.Streams[2], ModuleService_WatchModules_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +250,9 @@ type ModuleServiceServer interface {
 	// selected cluster ask its API server, by a dry run. First the plan comes, then each cluster as it answers; equal answers are
 	// sent once, as a group. Clusters that have the module and would lose it are told, too.
 	DiffModule(*DiffModuleRequest, grpc.ServerStreamingServer[DiffModuleResponse]) error
+	// RenderModule renders a module as a put of it would, and sends its objects, in the order of ordinals; nothing is changed. Values of
+	// Secrets are masked.
+	RenderModule(*RenderModuleRequest, grpc.ServerStreamingServer[RenderModuleResponse]) error
 	// GetModule reads one.
 	GetModule(context.Context, *GetModuleRequest) (*GetModuleResponse, error)
 	// ListModules reads many, sorted by project and name.
@@ -262,6 +288,9 @@ func (UnimplementedModuleServiceServer) PutModule(context.Context, *PutModuleReq
 }
 func (UnimplementedModuleServiceServer) DiffModule(*DiffModuleRequest, grpc.ServerStreamingServer[DiffModuleResponse]) error {
 	return status.Error(codes.Unimplemented, "method DiffModule not implemented")
+}
+func (UnimplementedModuleServiceServer) RenderModule(*RenderModuleRequest, grpc.ServerStreamingServer[RenderModuleResponse]) error {
+	return status.Error(codes.Unimplemented, "method RenderModule not implemented")
 }
 func (UnimplementedModuleServiceServer) GetModule(context.Context, *GetModuleRequest) (*GetModuleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetModule not implemented")
@@ -342,6 +371,17 @@ func _ModuleService_DiffModule_Handler(srv interface{}, stream grpc.ServerStream
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ModuleService_DiffModuleServer = grpc.ServerStreamingServer[DiffModuleResponse]
+
+func _ModuleService_RenderModule_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(RenderModuleRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ModuleServiceServer).RenderModule(m, &grpc.GenericServerStream[RenderModuleRequest, RenderModuleResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ModuleService_RenderModuleServer = grpc.ServerStreamingServer[RenderModuleResponse]
 
 func _ModuleService_GetModule_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetModuleRequest)
@@ -568,6 +608,11 @@ var ModuleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "DiffModule",
 			Handler:       _ModuleService_DiffModule_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "RenderModule",
+			Handler:       _ModuleService_RenderModule_Handler,
 			ServerStreams: true,
 		},
 		{
