@@ -1,8 +1,10 @@
 package hub_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -222,7 +224,8 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 	_, err = w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "git-key", Values: map[string][]byte{"identity": private, "known_hosts": []byte(ssh.KnownHosts)}})
 	must(t, err)
 	hosts := strings.NewReplacer("https://git.example.com/shop.git", git.URL+"/repo.git", "ssh://git@git.example.com/shop.git", "ssh://git@"+ssh.Addr+"/repo.git",
-		"oci://registry.example.com/team/shop", "oci://"+reg.Host+"/team/shop\n      insecure: true")
+		"oci://registry.example.com/team/shop", "oci://"+reg.Host+"/team/shop\n      insecure: true",
+		"https://charts.example.com/stable", chartRepository(t))
 	for _, example := range g.yaml {
 		module := hosts.Replace(example)
 		if !strings.Contains(module, "namespace:") {
@@ -232,7 +235,7 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 			t.Errorf("%v\n%s\n%s", err, out, example)
 		}
 	}
-	if out, err := towline("", "get", "revisions", "-o", "wide"); err != nil || !strings.Contains(out, "main@sha1:") || !strings.Contains(out, "v1.4.0@sha1:") || !strings.Contains(out, "1.4.0@sha256:") {
+	if out, err := towline("", "get", "revisions", "-o", "wide"); err != nil || !strings.Contains(out, "main@sha1:") || !strings.Contains(out, "v1.4.0@sha1:") || !strings.Contains(out, "1.4.0@sha256:") || !strings.Contains(out, "4.2.0@sha256:") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if out, err := towline("", "describe", "module", "shop"); err != nil || !strings.Contains(out, "/repo.git main deploy") {
@@ -245,4 +248,20 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 			t.Errorf("%s: %v\n%s", command, err, out)
 		}
 	}
+}
+
+// chartRepository serves a chart in two versions.
+func chartRepository(t *testing.T) string {
+	mux := http.NewServeMux()
+	index := "entries:\n  web:\n"
+	for _, v := range []string{"4.1.0", "4.2.0"} {
+		data := sourcetest.Archive(t, map[string]string{"web/Chart.yaml": "apiVersion: v2\nname: web\nversion: " + v + "\n",
+			"web/templates/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Release.Name }}}\ndata: {version: {{ .Chart.Version | quote }}}\n"})
+		index += fmt.Sprintf("  - {name: web, version: %s, digest: %x, urls: [web-%s.tgz]}\n", v, sha256.Sum256(data), v)
+		mux.HandleFunc("/web-"+v+".tgz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(data) })
+	}
+	mux.HandleFunc("/index.yaml", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(index)) })
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s.URL
 }

@@ -89,7 +89,7 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if err := validateSource(spec.GetSource()); err != nil {
 		return nil, fleet.Join("spec.source", err)
 	}
-	if m.Package, err = packageOf(spec.GetPackage(), m.Ref, m.Namespace, under); err != nil {
+	if m.Package, err = packageOf(packageFor(spec), m.Ref, m.Namespace, under); err != nil {
 		return nil, fleet.Join("spec.package", err)
 	}
 	if m.Bindings, err = bindings(spec.GetBindings()); err != nil {

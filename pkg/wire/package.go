@@ -21,6 +21,14 @@ import (
 // maxComponents bounds the components of a kustomization.
 const maxComponents = 100
 
+// packageFor is the package that a module sets; a chart is a helm package by itself.
+func packageFor(spec *towlinev1.ModuleSpec) *towlinev1.Package {
+	if spec.GetPackage() == nil && spec.GetSource().GetHelm() != nil {
+		return &towlinev1.Package{Helm: &towlinev1.HelmPackage{}}
+	}
+	return spec.GetPackage()
+}
+
 // packageOf validates how files become objects; what is left out is plain. Its paths begin at the folder under of the source.
 func packageOf(in *towlinev1.Package, ref fleet.ModuleRef, namespace, under string) (render.Package, error) {
 	var kinds []string

@@ -56,6 +56,9 @@ func validateSource(s *towlinev1.Source) error {
 		return err
 	case s.GetUpload() != nil:
 		return validateUpload(s.GetUpload())
+	case s.GetHelm() != nil:
+		_, err := HelmRepository(s.GetHelm())
+		return err
 	}
 	return validateHTTP(s.GetHttp())
 }
@@ -260,6 +263,42 @@ func ociRepository(field, address string) (Repository, error) {
 		return Repository{}, fleet.Invalidf(field, "%q is no repository: write lower-case words between slashes, as in oci://HOST/team/shop", fleet.Clip(name, 80))
 	}
 	return Repository{host, name}, nil
+}
+
+var chartName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}$`)
+
+// HelmRepository checks a Helm source, and returns where its repository is.
+func HelmRepository(h *towlinev1.HelmSource) (*url.URL, error) {
+	u, err := url.Parse(h.GetRepo())
+	if err != nil || u.Host == "" {
+		return nil, fleet.Invalid("helm.repo", "is no URL: write https://HOST/PATH or oci://HOST/PATH")
+	}
+	if !chartName.MatchString(h.GetChart()) {
+		return nil, fleet.Invalidf("helm.chart", "%q is no chart's name", fleet.Clip(h.GetChart(), 80))
+	}
+	if err := validateRange("helm.version", h.GetVersion()); err != nil {
+		return nil, err
+	}
+	address := h.GetRepo()
+	switch u.Scheme {
+	case "oci":
+		r, err := ociRepository("helm.repo", strings.TrimSuffix(h.GetRepo(), "/")+"/"+h.GetChart())
+		if err != nil {
+			return nil, err
+		}
+		address = r.Address(h.GetInsecure())
+	case "https", "http":
+		if h.GetInsecure() {
+			return nil, fleet.Invalid("helm.insecure", "is for an oci:// repository: leave it out")
+		}
+	default:
+		return nil, fleet.Invalidf("helm.repo", "begins with %q: only https, http and oci are allowed", fleet.Clip(u.Scheme, 40))
+	}
+	if err := validateSecretName("helm.secretName", h.GetSecretName(), address); err != nil {
+		return nil, err
+	}
+	_, err = fetchTimeout("helm.timeout", h.GetTimeout())
+	return u, err
 }
 
 func validateOciRef(ref *towlinev1.OciRef) error {

@@ -27,10 +27,29 @@ func TestSourcesAreChecked(t *testing.T) {
 		}
 		return &towlinev1.Source{Oci: o}
 	}
+	helm := func(repo, chart, version string, edit func(*towlinev1.HelmSource)) *towlinev1.Source {
+		h := &towlinev1.HelmSource{Repo: repo, Chart: chart, Version: version}
+		if edit != nil {
+			edit(h)
+		}
+		return &towlinev1.Source{Helm: h}
+	}
 	for _, tt := range []struct {
 		source *towlinev1.Source
 		want   string // empty: it is valid
 	}{
+		{helm("https://host/charts", "web", "4.x", nil), ""},
+		{helm("https://host/charts", "web", "1.2.3+build.1", nil), ""},
+		{helm("oci://host/charts/", "web", "", nil), ""},
+		{helm("oci://host", "web", "", nil), ""},
+		{helm("host/charts", "web", "", nil), "spec.source.helm.repo: is no URL"},
+		{helm("git://host/charts", "web", "", nil), `spec.source.helm.repo: begins with "git"`},
+		{helm("https://host/charts", "", "", nil), `spec.source.helm.chart: "" is no chart's name`},
+		{helm("https://host/charts", "../web", "", nil), `spec.source.helm.chart: "../web" is no chart's name`},
+		{helm("https://host/charts", "web", "latest", nil), `spec.source.helm.version: "latest" is no range of versions`},
+		{helm("https://host/charts", "web", "", func(h *towlinev1.HelmSource) { h.Insecure = true }), "spec.source.helm.insecure: is for an oci:// repository"},
+		{helm("http://host/charts", "web", "", func(h *towlinev1.HelmSource) { h.SecretName = "login" }), "spec.source.helm.secretName: the URL begins with http"},
+		{helm("oci://host/charts", "web", "", func(h *towlinev1.HelmSource) { h.Insecure, h.SecretName = true, "login" }), "spec.source.helm.secretName: the URL begins with http"},
 		{oci("oci://host/team/shop", nil), ""},
 		{oci("oci://host:5000/shop", func(o *towlinev1.OciSource) { o.Ref = &towlinev1.OciRef{Digest: "sha256:" + strings.Repeat("a", 64)} }), ""},
 		{oci("oci://[::1]:5000/shop", nil), ""},
@@ -103,5 +122,21 @@ func TestPathOfAPackageIsInThatOfItsSource(t *testing.T) {
 		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}})
 	if err != nil || m.Package.Kustomize.Path != "deploy/prod" {
 		t.Errorf("a kustomization: %v, %v", m, err)
+	}
+}
+
+// TestChartIsAHelmPackage: a chart is rendered as one, with a package that says more, or without.
+func TestChartIsAHelmPackage(t *testing.T) {
+	for _, pkg := range []*towlinev1.Package{nil, {Helm: &towlinev1.HelmPackage{ReleaseName: "other"}}} {
+		m, err := ModuleFromProto(&towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "shop"}, Spec: &towlinev1.ModuleSpec{
+			Source: &towlinev1.Source{Helm: &towlinev1.HelmSource{Repo: "https://host/charts", Chart: "web"}}, Package: pkg,
+			Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}})
+		want := "shop"
+		if pkg != nil {
+			want = "other"
+		}
+		if err != nil || m.Package.Helm == nil || m.Package.Helm.ReleaseName != want {
+			t.Errorf("%v: %+v, %v", pkg, m, err)
+		}
 	}
 }

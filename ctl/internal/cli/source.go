@@ -19,6 +19,9 @@ func sourceText(s *v1.Source) string {
 	case s.GetOci() != nil:
 		o := s.GetOci()
 		return words(shownURL(o.GetUrl()), ociRefText(o.GetRef()), o.GetPath())
+	case s.GetHelm() != nil:
+		h := s.GetHelm()
+		return words(shownURL(h.GetRepo()), h.GetChart(), h.GetVersion())
 	case s.GetInline() != nil:
 		return "inline"
 	case s.GetUpload() != nil:

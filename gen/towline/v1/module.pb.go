@@ -110,7 +110,7 @@ type ModuleSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where the files come from. Required.
 	Source *Source `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// How files become objects; unset: plain.
+	// How files become objects; unset: plain, or helm of a helm source.
 	Package *Package `protobuf:"bytes,2,opt,name=package,proto3" json:"package,omitempty"`
 	// The namespace of namespaced objects that name none.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -386,6 +386,8 @@ type Source struct {
 	Git *GitSource `protobuf:"bytes,3,opt,name=git,proto3" json:"git,omitempty"`
 	// The files of an artifact in an OCI registry, by its digest.
 	Oci *OciSource `protobuf:"bytes,4,opt,name=oci,proto3" json:"oci,omitempty"`
+	// A chart of a Helm repository, in one version. It is a helm package by itself.
+	Helm *HelmSource `protobuf:"bytes,5,opt,name=helm,proto3" json:"helm,omitempty"`
 	// Files that were uploaded: those of a local folder, by towline apply --from DIR.
 	Upload        *UploadSource `protobuf:"bytes,6,opt,name=upload,proto3" json:"upload,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -446,6 +448,13 @@ func (x *Source) GetGit() *GitSource {
 func (x *Source) GetOci() *OciSource {
 	if x != nil {
 		return x.Oci
+	}
+	return nil
+}
+
+func (x *Source) GetHelm() *HelmSource {
+	if x != nil {
+		return x.Helm
 	}
 	return nil
 }
@@ -942,6 +951,101 @@ func (x *UploadSource) GetDigest() string {
 	return ""
 }
 
+// HelmSource is a chart of a Helm repository, over http or in an OCI registry. Each put of the module resolves the version to the digest of
+// the chart's archive, which its revision keeps. What a chart depends on has to be in it, in charts, as `helm package` puts it there.
+type HelmSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// https://HOST/PATH or http://HOST/PATH, below which index.yaml is; or oci://HOST/PATH, below which the chart is. Viewers see credentials
+	// and the values of the query masked.
+	Repo string `protobuf:"bytes,1,opt,name=repo,proto3" json:"repo,omitempty"`
+	// The chart's name. Required.
+	Chart string `protobuf:"bytes,2,opt,name=chart,proto3" json:"chart,omitempty"`
+	// A version, or a range such as "4.x" or ">=1.2 <2", of which it is the highest; prereleases count only where the range names one.
+	// Unset: the highest that is no prerelease.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// How long a fetch may take with its retries; default 60s.
+	Timeout string `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// A secret of the project (towline secret set), as that of an http source; of a registry as that of an OCI source. An archive on another
+	// host than the repository is fetched without it.
+	SecretName string `protobuf:"bytes,5,opt,name=secret_name,json=secretName,proto3" json:"secret_name,omitempty"`
+	// true: the registry of an oci:// repository is asked over http. A secret goes over http only to the hub's own machine.
+	Insecure      bool `protobuf:"varint,6,opt,name=insecure,proto3" json:"insecure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HelmSource) Reset() {
+	*x = HelmSource{}
+	mi := &file_towline_v1_module_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HelmSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HelmSource) ProtoMessage() {}
+
+func (x *HelmSource) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HelmSource.ProtoReflect.Descriptor instead.
+func (*HelmSource) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *HelmSource) GetRepo() string {
+	if x != nil {
+		return x.Repo
+	}
+	return ""
+}
+
+func (x *HelmSource) GetChart() string {
+	if x != nil {
+		return x.Chart
+	}
+	return ""
+}
+
+func (x *HelmSource) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *HelmSource) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
+func (x *HelmSource) GetSecretName() string {
+	if x != nil {
+		return x.SecretName
+	}
+	return ""
+}
+
+func (x *HelmSource) GetInsecure() bool {
+	if x != nil {
+		return x.Insecure
+	}
+	return false
+}
+
 // Package says how files become objects; exactly one is set.
 type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -957,7 +1061,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1073,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1086,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -1017,7 +1121,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1133,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1146,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -1076,7 +1180,7 @@ type HelmPackage struct {
 
 func (x *HelmPackage) Reset() {
 	*x = HelmPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1192,7 @@ func (x *HelmPackage) String() string {
 func (*HelmPackage) ProtoMessage() {}
 
 func (x *HelmPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1205,7 @@ func (x *HelmPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmPackage.ProtoReflect.Descriptor instead.
 func (*HelmPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HelmPackage) GetPath() string {
@@ -1167,7 +1271,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1283,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1296,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -1237,7 +1341,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1353,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1366,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Binding) GetName() string {
@@ -1336,7 +1440,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1452,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1465,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1398,7 +1502,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1514,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1527,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1494,7 +1598,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1610,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1623,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1642,7 +1746,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1758,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1771,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1699,7 +1803,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1815,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1828,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1764,7 +1868,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1880,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1893,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1853,7 +1957,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +1969,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +1982,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1976,7 +2080,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2092,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2105,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2220,7 +2324,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2232,7 +2336,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2245,7 +2349,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Hold) GetId() string {
@@ -2379,7 +2483,7 @@ type Revision struct {
 	// Clusters that are assigned it now.
 	Clusters int32 `protobuf:"varint,11,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	// What the source's ref was when the revision was cut, exactly: main@sha1:COMMIT of Git,
-	// 1.2.0@sha256:DIGEST of OCI. Empty of a source that has no refs.
+	// 1.2.0@sha256:DIGEST of OCI and Helm. Empty of a source that has no refs.
 	ResolvedRef   string `protobuf:"bytes,12,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2387,7 +2491,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2503,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2412,7 +2516,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2537,12 +2641,13 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\xea\x01\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\x96\x02\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
 	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\x12'\n" +
 	"\x03git\x18\x03 \x01(\v2\x15.towline.v1.GitSourceR\x03git\x12'\n" +
-	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\x120\n" +
+	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\x12*\n" +
+	"\x04helm\x18\x05 \x01(\v2\x16.towline.v1.HelmSourceR\x04helm\x120\n" +
 	"\x06upload\x18\x06 \x01(\v2\x18.towline.v1.UploadSourceR\x06upload\"\x88\x01\n" +
 	"\fInlineSource\x12>\n" +
 	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryB\x03\x80\x01\x01R\x05files\x1a8\n" +
@@ -2582,7 +2687,16 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x16\n" +
 	"\x06semver\x18\x03 \x01(\tR\x06semver\"&\n" +
 	"\fUploadSource\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"\xa2\x01\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"\xac\x01\n" +
+	"\n" +
+	"HelmSource\x12\x17\n" +
+	"\x04repo\x18\x01 \x01(\tB\x03\x80\x01\x01R\x04repo\x12\x14\n" +
+	"\x05chart\x18\x02 \x01(\tR\x05chart\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x18\n" +
+	"\atimeout\x18\x04 \x01(\tR\atimeout\x12\x1f\n" +
+	"\vsecret_name\x18\x05 \x01(\tR\n" +
+	"secretName\x12\x1a\n" +
+	"\binsecure\x18\x06 \x01(\bR\binsecure\"\xa2\x01\n" +
 	"\aPackage\x12.\n" +
 	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12+\n" +
 	"\x04helm\x18\x02 \x01(\v2\x17.towline.v1.HelmPackageR\x04helm\x12:\n" +
@@ -2751,7 +2865,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -2765,78 +2879,80 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*OciSource)(nil),             // 9: towline.v1.OciSource
 	(*OciRef)(nil),                // 10: towline.v1.OciRef
 	(*UploadSource)(nil),          // 11: towline.v1.UploadSource
-	(*Package)(nil),               // 12: towline.v1.Package
-	(*PlainPackage)(nil),          // 13: towline.v1.PlainPackage
-	(*HelmPackage)(nil),           // 14: towline.v1.HelmPackage
-	(*KustomizePackage)(nil),      // 15: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 16: towline.v1.Binding
-	(*Placement)(nil),             // 17: towline.v1.Placement
-	(*Toleration)(nil),            // 18: towline.v1.Toleration
-	(*Policy)(nil),                // 19: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 20: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 21: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 22: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 23: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 24: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 25: towline.v1.Hold
-	(*Revision)(nil),              // 26: towline.v1.Revision
-	nil,                           // 27: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 28: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 29: towline.v1.RolloutStrategy
-	(*structpb.Struct)(nil),       // 30: google.protobuf.Struct
-	(*LabelSelector)(nil),         // 31: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 32: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
-	(*Condition)(nil),             // 34: towline.v1.Condition
-	(*StagePosition)(nil),         // 35: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 36: towline.v1.ObjectReference
+	(*HelmSource)(nil),            // 12: towline.v1.HelmSource
+	(*Package)(nil),               // 13: towline.v1.Package
+	(*PlainPackage)(nil),          // 14: towline.v1.PlainPackage
+	(*HelmPackage)(nil),           // 15: towline.v1.HelmPackage
+	(*KustomizePackage)(nil),      // 16: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 17: towline.v1.Binding
+	(*Placement)(nil),             // 18: towline.v1.Placement
+	(*Toleration)(nil),            // 19: towline.v1.Toleration
+	(*Policy)(nil),                // 20: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 21: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 22: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 23: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 24: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 25: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 26: towline.v1.Hold
+	(*Revision)(nil),              // 27: towline.v1.Revision
+	nil,                           // 28: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 29: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 30: towline.v1.RolloutStrategy
+	(*structpb.Struct)(nil),       // 31: google.protobuf.Struct
+	(*LabelSelector)(nil),         // 32: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 33: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*Condition)(nil),             // 35: towline.v1.Condition
+	(*StagePosition)(nil),         // 36: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 37: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	28, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	29, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	24, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	25, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	4,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	12, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	16, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	17, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	29, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	19, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	22, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	13, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	17, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	18, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	30, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	20, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	23, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	3,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	2,  // 11: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
 	5,  // 12: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	6,  // 13: towline.v1.Source.http:type_name -> towline.v1.HttpSource
 	7,  // 14: towline.v1.Source.git:type_name -> towline.v1.GitSource
 	9,  // 15: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	11, // 16: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
-	27, // 17: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	8,  // 18: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	10, // 19: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
-	13, // 20: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	14, // 21: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
-	15, // 22: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	30, // 23: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	31, // 24: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	18, // 25: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	23, // 26: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	21, // 27: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	20, // 28: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	31, // 29: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	32, // 30: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	33, // 31: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	34, // 32: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	25, // 33: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	35, // 34: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	36, // 35: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	33, // 36: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	33, // 37: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	28, // 38: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 39: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	12, // 16: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
+	11, // 17: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
+	28, // 18: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	8,  // 19: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	10, // 20: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	14, // 21: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	15, // 22: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	16, // 23: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	31, // 24: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	32, // 25: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	19, // 26: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	24, // 27: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	22, // 28: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	21, // 29: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	32, // 30: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	33, // 31: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	34, // 32: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	35, // 33: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	26, // 34: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	36, // 35: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	37, // 36: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	34, // 37: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	34, // 38: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	29, // 39: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 40: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2847,17 +2963,17 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[14].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[18].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[15].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[17].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[19].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -150,6 +150,7 @@ func (s secret) mask() func(string) string {
 var addresses = map[protoreflect.FullName]func(string) string{
 	"towline.v1.HttpSource.url":     maskURL,
 	"towline.v1.GitSource.url":      maskURL,
+	"towline.v1.HelmSource.repo":    maskURL,
 	"towline.v1.MetricGate.address": maskURL,
 	"towline.v1.WebhookGate.url":    maskHook,
 }

@@ -42,6 +42,7 @@ type ociRequest struct {
 	insecure   bool
 	tag        string // or a digest
 	semver     string // a range of tags
+	versions   bool   // + is _ in tags, which have none
 	rangeField string
 	cache      string // what the key of an artifact begins with
 	// take makes the files of what is behind a manifest.
@@ -110,7 +111,7 @@ func (f *Fetcher) ociOnce(ctx context.Context, r ociRequest, repo *remote.Reposi
 		if err != nil {
 			return Artifact{}, err
 		}
-		if by, err = newestVersion(r.rangeField, r.semver, tags); err != nil {
+		if by, err = r.chooseTag(tags); err != nil {
 			return Artifact{}, err
 		}
 	}
@@ -138,6 +139,21 @@ func (f *Fetcher) ociOnce(ctx context.Context, r ociRequest, repo *remote.Reposi
 	a.Ref = desc.Digest.String()
 	f.cache.put(key, a)
 	return named(a, by), nil
+}
+
+// chooseTag is the tag of the highest version in the range; a version that is a tag is that one.
+func (r ociRequest) chooseTag(tags []string) (string, error) {
+	if !r.versions {
+		return newestVersion(r.rangeField, r.semver, tags)
+	}
+	names := make([]string, len(tags))
+	for i, t := range tags {
+		if names[i] = strings.ReplaceAll(t, "_", "+"); names[i] == r.semver {
+			return t, nil
+		}
+	}
+	version, err := newestVersion(r.rangeField, r.semver, names)
+	return strings.ReplaceAll(version, "+", "_"), err
 }
 
 // openOCI is a repository of a registry. It is logged in to with the secret, by what the registry asks for: that is the one thing that
@@ -255,8 +271,8 @@ func ociError(err error) error {
 	return err
 }
 
-// Media types of Helm's charts.
 const (
+	// chartLayer is a chart of Helm.
 	chartLayer      = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 	titleAnnotation = ocispec.AnnotationTitle
 )

@@ -129,13 +129,15 @@ func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Sour
 		return f.fetchOCI(ctx, project, src.GetOci())
 	case "upload":
 		return f.uploaded(ctx, src.GetUpload())
+	case "helm":
+		return f.fetchHelm(ctx, project, src.GetHelm())
 	}
 	return Artifact{}, fleet.Invalidf("source", "%s is not known to this hub", kinds[0])
 }
 
 // Origin is the server that a source is fetched from; empty: none is needed.
 func Origin(src *towlinev1.Source) string {
-	address := src.GetHttp().GetUrl() + src.GetGit().GetUrl() + src.GetOci().GetUrl() // a source is of one kind
+	address := src.GetHttp().GetUrl() + src.GetGit().GetUrl() + src.GetOci().GetUrl() + src.GetHelm().GetRepo() // a source is of one kind
 	u, err := url.Parse(address)
 	if err != nil {
 		return ""
