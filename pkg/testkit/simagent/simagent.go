@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -213,6 +214,7 @@ func (a *Agent) session(ctx context.Context, t *tls.Config) error {
 	if err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Hello{Hello: a.hello()}}); err != nil {
 		return err
 	}
+	defer a.over()
 	go a.beat(ctx, st)
 	for {
 		m, err := st.Recv()
@@ -223,6 +225,13 @@ func (a *Agent) session(ctx context.Context, t *tls.Config) error {
 			return err
 		}
 	}
+}
+
+// over forgets the stream of a session: what is told before the next one is welcome is told by its first report.
+func (a *Agent) over() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stream = nil
 }
 
 func (a *Agent) hello() *agentv1.Hello {
@@ -355,6 +364,7 @@ func (a *Agent) Again() error {
 	defer a.mu.Unlock()
 	a.o.Mute = false
 	if a.stream == nil {
+		a.acked = flight{} // the hub knows what was, and not what is
 		return nil
 	}
 	a.reported = map[fleet.ModuleRef]uint64{}
@@ -365,6 +375,9 @@ func (a *Agent) Again() error {
 func (a *Agent) SendStatus(s *agentv1.Status) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.stream == nil {
+		return errors.New("the agent has no session")
+	}
 	a.sequence++
 	s.Epoch, s.Sequence = a.current, a.sequence
 	return a.stream.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
