@@ -1,11 +1,54 @@
 package hub_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 )
+
+// TestFileOfAClusterKeepsTheLabelsOfOthers: a person labels a cluster, and whoever keeps its file applies that again. The module that the
+// label has there stays; what the file said itself goes when it says it no more.
+func TestFileOfAClusterKeepsTheLabelsOfOthers(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c", nil, map[string]string{"env": "dev"})
+	w.everywhere()
+	towline := w.cli()
+	const file = "apiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c, labels: {LABELS}, annotations: {note: x}}\n"
+	apply := func(labels, says string) {
+		t.Helper()
+		out, err := towline(strings.Replace(file, "LABELS", labels, 1), "apply", "-f", "-")
+		if err != nil || !strings.Contains(out, says) {
+			t.Fatalf("%v\n%swant one that says %q", err, out, says)
+		}
+	}
+	has := func(want map[string]string) {
+		t.Helper()
+		got, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "c"})
+		must(t, err)
+		if labels := got.GetCluster().GetMetadata().GetLabels(); !maps.Equal(labels, want) {
+			t.Errorf("labels %v, want %v", labels, want)
+		}
+	}
+	apply("region: eu, ring: canary", "configured")
+	_, err := towline("", "cluster", "label", "c", "shop=yes", "--yes")
+	must(t, err)
+	shop := module("shop", configMap("1"))
+	shop.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"shop": "yes"}}}
+	w.await("shop", w.put(shop).GetRevision())
+	apply("region: eu, ring: canary", "unchanged")
+	has(map[string]string{"env": "dev", "region": "eu", "ring": "canary", "shop": "yes"})
+	out, err := towline(strings.Replace(file, "LABELS", "region: us", 1), "apply", "-f", "-", "--dry-run=server")
+	if err != nil || strings.Contains(out, "leaves") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	apply("region: us", "configured")
+	has(map[string]string{"env": "dev", "region": "us", "shop": "yes"})
+	apply("region: us, shop: 'yes'", "") // the file says it from now on
+	apply("region: us", "leaves shop")
+	has(map[string]string{"env": "dev", "region": "us"})
+}
 
 // TestFileOfAClusterDoesNotUncordonIt: a person cordons a cluster, and whoever keeps its file applies that again. What the file does not say
 // stays as it is.

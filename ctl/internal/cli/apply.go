@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -223,7 +224,7 @@ func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Res
 	leaves := make([][]string, len(clusters))
 	for i, x := range clusters {
 		in := x.Message.(*v1.Cluster)
-		leaves[i] = r.leaves(ctx, in)
+		in, leaves[i] = r.leaves(ctx, in)
 		errs = append(errs, torn(in, modules, leaves[i])...)
 	}
 	if len(errs) == 0 {
@@ -251,18 +252,19 @@ func (r *applyRun) refusedModules(ctx context.Context, modules []resource.Resour
 	return errs
 }
 
-// leaves are the modules that leave a cluster by its new labels. One that is refused moves nothing, and says so when it is put; what
-// leaves by the labels that it has already does so whether it is put or not.
-func (r *applyRun) leaves(ctx context.Context, in *v1.Cluster) []string {
-	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: in, DryRun: true})
+// leaves are the modules that leave a cluster by its new labels, and the cluster with those that it has then. One that is refused
+// moves nothing, and says so when it is put; what leaves by the labels that it has already does so whether it is put or not.
+func (r *applyRun) leaves(ctx context.Context, in *v1.Cluster) (*v1.Cluster, []string) {
+	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: in, Apply: true, DryRun: true})
 	if err != nil || len(resp.GetLeaves()) == 0 {
-		return nil
+		return in, nil
 	}
+	then := cmp.Or(resp.GetCluster(), in)
 	old, err := r.c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: in.GetMetadata().GetName()})
-	if err == nil && maps.Equal(old.GetCluster().GetMetadata().GetLabels(), in.GetMetadata().GetLabels()) {
-		return nil
+	if err == nil && maps.Equal(old.GetCluster().GetMetadata().GetLabels(), then.GetMetadata().GetLabels()) {
+		return then, nil
 	}
-	return resp.GetLeaves()
+	return then, resp.GetLeaves()
 }
 
 // torn says which modules would leave a cluster when it gets its new labels, by the placements that hold until then, though by those
@@ -293,7 +295,7 @@ func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 }
 
 func (r *applyRun) putCluster(ctx context.Context, res resource.Resource) error {
-	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: res.Message.(*v1.Cluster), Reason: r.o.reason, DryRun: r.dry()})
+	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: res.Message.(*v1.Cluster), Reason: r.o.reason, Apply: true, DryRun: r.dry()})
 	if err != nil {
 		return err
 	}

@@ -204,7 +204,10 @@ type PutClusterRequest struct {
 	// Why; recorded.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Tell which modules the cluster enters and leaves, change nothing.
-	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The cluster is what a file says, as of towline apply: labels and annotations that no file has said stay, and those go that the file of
+	// the last put of this kind said and this one does not. false: they are replaced as a whole.
+	Apply         bool `protobuf:"varint,4,opt,name=apply,proto3" json:"apply,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -256,6 +259,13 @@ func (x *PutClusterRequest) GetReason() string {
 func (x *PutClusterRequest) GetDryRun() bool {
 	if x != nil {
 		return x.DryRun
+	}
+	return false
+}
+
+func (x *PutClusterRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
 	}
 	return false
 }
@@ -1022,11 +1032,12 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12#\n" +
 	"\rhub_addresses\x18\x03 \x03(\tR\fhubAddresses\x12-\n" +
 	"\acluster\x18\x04 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x03R\brevision\"s\n" +
+	"\brevision\x18\x05 \x01(\x03R\brevision\"\x89\x01\n" +
 	"\x11PutClusterRequest\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xd0\x01\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
+	"\x05apply\x18\x04 \x01(\bR\x05apply\"\xd0\x01\n" +
 	"\x12PutClusterResponse\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +

@@ -47,11 +47,18 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 	if err != nil {
 		return nil, named("cluster", req.GetCluster().GetMetadata().GetName(), err)
 	}
+	if req.GetApply() {
+		merged, err := a.o.Registry.Applied(ctx, req.GetCluster())
+		if err != nil {
+			return nil, err
+		}
+		c = wire.ClusterOf(merged)
+	}
 	resp := &towlinev1.PutClusterResponse{}
 	if err := a.describeMove(ctx, c, resp); err != nil {
 		return nil, err
 	}
-	put, err := a.o.Registry.PutCluster(ctx, req.GetCluster(), registry.Word{By: who(ctx), Reason: req.GetReason()}, req.GetDryRun())
+	put, err := a.o.Registry.PutCluster(ctx, req.GetCluster(), registry.How{Word: registry.Word{By: who(ctx), Reason: req.GetReason()}, Apply: req.GetApply(), Dry: req.GetDryRun()})
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -27,11 +28,54 @@ type ClusterPut struct {
 	Revision int64
 }
 
+// Applied is the cluster that the apply of a file comes to, with the labels and annotations that others have set.
+func (r *Registry) Applied(ctx context.Context, in *v1.Cluster) (out *v1.Cluster, err error) {
+	err = r.store.View(ctx, 0, func(rd store.Reader) error {
+		rec, _, _ := store.Get[*storev1.ClusterRecord](rd, store.ClusterKey(fleet.ClusterName(in.GetMetadata().GetName())))
+		out = merge(rec, in)
+		return nil
+	})
+	return out, err
+}
+
+// merge is what a file says, and of labels and annotations those besides that no file has said.
+func merge(rec *storev1.ClusterRecord, in *v1.Cluster) *v1.Cluster {
+	out, now := proto.CloneOf(in), rec.GetCluster().GetMetadata()
+	if out.Metadata == nil {
+		out.Metadata = &v1.Metadata{}
+	}
+	out.Metadata.Labels = besides(now.GetLabels(), rec.GetAppliedLabels(), out.GetMetadata().GetLabels())
+	out.Metadata.Annotations = besides(now.GetAnnotations(), rec.GetAppliedAnnotations(), out.GetMetadata().GetAnnotations())
+	return out
+}
+
+func besides(now map[string]string, applied []string, file map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range now {
+		if !slices.Contains(applied, k) {
+			out[k] = v
+		}
+	}
+	maps.Copy(out, file)
+	return out
+}
+
+// How says of the put of a cluster who wants it and why, whether it is what a file says, and whether it is only asked what would come of it.
+type How struct {
+	Word       Word
+	Apply, Dry bool
+}
+
 // PutCluster creates a cluster, or changes its labels, annotations and spec. A dry run commits nothing.
-func (r *Registry) PutCluster(ctx context.Context, in *v1.Cluster, word Word, dry bool) (ClusterPut, error) {
+func (r *Registry) PutCluster(ctx context.Context, in *v1.Cluster, how How) (ClusterPut, error) {
 	var put ClusterPut
 	uid, now := newUID(), timestamppb.New(r.now())
+	word, dry := how.Word, how.Dry
 	fn := func(w store.Writer) (err error) {
+		if how.Apply {
+			put, err = applyCluster(w, in, &v1.Metadata{Uid: uid, CreationTimestamp: now, ChangedBy: word.By, ChangeReason: word.Reason})
+			return err
+		}
 		put, err = putCluster(w, in, &v1.Metadata{Uid: uid, CreationTimestamp: now, ChangedBy: word.By, ChangeReason: word.Reason})
 		return err
 	}
@@ -42,6 +86,24 @@ func (r *Registry) PutCluster(ctx context.Context, in *v1.Cluster, word Word, dr
 	rev, err := r.store.Update(ctx, fn)
 	put.Revision = rev
 	return put, err
+}
+
+// applyCluster is putCluster of what a file says. What it said is remembered with the cluster.
+func applyCluster(w store.Writer, file *v1.Cluster, meta *v1.Metadata) (ClusterPut, error) {
+	key := store.ClusterKey(fleet.ClusterName(file.GetMetadata().GetName()))
+	rec, _, _ := store.Get[*storev1.ClusterRecord](w, key)
+	put, err := putCluster(w, merge(rec, file), meta)
+	if err != nil {
+		return put, err
+	}
+	labels, annotations := slices.Sorted(maps.Keys(file.GetMetadata().GetLabels())), slices.Sorted(maps.Keys(file.GetMetadata().GetAnnotations()))
+	if slices.Equal(labels, put.Record.GetAppliedLabels()) && slices.Equal(annotations, put.Record.GetAppliedAnnotations()) {
+		return put, nil
+	}
+	put.Record = proto.CloneOf(put.Record)
+	put.Record.AppliedLabels, put.Record.AppliedAnnotations = labels, annotations
+	w.Put(key, put.Record)
+	return put, nil
 }
 
 // putCluster takes from meta who changes the cluster and why, and what a new one is given.

@@ -453,9 +453,12 @@ type ClusterRecord struct {
 	// When it was seen last.
 	AttentionAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=attention_at,json=attentionAt,proto3" json:"attention_at,omitempty"`
 	// Why this store is older than what the agent has seen of the hub: the agent is told nothing until it joins again.
-	Regressed     string `protobuf:"bytes,10,opt,name=regressed,proto3" json:"regressed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Regressed string `protobuf:"bytes,10,opt,name=regressed,proto3" json:"regressed,omitempty"`
+	// Keys of the labels and annotations that its file said when that was applied last.
+	AppliedLabels      []string `protobuf:"bytes,11,rep,name=applied_labels,json=appliedLabels,proto3" json:"applied_labels,omitempty"`
+	AppliedAnnotations []string `protobuf:"bytes,12,rep,name=applied_annotations,json=appliedAnnotations,proto3" json:"applied_annotations,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ClusterRecord) Reset() {
@@ -556,6 +559,20 @@ func (x *ClusterRecord) GetRegressed() string {
 		return x.Regressed
 	}
 	return ""
+}
+
+func (x *ClusterRecord) GetAppliedLabels() []string {
+	if x != nil {
+		return x.AppliedLabels
+	}
+	return nil
+}
+
+func (x *ClusterRecord) GetAppliedAnnotations() []string {
+	if x != nil {
+		return x.AppliedAnnotations
+	}
+	return nil
 }
 
 // Certificate is one client certificate of a cluster.
@@ -2579,7 +2596,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vspec_digest\x18\x04 \x01(\fR\n" +
 	"specDigest\x12#\n" +
 	"\rfirst_rollout\x18\x05 \x01(\x03R\ffirstRollout\x12%\n" +
-	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevisionJ\x04\b\x02\x10\x03R\flast_rollout\"\xa1\x03\n" +
+	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevisionJ\x04\b\x02\x10\x03R\flast_rollout\"\xf9\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -2591,7 +2608,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\tattention\x18\b \x01(\tR\tattention\x12=\n" +
 	"\fattention_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vattentionAt\x12\x1c\n" +
 	"\tregressed\x18\n" +
-	" \x01(\tR\tregressed\"\xd7\x01\n" +
+	" \x01(\tR\tregressed\x12%\n" +
+	"\x0eapplied_labels\x18\v \x03(\tR\rappliedLabels\x12/\n" +
+	"\x13applied_annotations\x18\f \x03(\tR\x12appliedAnnotations\"\xd7\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x19\n" +
 	"\bkey_hash\x18\x02 \x01(\fR\akeyHash\x127\n" +
