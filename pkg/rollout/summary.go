@@ -88,10 +88,16 @@ func Summarize(in Input) Summary {
 		out.Stages[i].describe(in, i)
 	}
 	out.Counts = Sum(counts)
-	if last := len(out.Stages) - 1; out.Stages[last].Name == UnmatchedStage && out.Stages[last].Total+out.Stages[last].Joined == 0 {
+	if last := len(out.Stages) - 1; isUnused(&out.Stages[last], &s.Stages[last]) {
 		out.Stages = out.Stages[:last]
 	}
 	return out
+}
+
+// isUnused reports that nobody is in the stage of those that no stage matches, nor was when the rollout was planned: such a one is not
+// shown, and holds nothing up.
+func isUnused(sum *StageSummary, h *StageHead) bool {
+	return sum.Name == UnmatchedStage && h.Total+sum.Total+sum.Joined == 0
 }
 
 // Tally counts the members of each stage: those that the plan has in it, and those that it took while it was empty.
