@@ -454,8 +454,9 @@ type ClusterRecord struct {
 	AttentionAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=attention_at,json=attentionAt,proto3" json:"attention_at,omitempty"`
 	// Why this store is older than what the agent has seen of the hub: the agent is told nothing until it joins again.
 	Regressed string `protobuf:"bytes,10,opt,name=regressed,proto3" json:"regressed,omitempty"`
-	// Keys of the labels and annotations that its file said when that was applied last.
-	AppliedLabels      []string `protobuf:"bytes,11,rep,name=applied_labels,json=appliedLabels,proto3" json:"applied_labels,omitempty"`
+	// Keys of the labels that its file said when that was applied last.
+	AppliedLabels []string `protobuf:"bytes,11,rep,name=applied_labels,json=appliedLabels,proto3" json:"applied_labels,omitempty"`
+	// Keys of the annotations that it said then.
 	AppliedAnnotations []string `protobuf:"bytes,12,rep,name=applied_annotations,json=appliedAnnotations,proto3" json:"applied_annotations,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
