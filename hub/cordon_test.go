@@ -91,3 +91,32 @@ func TestFileOfAClusterDoesNotUncordonIt(t *testing.T) {
 	must(t, err)
 	is(false, 0)
 }
+
+// TestFileOfAClusterSaysWhatItsTaintsKeepAway: a file that says nothing of taints leaves them as they are, so that no module comes which does
+// not tolerate them, and none is said to.
+func TestFileOfAClusterSaysWhatItsTaintsKeepAway(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c", nil, nil)
+	towline := w.cli()
+	const file = "apiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c, labels: {env: LABEL}}\n"
+	_, err := towline(strings.Replace(file, "LABEL", "dev", 1)+"spec: {taints: [{key: edge}]}\n", "apply", "-f", "-")
+	must(t, err)
+	shop := module("shop", configMap("1"))
+	shop.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}
+	w.put(shop)
+	for _, dry := range []string{"server", "none"} {
+		out, err := towline(strings.Replace(file, "LABEL", "prod", 1), "apply", "-f", "-", "--dry-run="+dry)
+		if err != nil || strings.Contains(out, "enters") {
+			t.Errorf("dry-run=%s: %v\n%s: shop does not come, for the taint keeps it away", dry, err, out)
+		}
+	}
+	got, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "c"})
+	must(t, err)
+	if len(got.GetCluster().GetSpec().GetTaints()) != 1 {
+		t.Errorf("taints %v", got.GetCluster().GetSpec().GetTaints())
+	}
+	out, err := towline(strings.Replace(file, "LABEL", "prod", 1)+"spec: {taints: []}\n", "apply", "-f", "-")
+	if err != nil || !strings.Contains(out, "enters shop") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

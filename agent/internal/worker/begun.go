@@ -58,16 +58,24 @@ func (b *begun) note(ctx context.Context, state State, s fleet.Sync) error {
 		b.of = map[string]string{}
 	}
 	b.of[name] = now
+	return b.save(ctx, state)
+}
+
+// forget drops what was begun of a module that goes: one that comes again, as it was, begins anew.
+func (b *begun) forget(ctx context.Context, state State, ref fleet.ModuleRef) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.of[ref.String()]; !known {
+		return nil
+	}
+	delete(b.of, ref.String())
+	return b.save(ctx, state)
+}
+
+func (b *begun) save(ctx context.Context, state State) error {
 	data, err := json.Marshal(b.of)
 	if err != nil {
 		return err
 	}
 	return state.Write(ctx, begunName, data)
-}
-
-// forget drops what was begun of a module that is gone; it is durable with the next note.
-func (b *begun) forget(ref fleet.ModuleRef) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.of, ref.String())
 }

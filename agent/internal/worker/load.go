@@ -26,6 +26,9 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
 		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
 	w.started = w.continues(old, t, same)
+	if t.kind != targetSync && t.kind != targetStray {
+		w.later.Store(nil)
+	}
 	switch {
 	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
 		w.items, w.byID, w.unsure, w.loadError = nil, map[fleet.ObjectID]*item{}, nil, nil
@@ -33,11 +36,13 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		w.unwant()
 		w.releaseSingles()
 		w.status.reset()
+		if t.kind != targetUnlisted {
+			w.end(ctx)
+		}
 		if t.kind == targetNone {
 			w.releaseKinds(nil)
 			w.healthRules = nil
 			w.m.rules.set(w.ref, nil)
-			w.m.begun.forget(w.ref)
 			w.m.inventory.Succeed(w.ref, 0, func(fleet.ObjectID) bool { return true })
 		}
 	case same:

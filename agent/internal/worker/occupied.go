@@ -166,6 +166,17 @@ func (w *worker) listedBeside(here func(fleet.ObjectID) bool) map[fleet.ObjectID
 			}
 		})
 	}
+	w.m.each(func(o *worker) {
+		later := o.later.Load()
+		if later == nil || o == w || w.m.removing(o.ref) {
+			return
+		}
+		for _, id := range *later {
+			if here(id) {
+				out[id] = o.ref
+			}
+		}
+	})
 	return out
 }
 

@@ -30,6 +30,11 @@ func (s *sequence) want(targets map[fleet.ModuleRef]target) {
 			continue
 		}
 		next := plan.Standing{Listed: true, Going: t.kind == targetTombstone, DependsOn: t.dependsOn()}
+		if t.kind == targetSync && slices.Contains(t.untaken, ref) {
+			next.Why = "the agent could not take its newest revision"
+			s.all[ref], s.of[ref] = next, fleet.Age{} // what is said of the one before counts for nothing
+			continue
+		}
 		if old := before[ref]; of[ref] == t.age() && old.Going == next.Going {
 			next.Ready, next.Gone, next.Elsewhere, next.Why = old.Ready, old.Gone, old.Elsewhere, old.Why
 		}
@@ -96,18 +101,27 @@ func (t *target) age() fleet.Age {
 // takeTurn begins the revision, if all that the module depends on is ready.
 func (w *worker) takeTurn(ctx context.Context) {
 	s := w.cur.sync
-	if w.started || len(s.DependsOn) == 0 || w.m.begun.is(s) {
+	if len(s.DependsOn) == 0 || w.m.begun.is(s) {
 		w.started = true
 		return
 	}
-	if w.awaits = w.m.sequence.awaitsDependency(w.ref); w.awaits != "" {
-		return
+	if !w.started {
+		if w.awaits = w.m.sequence.awaitsDependency(w.ref); w.awaits != "" {
+			return
+		}
+		w.log.Info("all that comes first is ready", "revision", s.Revision, "generation", s.Generation)
 	}
 	if err := w.m.begun.note(ctx, w.m.o.State, s); err != nil && ctx.Err() == nil {
 		w.log.Warn("that the revision is begun cannot be noted; after a restart it would wait again", "revision", s.Revision, "error", err)
 	}
 	w.started = true
-	w.log.Info("all that comes first is ready", "revision", s.Revision, "generation", s.Generation)
+}
+
+// end forgets what was begun of the module: should it come again, it begins anew.
+func (w *worker) end(ctx context.Context) {
+	if err := w.m.begun.forget(ctx, w.m.o.State, w.ref); err != nil && ctx.Err() == nil {
+		w.log.Warn("that the module ends cannot be noted; should it come again as it was after a restart, it would wait for nobody", "error", err)
+	}
 }
 
 // inReach are the jobs whose objects the module may claim now. Before its turn it says what it waits for that others have, so that they
@@ -116,8 +130,13 @@ func (w *worker) inReach(jobs []*item) []*item {
 	if w.started {
 		return jobs
 	}
+	var later []fleet.ObjectID
+	defer func() { w.later.Store(&later) }()
 	return slices.DeleteFunc(jobs, func(it *item) bool {
 		it.look = w.m.inventory.Get(it.entry.ID) == nil && !w.neededFirst(it) && it.action.Verb != plan.Read && it.action.Verb != plan.Look
+		if it.look {
+			later = append(later, it.entry.ID)
+		}
 		return it.look
 	})
 }

@@ -284,6 +284,9 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	}
 	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingDependency }); i >= 0 && s.Reason == "" {
 		s.Reason, s.Message = plan.ReasonAwaitingDependency, w.pruning.kept[i].Message
+		if s.Phase == fleet.PhaseApplied { // its turn is to come, though nothing but what it drops tells it from the one before
+			s.Phase, s.Ready = fleet.PhaseApplying, false
+		}
 	}
 	held := w.held()
 	switch {

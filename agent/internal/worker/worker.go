@@ -70,6 +70,8 @@ type worker struct {
 	onHold     atomic.Bool                     // what the newest target says
 	objects    atomic.Pointer[[]uint64]        // which of them are held, by that
 	singles    map[fleet.ObjectID]watch.Single // watches of what is only read
+	// later is what the module lists, and claims when its turn comes (inReach).
+	later atomic.Pointer[[]fleet.ObjectID]
 
 	cur         target
 	loadError   *apply.Failure
@@ -170,7 +172,11 @@ func (w *worker) wants(ctx context.Context, now time.Time) (jobs []*item, known 
 	}
 	w.giveBack(ctx)
 	w.takeTurn(ctx)
-	return w.inTurn(w.claim(w.inReach(w.jobs(now)))), true
+	jobs = w.claim(w.inReach(w.jobs(now)))
+	if w.started {
+		w.later.Store(nil) // all of it is claimed
+	}
+	return w.inTurn(jobs), true
 }
 
 // acquire starts the watch of a kind, once for a worker.

@@ -43,19 +43,15 @@ func (a *API) JoinCluster(ctx context.Context, req *towlinev1.JoinClusterRequest
 
 // PutCluster creates a cluster or changes its labels and spec. A dry run tells what it would move.
 func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) (*towlinev1.PutClusterResponse, error) {
-	c, err := wire.ClusterFromProto(req.GetCluster())
-	if err != nil {
+	if _, err := wire.ClusterFromProto(req.GetCluster()); err != nil {
 		return nil, named("cluster", req.GetCluster().GetMetadata().GetName(), err)
 	}
-	if req.GetApply() {
-		merged, err := a.o.Registry.Applied(ctx, req.GetCluster())
-		if err != nil {
-			return nil, err
-		}
-		c = wire.ClusterOf(merged)
+	wanted, err := a.o.Registry.Wanted(ctx, req.GetCluster(), req.GetApply())
+	if err != nil {
+		return nil, err
 	}
 	resp := &towlinev1.PutClusterResponse{}
-	if err := a.describeMove(ctx, c, resp); err != nil {
+	if err := a.describeMove(ctx, wire.ClusterOf(wanted), resp); err != nil {
 		return nil, err
 	}
 	put, err := a.o.Registry.PutCluster(ctx, req.GetCluster(), registry.How{Word: registry.Word{By: who(ctx), Reason: req.GetReason()}, Apply: req.GetApply(), Dry: req.GetDryRun()})

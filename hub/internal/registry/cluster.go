@@ -28,11 +28,15 @@ type ClusterPut struct {
 	Revision int64
 }
 
-// Applied is the cluster that the apply of a file comes to, with the labels and annotations that others have set.
-func (r *Registry) Applied(ctx context.Context, in *v1.Cluster) (out *v1.Cluster, err error) {
+// Wanted is the cluster that a put comes to: with what it does not say of the spec, and, as the apply of a file, with the labels and
+// annotations that others have set.
+func (r *Registry) Wanted(ctx context.Context, in *v1.Cluster, apply bool) (out *v1.Cluster, err error) {
 	err = r.store.View(ctx, 0, func(rd store.Reader) error {
-		rec, _, _ := store.Get[*storev1.ClusterRecord](rd, store.ClusterKey(fleet.ClusterName(in.GetMetadata().GetName())))
-		out = merge(rec, in)
+		rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(rd), store.ClusterKey(fleet.ClusterName(in.GetMetadata().GetName())))
+		if out = proto.CloneOf(in); apply {
+			out = merge(rec, in)
+		}
+		out.Spec = specOf(rec.GetCluster().GetSpec(), in.GetSpec())
 		return nil
 	})
 	return out, err
