@@ -48,7 +48,7 @@ func scan(ctx context.Context, packed []byte) ([]entry, error) {
 	}
 	limited := &meter{ctx: ctx, r: z, packed: int64(len(packed))}
 	tr := tar.NewReader(limited)
-	seen := newNames()
+	seen := artifact.NewNames()
 	var found []entry
 	var total int64
 	for n := 0; ; n++ {

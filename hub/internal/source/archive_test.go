@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -208,7 +209,7 @@ func FuzzUnpack(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := Decode(Encode(files))
+		again, err := artifact.Decode(artifact.Encode(files))
 		if err != nil || !cmp.Equal(files, again) {
 			t.Fatalf("not the same again: %v", err)
 		}

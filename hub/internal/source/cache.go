@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -64,7 +65,7 @@ func readCached(data []byte) (Artifact, error) {
 	if !found || err != nil || fleet.DigestOf(archive) != want {
 		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "artifact cannot be read: its digest is another")
 	}
-	files, err := Decode(archive)
+	files, err := artifact.Decode(archive)
 	return Artifact{Digest: want, Files: files, Archive: archive, Ref: ref}, err
 }
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/artifact"
 )
 
 // packings are formats that are recognised only to say what to do instead.
@@ -31,33 +31,29 @@ func open(ctx context.Context, body []byte, from *url.URL, tempDir string) (map[
 		return unpack(ctx, body, tempDir)
 	}
 	if len(bytes.TrimSpace(body)) == 0 {
-		return nil, content("is empty: check what the server serves")
+		return nil, refused("is empty: check what the server serves")
 	}
 	for _, p := range packings {
 		if len(body) > p.at && bytes.HasPrefix(body[p.at:], []byte(p.magic)) && !isText(body) {
-			return nil, content("is %s: serve a YAML or JSON file or a tar.gz", p.name)
+			return nil, refused("is %s: serve a YAML or JSON file or a tar.gz", p.name)
 		}
 	}
 	if !isText(body) {
-		return nil, content("is neither YAML, JSON nor a tar.gz: check source.http.url")
+		return nil, refused("is neither YAML, JSON nor a tar.gz: check source.http.url")
 	}
 	if bytes.HasPrefix(bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\ufeff"))), []byte("<")) {
-		return nil, content("is an HTML or XML page, perhaps one to log in: serve a YAML or JSON file or a tar.gz")
+		return nil, refused("is an HTML or XML page, perhaps one to log in: serve a YAML or JSON file or a tar.gz")
 	}
 	return map[string][]byte{fileName(body, from): body}, nil
 }
 
 func isText(body []byte) bool { return utf8.Valid(body) && bytes.IndexByte(body, 0) < 0 }
 
-func content(format string, args ...any) error {
-	return fleet.Errorf(fleet.ErrInvalid, format, args...)
-}
-
 // fileName is the URL's last element if it says what the file is; messages about the content name it.
 func fileName(body []byte, from *url.URL) string {
 	base := path.Base(from.Path)
 	known := slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(path.Ext(base)))
-	if known && badName(base) == "" && !strings.HasPrefix(base, ".") {
+	if known && artifact.BadName(base) == "" && !strings.HasPrefix(base, ".") {
 		return base
 	}
 	if json.Valid(body) {

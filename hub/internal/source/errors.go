@@ -17,6 +17,11 @@ import (
 
 var errTooLarge = errors.New("too large")
 
+// refused is why what a source has is not taken.
+func refused(format string, args ...any) error {
+	return fleet.Errorf(fleet.ErrInvalid, format, args...)
+}
+
 // statusError is an answer other than 200.
 type statusError struct{ code int }
 
@@ -32,6 +37,21 @@ type place struct {
 	address string // the field of the address
 	timeout time.Duration
 	secret  *secret // nil: none is needed
+}
+
+// fetched is what the sources of all servers say of a fetch.
+type fetched interface {
+	GetTimeout() string
+	GetSecretName() string
+}
+
+// furnish reads how long a fetch may take, and gets the secret that it is made with.
+func (r *place) furnish(ctx context.Context, f *Fetcher, project string, src fetched) (err error) {
+	if r.timeout, err = readTimeout(r.field+".timeout", src.GetTimeout()); err != nil {
+		return err
+	}
+	r.secret, err = f.secretOf(ctx, project, r.field+".secretName", src.GetSecretName())
+	return err
 }
 
 // explain makes an error say which source, what is wrong and what to do, without the URL's secrets.
@@ -112,3 +132,6 @@ func cause(err error) string {
 	}
 	return clip(err.Error())
 }
+
+// clip shortens what others have written, for messages.
+func clip(s string) string { return fleet.Clip(s, 200) }

@@ -125,10 +125,7 @@ func (f *Fetcher) readGit(ctx context.Context, project string, src *towlinev1.Gi
 	if src.GetPath() != "" {
 		g.path = strings.TrimPrefix(path.Clean(src.GetPath()), ".")
 	}
-	if g.timeout, err = readTimeout("source.git.timeout", src.GetTimeout()); err != nil {
-		return g, err
-	}
-	g.secret, err = f.secretOf(ctx, project, "source.git.secretName", src.GetSecretName())
+	err = g.furnish(ctx, f, project, src)
 	g.cache = cacheKey("git", project, src.GetUrl(), g.secret.digest(), g.path)
 	return g, err
 }

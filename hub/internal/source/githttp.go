@@ -209,7 +209,3 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-func refused(format string, args ...any) error {
-	return fleet.Errorf(fleet.ErrInvalid, format, args...)
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/storage/memory"
 
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -33,7 +34,7 @@ func gitFiles(ctx context.Context, packed []byte, wanted plumbing.Hash, used str
 	if err != nil {
 		return nil, commit, err
 	}
-	t := &gitTree{ctx: ctx, store: store, used: used, files: map[string][]byte{}, names: newNames()}
+	t := &gitTree{ctx: ctx, store: store, used: used, files: map[string][]byte{}, names: artifact.NewNames()}
 	if err := t.collect("", c.TreeHash); err != nil {
 		return nil, commit, err
 	}
@@ -81,7 +82,7 @@ type gitTree struct {
 	entries []gitEntry // by name
 	seen    int        // entries, and folders
 	files   map[string][]byte
-	names   *names
+	names   *artifact.Names
 	bytes   int
 	uses    bool // there is a file in the folder that is used
 }
@@ -103,7 +104,7 @@ func (t *gitTree) collect(dir string, hash plumbing.Hash) error {
 		if dir != "" {
 			name = dir + "/" + e.Name
 		}
-		if why := badName(name); why != "" {
+		if why := artifact.BadName(name); why != "" {
 			if err := t.refuse(name, "%s", why); err != nil {
 				return err
 			}

@@ -36,10 +36,7 @@ func (f *Fetcher) fetchHelm(ctx context.Context, project string, src *towlinev1.
 	if r.version == "" {
 		r.version = anyVersion
 	}
-	if r.timeout, err = readTimeout("source.helm.timeout", src.GetTimeout()); err != nil {
-		return Artifact{}, err
-	}
-	if r.secret, err = f.secretOf(ctx, project, "source.helm.secretName", src.GetSecretName()); err != nil {
+	if err := r.furnish(ctx, f, project, src); err != nil {
 		return Artifact{}, err
 	}
 	r.cache = cacheKey("helm", project, src.GetRepo(), r.chart, fmt.Sprint(src.GetInsecure()), r.secret.digest())
@@ -101,8 +98,10 @@ func (f *Fetcher) fetchChart(ctx context.Context, client *retryablehttp.Client, 
 		return Artifact{}, r.explain(ctx, err)
 	}
 	key := cacheKey(r.cache, entry.Version, entry.Digest)
-	if a, known := f.cache.get(key); known && entry.Digest != "" {
-		return named(a, entry.Version), nil
+	if entry.Digest != "" {
+		if a, known := f.cache.get(key); known {
+			return named(a, entry.Version), nil
+		}
 	}
 	if at.url, err = r.archiveURL(entry); err != nil {
 		return Artifact{}, r.explain(ctx, err)

@@ -28,7 +28,7 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.
 	if err != nil {
 		return Artifact{}, err
 	}
-	if r.secret, err = f.secretOf(ctx, project, "source.http.secretName", src.GetSecretName()); err != nil {
+	if err := r.furnish(ctx, f, project, src); err != nil {
 		return Artifact{}, err
 	}
 	client, err := f.client(r.place)
@@ -84,8 +84,7 @@ func readRequest(src *towlinev1.HttpSource) (request, error) {
 			return request{}, fleet.Invalid("source.http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
 		}
 	}
-	r.timeout, err = readTimeout("source.http.timeout", src.GetTimeout())
-	return r, err
+	return r, nil
 }
 
 // readTimeout reads how long a fetch may take.

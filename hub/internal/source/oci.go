@@ -23,6 +23,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/errcode"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -67,10 +68,7 @@ func (f *Fetcher) fetchOCI(ctx context.Context, project string, src *towlinev1.O
 		r.tag = "latest"
 	}
 	r.place = place{name: "oci://" + where.Host + "/" + where.Name, field: "source.oci", address: "source.oci.url and source.oci.ref"}
-	if r.timeout, err = readTimeout("source.oci.timeout", src.GetTimeout()); err != nil {
-		return Artifact{}, err
-	}
-	if r.secret, err = f.secretOf(ctx, project, "source.oci.secretName", src.GetSecretName()); err != nil {
+	if err := r.furnish(ctx, f, project, src); err != nil {
 		return Artifact{}, err
 	}
 	r.cache = cacheKey("oci", project, src.GetUrl(), fmt.Sprint(r.insecure), r.secret.digest())
@@ -86,8 +84,10 @@ func (f *Fetcher) fetchArtifact(ctx context.Context, r ociRequest) (Artifact, er
 	r.url = u
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	if a, known := f.cache.get(cacheKey(r.cache, r.tag)); known && r.semver == "" && strings.HasPrefix(r.tag, "sha256:") {
-		return a, nil
+	if r.semver == "" && strings.HasPrefix(r.tag, "sha256:") {
+		if a, known := f.cache.get(cacheKey(r.cache, r.tag)); known {
+			return a, nil
+		}
 	}
 	repo, err := f.openOCI(r)
 	if err != nil {
@@ -308,7 +308,7 @@ func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (map[string][]byt
 		slices.Sort(kinds)
 		return nil, refused("has no layer that is an archive (tar+gzip) or a manifest with a name, but %d others: %s", len(kinds), strings.Join(slices.Compact(kinds), ", "))
 	}
-	return files, checkNames(files)
+	return files, artifact.CheckNames(files)
 }
 
 func isArchive(kind string) bool {

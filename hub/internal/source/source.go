@@ -26,8 +26,8 @@ const (
 	MaxRatio         = 100                       // unpacked to packed, for archives of more than 1 MiB unpacked
 	MaxRedirects     = 5
 
-	DefaultTimeout = 60 * time.Second
-	MaxTimeout     = 10 * time.Minute
+	DefaultTimeout = wire.DefaultFetchTimeout
+	MaxTimeout     = wire.MaxFetchTimeout
 )
 
 // Artifact is what a source held when it was fetched.
@@ -36,7 +36,7 @@ type Artifact struct {
 	Digest fleet.Digest
 	// Files by slash-separated path.
 	Files map[string][]byte
-	// Archive is Encode(Files).
+	// Archive is artifact.Encode(Files).
 	Archive []byte
 	// Ref is what the source's ref was, exactly: with it in the place of the ref, the files are the same again. Empty of a source
 	// that has none.
@@ -155,7 +155,7 @@ func fromInline(src *towlinev1.InlineSource) (Artifact, error) {
 	if total > MaxInlineBytes {
 		return Artifact{}, fleet.Errorf(fleet.ErrExhausted, "source.inline.files: have %d bytes; at most %d are allowed inline: use an http source", total, MaxInlineBytes)
 	}
-	if err := checkNames(files); err != nil {
+	if err := artifact.CheckNames(files); err != nil {
 		return Artifact{}, fleet.Join("source.inline.files", err)
 	}
 	return newArtifact(files), nil
@@ -170,6 +170,6 @@ func named(a Artifact, by string) Artifact {
 }
 
 func newArtifact(files map[string][]byte) Artifact {
-	archive := Encode(files)
+	archive := artifact.Encode(files)
 	return Artifact{Digest: fleet.DigestOf(archive), Files: files, Archive: archive}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -27,7 +28,7 @@ func (f *Fetcher) uploaded(ctx context.Context, src *towlinev1.UploadSource) (Ar
 	if err != nil {
 		return Artifact{}, err
 	}
-	files, err := Decode(archive)
+	files, err := artifact.Decode(archive)
 	if err != nil {
 		return Artifact{}, fleet.Join("source.upload", err)
 	}
