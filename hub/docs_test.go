@@ -110,13 +110,7 @@ func TestExamplesOfTheRolloutGuide(t *testing.T) {
 	if out, err := towline("", "rollout", "status", "shop", "--watch=false"); err != nil || !strings.Contains(out, "4/4") && !strings.Contains(out, "3/3") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, command := range g.commands {
-		args, err := words(command)
-		must(t, err)
-		if out, err := towline("", append(args[1:], "--help")...); err != nil {
-			t.Errorf("%s: %v\n%s", command, err, out)
-		}
-	}
+	g.commandsAreKnown(t, towline)
 }
 
 // TestExamplesOfThePolicyPage: every example of docs/policies.md is one that the hub takes;
@@ -138,18 +132,7 @@ func TestExamplesOfThePolicyPage(t *testing.T) {
 
 // TestExamplesOfTheBindingsPage: every example of docs/bindings.md is one that the hub takes, whole.
 func TestExamplesOfTheBindingsPage(t *testing.T) {
-	g := readGuide(t, "../docs/bindings.md")
-	if len(g.yaml) < 4 {
-		t.Fatalf("%d examples found", len(g.yaml))
-	}
-	w := newWorld(t, true)
-	w.join("c", nil, map[string]string{"region": "us", "web-replicas": "5"})
-	towline := w.cli()
-	for _, example := range g.yaml {
-		if out, err := towline(example, "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil {
-			t.Errorf("%v\n%s\n%s", err, out, example)
-		}
-	}
+	rollOutExamples(t, "../docs/bindings.md", 4, map[string]string{"region": "us", "web-replicas": "5"})
 }
 
 // TestExamplesOfTheOrderPage: the modules of docs/order.md are put together, each cluster has both, and they are deleted together.
@@ -171,16 +154,34 @@ func TestExamplesOfTheOrderPage(t *testing.T) {
 
 // TestExamplesOfThePackagePage: every module of docs/packages.md is rendered and rolled out.
 func TestExamplesOfThePackagePage(t *testing.T) {
-	g := readGuide(t, "../docs/packages.md")
-	if len(g.yaml) < 3 {
+	rollOutExamples(t, "../docs/packages.md", 3, nil)
+}
+
+// rollOutExamples applies the modules of a page, of which there are so many at least, to a cluster with labels.
+func rollOutExamples(t *testing.T, page string, least int, labels map[string]string) {
+	t.Helper()
+	g := readGuide(t, page)
+	if len(g.yaml) < least {
 		t.Fatalf("%d examples found", len(g.yaml))
 	}
 	w := newWorld(t, true)
-	w.join("c1", nil, nil)
+	w.join("c", nil, labels)
 	towline := w.cli()
 	for _, example := range g.yaml {
 		if out, err := towline(example, "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil {
 			t.Errorf("%v\n%s\n%s", err, out, example)
+		}
+	}
+}
+
+// commandsAreKnown asks for the help of every command of the page.
+func (g guide) commandsAreKnown(t *testing.T, towline func(stdin string, args ...string) (string, error)) {
+	t.Helper()
+	for _, command := range g.commands {
+		args, err := words(command)
+		must(t, err)
+		if out, err := towline("", append(args[1:], "--help")...); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, out)
 		}
 	}
 }
@@ -241,13 +242,7 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 	if out, err := towline("", "describe", "module", "shop"); err != nil || !strings.Contains(out, "/repo.git main deploy") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, command := range g.commands {
-		args, err := words(command)
-		must(t, err)
-		if out, err := towline("", append(args[1:], "--help")...); err != nil {
-			t.Errorf("%s: %v\n%s", command, err, out)
-		}
-	}
+	g.commandsAreKnown(t, towline)
 }
 
 // chartRepository serves a chart in two versions.

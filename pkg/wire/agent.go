@@ -105,8 +105,8 @@ func dependsOnFrom(of fleet.ModuleRef, in []string) ([]fleet.ModuleRef, error) {
 	return out, nil
 }
 
-// dependsOnTo is the wire form of modules that come first.
-func dependsOnTo(list []fleet.ModuleRef) []string {
+// DependsOnToProto is the wire form of modules that come first.
+func DependsOnToProto(list []fleet.ModuleRef) []string {
 	var out []string
 	for _, m := range list {
 		out = append(out, m.String())
@@ -134,7 +134,7 @@ func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
 		Objects: uint32(s.Objects), Watched: uint32(s.Watched), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs),
-		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held), DependsOn: dependsOnTo(s.DependsOn)}
+		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held), DependsOn: DependsOnToProto(s.DependsOn)}
 }
 
 // TombstoneFromProto validates a tombstone.
@@ -181,7 +181,7 @@ func LeaveFromProto(in *agentv1.Leave) (fleet.Leave, error) {
 // TombstoneToProto is the wire form of a tombstone.
 func TombstoneToProto(t fleet.Tombstone) *agentv1.Tombstone {
 	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy, Hold: t.Hold, Heirs: HeirsToProto(t.Heirs),
-		Policies: []byte(t.Policies), DependsOn: dependsOnTo(t.DependsOn)}
+		Policies: []byte(t.Policies), DependsOn: DependsOnToProto(t.DependsOn)}
 }
 
 // IndexFromAssemblage is the complete index of an assemblage.

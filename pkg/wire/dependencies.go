@@ -45,9 +45,6 @@ func DependenciesOf(of fleet.ModuleRef, spec *towlinev1.ModuleSpec) []fleet.Modu
 	return out
 }
 
-// DependsOnToProto is the wire form of modules that come first.
-func DependsOnToProto(list []fleet.ModuleRef) []string { return dependsOnTo(list) }
-
 // SyncNeeds are the features that an agent must have for what a module says of its order.
 func SyncNeeds(m *Module) []string {
 	if len(m.DependsOn) == 0 {

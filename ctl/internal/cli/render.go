@@ -30,11 +30,11 @@ func (a *app) renderCommand() *cobra.Command {
 			if err := o.check(cmd, args); err != nil {
 				return err
 			}
-			if o.file != "" && (format == "yaml" || format == "json") {
-				return a.renderFile(cmd.Context(), &o, format)
+			if format != "yaml" && format != "json" {
+				return usagef("-o %s: render prints yaml or json", format)
 			}
 			if o.file != "" {
-				return usagef("-o %s: render prints yaml or json", format)
+				return a.renderFile(cmd.Context(), &o, format)
 			}
 			arg := bare(args[0], "module", "revision")
 			name, number := splitRevision(arg)
@@ -45,9 +45,6 @@ func (a *app) renderCommand() *cobra.Command {
 					return usagef("--revision %s: write r42 or 42", rev)
 				}
 				number = n
-			}
-			if format != "yaml" && format != "json" {
-				return usagef("-o %s: render prints yaml or json", format)
 			}
 			ref, err := a.moduleRef(name)
 			if err != nil {

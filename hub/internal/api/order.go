@@ -10,6 +10,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -123,16 +124,9 @@ func mayGo(r store.Reader, ref fleet.ModuleRef, force bool) error {
 		ref.Display(), dependText(names))
 }
 
-// maxDependents is how many modules an error names.
-const maxDependents = 5
-
 func dependText(names []string) string {
-	more, verb := "", "depends on it"
-	if len(names) > 1 {
-		verb = "depend on it"
+	if len(names) == 1 {
+		return names[0] + " depends on it"
 	}
-	if len(names) > maxDependents {
-		names, more = names[:maxDependents], fmt.Sprintf(" and %d more", len(names)-maxDependents)
-	}
-	return fmt.Sprintf("%s%s %s", strings.Join(names, ", "), more, verb)
+	return plan.Names(names) + " depend on it"
 }

@@ -235,12 +235,9 @@ func damagedSecret(ref fleet.ModuleRef) *towlinev1.Secret {
 		State: stateDamaged, Reason: fleet.SecretDamaged}
 }
 
+// usersOf are the modules whose sources name a secret.
 func usersOf(r store.Reader, ref fleet.ModuleRef) []string {
-	var out []string
-	for _, user := range record.UsersOfSecret(r, ref.Project, ref.Name) {
-		out = append(out, user.Name)
-	}
-	return out
+	return record.SecretUsers(r, ref.Project)[ref]
 }
 
 // missingSecrets warns of the secrets that a module's source names and that are not there.
@@ -340,14 +337,13 @@ func (a *API) DeleteSecret(ctx context.Context, req *towlinev1.DeleteSecretReque
 // maxNamed is how many names stand in a sentence.
 const maxNamed = 5
 
-// someOf is "module a", or "modules a, b and 3 more".
+// someOf is "module a", or "modules a, b", with the first of many.
 func someOf(kind string, names []string) string {
 	if len(names) > 1 {
 		kind += "s"
 	}
-	text := kind + " " + strings.Join(names[:min(len(names), maxNamed)], ", ")
-	if extra := len(names) - maxNamed; extra > 0 {
-		text += ", …"
+	if len(names) > maxNamed {
+		names = append(names[:maxNamed:maxNamed], "…")
 	}
-	return text
+	return kind + " " + strings.Join(names, ", ")
 }

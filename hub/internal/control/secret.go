@@ -23,12 +23,12 @@ func (c *Controller) touchSecret(key string) {
 	if !ok {
 		return
 	}
-	var users []fleet.ModuleRef
+	var users []string
 	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
-		users = record.UsersOfSecret(r, project, name)
+		users = record.SecretUsers(r, project)[fleet.ModuleRef{Project: project, Name: name}]
 		return nil
 	})
-	for _, ref := range users {
-		c.modules.add(store.ModuleKey(ref))
+	for _, user := range users {
+		c.modules.add(store.ModuleKey(fleet.ModuleRef{Project: project, Name: user}))
 	}
 }

@@ -42,15 +42,6 @@ func eachSecretName(m protoreflect.Message, fn func(string)) {
 	})
 }
 
-// UsersOfSecret are the modules of a project whose sources name a secret, sorted.
-func UsersOfSecret(r store.Reader, project, name string) []fleet.ModuleRef {
-	var out []fleet.ModuleRef
-	for _, user := range SecretUsers(r, project)[fleet.ModuleRef{Project: project, Name: name}] {
-		out = append(out, fleet.ModuleRef{Project: project, Name: user})
-	}
-	return out
-}
-
 // SecretUsers are the modules whose sources name secrets, sorted by name, by project and name of the secret: of a project, or of all.
 func SecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
 	prefix := store.ModulePrefix

@@ -158,11 +158,7 @@ func (b *Blobs) load(ctx context.Context, d fleet.Digest) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	kv, ok := found[headKey(d)]
-	if !ok {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "blob %s: not found", d.Short())
-	}
-	head, err := openHead(d, kv)
+	head, err := headIn(found, d)
 	if err != nil {
 		return nil, err
 	}
@@ -209,6 +205,15 @@ func chunkKeys(d fleet.Digest, from, to int) []string {
 		keys = append(keys, chunkKey(d, n))
 	}
 	return keys
+}
+
+// headIn is the head of a blob that was looked for.
+func headIn(found map[string]backend.KV, d fleet.Digest) (*storev1.BlobHead, error) {
+	kv, ok := found[headKey(d)]
+	if !ok {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "blob %s: not found", d.Short())
+	}
+	return openHead(d, kv)
 }
 
 func openHead(d fleet.Digest, kv backend.KV) (*storev1.BlobHead, error) {

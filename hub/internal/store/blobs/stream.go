@@ -233,11 +233,7 @@ func (b *Blobs) Read(ctx context.Context, d fleet.Digest) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	kv, ok := found[headKey(d)]
-	if !ok {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "blob %s: not found", d.Short())
-	}
-	head, err := openHead(d, kv)
+	head, err := headIn(found, d)
 	if err != nil {
 		return nil, err
 	}
