@@ -47,6 +47,13 @@ func (all Standings) Needs(of, other fleet.ModuleRef) bool {
 	return assemble.Reaches(of, other, all.dependsOn(false))
 }
 
+// GoesFirst reports that of two modules that go one does so before the other one, because it depends on that, at once or by way of others
+// that go. In a circle none waits for another, so that none goes first.
+func (all Standings) GoesFirst(of, other fleet.ModuleRef) bool {
+	on := all.dependsOn(true)
+	return assemble.Reaches(of, other, on) && !assemble.Reaches(other, of, on)
+}
+
 // AwaitsDependency says for what a module waits before it begins a revision; empty: for nothing. Of modules that depend on each other in a
 // circle, as revisions of different times may in one cluster, none waits for another.
 func (all Standings) AwaitsDependency(of fleet.ModuleRef) string {

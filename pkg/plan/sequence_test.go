@@ -108,3 +108,30 @@ func TestNobodyWaitsForEver(t *testing.T) {
 		}
 	}
 }
+
+// TestGoesFirst: of modules that go, one that depends on another one by way of a third goes before it. That is not so over one that stays, and
+// in a circle.
+func TestGoesFirst(t *testing.T) {
+	web, mid, base := fleet.ModuleRef{Name: "web"}, fleet.ModuleRef{Name: "mid"}, fleet.ModuleRef{Name: "base"}
+	for name, tc := range map[string]struct {
+		stays  bool // mid does
+		circle bool
+		first  bool
+	}{
+		"all go":      {first: true},
+		"over a stay": {stays: true},
+		"in a circle": {circle: true},
+	} {
+		all := plan.Standings{
+			web:  {Listed: true, Going: true, DependsOn: []fleet.ModuleRef{mid}},
+			mid:  {Listed: true, Going: !tc.stays, DependsOn: []fleet.ModuleRef{base}},
+			base: {Listed: true, Going: true},
+		}
+		if tc.circle {
+			all[base] = plan.Standing{Listed: true, Going: true, DependsOn: []fleet.ModuleRef{web}}
+		}
+		if got, back := all.GoesFirst(web, base), all.GoesFirst(base, web); got != tc.first || back {
+			t.Errorf("%s: %v, and the other way round %v", name, got, back)
+		}
+	}
+}

@@ -164,8 +164,8 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 // dependent finds an object of the API groups that another module has which is removed as well.
 func (w *worker) dependent(groups map[string]bool) (plan.Record, bool) {
 	for _, ref := range w.m.inventory.Modules() {
-		if ref == w.ref || !w.m.removing(ref) || slices.Contains(w.cur.tombstone.DependsOn, ref) {
-			continue // what the module depends on goes after it
+		if ref == w.ref || !w.m.removing(ref) || w.m.sequence.goesFirst(w.ref, ref) {
+			continue // it waits for this module itself
 		}
 		for _, r := range w.m.inventory.Module(ref) {
 			if groups[r.ID.Group] && r.State == plan.Owned {

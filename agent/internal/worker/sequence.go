@@ -84,6 +84,13 @@ func (s *sequence) needs(ref, other fleet.ModuleRef) bool {
 	return s.all.Needs(ref, other)
 }
 
+// goesFirst reports that a module that goes does so before another one that goes as well.
+func (s *sequence) goesFirst(ref, other fleet.ModuleRef) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all.GoesFirst(ref, other)
+}
+
 func (t *target) dependsOn() []fleet.ModuleRef {
 	if t.kind == targetTombstone {
 		return t.tombstone.DependsOn
