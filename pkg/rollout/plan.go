@@ -53,6 +53,8 @@ type Candidate struct {
 	Last     bool  // as in Observed
 	Without  bool  // as in Observed
 	Lost     bool  // as in Observed: it has something
+	// UnselectedOlder is as in Observed, with the placement of PlanInput.From for the older one. Only a simulation asks for it.
+	UnselectedOlder bool
 }
 
 // has reports that something is assigned.

@@ -139,6 +139,7 @@ func newSim(in SimInput, plan *Plan, state State) *sim {
 			if c.Revision != 0 {
 				o.Generation, o.Ready = 1, true
 			}
+			o.UnselectedOlder = c.UnselectedOlder
 		}
 	}
 	s.takeAway(index)
@@ -240,7 +241,7 @@ func (s *sim) run() {
 }
 
 func (s *sim) input() Input {
-	return Input{Now: s.now, Plan: s.plan, State: s.state, Observed: s.observed, Verbs: s.verbs, Results: s.results, Confirmed: s.confirm}
+	return Input{Now: s.now, Plan: s.plan, State: s.state, Observed: s.observed, Verbs: s.verbs, Results: s.results, Confirmed: s.confirm, Older: s.plan.From}
 }
 
 func (s *sim) decide() Decision {

@@ -101,7 +101,7 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if m.DependsOn, err = dependencies(ref, spec.GetDependsOn()); err != nil {
 		return nil, fleet.Join("spec.dependsOn", err)
 	}
-	if m.Placement, err = placement(spec.GetPlacement()); err != nil {
+	if m.Placement, err = PlacementFromProto(spec.GetPlacement()); err != nil {
 		return nil, fleet.Join("spec.placement", err)
 	}
 	if m.Policies, err = policies(spec.GetPolicies()); err != nil {
@@ -164,7 +164,8 @@ func Duration(path, s string, def time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-func placement(in *towlinev1.Placement) (fleet.Placement, error) {
+// PlacementFromProto reads where a module is to be.
+func PlacementFromProto(in *towlinev1.Placement) (fleet.Placement, error) {
 	if in.GetSelector() == nil && len(in.GetClusters()) == 0 {
 		return fleet.Placement{}, fleet.Invalid("", "is empty and would select no cluster; set selector ({} selects every cluster) or clusters")
 	}

@@ -225,6 +225,10 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 	if err := liveModule(ctx, c, m.Ref, &in.Plan); err != nil {
 		return nil, err
 	}
+	older, err := placementBefore(ctx, c, m.Ref, in.Plan.From)
+	if err != nil {
+		return nil, err
+	}
 	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Project: m.Ref.Project, Module: m.Ref.Name}}))
 	if err != nil {
 		return nil, err
@@ -250,6 +254,7 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		}
 		x := rollout.Candidate{Cluster: value, Revision: runs[cl.GetMetadata().GetName()]}
 		x.Selected = assemble.Places(m.Placement, value, x.Revision != 0)
+		x.UnselectedOlder = !assemble.Places(older, value, x.Revision != 0)
 		x.Last = !x.Selected && cl.GetStatus().GetModules() == 1
 		in.Plan.Clusters = append(in.Plan.Clusters, x)
 		switch state := fleet.ClusterState(cl.GetStatus().GetState()); {
@@ -258,6 +263,22 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		}
 	}
 	return away, nil
+}
+
+// placementBefore is that of the revision to which the rollout goes back if it has to; none: there is no such revision.
+func placementBefore(ctx context.Context, c *client.Client, ref fleet.ModuleRef, revision int64) (fleet.Placement, error) {
+	if revision == 0 {
+		return fleet.Placement{}, nil
+	}
+	resp, err := c.Modules.GetRevision(ctx, &v1.GetRevisionRequest{Project: ref.Project, Module: ref.Name, Number: revision})
+	if err != nil {
+		return fleet.Placement{}, err
+	}
+	p, err := wire.PlacementFromProto(resp.GetRevision().GetSpec().GetPlacement())
+	if err != nil {
+		return p, fmt.Errorf("module %s r%d: placement: %w", ref.Display(), revision, err)
+	}
+	return p, nil
 }
 
 // liveModule is where the module stands: what succeeded last, what comes next, and its pins.

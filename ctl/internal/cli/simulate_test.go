@@ -88,7 +88,7 @@ At most 5 of 5 clusters not ready at once, first at 6m30s.
 func TestSimulateLive(t *testing.T) {
 	pinned := surfaceRollout()
 	pinned.Status.Clusters = []*v1.ClusterProgress{{Cluster: "prod-eu-11", State: "Skipped", Reason: "Pinned", Since: ago(day)}}
-	hub := &fakeHub{modules: surfaceModules(), clusters: surfaceClusters(), rollouts: []*v1.Rollout{pinned}}
+	hub := &fakeHub{modules: surfaceModules(), clusters: surfaceClusters(), rollouts: []*v1.Rollout{pinned}, revisions: revisionEverywhere(41)}
 	for _, c := range hub.clusters {
 		hub.trackers = append(hub.trackers, &v1.Tracker{Project: "default", Module: "shop", Cluster: c.GetMetadata().GetName(), Revision: 41})
 	}
@@ -108,6 +108,39 @@ func TestSimulateLive(t *testing.T) {
 	at := slices.IndexFunc(out.Events, func(e simEvent) bool { return e.Subject == simAbout{Kind: "Step", Name: "1"} })
 	if at < 0 || len(out.Events[at].Clusters) != 1 || out.Events[at].Clusters[0] != "prod-eu-01" {
 		t.Errorf("events: %+v", out.Events)
+	}
+}
+
+// revisionEverywhere is one whose placement has it in every cluster.
+func revisionEverywhere(number int64) []*v1.Revision {
+	return []*v1.Revision{{Number: number, Module: "shop", Spec: &v1.ModuleSpec{Placement: &v1.Placement{Selector: &v1.LabelSelector{}}}}}
+}
+
+// TestSimulatedWayBackAsksThePlacementOfBefore: clusters that have nothing of the module yet get the revision of before when the rollout goes
+// back, if the placement of that has them, and lose the module if not.
+func TestSimulatedWayBackAsksThePlacementOfBefore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		only string // the placement of before; empty: every cluster
+		want string
+	}{
+		"had them":     {"", "to r41"},
+		"had one only": {"prod-eu-01", "3 clusters must be confirmed: the module would leave them"},
+	} {
+		done := ended("Succeeded", nil)
+		hub := &fakeHub{modules: surfaceModules(), clusters: surfaceClusters(), rollouts: []*v1.Rollout{done}, revisions: revisionEverywhere(41)}
+		for _, c := range hub.clusters {
+			c.Status.State = "Ready"
+		}
+		if tc.only != "" {
+			hub.revisions[0].Spec.Placement = &v1.Placement{Clusters: []string{tc.only}}
+		}
+		hub.trackers = []*v1.Tracker{{Project: "default", Module: "shop", Cluster: "prod-eu-01", Revision: 41}}
+		module := strings.Replace(simulatedShop, "{name: canary, selector: {matchLabels: {ring: canary}}, soak: 5m, after: [{approval: {}}]}", "{name: all}", 1)
+		module = strings.Replace(module, "    - {name: rest, maxConcurrency: 50%}\n", "", 1)
+		got := hub.run(t, run{}, "rollout", "simulate", "-f", writeFile(t, module), "--fail", "prod-eu-01")
+		if got.code != 0 || !strings.Contains(got.out, "RolledBack after") || !strings.Contains(got.out, tc.want) {
+			t.Errorf("%s: want %q\n%s%s", name, tc.want, got.out, got.err)
+		}
 	}
 }
 
