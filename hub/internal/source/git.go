@@ -78,15 +78,15 @@ func (f *Fetcher) gitOnce(ctx context.Context, g gitRequest) (a Artifact, again 
 	if a, known := f.cache.get(g.key(wanted.commit.String())); known {
 		return named(a, wanted.by), false, nil
 	}
+	packed, err := remote.pack(ctx, wantPack(adv.Capabilities, wanted.commit))
+	if err != nil {
+		return Artifact{}, brokeOff(err), err
+	}
 	leave, err := f.enter(ctx)
 	if err != nil {
 		return Artifact{}, false, err
 	}
 	defer leave()
-	packed, err := remote.pack(ctx, wantPack(adv.Capabilities, wanted.commit))
-	if err != nil {
-		return Artifact{}, brokeOff(err), err
-	}
 	files, commit, err := gitFiles(ctx, packed, wanted.commit, g.path)
 	if err != nil {
 		return Artifact{}, false, err
@@ -122,8 +122,8 @@ func (f *Fetcher) readGit(ctx context.Context, project string, src *towlinev1.Gi
 	if u.Scheme == "file" && !f.opts.AllowFiles {
 		return g, g.fail(fleet.ErrDenied, "is a folder of the hub's machine, and the hub reads none: start it with --allow-file-sources")
 	}
-	if src.GetPath() != "" {
-		g.path = strings.TrimPrefix(path.Clean(src.GetPath()), ".")
+	if g.path = path.Clean(src.GetPath()); g.path == "." {
+		g.path = ""
 	}
 	err = g.furnish(ctx, f, project, src)
 	g.cache = cacheKey("git", project, src.GetUrl(), g.secret.digest(), g.path)

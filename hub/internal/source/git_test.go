@@ -470,3 +470,24 @@ type packed struct {
 	before []byte
 	data   []byte
 }
+
+// TestGitPathThatBeginsWithADot: it is the folder of that name, and what is refused in it is refused.
+func TestGitPathThatBeginsWithADot(t *testing.T) {
+	r := sourcetest.NewRepo(t)
+	r.Branch("main", map[string]any{".deploy/a.yaml": "a", ".deploy/more": sourcetest.Submodule(strings.Repeat("a", 40)), "deploy/b.yaml": "b", ".k8s/c.yaml": "c"})
+	f := fetcher(t, Options{})
+	at := func(path string) error {
+		src := gitSource(serve(t, r.Handler())+"/repo.git", nil)
+		src.Git.Path = path
+		_, err := f.Fetch(t.Context(), "default", src)
+		return err
+	}
+	for _, path := range []string{".k8s", "./.k8s", "./.k8s/"} {
+		if err := at(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := at(".deploy"); err == nil || !strings.Contains(err.Error(), `".deploy/more" is a submodule`) {
+		t.Errorf("a submodule in the folder that is used: %v", err)
+	}
+}

@@ -57,7 +57,7 @@ func (r chartRequest) artifact(insecure bool, f *Fetcher) ociRequest {
 	name := strings.Trim(r.url.Path, "/")
 	return ociRequest{place: r.place, repository: wire.Repository{Host: r.url.Host, Name: path.Join(name, r.chart)}, insecure: insecure,
 		semver: r.version, versions: true, rangeField: "source.helm.version", cache: r.cache,
-		take: func(ctx context.Context, x ociArtifact) (map[string][]byte, error) {
+		take: func(ctx context.Context, x ociArtifact) (unpacker, error) {
 			for _, layer := range x.manifest.Layers {
 				if layer.MediaType != chartLayer {
 					continue
@@ -66,7 +66,7 @@ func (r chartRequest) artifact(insecure bool, f *Fetcher) ociRequest {
 				if err != nil {
 					return nil, err
 				}
-				return f.chartFiles(ctx, data)
+				return func() (map[string][]byte, error) { return f.chartFiles(ctx, data) }, nil
 			}
 			return nil, refused("is no chart: it has no layer of the type %s", chartLayer)
 		}}
@@ -88,12 +88,7 @@ func (f *Fetcher) fetchChart(ctx context.Context, client *retryablehttp.Client, 
 	if err != nil {
 		return Artifact{}, err
 	}
-	leave, err := f.enter(ctx)
-	if err != nil {
-		return Artifact{}, r.explain(ctx, err)
-	}
-	defer leave()
-	entry, err := r.find(data)
+	entry, err := f.findChart(ctx, r, data)
 	if err != nil {
 		return Artifact{}, r.explain(ctx, err)
 	}
@@ -113,16 +108,25 @@ func (f *Fetcher) fetchChart(ctx context.Context, client *retryablehttp.Client, 
 	if want := strings.TrimPrefix(entry.Digest, "sha256:"); want != "" && want != digest.String() {
 		return Artifact{}, r.fail(fleet.ErrCorrupt, "version %s has SHA-256 %s, but the index says %s", clip(entry.Version), digest, clip(want))
 	}
-	files, err := f.chartFiles(ctx, data)
+	a, err := f.unpackWith(ctx, func() (map[string][]byte, error) { return f.chartFiles(ctx, data) })
 	if err != nil {
 		return Artifact{}, r.explain(ctx, err)
 	}
-	a := newArtifact(files)
 	a.Ref = "sha256:" + digest.String()
 	if entry.Digest != "" {
 		f.cache.put(key, a)
 	}
 	return named(a, entry.Version), nil
+}
+
+// findChart is find, when there is room for what an index takes while it is read.
+func (f *Fetcher) findChart(ctx context.Context, r chartRequest, index []byte) (chartEntry, error) {
+	leave, err := f.enter(ctx)
+	if err != nil {
+		return chartEntry{}, err
+	}
+	defer leave()
+	return r.find(index)
 }
 
 // find finds the version that is wanted in an index.
@@ -179,6 +183,10 @@ func (r chartRequest) archiveURL(e chartEntry) (*url.URL, error) {
 	return at, nil
 }
 
+// ignoreFile says what is left out when a chart is packed. It held for the folder that was packed: all that is in an archive is the
+// chart's, as for Helm, and so is what the charts in charts/ are made of.
+const ignoreFile = ".helmignore"
+
 // chartFiles unpacks a chart: all of it is in one folder, which becomes the root.
 func (f *Fetcher) chartFiles(ctx context.Context, packed []byte) (map[string][]byte, error) {
 	in, err := unpack(ctx, packed, f.opts.TempDir)
@@ -197,5 +205,6 @@ func (f *Fetcher) chartFiles(ctx context.Context, packed []byte) (map[string][]b
 	if files["Chart.yaml"] == nil {
 		return nil, refused("is no chart: it has no Chart.yaml")
 	}
+	delete(files, ignoreFile)
 	return files, nil
 }

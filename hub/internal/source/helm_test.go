@@ -179,3 +179,33 @@ func TestHostileHelmRepositories(t *testing.T) {
 		t.Errorf("an artifact that is no chart: %v", err)
 	}
 }
+
+// TestPackedChartIsNotIgnoredAgain: what .helmignore leaves out was left out when the chart was packed, as for Helm; its rules are
+// those of the folder that it was, and not of what the charts in charts/ are made of.
+func TestPackedChartIsNotIgnoredAgain(t *testing.T) {
+	data := sourcetest.Archive(t, map[string]string{
+		"web/.helmignore": "scripts/\n", "web/Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+		"web/charts/db/Chart.yaml": "apiVersion: v2\nname: db\nversion: 1.0.0\n", "web/charts/db/scripts/init.sh": "create",
+	})
+	index := "entries: {web: [{version: 1.0.0, digest: " + sum(data) + ", urls: [web.tgz]}]}"
+	base := serve(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/index.yaml" {
+			_, _ = w.Write([]byte(index))
+			return
+		}
+		_, _ = w.Write(data)
+	})
+	a, err := fetcher(t, Options{}).Fetch(t.Context(), "default", helmSource(base, "web", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rules, there := a.Files[".helmignore"]; there {
+		t.Errorf("the files are to be ignored once more, by %q", rules)
+	}
+	reg := sourcetest.NewRegistry(t, nil)
+	reg.Push("web", "1.0.0", "application/vnd.cncf.helm.config.v1+json", sourcetest.Layer{Type: chartLayer, Data: data})
+	a, err = fetcher(t, Options{}).Fetch(t.Context(), "default", ociSource(reg.Host, "web", ociTag("1.0.0")))
+	if _, there := a.Files["web/.helmignore"]; err != nil || there || a.Files["web/Chart.yaml"] == nil {
+		t.Errorf("as an artifact: %d files, %v", len(a.Files), err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -46,9 +47,12 @@ type ociRequest struct {
 	versions   bool   // + is _ in tags, which have none
 	rangeField string
 	cache      string // what the key of an artifact begins with
-	// take makes the files of what is behind a manifest.
-	take func(ctx context.Context, x ociArtifact) (map[string][]byte, error)
+	// take fetches what is behind a manifest, and returns what makes its files of that.
+	take func(ctx context.Context, x ociArtifact) (unpacker, error)
 }
+
+// unpacker makes files of what was fetched. It has one of the places in which something is unpacked, and waits for no server.
+type unpacker func() (map[string][]byte, error)
 
 // ociArtifact is a manifest, and where its layers are.
 type ociArtifact struct {
@@ -126,16 +130,14 @@ func (f *Fetcher) ociOnce(ctx context.Context, r ociRequest, repo *remote.Reposi
 	if a, known := f.cache.get(key); known {
 		return named(a, by), nil
 	}
-	leave, err := f.enter(ctx)
+	unpack, err := r.take(ctx, ociArtifact{manifest, repo})
 	if err != nil {
 		return Artifact{}, err
 	}
-	defer leave()
-	files, err := r.take(ctx, ociArtifact{manifest, repo})
+	a, err := f.unpackWith(ctx, unpack)
 	if err != nil {
 		return Artifact{}, err
 	}
-	a := newArtifact(files)
 	a.Ref = desc.Digest.String()
 	f.cache.put(key, a)
 	return named(a, by), nil
@@ -277,16 +279,22 @@ const (
 	titleAnnotation = ocispec.AnnotationTitle
 )
 
-// ociFiles are the files of an artifact: those of its archives, and those that have a name.
-func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (map[string][]byte, error) {
-	files := map[string][]byte{}
+// ociLayer is a layer that was fetched.
+type ociLayer struct {
+	kind, name string
+	data       []byte
+}
+
+// ociFiles fetches the layers of an artifact that are archives, and those that have a name.
+func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (unpacker, error) {
 	left := int64(MaxLayerBytes)
-	var kinds []string
+	var layers []ociLayer
+	var others []string
 	for _, layer := range x.manifest.Layers {
 		kind, _, _ := mime.ParseMediaType(layer.MediaType)
-		archive, name := isArchive(kind), plainName(kind, layer)
-		if !archive && name == "" {
-			kinds = append(kinds, clip(kind))
+		name := plainName(kind, layer)
+		if !isArchive(kind) && name == "" {
+			others = append(others, clip(kind))
 			continue
 		}
 		data, err := x.fetchLayer(ctx, layer, left)
@@ -294,19 +302,37 @@ func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (map[string][]byt
 			return nil, err
 		}
 		left -= int64(len(data))
-		in := map[string][]byte{name: data}
-		if archive {
-			if in, err = unpack(ctx, data, f.opts.TempDir); err != nil {
-				return nil, err
-			}
+		layers = append(layers, ociLayer{kind, name, data})
+	}
+	if len(layers) == 0 {
+		slices.Sort(others)
+		return nil, refused("has no layer that is an archive (tar+gzip) or a manifest with a name, but %d others: %s", len(others), strings.Join(slices.Compact(others), ", "))
+	}
+	return func() (map[string][]byte, error) { return f.layerFiles(ctx, layers) }, nil
+}
+
+// layerFiles are the files of layers.
+func (f *Fetcher) layerFiles(ctx context.Context, layers []ociLayer) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, l := range layers {
+		in, err := map[string][]byte{l.name: l.data}, error(nil)
+		if isArchive(l.kind) {
+			in, err = unpack(ctx, l.data, f.opts.TempDir)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if l.kind == chartLayer {
+			maps.DeleteFunc(in, func(name string, _ []byte) bool {
+				return strings.Count(name, "/") == 1 && path.Base(name) == ignoreFile
+			})
 		}
 		if err := addFiles(files, in); err != nil {
 			return nil, err
 		}
 	}
 	if len(files) == 0 {
-		slices.Sort(kinds)
-		return nil, refused("has no layer that is an archive (tar+gzip) or a manifest with a name, but %d others: %s", len(kinds), strings.Join(slices.Compact(kinds), ", "))
+		return nil, refused("has %d layers, and no file in them", len(layers))
 	}
 	return files, artifact.CheckNames(files)
 }

@@ -100,7 +100,7 @@ func New(opts Options) (*Fetcher, error) {
 	return &Fetcher{opts: opts, unpacking: make(chan struct{}, maxUnpacking), cache: &cache{dir: opts.CacheDir, most: opts.CacheBytes}}, nil
 }
 
-// enter waits until there is room to unpack something.
+// enter waits until there is room to unpack something. Who is in waits for no server: one that hangs must not hold up what others sent.
 func (f *Fetcher) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case f.unpacking <- struct{}{}:
@@ -108,6 +108,20 @@ func (f *Fetcher) enter(ctx context.Context) (leave func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// unpackWith makes an artifact of what was fetched, when there is room for it.
+func (f *Fetcher) unpackWith(ctx context.Context, unpack unpacker) (Artifact, error) {
+	leave, err := f.enter(ctx)
+	if err != nil {
+		return Artifact{}, err
+	}
+	defer leave()
+	files, err := unpack()
+	if err != nil {
+		return Artifact{}, err
+	}
+	return newArtifact(files), nil
 }
 
 // Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is
