@@ -122,12 +122,17 @@ test-unit: ## Unit tests under the race detector, and the long random runs witho
 	@$(PHASE) 'some random runs under the race detector' env CGO_ENABLED=1 go test -race -timeout 15m $(RANDOM_RUNS) -rapid.checks=200
 	@$(PHASE) 'long random runs' go test -timeout 15m $(RANDOM_RUNS)
 
-# Two packages at a time: each waits most of the time, for leases to run out and for what must not happen.
+# The longest first, three at a time: each waits most of the time, for leases to run out and for what must not happen.
+# What one says is printed when it has ended.
+E2E_RUNS := './test/e2e -run TestFaults' './test/e2e -run TestObjects' ./test/e2e/recovery ./test/e2e/rollouts ./test/e2e/truth
+E2E_TEST := go test -count=1 -timeout 30m
+
 .PHONY: test-e2e
 test-e2e: build build-race ## End-to-end tests on real control planes; ARGS='-run X -v' narrows them
-	@kubelab=$$($(kubelab)); \
-		$(PHASE) 'e2e tests' env TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}" \
-			go test -count=1 -p 2 -timeout 30m $(ARGS) ./test/e2e/... </dev/null
+	@export TOWLINE_E2E=1 TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}"; \
+		KUBELAB=$$($(kubelab)); export KUBELAB; \
+		$(if $(ARGS),$(PHASE) 'e2e tests' $(E2E_TEST) -p 2 $(ARGS) ./test/e2e/... </dev/null,\
+		printf '%s\n' $(E2E_RUNS) | $(PHASE) 'e2e tests' xargs -P 3 -I{} bash -uc 'said=$$($(E2E_TEST) {} 2>&1); rc=$$?; echo "$$said"; exit $$rc')
 
 # The packages of the agent that have tests on a real API server; without one those are skipped.
 LAB_TESTS := ./agent ./agent/internal/state ./agent/internal/worker

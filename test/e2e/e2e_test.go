@@ -88,15 +88,15 @@ func start(dir string) error {
 	return err
 }
 
-// TestSystem runs the scenarios in the order of what they disturb. Each can run alone: -run TestSystem/NAME.
-func TestSystem(t *testing.T) {
-	if os.Getenv("TOWLINE_E2E") == "" {
-		t.Skip("TOWLINE_E2E is not set; run: make test-e2e")
-	}
-	for _, s := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+// scenario is a test that shares its lab with those before and after it.
+type scenario struct {
+	name string
+	run  func(*testing.T)
+}
+
+// TestObjects is what people do to modules and objects. Each scenario can run alone: -run TestObjects/NAME.
+func TestObjects(t *testing.T) {
+	inOrder(t, []scenario{
 		{"put", testPut},
 		{"put-again", testPutAgain},
 		{"drift", testDrift},
@@ -115,6 +115,13 @@ func TestSystem(t *testing.T) {
 		{"adopt", testForeignObject},
 		{"hold", testHold},
 		{"hold-annotation", testHoldByAnnotation},
+	})
+}
+
+// TestFaults is what happens to processes, connections and identities, in the order of what it disturbs. It needs
+// nothing of TestObjects, so that the two can run at the same time, each in a process with a lab of its own.
+func TestFaults(t *testing.T) {
+	inOrder(t, []scenario{
 		{"join", testJoin},
 		{"identity", testIdentity},
 		{"manifests", testManifests},
@@ -127,7 +134,15 @@ func TestSystem(t *testing.T) {
 		{"state-unwritable", testStateUnwritable},
 		{"state-put-back", testStatePutBack},
 		{"local-policy", testLocalPolicy},
-	} {
+	})
+}
+
+func inOrder(t *testing.T, scenarios []scenario) {
+	t.Helper()
+	if os.Getenv("TOWLINE_E2E") == "" {
+		t.Skip("TOWLINE_E2E is not set; run: make test-e2e")
+	}
+	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			s.run(t)
 			if t.Failed() {
