@@ -340,10 +340,13 @@ func cronJobHealth(o *object) Result {
 }
 
 // statusWritten is when the status was written last; zero: it is not known.
-func (o *object) statusWritten() (last time.Time) {
+func (o *object) statusWritten() (last time.Time) { return o.written("status") }
+
+// written is when a subresource was written last; empty: the object itself.
+func (o *object) written(subresource string) (last time.Time) {
 	for _, x := range listOf(o.meta, "managedFields") {
 		m, _ := x.(map[string]any)
-		if at, err := time.Parse(time.RFC3339, text(m, "time")); err == nil && text(m, "subresource") == "status" && at.After(last) {
+		if at, err := time.Parse(time.RFC3339, text(m, "time")); err == nil && text(m, "subresource") == subresource && at.After(last) {
 			last = at
 		}
 	}

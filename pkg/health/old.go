@@ -3,6 +3,8 @@ package health
 import (
 	"math"
 	"strconv"
+	"strings"
+	"time"
 )
 
 // NotThrough is the answer of Old where the status only tells that an update is not through yet.
@@ -10,8 +12,8 @@ const NotThrough = -1
 
 // Old is how many pods of an older template a workload has by its own status, whatever its health: one that stands still in the middle
 // of an update (paused, at a partition or a step, OnDelete) may be as it should be, and its old pods still use what they began with.
-// It is NotThrough where the status speaks of an older generation, or says that the old template may have pods again. Other objects have
-// none, but for custom resources that count replicas as a Deployment does.
+// It is NotThrough where the status speaks of an older generation, or says that the old template may have pods again. Of a CronJob the runs
+// are counted that began with an older template. Other objects have none, but for custom resources that count replicas as a Deployment does.
 func Old(obj map[string]any) int {
 	o := newObject(obj, Facts{})
 	switch {
@@ -23,6 +25,8 @@ func Old(obj map[string]any) int {
 		return o.oldOfRollout()
 	case o.group == "apps.kruise.io" && o.kind == "DaemonSet":
 		return o.oldUnless(o.toldOld(), o.oldDaemons())
+	case o.group == "batch" && o.kind == "CronJob":
+		return o.oldUnless(false, o.oldRuns())
 	case builtinGroup(o.group):
 		return 0
 	}
@@ -77,6 +81,33 @@ func (o *object) oldOfRollout() int {
 		return NotThrough
 	}
 	return n
+}
+
+// cronLag is how long after a change a CronJob's controller may still start runs of the template before it: it reads from its cache, and
+// its clock is not the API server's, who says when the change was.
+const cronLag = 30 * time.Second
+
+// oldRuns counts the runs of a CronJob that were scheduled before it was changed last, or as good as then: the Job of one makes pods of its
+// own template as long as it goes on, suspended or not. Who changed what is not known; a change that left the template alone counts, too.
+// A run of which nobody knows when it was scheduled may be as old as any.
+func (o *object) oldRuns() (n int64) {
+	changed := o.written("")
+	if o.generation <= 1 || changed.IsZero() {
+		return 0 // no other template was ever there, or nobody knows
+	}
+	for _, x := range listOf(o.status, "active") {
+		run, _ := x.(map[string]any)
+		if at, known := scheduled(text(run, "name")); !known || !at.After(changed.Add(cronLag)) {
+			n++
+		}
+	}
+	return n
+}
+
+// scheduled is for when a CronJob's controller has scheduled a run: the minute, since 1970, ends the name of the Job.
+func scheduled(job string) (at time.Time, known bool) {
+	minute, err := strconv.ParseInt(job[strings.LastIndexByte(job, '-')+1:], 10, 64)
+	return time.Unix(minute*60, 0), err == nil
 }
 
 // rolloutBehind says of what the status of an Argo Rollout has not seen the newest; empty: it has.
