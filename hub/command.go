@@ -33,6 +33,7 @@ func Command() *cobra.Command {
 type serveFlags struct {
 	o           Options
 	listen, api string
+	metrics     string
 	quota       string
 	cache       string
 	verbose     bool
@@ -46,6 +47,7 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.o.DataDir, "data-dir", "", "directory of the store, the CA and admin.yaml (required)")
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:7443", "address that serves agents")
 	fl.StringVar(&f.api, "api", "127.0.0.1:7444", "address that serves people and programs")
+	fl.StringVar(&f.metrics, "metrics", "", "address that serves metrics to Prometheus at /metrics, without authentication, such as 127.0.0.1:9464 (default: none)")
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
@@ -96,6 +98,11 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	}
 	if f.o.API, err = net.Listen("tcp", f.api); err != nil {
 		return fmt.Errorf("--api %s: %w", f.api, err)
+	}
+	if f.metrics != "" {
+		if f.o.Metrics, err = net.Listen("tcp", f.metrics); err != nil {
+			return fmt.Errorf("--metrics %s: %w", f.metrics, err)
+		}
 	}
 	for _, a := range f.o.Advertise {
 		if _, _, err := net.SplitHostPort(a); err != nil {

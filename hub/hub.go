@@ -54,6 +54,8 @@ type Options struct {
 	EtcdEndpoints []string
 	// Listen serves agents, API people and programs; both are made by the caller so that ports are known.
 	Listen, API net.Listener
+	// Metrics serves Prometheus, without authentication; nil: nothing does.
+	Metrics net.Listener
 	// Advertise are the addresses that agents are told to dial; default: that of Listen.
 	Advertise []string
 	// SecretsKeyFile has the keys that secrets are encrypted with, the newest first. Default with an etcd in the process: secrets.key in
@@ -376,6 +378,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return serve(h.agents, h.o.Listen) })
 	g.Go(func() error { return serve(h.people, h.o.API) })
+	if h.o.Metrics != nil {
+		g.Go(func() error { return h.serveMetrics(ctx) })
+	}
 	for _, hs := range h.health {
 		hs.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 	}

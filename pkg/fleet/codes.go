@@ -32,6 +32,8 @@ const (
 	WarnNoDependency  = "NoSuchDependency"
 	WarnDeletedFirst  = "DeletedFirst"
 	WarnStaysBack     = "StaysRolledBack"
+	WarnNearlyFull    = "StoreNearlyFull"
+	WarnFull          = "StoreFull"
 
 	// Why the values of a secret cannot be read.
 	SecretNoKey    = "NoKey"

@@ -292,6 +292,9 @@ func (a *app) printVersions(info *v1.GetServerInfoResponse, format string) error
 		a.printf("Client  %s\n", version.Version)
 		if info != nil {
 			a.printf("Hub     %s (id %s) at %s, as %s (%s)\n", info.GetVersion(), info.GetHubId(), a.client.Server(), info.GetUser(), info.GetRole())
+			if note := info.GetStore().GetAttention(); note != nil {
+				a.printf("Store   %s\n", warningSays("", note))
+			}
 		}
 		return nil
 	}

@@ -232,6 +232,10 @@ func warningSays(module string, n *v1.Note) string {
 		return "depends on " + strings.Join(f.GetNames(), ", ") + ", which is no module yet: no cluster begins before it is there and ready"
 	case fleet.WarnDeletedFirst:
 		return fmt.Sprintf("a deleted module of this name is still in %s, %s away: it is removed there first", count(f.GetTotal(), "cluster"), number(f.GetCount()))
+	case fleet.WarnNearlyFull:
+		return "the hub's store is nearly full (" + f.GetDetail() + "), and will take no new modules and revisions when it is: delete some, or start the hub with a larger --store-quota"
+	case fleet.WarnFull:
+		return "the hub's store is full (" + f.GetDetail() + "): it takes no new modules and revisions before some are deleted, or the hub is started with a larger --store-quota"
 	case fleet.WarnStaysBack:
 		return fmt.Sprintf("stays at %s since %s was rolled back; put a changed module, or: towline rollout retry %s", revision(f.GetRevision()), f.GetRollout(), module)
 	}

@@ -203,6 +203,7 @@ func sayings() map[string][]saying {
 			{fleet.WarnNoDependency, "", &v1.Facts{Names: []string{"base"}}},
 			{fleet.WarnNoStages, "", &v1.Facts{Count: 300}}, {fleet.WarnEmptyStage, "", stage(&v1.Facts{})}, {fleet.WarnUnmatched, "", &v1.Facts{Count: 1}},
 			{fleet.WarnDeletedFirst, "", &v1.Facts{Count: 1, Total: 3}}, {fleet.WarnStaysBack, "", &v1.Facts{Revision: 41, Rollout: "shop/57"}},
+			{fleet.WarnNearlyFull, "", &v1.Facts{Detail: "3400 MiB of 4096 MiB"}}, {fleet.WarnFull, "", &v1.Facts{Detail: "4096 MiB of 4096 MiB"}},
 		},
 		"attention": {
 			{fleet.AttentionStrays, "", &v1.Facts{Count: 2}}, {fleet.AttentionExpected, "", &v1.Facts{Until: noon}},

@@ -1075,7 +1075,9 @@ type GetServerInfoResponse struct {
 	// Addresses for agents, as advertised.
 	AgentAddresses []string `protobuf:"bytes,7,rep,name=agent_addresses,json=agentAddresses,proto3" json:"agent_addresses,omitempty"`
 	// The hub's clock.
-	Time          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
+	Time *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
+	// What the hub's own store holds; not set with an etcd of one's own, which tells that itself.
+	Store         *StoreUsage `protobuf:"bytes,9,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1166,12 +1168,83 @@ func (x *GetServerInfoResponse) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetServerInfoResponse) GetStore() *StoreUsage {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
+// StoreUsage is how much the hub's store holds.
+type StoreUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes in use.
+	Bytes int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Bytes at which nothing is taken any more that makes the store larger (--store-quota).
+	Quota int64 `protobuf:"varint,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	// What a person should know: StoreNearlyFull from 80 % of the quota, StoreFull from the quota on; empty: nothing.
+	Attention     *Note `protobuf:"bytes,3,opt,name=attention,proto3" json:"attention,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreUsage) Reset() {
+	*x = StoreUsage{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreUsage) ProtoMessage() {}
+
+func (x *StoreUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreUsage.ProtoReflect.Descriptor instead.
+func (*StoreUsage) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *StoreUsage) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StoreUsage) GetQuota() int64 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *StoreUsage) GetAttention() *Note {
+	if x != nil {
+		return x.Attention
+	}
+	return nil
+}
+
 var File_towline_v1_identity_service_proto protoreflect.FileDescriptor
 
 const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\n" +
 	"!towline/v1/identity_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19towline/v1/identity.proto\"e\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19towline/v1/identity.proto\x1a\x15towline/v1/meta.proto\"e\n" +
 	"\x11CreateUserRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x10\n" +
@@ -1236,7 +1309,7 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\"3\n" +
 	"\x15DeleteProjectResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\"\x16\n" +
-	"\x14GetServerInfoRequest\"\x87\x02\n" +
+	"\x14GetServerInfoRequest\"\xb5\x02\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x15\n" +
 	"\x06hub_id\x18\x02 \x01(\tR\x05hubId\x12 \n" +
@@ -1245,7 +1318,13 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x1a\n" +
 	"\brevision\x18\x06 \x01(\x03R\brevision\x12'\n" +
 	"\x0fagent_addresses\x18\a \x03(\tR\x0eagentAddresses\x12.\n" +
-	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time2\xde\x05\n" +
+	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12,\n" +
+	"\x05store\x18\t \x01(\v2\x16.towline.v1.StoreUsageR\x05store\"h\n" +
+	"\n" +
+	"StoreUsage\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05quota\x18\x02 \x01(\x03R\x05quota\x12.\n" +
+	"\tattention\x18\x03 \x01(\v2\x10.towline.v1.NoteR\tattention2\xde\x05\n" +
 	"\x0fIdentityService\x12K\n" +
 	"\n" +
 	"CreateUser\x12\x1d.towline.v1.CreateUserRequest\x1a\x1e.towline.v1.CreateUserResponse\x12H\n" +
@@ -1276,7 +1355,7 @@ func file_towline_v1_identity_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_identity_service_proto_rawDescData
 }
 
-var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_towline_v1_identity_service_proto_goTypes = []any{
 	(*CreateUserRequest)(nil),     // 0: towline.v1.CreateUserRequest
 	(*CreateUserResponse)(nil),    // 1: towline.v1.CreateUserResponse
@@ -1296,42 +1375,46 @@ var file_towline_v1_identity_service_proto_goTypes = []any{
 	(*DeleteProjectResponse)(nil), // 15: towline.v1.DeleteProjectResponse
 	(*GetServerInfoRequest)(nil),  // 16: towline.v1.GetServerInfoRequest
 	(*GetServerInfoResponse)(nil), // 17: towline.v1.GetServerInfoResponse
-	(*User)(nil),                  // 18: towline.v1.User
-	(*Token)(nil),                 // 19: towline.v1.Token
-	(*Project)(nil),               // 20: towline.v1.Project
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*StoreUsage)(nil),            // 18: towline.v1.StoreUsage
+	(*User)(nil),                  // 19: towline.v1.User
+	(*Token)(nil),                 // 20: towline.v1.Token
+	(*Project)(nil),               // 21: towline.v1.Project
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Note)(nil),                  // 23: towline.v1.Note
 }
 var file_towline_v1_identity_service_proto_depIdxs = []int32{
-	18, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
-	18, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
-	19, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
-	20, // 3: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
-	20, // 4: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
-	20, // 5: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
-	21, // 6: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
-	0,  // 7: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
-	2,  // 8: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
-	4,  // 9: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
-	6,  // 10: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
-	8,  // 11: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
-	10, // 12: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
-	12, // 13: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
-	14, // 14: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
-	16, // 15: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
-	1,  // 16: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
-	3,  // 17: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
-	5,  // 18: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
-	7,  // 19: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
-	9,  // 20: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
-	11, // 21: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
-	13, // 22: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
-	15, // 23: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
-	17, // 24: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
-	16, // [16:25] is the sub-list for method output_type
-	7,  // [7:16] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	19, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
+	19, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
+	20, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
+	21, // 3: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
+	21, // 4: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
+	21, // 5: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
+	22, // 6: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
+	18, // 7: towline.v1.GetServerInfoResponse.store:type_name -> towline.v1.StoreUsage
+	23, // 8: towline.v1.StoreUsage.attention:type_name -> towline.v1.Note
+	0,  // 9: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
+	2,  // 10: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
+	4,  // 11: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
+	6,  // 12: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
+	8,  // 13: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
+	10, // 14: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
+	12, // 15: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
+	14, // 16: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
+	16, // 17: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
+	1,  // 18: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
+	3,  // 19: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
+	5,  // 20: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
+	7,  // 21: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
+	9,  // 22: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
+	11, // 23: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
+	13, // 24: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
+	15, // 25: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
+	17, // 26: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
+	18, // [18:27] is the sub-list for method output_type
+	9,  // [9:18] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_identity_service_proto_init() }
@@ -1340,13 +1423,14 @@ func file_towline_v1_identity_service_proto_init() {
 		return
 	}
 	file_towline_v1_identity_proto_init()
+	file_towline_v1_meta_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_identity_service_proto_rawDesc), len(file_towline_v1_identity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

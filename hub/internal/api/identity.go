@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"maps"
 
 	"google.golang.org/protobuf/proto"
@@ -180,10 +181,26 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 func (a *API) GetServerInfo(ctx context.Context, _ *towlinev1.GetServerInfoRequest) (*towlinev1.GetServerInfoResponse, error) {
 	caller, _ := rpc.CallerFrom(ctx)
 	resp := &towlinev1.GetServerInfoResponse{Version: version.Version, HubId: a.o.HubID, Incarnation: a.o.Incarnation, User: caller.Name,
-		Role: string(caller.Role), AgentAddresses: a.o.Advertise, Time: timestamppb.New(a.now())}
+		Role: string(caller.Role), AgentAddresses: a.o.Advertise, Time: timestamppb.New(a.now()), Store: a.usage()}
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		resp.Revision = r.Revision()
 		return nil
 	})
 	return resp, err
+}
+
+// usage is what the store holds, and what of that a person should know.
+func (a *API) usage() *towlinev1.StoreUsage {
+	u := a.o.Store.Usage()
+	if u.Limit == 0 {
+		return nil
+	}
+	out := &towlinev1.StoreUsage{Bytes: u.Bytes, Quota: u.Limit}
+	switch facts := (&towlinev1.Facts{Detail: fmt.Sprintf("%d MiB of %d MiB", u.Bytes>>20, u.Limit>>20)}); {
+	case a.o.Store.Full() != nil:
+		out.Attention = note(fleet.WarnFull, facts)
+	case u.NearlyFull:
+		out.Attention = note(fleet.WarnNearlyFull, facts)
+	}
+	return out
 }

@@ -360,6 +360,9 @@ func (a *API) describePut(r overview, m *wire.Module, req *towlinev1.PutModuleRe
 	if warning := describeDeleted(r, m.Ref, a.o.Sessions.Connected); warning != nil {
 		resp.Warnings = append(resp.Warnings, warning)
 	}
+	if attention := a.usage().GetAttention(); attention != nil {
+		resp.Warnings = append(resp.Warnings, attention)
+	}
 	status := a.moduleStatus(r, m.Ref)
 	if resp.Module != nil {
 		resp.Module.Status = status

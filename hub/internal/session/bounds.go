@@ -125,16 +125,18 @@ func sizeOf(op store.Op) int {
 }
 
 // bounded keeps the reports of the cluster within their limit together: one that goes over it loses its sentences, and is
-// dropped if that is not enough. So is the one before it then, which says what is not so any more. The leader deletes records too, so that they are counted anew before anything is lost.
+// dropped if that is not enough. So is the one before it then, which says what is not so any more. The leader deletes records
+// too, so that they are counted anew before anything is lost. In a store that is full every long report loses its sentences:
+// the reserve is for what must always be possible, and a fleet that fails everywhere says much.
 func (r *reports) bounded(rd store.Reader, ops []store.Op) []store.Op {
-	limit := r.x.server.o.MaxReportBytes
+	limit, full := r.x.server.o.MaxReportBytes, r.x.server.o.Store.Full() != nil
 	if r.held.bytes == nil || r.held.after(ops) > limit {
 		r.held = r.holdings(rd)
 	}
 	kept := ops[:0]
 	for _, op := range ops {
 		n := sizeOf(op)
-		if n > 0 && r.held.with(op.Key, n) > limit {
+		if n > 0 && r.held.with(op.Key, n) > limit || n > plainReport && full {
 			n = r.shorten(op)
 		}
 		if n > 0 && r.held.with(op.Key, n) > limit {

@@ -208,3 +208,20 @@ func TestRefusalOfAnotherClusterIsNone(t *testing.T) {
 		t.Errorf("after it: %v", ack)
 	}
 }
+
+// brimming is a store that is full.
+type brimming struct{ store.Store }
+
+func (brimming) Full() error { return fleet.Errorf(fleet.ErrExhausted, "the store is full") }
+
+// In a full store long reports lose their sentences: its reserve is for what must always be possible.
+func TestLongReportsAreShortenedInAFullStore(t *testing.T) {
+	x := reporter(t, 2)
+	x.server.o.Store = brimming{x.server.o.Store}
+	x.report(t, 1, wordy("default/m0", 100, 250), wordy("default/m1", 1, 20))
+	records, bytes, ack := x.stored(t)
+	if len(records) != 2 || bytes > 2000 || ack.GetShortened() != 1 || len(records["default/m0"].GetStatus().GetStates()) != 8 ||
+		len(records["default/m1"].GetStatus().GetExceptions()) != 1 {
+		t.Errorf("%d bytes, %d shortened: %v", bytes, ack.GetShortened(), records)
+	}
+}

@@ -115,6 +115,16 @@ type Store interface {
 	Blobs() Blobs
 	// Full is nil, or a fleet.ErrExhausted that says what to do: nothing that Grows and no blob is taken.
 	Full() error
+	// Usage is how much it holds, and how much it may.
+	Usage() Usage
+}
+
+// Usage is how much a store holds.
+type Usage struct {
+	Bytes int64 // in use
+	Limit int64 // at which it is full; 0: the store cannot tell, as one of somebody else
+	// NearlyFull says that people should make room before anything is refused.
+	NearlyFull bool
 }
 
 // Candidate is a hub that wants to lead, as the others are told of it.

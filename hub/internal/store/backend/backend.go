@@ -7,6 +7,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Backend is what a store stands on. Errors wrap fleet's sentinels: ErrUnavailable whenever a commit may or may not have
@@ -34,10 +35,30 @@ type Backend interface {
 	Holder(ctx context.Context, prefix string) ([]byte, bool, error)
 	// Full is nil, or a fleet.ErrExhausted when the backend holds as much as it should. A backend that cannot tell is not.
 	Full() error
+	// Usage is how much it holds.
+	Usage() Usage
 	// Limits is what a transaction may hold.
 	Limits() Limits
 	// Close ends everything that runs for it.
 	Close() error
+}
+
+// Usage is how much a backend holds.
+type Usage struct {
+	Bytes int64 // in use
+	Limit int64 // at which it is full; 0: it cannot tell, as one of somebody else
+}
+
+// nearShare is the part of the limit from which people are warned: there is time then to make room, or to raise it.
+const nearShare = 0.8
+
+// NearlyFull reports that people should make room before anything is refused.
+func (u Usage) NearlyFull() bool {
+	return u.Limit > 0 && float64(u.Bytes) >= nearShare*float64(u.Limit)
+}
+
+func (u Usage) String() string {
+	return fmt.Sprintf("%d MiB of %d MiB", u.Bytes>>20, u.Limit>>20)
 }
 
 // ErrCompacted says that a revision is no longer kept.

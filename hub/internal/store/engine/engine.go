@@ -176,6 +176,12 @@ func (e *Engine) Blobs() store.Blobs { return e.blobs }
 // Full is whether the backend is.
 func (e *Engine) Full() error { return e.backend.Full() }
 
+// Usage is how much the backend holds.
+func (e *Engine) Usage() store.Usage {
+	u := e.backend.Usage()
+	return store.Usage{Bytes: u.Bytes, Limit: u.Limit, NearlyFull: u.NearlyFull()}
+}
+
 // Close ends everything, then the backend.
 func (e *Engine) Close() error {
 	var err error

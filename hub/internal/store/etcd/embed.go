@@ -35,6 +35,7 @@ type embedded struct {
 	limit     int64 // of the file, when etcd raises its alarm
 	compacted atomic.Int64
 	unseen    atomic.Int64  // bytes written since what is in use was known exactly
+	near      atomic.Bool   // it was said that it is nearly full
 	stuck     bool          // full, and what can be freed is; of run only
 	care      chan struct{} // compaction is due
 	noSpace   chan struct{} // a write was refused
@@ -152,14 +153,29 @@ func (e *embedded) grown(revision int64, parts []backend.Part) {
 	for _, p := range parts {
 		e.unseen.Add(int64(p.Bytes()))
 	}
+	u := e.usage()
 	over := 2 * e.keep
-	if e.inUse() > e.quota-e.quota/shortShare {
+	if u.Bytes > e.quota-e.quota/shortShare {
 		over = e.keep / 10
 	}
+	e.warn(u)
 	if revision-e.compacted.Load() > over {
 		wakeUp(e.care)
 	}
 }
+
+// warn says once that the store will be full, and again when there was room in between.
+func (e *embedded) warn(u backend.Usage) {
+	switch {
+	case u.NearlyFull() && e.near.CompareAndSwap(false, true):
+		e.keyspace.log.Warn("etcd: the store is nearly full, and will take nothing new when it is: delete modules, or start the hub with a larger --store-quota",
+			"bytes", u.Bytes, "quota", u.Limit)
+	case u.Bytes < e.quota-e.quota/shortShare:
+		e.near.Store(false)
+	}
+}
+
+func (e *embedded) usage() backend.Usage { return backend.Usage{Bytes: e.inUse(), Limit: e.quota} }
 
 // shortShare is the part of the quota below which space is short: a quarter.
 const shortShare = 4
@@ -181,8 +197,7 @@ const unseenShare = 16
 func (e *embedded) pressed() bool { return e.inUse() >= e.quota || e.alarmed() }
 
 func (e *embedded) exhausted() error {
-	return fleet.Errorf(fleet.ErrExhausted, "the store is full: %d MiB are in use of %d MiB: delete modules, or start the hub with a larger --store-quota; reads and deletions go on",
-		e.inUse()>>20, e.quota>>20)
+	return fleet.Errorf(fleet.ErrExhausted, "the store is full: %s are in use: delete modules, or start the hub with a larger --store-quota; reads and deletions go on", e.usage())
 }
 
 // full says that a write was refused for want of space.

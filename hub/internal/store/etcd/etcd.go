@@ -329,6 +329,14 @@ func (b *keyspace) Full() error {
 	return b.embedded.exhausted()
 }
 
+// Usage asks the embedded etcd only, as Full does.
+func (b *keyspace) Usage() backend.Usage {
+	if b.embedded == nil {
+		return backend.Usage{}
+	}
+	return b.embedded.usage()
+}
+
 // failure says in fleet's words what an error of etcd means.
 func (b *keyspace) failure(err error) error {
 	switch {

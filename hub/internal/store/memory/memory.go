@@ -46,6 +46,7 @@ type memory struct {
 
 func (m *memory) Limits() backend.Limits         { return limits }
 func (m *memory) Full() error                    { return nil }
+func (m *memory) Usage() backend.Usage           { return backend.Usage{} }
 func (m *memory) Close() error                   { return nil }
 func (m *memory) Progress(context.Context) error { return nil }
 

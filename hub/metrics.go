@@ -1,0 +1,63 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// figure is a metric that is read when somebody asks for it.
+type figure struct {
+	name, help string
+	read       func() float64
+}
+
+// figures are the hub's own metrics. docs/operations.md lists them.
+func (h *Hub) figures() []figure {
+	return []figure{
+		{"towline_store_bytes", "Bytes in use in the hub's own store; 0 with an etcd of one's own.", func() float64 { return float64(h.store.Usage().Bytes) }},
+		{"towline_store_quota_bytes", "Bytes at which the hub's own store takes nothing more (--store-quota); 0 with an etcd of one's own.",
+			func() float64 { return float64(h.store.Usage().Limit) }},
+		{"towline_store_full", "1 while the store takes nothing that makes it larger.", func() float64 { return flag(h.store.Full() != nil) }},
+		{"towline_store_records", "Records in the store, without contents.", func() float64 { return float64(h.store.Stats().Records) }},
+		{"towline_store_damaged_records", "Records that cannot be read.", func() float64 { return float64(h.store.Stats().Corrupt) }},
+		{"towline_agents_connected", "Agents that have a session with this hub.", func() float64 { return float64(h.sessions.Count()) }},
+	}
+}
+
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func (h *Hub) metrics() http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, f := range h.figures() {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: f.name, Help: f.help}, f.read))
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	return mux
+}
+
+// Whoever asks for metrics asks for little, and at once.
+const metricsTimeout = 10 * time.Second
+
+// serveMetrics serves them until ctx ends.
+func (h *Hub) serveMetrics(ctx context.Context) error {
+	s := &http.Server{Handler: h.metrics(), ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, MaxHeaderBytes: 16 << 10}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(h.o.Metrics); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
