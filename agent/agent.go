@@ -320,7 +320,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 		return err
 	}
 	a.begin(work)
-	get, err := newGetter(a.config)
+	get, err := newGetter(a.config, work.Conceal)
 	if err != nil {
 		return err
 	}

@@ -171,14 +171,16 @@ func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c clust
 type getter struct {
 	client *apply.Client
 	mapper *apply.Mapper
+	// conceal masks what modules put into objects that nobody may be shown.
+	conceal func(fleet.ObjectID, map[string]any)
 }
 
-func newGetter(config *rest.Config) (*getter, error) {
+func newGetter(config *rest.Config, conceal func(fleet.ObjectID, map[string]any)) (*getter, error) {
 	client, err := apply.NewClient(config)
 	if err != nil {
 		return nil, err
 	}
-	return &getter{client: client, mapper: apply.NewMapper(client)}, nil
+	return &getter{client: client, mapper: apply.NewMapper(client), conceal: conceal}, nil
 }
 
 // get is one live object as JSON, without managed fields and with the values of a Secret masked.
@@ -201,6 +203,7 @@ func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
+	g.conceal(e.ID, object)
 	mask(object, e.ID)
 	return json.Marshal(object)
 }

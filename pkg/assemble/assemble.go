@@ -18,8 +18,8 @@ const (
 	MaxValueBytes = 64 << 10
 )
 
-// Values evaluates bindings for a cluster. A binding may refer to others of the same list as ${NAME}, at any depth. A
-// binding without a value or default, or one that refers to itself, is an error that names it: never an empty string.
+// Values evaluates bindings for a cluster, but for those that its agent evaluates (Late). A binding may refer to others of the same list as
+// ${NAME}, at any depth. A binding without a value or default, or one that refers to itself, is an error that names it: never an empty string.
 func Values(bindings []fleet.Binding, cluster fleet.Cluster) (map[string]string, error) {
 	if len(bindings) == 0 {
 		return nil, nil
@@ -28,7 +28,11 @@ func Values(bindings []fleet.Binding, cluster fleet.Cluster) (map[string]string,
 	for _, b := range bindings {
 		e.byName[b.Name] = b
 	}
+	e.late = lateNames(bindings)
 	for _, b := range bindings {
+		if e.late[b.Name] {
+			continue
+		}
 		if _, err := e.value(b.Name); err != nil {
 			return nil, err
 		}
@@ -38,6 +42,7 @@ func Values(bindings []fleet.Binding, cluster fleet.Cluster) (map[string]string,
 
 type evaluator struct {
 	cluster fleet.Cluster
+	late    map[string]bool
 	byName  map[string]fleet.Binding
 	done    map[string]string
 	path    []string
@@ -106,8 +111,13 @@ func (e *evaluator) fits(b fleet.Binding, v string) error {
 func (e *evaluator) expand(of, s string) (string, error) {
 	var failed error
 	room := MaxValueBytes
-	out := manifest.ExpandFunc(s, func(name string) (string, bool) {
-		if _, declared := e.byName[name]; !declared || failed != nil || room < 0 {
+	declared := func(name string) bool { _, is := e.byName[name]; return is }
+	out := manifest.ExpandDeclared(s, declared, func(name string) (string, bool) {
+		if !declared(name) || failed != nil || room < 0 {
+			return "", false
+		}
+		if e.late[name] {
+			failed = fleet.Invalidf("bindings", "%s refers to %s in cluster %s, which only the agent there can evaluate: use it in a value", of, name, e.cluster.Name)
 			return "", false
 		}
 		var v string

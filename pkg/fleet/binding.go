@@ -6,17 +6,59 @@ import (
 	"strconv"
 )
 
-// Binding is a named value for ${NAME}; exactly one of Value, Field, Label and Annotation is set.
+// Binding is a named value for ${NAME}; exactly one of Value, Field, Label, Annotation and Object is set.
 type Binding struct {
 	Name       string
 	Value      *string
 	Field      string
 	Label      string
 	Annotation string
-	Default    *string
+	// Object is evaluated by the agent.
+	Object  *ObjectField
+	Default *string
 	// Optional lets a cluster have no value: it is empty there, and only a placeholder that says what stands in for it may use it.
 	Optional bool
 	Type     BindingType
+}
+
+// ObjectField is a field of an object in the workload cluster. All but its group, version and kind may hold ${NAME}.
+type ObjectField struct {
+	Group     string `json:"group,omitempty"`
+	Version   string `json:"version"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Path leads to the field: data.KEY, or a JSONPath as kubectl's.
+	Path string `json:"path"`
+}
+
+// ID is the identity of the object.
+func (f ObjectField) ID() ObjectID {
+	return ObjectID{Group: f.Group, Kind: f.Kind, Namespace: f.Namespace, Name: f.Name}
+}
+
+// LateBinding is a binding that only the agent can evaluate: it reads an object in the cluster, or is a literal that refers to such a one.
+// Exactly one of Value and Object is set.
+type LateBinding struct {
+	Name     string       `json:"name"`
+	Value    *string      `json:"value,omitempty"`
+	Object   *ObjectField `json:"object,omitempty"`
+	Default  *string      `json:"default,omitempty"`
+	Optional bool         `json:"optional,omitempty"`
+	Type     BindingType  `json:"type,omitempty"`
+}
+
+// Texts are what may refer to other bindings.
+func (b LateBinding) Texts() (out []string) {
+	for _, text := range []*string{b.Value, b.Default} {
+		if text != nil {
+			out = append(out, *text)
+		}
+	}
+	if b.Object != nil {
+		out = append(out, b.Object.Namespace, b.Object.Name, b.Object.Path)
+	}
+	return out
 }
 
 // BindingType is what a value becomes where the placeholder is all of a scalar. Within a text, in metadata, and in the data of

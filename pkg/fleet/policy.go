@@ -72,6 +72,8 @@ type PolicySet struct {
 	Watch []WatchedObject `json:"watch,omitempty"`
 	// Substitution is set where placeholders are more than ${NAME}.
 	Substitution *Substitution `json:"substitution,omitempty"`
+	// Bindings are those that the agent evaluates.
+	Bindings []LateBinding `json:"bindings,omitempty"`
 }
 
 // WatchedObject is an object that a module does not apply, and whose health counts for its own. Namespace and Name may contain

@@ -110,6 +110,17 @@ func (p *Policy) Judge(r Request) *Denial {
 	return nil
 }
 
+// JudgeRead says why a binding of a module may not read an object; nil: it may. It has to be of a namespace and a kind that are accepted.
+func (p *Policy) JudgeRead(module fleet.ModuleRef, id fleet.ObjectID) *Denial {
+	if p == nil {
+		return nil
+	}
+	if at := slices.Index(p.DenyReads, "secrets"); at >= 0 && id.IsSecret() {
+		return &Denial{Rule: fmt.Sprintf("denyReads[%d]", at), Message: "bindings do not read Secrets here"}
+	}
+	return p.Judge(Request{Verb: Keep, Module: module, ID: id})
+}
+
 func (p *Policy) judgeTenant(r Request) *Denial {
 	if rule := p.Projects.refuses("projects", r.Module.Project); rule != "" {
 		return &Denial{Rule: rule, Message: "modules of project " + r.Module.Project + " are not accepted"}

@@ -186,8 +186,8 @@ func (p *Policy) check() error {
 	return nil
 }
 
-// reads are what may be read by way of the hub, in the words of its questions.
-var reads = map[string]string{"live": "get", "events": "events", "logs": "logs"}
+// reads are what may be read by way of the hub, in the words of its questions, and Secrets by bindings.
+var reads = map[string]string{"live": "get", "events": "events", "logs": "logs", "secrets": "secrets"}
 
 // MayDenyRead reports that a policy can say that a question is not answered.
 func MayDenyRead(question string) bool {
@@ -207,7 +207,7 @@ func (p *Policy) DeniesRead(question string) bool {
 func (p *Policy) checkReads() error {
 	for i, what := range p.DenyReads {
 		if reads[what] == "" {
-			return fleet.Invalidf(fmt.Sprintf("denyReads[%d]", i), "%.80q is unknown; use live, events or logs", what)
+			return fleet.Invalidf(fmt.Sprintf("denyReads[%d]", i), "%.80q is unknown; use live, events, logs or secrets", what)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func TestParseRefuses(t *testing.T) {
 		{"cron", head + "windows: {allow: [{cron: x, duration: 1h}]}\n", "windows.allow[0].cron"},
 		{"duration", head + "windows: {deny: [{cron: '0 0 * * *', duration: long}]}\n", "windows.deny[0].duration"},
 		{"no windows", head + "windows: {allow: []}\n", "windows: has neither"},
-		{"unknown read", head + "denyReads: [secrets]\n", `denyReads[0]: "secrets" is unknown; use live, events or logs`},
+		{"unknown read", head + "denyReads: [nodes]\n", `denyReads[0]: "nodes" is unknown; use live, events, logs or secrets`},
 		{"too large", head + strings.Repeat("#", MaxBytes), "bytes; at most"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

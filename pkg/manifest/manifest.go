@@ -63,6 +63,8 @@ type Options struct {
 	Declared []string
 	// Optional are those of them that have no value in some clusters.
 	Optional []string
+	// Late are those of them that only an agent knows the values of.
+	Late []string
 	// Types are of those that are more than text.
 	Types map[string]fleet.BindingType
 	// Strict refuses ${NAME} of a name that is not declared.

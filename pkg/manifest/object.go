@@ -199,6 +199,11 @@ func (d *draft) readNamespace() error {
 func (d *draft) checkNames() error {
 	id := d.out.ID
 	d.out.IdentityPlaceholders = d.namesIn(id.Namespace, id.Name)
+	for _, name := range d.out.IdentityPlaceholders {
+		if slices.Contains(d.opts.Late, name) {
+			return d.fail("name and namespace cannot hold ${%s}, which only the agent evaluates: the hub must know what it delivers", name)
+		}
+	}
 	stand := func(s string) string {
 		return ExpandFunc(s, func(name string) (string, bool) { return "x", d.declared[name] })
 	}

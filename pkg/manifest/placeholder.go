@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -21,15 +22,23 @@ func Expand(s string, values map[string]string) string {
 // ExpandFunc is Expand with values from a function. Where that says no, the text stays. ${NAME:-TEXT} is TEXT where the value is
 // empty, and $${NAME} is ${NAME} as text, both for names that have a value only.
 func ExpandFunc(s string, value func(name string) (string, bool)) string {
+	return ExpandDeclared(s, func(name string) bool {
+		_, ok := value(name)
+		return ok
+	}, value)
+}
+
+// ExpandDeclared is ExpandFunc where it is known of a name that it has a value, without asking for that.
+func ExpandDeclared(s string, declared func(name string) bool, value func(name string) (string, bool)) string {
 	return expand(s, true, func(r reference) (string, bool) {
-		v, ok := value(r.name)
 		switch {
-		case !ok || r.nested:
+		case r.nested:
 			return "", false
 		case r.escaped:
-			return r.text, true
+			return r.text, declared(r.name)
 		}
-		return r.or(v), true
+		v, ok := value(r.name)
+		return r.or(v), ok
 	})
 }
 
@@ -248,6 +257,61 @@ func CheckText(s string, opts Options) (err error) {
 		}
 	})
 	return err
+}
+
+// Names are the names that a text refers to, in their order, whether they are declared or not.
+func Names(s string) (out []string) {
+	references(s, func(r reference) {
+		if !r.escaped && !slices.Contains(out, r.name) {
+			out = append(out, r.name)
+		}
+	})
+	return out
+}
+
+// NamesIn are those of the names that an object in canonical JSON refers to, sorted. Of those that it has as text only, because they are
+// escaped, the text is what it is whatever their value.
+func NamesIn(content []byte, names map[string]bool, how *fleet.Substitution) (used, escaped []string, err error) {
+	if len(names) == 0 || !bytes.Contains(content, []byte("${")) {
+		return nil, nil, nil
+	}
+	obj, err := Decode(content)
+	if err != nil || how != nil && exempt(obj) {
+		return nil, nil, err
+	}
+	found := map[string]bool{} // true: it is used
+	eachText(obj, func(s string) {
+		expand(s, how != nil, func(r reference) (string, bool) {
+			if names[r.name] {
+				found[r.name] = found[r.name] || !r.escaped
+			}
+			return "", false
+		})
+	})
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if found[name] {
+			used = append(used, name)
+		} else {
+			escaped = append(escaped, name)
+		}
+	}
+	return used, escaped, nil
+}
+
+// eachText calls f for every string in v that is a value.
+func eachText(v any, f func(string)) {
+	switch v := v.(type) {
+	case string:
+		f(v)
+	case []any:
+		for _, c := range v {
+			eachText(c, f)
+		}
+	case map[string]any:
+		for _, c := range v {
+			eachText(c, f)
+		}
+	}
 }
 
 // IsExtended reports that a text refers to a name by more than ${NAME}.

@@ -42,12 +42,15 @@ const FeatureShared = "shared"
 // FeatureSubstitution names the feature of agents that read placeholders which are more than ${NAME}.
 const FeatureSubstitution = "substitution"
 
+// FeatureObjectBindings names the feature of agents that evaluate the bindings in the policies.
+const FeatureObjectBindings = "object-bindings"
+
 // FeatureDependsOn names the feature of agents that keep the order of modules.
 const FeatureDependsOn = "depends-on"
 
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureObjectBindings,
 		QueryEvents, QueryLogs}
 }
 

@@ -9,7 +9,7 @@ import (
 	"towline.dev/towline/pkg/manifest"
 )
 
-func bindings(in []*towlinev1.Binding) ([]fleet.Binding, error) {
+func bindings(in []*towlinev1.Binding, namespace string) ([]fleet.Binding, error) {
 	if len(in) > assemble.MaxValues {
 		return nil, fleet.Invalidf("", "%d are too many; at most %d", len(in), assemble.MaxValues)
 	}
@@ -24,24 +24,27 @@ func bindings(in []*towlinev1.Binding) ([]fleet.Binding, error) {
 			return nil, fleet.Invalidf(path+".name", "%s is declared twice", b.GetName())
 		}
 		seen[b.GetName()] = true
-		got, err := binding(b)
+		got, err := binding(b, namespace)
 		if err != nil {
 			return nil, fleet.Join(path, err)
 		}
 		out = append(out, got)
 	}
-	return out, checkReferences(out)
+	if err := checkReferences(out); err != nil {
+		return nil, err
+	}
+	return out, checkLate(out)
 }
 
-func binding(b *towlinev1.Binding) (fleet.Binding, error) {
+func binding(b *towlinev1.Binding, namespace string) (fleet.Binding, error) {
 	set := 0
-	for _, is := range []bool{b.Value != nil, b.GetClusterField() != "", b.GetClusterLabel() != "", b.GetClusterAnnotation() != ""} {
+	for _, is := range []bool{b.Value != nil, b.GetClusterField() != "", b.GetClusterLabel() != "", b.GetClusterAnnotation() != "", b.GetObject() != nil} {
 		if is {
 			set++
 		}
 	}
 	if set != 1 {
-		return fleet.Binding{}, fleet.Invalidf("", "%s: set exactly one of value, clusterField, clusterLabel and clusterAnnotation", b.GetName())
+		return fleet.Binding{}, fleet.Invalidf("", "%s: set exactly one of value, clusterField, clusterLabel, clusterAnnotation and object", b.GetName())
 	}
 	if n := max(len(b.GetValue()), len(b.GetDefault())); n > assemble.MaxValueBytes {
 		return fleet.Binding{}, fleet.Invalidf("", "%s has %d bytes; at most %d", b.GetName(), n, assemble.MaxValueBytes)
@@ -54,6 +57,10 @@ func binding(b *towlinev1.Binding) (fleet.Binding, error) {
 	}
 	out := fleet.Binding{Name: b.GetName(), Value: b.Value, Field: b.GetClusterField(), Label: b.GetClusterLabel(), Annotation: b.GetClusterAnnotation(),
 		Default: b.Default, Optional: b.GetOptional()}
+	var err error
+	if out.Object, err = bindingObject(b.GetObject(), namespace); err != nil {
+		return out, fleet.Join("object", err)
+	}
 	kind := fleet.BindingType(b.GetType())
 	if err := Choice("type", b.GetType(), string(fleet.BindingString), string(fleet.BindingInteger), string(fleet.BindingNumber), string(fleet.BindingBoolean)); err != nil {
 		return out, err
@@ -74,6 +81,48 @@ func checkReferences(list []fleet.Binding) error {
 			}
 			if err := manifest.CheckText(*text, declared); err != nil {
 				return fleet.Invalidf(fmt.Sprintf("[%d].%s", i, field), "%s: %v", b.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkLate checks the bindings that agents evaluate, as far as that does not depend on the cluster.
+func checkLate(list []fleet.Binding) error {
+	late, err := assemble.Late(list)
+	if err != nil {
+		return err
+	}
+	objects := 0
+	declared := map[string]string{}
+	for _, b := range list {
+		declared[b.Name] = "x"
+	}
+	for i, b := range list {
+		if b.Object == nil {
+			continue
+		}
+		if objects++; objects > MaxWatched {
+			return fleet.Invalidf("", "%d bindings read objects; at most %d", objects, MaxWatched)
+		}
+		path := fmt.Sprintf("[%d].object", i)
+		// Whatever the values will be, the rest of the name must do.
+		if _, err := manifest.ResolveID(b.Object.ID(), declared); err != nil {
+			return fleet.Join(path, err)
+		}
+		if _, err := ParseFieldPath(*b.Object, manifest.Expand(b.Object.Path, declared)); err != nil {
+			return fleet.Invalidf(path+".fieldPath", "%s: %v", b.Name, err)
+		}
+	}
+	return checkLateTexts(late, (&Module{Bindings: list}).Placeholders())
+}
+
+// checkLateTexts refuses references that no value could mend.
+func checkLateTexts(late []fleet.LateBinding, placeholders manifest.Options) error {
+	for _, b := range late {
+		for _, text := range b.Texts() {
+			if err := manifest.CheckText(text, placeholders); err != nil {
+				return fleet.Invalidf("", "%s: %v", b.Name, err)
 			}
 		}
 	}

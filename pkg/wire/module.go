@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/render"
@@ -64,7 +65,16 @@ func (m *Module) Placeholders() manifest.Options {
 			o.Types[b.Name] = b.Type
 		}
 	}
+	for _, b := range m.Late() {
+		o.Late = append(o.Late, b.Name)
+	}
 	return o
+}
+
+// Late are the bindings that agents evaluate.
+func (m *Module) Late() []fleet.LateBinding {
+	late, _ := assemble.Late(m.Bindings) // checked when it was read
+	return late
 }
 
 // ModuleFromProto validates a module. Errors are fleet.FieldErrors below the module, such as
@@ -92,7 +102,7 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if m.Package, err = packageOf(packageFor(spec), m.Ref, m.Namespace, under); err != nil {
 		return nil, fleet.Join("spec.package", err)
 	}
-	if m.Bindings, err = bindings(spec.GetBindings()); err != nil {
+	if m.Bindings, err = bindings(spec.GetBindings(), m.Namespace); err != nil {
 		return nil, fleet.Join("spec.bindings", err)
 	}
 	if m.Strict, err = strict(spec.GetBindingsMode()); err != nil {

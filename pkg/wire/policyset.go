@@ -60,13 +60,16 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if s.Substitution != nil {
 		out = append(out, FeatureSubstitution)
 	}
+	if len(s.Bindings) > 0 {
+		out = append(out, FeatureObjectBindings)
+	}
 	return out
 }
 
 // PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. With policies alone it is
 // their list, as agents of before read it.
 func PolicySetContent(s fleet.PolicySet) ([]byte, error) {
-	if len(s.HealthRules) > 0 || len(s.Watch) > 0 || s.Substitution != nil {
+	if len(s.HealthRules) > 0 || len(s.Watch) > 0 || s.Substitution != nil || len(s.Bindings) > 0 {
 		return json.Marshal(s)
 	}
 	if s.Policies == nil {
@@ -115,8 +118,35 @@ func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
 	if len(s.Watch) > MaxWatched {
 		return s, fleet.Errorf(fleet.ErrInvalid, "policies: watch: %d are too many; at most %d", len(s.Watch), MaxWatched)
 	}
+	if err := checkSetBindings(s.Bindings); err != nil {
+		return s, fleet.Errorf(fleet.ErrInvalid, "policies: %v", err)
+	}
 	if _, err := HealthRules(s.HealthRules); err != nil {
 		return s, fmt.Errorf("policies: %w", err)
 	}
 	return s, nil
+}
+
+// checkSetBindings checks what an agent has to rely on.
+func checkSetBindings(list []fleet.LateBinding) error {
+	if len(list) > maxSyncValues {
+		return fleet.Invalidf("bindings", "%d are too many; at most %d", len(list), maxSyncValues)
+	}
+	objects := 0
+	for i, b := range list {
+		path := fmt.Sprintf("bindings[%d]", i)
+		if err := fleet.ValidateBindingName(b.Name); err != nil {
+			return fleet.Invalid(path, err.Error())
+		}
+		if (b.Value == nil) == (b.Object == nil) {
+			return fleet.Invalid(path, "has to have exactly one of value and object")
+		}
+		if b.Object != nil {
+			objects++
+		}
+	}
+	if objects > MaxWatched {
+		return fleet.Invalidf("bindings", "%d read objects; at most %d", objects, MaxWatched)
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,6 +40,11 @@ func watched(in []*towlinev1.WatchedObject, m *Module) ([]fleet.WatchedObject, e
 		}
 		if seen[id] {
 			return nil, fleet.Invalidf(fmt.Sprintf("[%d]", i), "%s is listed twice", id.Short())
+		}
+		for _, name := range manifest.Names(id.Namespace + "/" + id.Name) {
+			if slices.Contains(placeholders.Late, name) {
+				return nil, fleet.Invalidf(fmt.Sprintf("[%d]", i), "name and namespace cannot hold ${%s}, which only the agent evaluates", name)
+			}
 		}
 		seen[id] = true
 		out = append(out, o)

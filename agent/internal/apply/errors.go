@@ -48,10 +48,10 @@ func (f *Failure) Unreached() bool {
 
 // Awaited reports that the object waits for what others are about to bring: its kind or its namespace, which may be another
 // module's, or come with an operator that has just been started; a namespace of the name that has to go first; a webhook whose
-// workload starts; an object that it is only to read.
+// workload starts; an object that it is only to read, or that one of its bindings reads.
 func (f *Failure) Awaited() bool {
 	switch f.Reason {
-	case ReasonNoKind, ReasonNoNamespace, ReasonTerminating, ReasonWebhook, ReasonAbsent:
+	case ReasonNoKind, ReasonNoNamespace, ReasonTerminating, ReasonWebhook, ReasonAbsent, ReasonBinding:
 		return f.Transient
 	}
 	return false
@@ -68,7 +68,9 @@ const (
 	// ReasonAwaitingOwner: another module has the object, and is about to let it go.
 	ReasonAwaitingOwner = "AwaitingOwner"
 	// ReasonAbsent: an object that is only to be read is not there.
-	ReasonAbsent      = "ReadOnlyMissing"
+	ReasonAbsent = "ReadOnlyMissing"
+	// ReasonBinding: a binding that the object refers to has no value, because what it reads is not there.
+	ReasonBinding     = "BindingMissing"
 	ReasonImmutable   = "Immutable"
 	ReasonInvalid     = "Invalid"
 	ReasonForbidden   = "Forbidden"

@@ -125,6 +125,24 @@ func HiddenOf(objects ...map[string]any) Hidden {
 	for _, obj := range objects {
 		h.gatherObject(obj)
 	}
+	return h.sorted()
+}
+
+// HiddenValues are these values.
+func HiddenValues(values []string) Hidden {
+	var h Hidden
+	for _, v := range values {
+		h.add(v)
+	}
+	return h.sorted()
+}
+
+// With has the values of both hidden.
+func (h Hidden) With(other Hidden) Hidden {
+	return Hidden{forms: slices.Concat(h.forms, other.forms)}.sorted()
+}
+
+func (h Hidden) sorted() Hidden {
 	slices.Sort(h.forms)
 	h.forms = slices.Compact(h.forms)
 	slices.SortStableFunc(h.forms, func(a, b string) int { return len(b) - len(a) })

@@ -47,6 +47,16 @@ func (w *Watcher) single(s Single) *kind {
 // SeeOne is See of an object that is watched by itself.
 func (w *Watcher) SeeOne(s Single) (f *Fingerprint, known bool) { return w.single(s).see(s.Key) }
 
+// ReadOne is an object that is watched by itself, as it was seen last, without its managed fields; nil and known: it is not there. It must
+// not be changed.
+func (w *Watcher) ReadOne(s Single) (object map[string]any, known bool) {
+	f, known := w.SeeOne(s)
+	if f == nil || f.whole == nil {
+		return nil, known
+	}
+	return f.whole.object, true
+}
+
 // JudgeOne is SeeOne by these health rules. Each reader of an object has its own, so that what such an object says is kept whole.
 func (w *Watcher) JudgeOne(s Single, rules *health.Rules) (f *Fingerprint, known bool) {
 	f, known = w.SeeOne(s)

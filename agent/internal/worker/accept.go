@@ -280,14 +280,14 @@ func (w *worker) denialOf(it *item, verb plan.Verb) *localpolicy.Denial {
 // contentOf is the object of an item, where the policy asks for it; nil: it does not, or it cannot be read, which who applies it
 // says.
 func (w *worker) contentOf(it *item, p *localpolicy.Policy) *apply.Desired {
-	if !p.ReadsContent(it.liveID()) {
+	if !p.ReadsContent(it.liveID()) || it.late.failed() {
 		return nil
 	}
 	content, err := w.m.o.Contents.Object(it.entry.Digest)
 	if err != nil {
 		return nil
 	}
-	desired, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values, w.how)
+	desired, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.bound(it), w.how)
 	if err != nil {
 		return nil
 	}

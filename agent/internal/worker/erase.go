@@ -339,7 +339,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "it changes all the time; it is looked at again"}
 		return out, true
 	case err != nil:
-		if out.fail = e.w.explain(ctx, res, r.ID, nil, err); isDenied(out.fail.Reason) {
+		if out.fail = e.w.explain(ctx, res, r.ID, nil, nil, err); isDenied(out.fail.Reason) {
 			out.leaving, out.fail = leaving{reason: out.fail.Reason, message: "kept: " + out.fail.Message}, nil
 		}
 		return out, false

@@ -340,11 +340,14 @@ type job struct {
 	scaled   bool // leave /spec/replicas to an autoscaler
 	takes    bool // take them from one that does not exist any more
 	print    *watch.Fingerprint
+	values   map[string]string // that the object is read with
+	hidden   []string          // those that nobody may be shown
 }
 
 func (w *worker) job(o *order, it *item) job {
 	j := job{order: o, item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, treatment: it.treatment,
 		named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
+	j.values, j.hidden = w.bound(it), it.late.secrets()
 	j.resource = it.resource
 	j.print, _ = w.print(it)
 	j.scaled, j.takes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print), it.takesReplicas()

@@ -88,7 +88,7 @@ func (w *worker) unwatchForeign(f *foreign) {
 		kept = kept || other.single == f.single
 	}
 	if !kept {
-		w.m.readers.remove(f.entry.ID, w)
+		w.unreadBy(f.entry.ID)
 	}
 	w.m.watcher.ReleaseOne(f.single)
 }

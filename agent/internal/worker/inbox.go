@@ -110,12 +110,14 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 		} else {
 			w.pruning.touched = true
 		}
+		w.binder.again = w.binder.again || w.binds(id)
 	}
 	for _, id := range hurry {
 		if it := w.byID[id]; it != nil {
 			it.clear()
 		}
 	}
+	w.binder.again = w.binder.again || all || anew || rejudge || len(groups) > 0
 	if anew {
 		w.retryUnreached(now)
 	}

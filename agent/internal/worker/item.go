@@ -33,6 +33,8 @@ type item struct {
 	action  plan.Action
 	opinion *opinion // nil: the policy was not asked what it says of the content
 
+	late *lateUse // of bindings that the agent evaluates; nil: the object refers to none, as nearly all
+
 	state  fleet.ObjectState
 	detail *detail // nil: nothing to say
 	since  time.Time

@@ -88,6 +88,7 @@ type memory struct {
 	how      *fleet.Substitution // of all
 	rules    map[fleet.Digest][]fleet.HealthRule
 	watch    map[fleet.Digest][]fleet.WatchedObject
+	late     map[fleet.Digest][]fleet.LateBinding
 	files    map[string][]byte
 	writes   atomic.Int64
 	fail     atomic.Bool
@@ -95,7 +96,7 @@ type memory struct {
 
 func newMemory() *memory {
 	return &memory{objects: map[fleet.Digest][]byte{}, bundles: map[fleet.Digest]fleet.Bundle{},
-		policies: map[fleet.Digest][]fleet.Policy{}, rules: map[fleet.Digest][]fleet.HealthRule{}, watch: map[fleet.Digest][]fleet.WatchedObject{}, files: map[string][]byte{}}
+		policies: map[fleet.Digest][]fleet.Policy{}, rules: map[fleet.Digest][]fleet.HealthRule{}, watch: map[fleet.Digest][]fleet.WatchedObject{}, late: map[fleet.Digest][]fleet.LateBinding{}, files: map[string][]byte{}}
 }
 
 func (s *memory) Bundle(d fleet.Digest) (fleet.Bundle, error) {
@@ -121,7 +122,7 @@ func (s *memory) Object(d fleet.Digest) ([]byte, error) {
 func (s *memory) Policies(d fleet.Digest) (fleet.PolicySet, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d], Watch: s.watch[d], Substitution: s.how}, nil
+	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d], Watch: s.watch[d], Substitution: s.how, Bindings: s.late[d]}, nil
 }
 
 func (s *memory) Read(_ context.Context, name string) ([]byte, error) {

@@ -33,6 +33,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
 		w.items, w.byID, w.unsure, w.loadError = nil, map[fleet.ObjectID]*item{}, nil, nil
 		w.setForeign(nil)
+		w.bindsBy(nil)
 		w.unwant()
 		w.releaseSingles()
 		w.status.reset()
@@ -43,6 +44,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 			w.releaseKinds(nil)
 			w.healthRules = nil
 			w.m.rules.set(w.ref, nil)
+			w.unbind(ctx)
 			w.m.inventory.Succeed(w.ref, 0, func(fleet.ObjectID) bool { return true })
 		}
 	case same:
@@ -130,12 +132,16 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 			shared[policy.Rules()] = it.treatment
 		}
 		it.want = apply.WantDigest(e.Digest, w.values, it.exempt.Name())
+		if err := refersTo(it, set.Bindings, w.m.o.Contents, set.Substitution); err != nil {
+			return err
+		}
 		if before := old[it.entry.ID]; before != nil && before.rare != nil {
 			it.rare = &rare{history: before.rare.history}
 		}
 		w.items = append(w.items, it)
 	}
 	w.setForeign(foreignOf(set.Watch, s.Values))
+	w.bindsBy(set.Bindings)
 	w.protected = w.protections()
 	w.status.reset()
 	w.useKinds(ctx, now)

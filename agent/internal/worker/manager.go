@@ -52,6 +52,7 @@ type Manager struct {
 	begun    begun
 	readers  readers
 	accepts  acceptance
+	lasts    lasts
 
 	mu      sync.Mutex
 	desired *desired
@@ -136,6 +137,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.late.inherit(m.inventory, time.Now())
 	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
 	m.begun.load(ctx, m.o.State, m.o.Log)
+	if err := m.lasts.load(ctx, m.o.State, m.o.Log); err != nil {
+		return err
+	}
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Linger: m.o.linger, Log: m.o.Log})
 	if err != nil {

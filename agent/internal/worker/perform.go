@@ -148,7 +148,7 @@ func (a *writer) read(from Contents) error {
 		return &apply.Failure{Reason: apply.ReasonContent, Kind: fleet.ErrNotFound, Transient: true,
 			Message: fmt.Sprintf("%s: content %s is not here: %v", a.id, a.entry.Digest.Short(), err)}
 	}
-	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.sync.Values, a.w.how); err != nil {
+	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.values, a.w.how); err != nil {
 		return &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 	}
 	a.left = apply.Remainder{Desired: a.desired}

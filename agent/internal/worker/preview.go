@@ -38,7 +38,7 @@ func (m *Manager) Preview(ctx context.Context, s fleet.Sync, contents Contents) 
 		return fleet.Preview{}, fleet.Errorf(fleet.ErrUnavailable, "the agent does not know yet all that it has in the cluster: %s; ask again", why)
 	}
 	p := &preview{m: m, sync: s, contents: contents, w: &worker{m: m, ref: s.Module, log: m.o.Log}}
-	if err := p.load(); err != nil {
+	if err := p.load(ctx); err != nil {
 		return fleet.Preview{}, err
 	}
 	looked := make([]fleet.PreviewedObject, len(p.items))
@@ -68,7 +68,7 @@ type preview struct {
 	brings   map[schema.GroupKind]bool // kinds that the sync itself defines
 }
 
-func (p *preview) load() error {
+func (p *preview) load(ctx context.Context) error {
 	bundle, err := p.contents.Bundle(p.sync.Bundle)
 	if err != nil {
 		return err
@@ -94,12 +94,16 @@ func (p *preview) load() error {
 			return err
 		}
 		it := &item{entry: e, treatment: treatment}
+		if err := refersTo(it, set.Bindings, p.contents, set.Substitution); err != nil {
+			return err
+		}
 		p.w.byID[e.ID] = it
 		p.items = append(p.items, it)
 		if plan.IsCRD(e.ID) {
 			p.bringsKind(e, content)
 		}
 	}
+	p.bind(ctx, set.Bindings)
 	slices.SortStableFunc(p.items, func(a, b *item) int {
 		return plan.CompareApply(a.entry.ID, a.entry.Wave, b.entry.ID, b.entry.Wave)
 	})
@@ -134,11 +138,14 @@ func (p *preview) sum(looked []fleet.PreviewedObject) (out fleet.Preview) {
 // object says what would become of one that the sync lists; no action: it stays as it is.
 func (p *preview) object(ctx context.Context, it *item) fleet.PreviewedObject {
 	a := &writer{w: p.w, job: job{order: &order{sync: p.sync, policies: p.policies}, item: it, id: it.entry.ID, entry: it.entry, verb: plan.Apply,
-		treatment: it.treatment, named: plan.Named(p.policies, it.entry.ID), record: p.m.inventory.Get(it.entry.ID)}}
+		treatment: it.treatment, named: plan.Named(p.policies, it.entry.ID), record: p.m.inventory.Get(it.entry.ID), values: p.bound(it), hidden: it.late.secrets()}}
 	if a.record == nil {
 		a.verb = plan.Create
 	}
 	out := fleet.PreviewedObject{ID: it.entry.ID, Version: it.entry.Version}
+	if p.awaits(it, &out) {
+		return out
+	}
 	if err := p.judge(ctx, a, &out); err != nil {
 		f := a.explain(ctx, err)
 		out.Action, out.Reason, out.Message, out.By, out.Fields = fleet.PreviewRefuse, f.Reason, f.Message, f.By, nil
@@ -363,7 +370,7 @@ func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any,
 	out.Action, out.Message = fleet.PreviewRecreate, a.explain(ctx, immutable).Detail
 	if desired, err := a.desired.Object(); err == nil {
 		if d := apply.Difference(desired, live); d != nil {
-			out.Fields = masked(a.id, []apply.Differs{*d})
+			out.Fields = masked(a.shows(), []apply.Differs{*d})
 		}
 	}
 	return nil
@@ -372,16 +379,16 @@ func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any,
 // fieldsOf are the changes between an object and the answer to an apply. What a policy leaves to others from now on is let go of
 // before that is sent, so that it stays.
 func fieldsOf(a *writer, live, answer map[string]any) []fleet.FieldChange {
-	return masked(a.id, apply.WithoutExempt(apply.Changes(live, answer), live, a.exempt))
+	return masked(a.shows(), apply.WithoutExempt(apply.Changes(live, answer), live, a.exempt))
 }
 
-func masked(id fleet.ObjectID, list []apply.Differs) (out []fleet.FieldChange) {
+func masked(shows bool, list []apply.Differs) (out []fleet.FieldChange) {
 	for _, d := range list {
 		c := fleet.FieldChange{Field: d.Pointer, Live: d.Live, Want: d.Want}
-		if id.IsSecret() && c.Live != "" {
+		if !shows && c.Live != "" {
 			c.Live = fleet.Masked
 		}
-		if id.IsSecret() && c.Want != "" {
+		if !shows && c.Want != "" {
 			c.Want = fleet.Masked
 		}
 		out = append(out, c)

@@ -95,7 +95,7 @@ func (a *writer) readLive(ctx context.Context, out *outcome) error {
 		return err
 	}
 	if d := apply.Difference(desired, live); d != nil && !a.exempt.KeepsWhole() {
-		r.values = valuesOf(a.id, apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
+		r.values = valuesOf(a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
 	}
 	out.reading = r
 	return nil
@@ -185,7 +185,7 @@ func (w *worker) releaseSingles() {
 	}
 	w.mu.Unlock()
 	for id, s := range ended {
-		w.m.readers.remove(id, w)
+		w.unreadBy(id)
 		w.m.watcher.ReleaseOne(s)
 	}
 }

@@ -9,9 +9,12 @@ import (
 )
 
 // explain turns an error about an object into a failure. What the API server says of a Secret may repeat what it was given
-// or has: none of the values of the desired and of the live one is let through.
-func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, err error) *apply.Failure {
+// or has: none of the values of the desired and of the live one is let through, nor is any in another object that is hidden there.
+func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, hidden []string, err error) *apply.Failure {
 	var known *apply.Failure
+	if len(hidden) > 0 && !errors.As(err, &known) {
+		err = apply.HiddenValues(hidden).Clean(err)
+	}
 	if !id.IsSecret() || errors.As(err, &known) || !apply.Answered(err) || r.Resource == "" {
 		return apply.Explain(id, err)
 	}
@@ -34,7 +37,7 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 }
 
 func (a *writer) explain(ctx context.Context, err error) *apply.Failure {
-	return a.w.explain(ctx, a.resource, a.id, a.desired, err)
+	return a.w.explain(ctx, a.resource, a.id, a.desired, a.hidden, err)
 }
 
 // dropText takes keys away that the module put into a Secret as stringData, when an agent still applied that as it was,

@@ -288,6 +288,9 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 			s.Phase, s.Ready = fleet.PhaseApplying, false
 		}
 	}
+	if len(w.binder.told) > 0 && s.Reason == "" {
+		s.Reason, s.Message = reasonSourceGone, w.binder.told[0]
+	}
 	held := w.held()
 	switch {
 	case held != "":

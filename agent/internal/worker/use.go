@@ -245,7 +245,7 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 		})
 	}
 	if err != nil {
-		e.take(erased{record: r, fail: e.w.explain(ctx, res, r.ID, nil, err)})
+		e.take(erased{record: r, fail: e.w.explain(ctx, res, r.ID, nil, nil, err)})
 		return
 	}
 	e.w.log.Info("object is not used any more", "object", r.ID.String(), "uid", r.UID, "generation", e.in.Age.Generation)

@@ -13,13 +13,18 @@ type values struct {
 	field, want, live string
 }
 
-// valuesOf are none of a Secret: statuses go to people who may not read it.
-func valuesOf(id fleet.ObjectID, f apply.Field, want string) values {
-	if id.IsSecret() {
+// valuesOf are none of an object that does not show its values: statuses go to people who may not read it.
+func valuesOf(shows bool, f apply.Field, want string) values {
+	if !shows {
 		return values{f.Pointer, fleet.Masked, fleet.Masked}
 	}
 	return values{f.Pointer, want, f.Live}
 }
+
+// shows reports that people may see the values of an object: it is no Secret, and holds none of the values that bindings read of one.
+func (it *item) shows() bool { return !it.entry.ID.IsSecret() && len(it.late.secrets()) == 0 }
+
+func (j *job) shows() bool { return !j.id.IsSecret() && len(j.hidden) == 0 }
 
 // tell puts them into a failure.
 func (v values) tell(f *apply.Failure) { f.Field, f.Want, f.Live = v.field, v.want, v.live }
@@ -31,7 +36,7 @@ func (w *worker) drifting(it *item, c *watch.Change) values {
 	}
 	t := it.makeRare()
 	if t.change != c {
-		t.change, t.values = c, valuesOf(it.entry.ID, c.Field, w.wanted(it, c.Field))
+		t.change, t.values = c, valuesOf(it.shows(), c.Field, w.wanted(it, c.Field))
 	}
 	return t.values
 }
@@ -59,5 +64,5 @@ func (w *worker) desiredOf(it *item) (*apply.Desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	return apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values, w.how)
+	return apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.bound(it), w.how)
 }

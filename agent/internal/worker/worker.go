@@ -83,6 +83,7 @@ type worker struct {
 	values      fleet.Digest
 	items       []*item
 	foreign     []*foreign // in the order of the policies
+	binder      binder
 	byID        map[fleet.ObjectID]*item
 	unsure      map[fleet.ObjectID]bool // see desires
 	yields      map[int]yielded         // by ordinal: what other modules own
@@ -108,6 +109,7 @@ func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
 func (w *worker) run(ctx context.Context) {
 	defer w.releaseKinds(nil)
 	defer w.setForeign(nil)
+	defer w.releaseSources(func(*source) bool { return false })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -155,7 +157,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		w.prune(ctx, now)
 	}
 	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now), w.firstPods(ctx, now))
-	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, w.foreignDue(), again)
+	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, w.foreignDue(), w.binder.due, again)
 }
 
 // wants claims what the target lists that is new to the module, and returns what is to be done. It is not known while what the module
@@ -172,7 +174,8 @@ func (w *worker) wants(ctx context.Context, now time.Time) (jobs []*item, known 
 	}
 	w.giveBack(ctx)
 	w.takeTurn(ctx)
-	jobs = w.claim(w.inReach(w.jobs(now)))
+	w.bind(ctx, now)
+	jobs = w.withValues(w.claim(w.inReach(w.jobs(now))))
 	if w.started {
 		w.later.Store(nil) // all of it is claimed
 	}

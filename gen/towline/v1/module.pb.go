@@ -1313,7 +1313,7 @@ func (x *KustomizePackage) GetComponents() []string {
 	return nil
 }
 
-// Binding is a value for ${NAME}. Exactly one of value, cluster_field, cluster_label and cluster_annotation is set.
+// Binding is a value for ${NAME}. Exactly one of value, cluster_field, cluster_label, cluster_annotation and object is set.
 type Binding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An upper-case identifier: [A-Z][A-Z0-9_]*.
@@ -1326,8 +1326,12 @@ type Binding struct {
 	ClusterLabel string `protobuf:"bytes,4,opt,name=cluster_label,json=clusterLabel,proto3" json:"cluster_label,omitempty"`
 	// An annotation of the cluster.
 	ClusterAnnotation string `protobuf:"bytes,6,opt,name=cluster_annotation,json=clusterAnnotation,proto3" json:"cluster_annotation,omitempty"`
-	// Used when the cluster has no such label or annotation; without it such a cluster's sync fails, unless the binding is optional.
-	// Viewers see it masked.
+	// A field of an object in the workload cluster. The agent there reads it and watches it: when it changes, what refers to the binding is
+	// applied anew. While it is not there, the objects that refer to it wait, and no others; once a value was read, it stays in force.
+	// Such a binding cannot stand in an object's name or namespace. An agent of before does not know it.
+	Object *BindingObject `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
+	// Used when the cluster has no such label or annotation, or has not had such an object or field; without it such a cluster's sync fails,
+	// unless the binding is optional. Viewers see it masked.
 	Default *string `protobuf:"bytes,5,opt,name=default,proto3,oneof" json:"default,omitempty"`
 	// String, Integer, Number or Boolean: what the value becomes where ${NAME} is all of a scalar, as in replicas: ${REPLICAS}. In
 	// metadata, and in the data of ConfigMaps and Secrets, which take text only, it stays text. A value that is none of the type fails
@@ -1404,6 +1408,13 @@ func (x *Binding) GetClusterAnnotation() string {
 	return ""
 }
 
+func (x *Binding) GetObject() *BindingObject {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
 func (x *Binding) GetDefault() string {
 	if x != nil && x.Default != nil {
 		return *x.Default
@@ -1425,6 +1436,89 @@ func (x *Binding) GetOptional() bool {
 	return false
 }
 
+// BindingObject names a field of an object in the workload cluster. Namespace, name and field_path may refer to other bindings.
+type BindingObject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group and version. Required.
+	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	// Kind. Required.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Namespace; default that of the module, if the kind has namespaces.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name. Required.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// Where the value is: data.KEY of a ConfigMap or a Secret, whose values are decoded, or a JSONPath as that of kubectl, with or without
+	// braces, such as status.loadBalancer.ingress[0].ip. It leads to one text, number, true or false. Required.
+	FieldPath     string `protobuf:"bytes,5,opt,name=field_path,json=fieldPath,proto3" json:"field_path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BindingObject) Reset() {
+	*x = BindingObject{}
+	mi := &file_towline_v1_module_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BindingObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BindingObject) ProtoMessage() {}
+
+func (x *BindingObject) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BindingObject.ProtoReflect.Descriptor instead.
+func (*BindingObject) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *BindingObject) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *BindingObject) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *BindingObject) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *BindingObject) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BindingObject) GetFieldPath() string {
+	if x != nil {
+		return x.FieldPath
+	}
+	return ""
+}
+
 // Placement selects clusters: those that the selector matches and those named.
 type Placement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1440,7 +1534,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1546,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1559,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1502,7 +1596,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1608,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1621,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1598,7 +1692,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1704,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1717,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1746,7 +1840,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1852,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1865,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1803,7 +1897,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1909,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1922,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1868,7 +1962,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +1974,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +1987,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1957,7 +2051,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2063,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2076,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -2080,7 +2174,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2186,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2199,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2324,7 +2418,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2336,7 +2430,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2349,7 +2443,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Hold) GetId() string {
@@ -2491,7 +2585,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2597,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2610,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2716,20 +2810,29 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1e\n" +
 	"\n" +
 	"components\x18\x02 \x03(\tR\n" +
-	"components\"\xa0\x02\n" +
+	"components\"\xd3\x02\n" +
 	"\aBinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01H\x00R\x05value\x88\x01\x01\x12#\n" +
 	"\rcluster_field\x18\x03 \x01(\tR\fclusterField\x12#\n" +
 	"\rcluster_label\x18\x04 \x01(\tR\fclusterLabel\x12-\n" +
-	"\x12cluster_annotation\x18\x06 \x01(\tR\x11clusterAnnotation\x12\"\n" +
+	"\x12cluster_annotation\x18\x06 \x01(\tR\x11clusterAnnotation\x121\n" +
+	"\x06object\x18\a \x01(\v2\x19.towline.v1.BindingObjectR\x06object\x12\"\n" +
 	"\adefault\x18\x05 \x01(\tB\x03\x80\x01\x01H\x01R\adefault\x88\x01\x01\x12\x12\n" +
 	"\x04type\x18\t \x01(\tR\x04type\x12\x1a\n" +
 	"\boptional\x18\n" +
 	" \x01(\bR\boptionalB\b\n" +
 	"\x06_valueB\n" +
 	"\n" +
-	"\b_default\"\x98\x01\n" +
+	"\b_default\"\x95\x01\n" +
+	"\rBindingObject\x12\x1f\n" +
+	"\vapi_version\x18\x01 \x01(\tR\n" +
+	"apiVersion\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"field_path\x18\x05 \x01(\tR\tfieldPath\"\x98\x01\n" +
 	"\tPlacement\x125\n" +
 	"\bselector\x18\x01 \x01(\v2\x19.towline.v1.LabelSelectorR\bselector\x12\x1a\n" +
 	"\bclusters\x18\x02 \x03(\tR\bclusters\x128\n" +
@@ -2865,7 +2968,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -2885,38 +2988,39 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*HelmPackage)(nil),           // 15: towline.v1.HelmPackage
 	(*KustomizePackage)(nil),      // 16: towline.v1.KustomizePackage
 	(*Binding)(nil),               // 17: towline.v1.Binding
-	(*Placement)(nil),             // 18: towline.v1.Placement
-	(*Toleration)(nil),            // 19: towline.v1.Toleration
-	(*Policy)(nil),                // 20: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 21: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 22: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 23: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 24: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 25: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 26: towline.v1.Hold
-	(*Revision)(nil),              // 27: towline.v1.Revision
-	nil,                           // 28: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 29: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 30: towline.v1.RolloutStrategy
-	(*structpb.Struct)(nil),       // 31: google.protobuf.Struct
-	(*LabelSelector)(nil),         // 32: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 33: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
-	(*Condition)(nil),             // 35: towline.v1.Condition
-	(*StagePosition)(nil),         // 36: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 37: towline.v1.ObjectReference
+	(*BindingObject)(nil),         // 18: towline.v1.BindingObject
+	(*Placement)(nil),             // 19: towline.v1.Placement
+	(*Toleration)(nil),            // 20: towline.v1.Toleration
+	(*Policy)(nil),                // 21: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 22: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 23: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 24: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 25: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 26: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 27: towline.v1.Hold
+	(*Revision)(nil),              // 28: towline.v1.Revision
+	nil,                           // 29: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 30: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 31: towline.v1.RolloutStrategy
+	(*structpb.Struct)(nil),       // 32: google.protobuf.Struct
+	(*LabelSelector)(nil),         // 33: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 34: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*Condition)(nil),             // 36: towline.v1.Condition
+	(*StagePosition)(nil),         // 37: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 38: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	29, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	30, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	25, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	26, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	4,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	13, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	17, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	18, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	30, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	20, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	23, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	19, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	31, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	21, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	24, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	3,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	2,  // 11: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
 	5,  // 12: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
@@ -2925,34 +3029,35 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	9,  // 15: towline.v1.Source.oci:type_name -> towline.v1.OciSource
 	12, // 16: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
 	11, // 17: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
-	28, // 18: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	29, // 18: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	8,  // 19: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
 	10, // 20: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
 	14, // 21: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
 	15, // 22: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
 	16, // 23: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	31, // 24: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	32, // 25: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	19, // 26: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	24, // 27: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	22, // 28: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	21, // 29: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	32, // 30: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	33, // 31: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	34, // 32: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	35, // 33: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	26, // 34: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	36, // 35: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	37, // 36: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	34, // 37: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	34, // 38: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	29, // 39: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 40: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	32, // 24: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	18, // 25: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
+	33, // 26: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	20, // 27: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	25, // 28: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	23, // 29: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	22, // 30: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	33, // 31: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	34, // 32: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	35, // 33: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	36, // 34: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	27, // 35: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	37, // 36: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	38, // 37: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	35, // 38: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	35, // 39: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	30, // 40: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 41: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2965,15 +3070,15 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_tracker_proto_init()
 	file_towline_v1_module_proto_msgTypes[15].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[17].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[19].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[20].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

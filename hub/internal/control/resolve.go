@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -137,7 +138,26 @@ func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made,
 		render.Options{Options: m.Placeholders(), Path: m.Path, AllowEmpty: m.AllowEmpty}); err != nil {
 		return out, err
 	}
-	return out, assemble.WatchedApart(m.Watch, manifest.ToBundle(out.objects))
+	if err := assemble.WatchedApart(m.Watch, manifest.ToBundle(out.objects)); err != nil {
+		return out, err
+	}
+	return out, inOrder(m, out.objects)
+}
+
+// inOrder refuses objects that could never be applied, because each waits for a field of the other.
+func inOrder(m *wire.Module, objects []manifest.Object) error {
+	late := m.Late()
+	if len(late) == 0 {
+		return nil
+	}
+	users := assemble.Users{}
+	for _, o := range objects {
+		users[o.ID] = o.Placeholders
+	}
+	if circle := assemble.ObjectCircle(late, users, nil); circle != nil {
+		return fleet.Invalidf("spec.bindings", "%s: what has to be applied first cannot be told; read the field of another object", strings.Join(circle, " → "))
+	}
+	return nil
 }
 
 // render makes the objects of a module, and puts all contents into the blobs.
@@ -161,7 +181,7 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 	if err != nil {
 		return out, err
 	}
-	set.Substitution = substitution(m, x.objects)
+	set.Substitution, set.Bindings = substitution(m, x.objects), m.Late()
 	policies, err := wire.PolicySetContent(set)
 	if err != nil {
 		return out, err

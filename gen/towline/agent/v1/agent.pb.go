@@ -630,6 +630,7 @@ type Hello struct {
 	// its start holds still; to one without it the hub never says that it knows the status. health-rules: the agent judges objects by the health rules in
 	// the policies; a module that has some is not ready in the cluster of an agent without it. ignore-fields, apply-once, keep-legacy,
 	// read-only, take-from and shared: the same of ignoreFields, applyOnce, keepLegacy, readOnly, takeFrom and shared in the policies. object-holds: it knows Sync.held.
+	// object-bindings: it evaluates the bindings in the policies; a module that has some is not given to an agent without it.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`

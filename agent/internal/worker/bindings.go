@@ -1,0 +1,451 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Bindings that read objects of the cluster are evaluated here, all of them before anything is applied by them. An object that refers to
+// one without a value is not applied, nor is it changed; those that refer to none go on. Each object that is read has a watch of its own,
+// and when it changes, what refers to the value is applied anew, and nothing else is.
+
+const (
+	// bindAgain is how soon a source is read again that no watch tells of yet.
+	bindAgain = 3 * time.Second
+	// bindBlind is the same of one that cannot be watched.
+	bindBlind = 30 * time.Second
+	// bindTime bounds one reading.
+	bindTime = 10 * time.Second
+)
+
+// reasonSourceGone is of a module that is applied with a value whose source is not there any more.
+const reasonSourceGone = "BindingSourceGone"
+
+// binder is what a worker knows of the bindings of its sync that only it can evaluate.
+type binder struct {
+	late    []fleet.LateBinding
+	sources map[fleet.ObjectField]*source
+	again   bool      // evaluate in the next pass
+	due     time.Time // when to, without an event; zero: not
+	// told is what is in force though its source is gone, as people are told.
+	told []string
+}
+
+// source is a field that a binding reads.
+type source struct {
+	id       fleet.ObjectID // in the cluster
+	version  string
+	path     *wire.FieldPath
+	resource apply.Resource // zero until its kind is found
+	single   watch.Single   // that is watched; zero: none
+	fail     error          // of the last search for the kind
+	next     time.Time      // of it
+	used     bool           // by the evaluation under way
+}
+
+// lateUse is what an item has of bindings that the agent evaluates. It is not changed once it is made.
+type lateUse struct {
+	names   []string // that it refers to
+	escaped []string // that it has as text only
+	values  map[string]string
+	hidden  []string       // those of the values that nobody may be shown
+	fail    *apply.Failure // why there are not all
+}
+
+func (l *lateUse) failed() bool { return l != nil && l.fail != nil }
+
+// secrets are values in the object of an item that nobody may be shown.
+func (l *lateUse) secrets() []string {
+	if l == nil {
+		return nil
+	}
+	return l.hidden
+}
+
+// bound are the values that an item is read with.
+func (w *worker) bound(it *item) map[string]string {
+	if it.late == nil {
+		return w.cur.sync.Values
+	}
+	return it.late.values
+}
+
+// bindsBy takes the bindings of a sync.
+func (w *worker) bindsBy(late []fleet.LateBinding) {
+	w.binder.late, w.binder.again, w.binder.told = late, len(late) > 0, nil
+	if len(late) == 0 {
+		w.releaseSources(func(*source) bool { return false })
+	}
+}
+
+// unbind forgets what the bindings of a module read, which is gone.
+func (w *worker) unbind(ctx context.Context) {
+	w.m.lasts.retain(w.ref, func(string) bool { return false })
+	if err := w.m.lasts.save(ctx); err != nil {
+		w.log.Warn("the values of bindings are not taken out of the state yet", "error", err)
+	}
+}
+
+// refersTo notes which late bindings an item refers to.
+func refersTo(it *item, late []fleet.LateBinding, contents Contents, how *fleet.Substitution) error {
+	if len(late) == 0 {
+		return nil
+	}
+	names := make(map[string]bool, len(late))
+	for _, b := range late {
+		names[b.Name] = true
+	}
+	content, err := contents.Object(it.entry.Digest)
+	if err != nil {
+		return fleet.Errorf(fleet.ErrNotFound, "%s: content %s is not here: %v", it.entry.ID, it.entry.Digest.Short(), err)
+	}
+	used, escaped, err := manifest.NamesIn(content, names, how)
+	if err != nil {
+		return fleet.Errorf(fleet.ErrCorrupt, "%s: %v", it.entry.ID, err)
+	}
+	if len(used)+len(escaped) > 0 {
+		it.late = &lateUse{names: used, escaped: escaped, fail: &apply.Failure{Reason: apply.ReasonBinding, Transient: true, Kind: fleet.ErrNotFound,
+			Message: it.entry.ID.String() + ": its bindings are not evaluated yet"}}
+	}
+	return nil
+}
+
+// bind evaluates the bindings if it is time to, and has those items looked at that get other values by it.
+func (w *worker) bind(ctx context.Context, now time.Time) {
+	b := &w.binder
+	if len(b.late) == 0 || !b.again && (b.due.IsZero() || now.Before(b.due)) {
+		return
+	}
+	b.again, b.due, b.told = false, time.Time{}, nil
+	for _, s := range b.sources {
+		s.used = false
+	}
+	values := assemble.LateValues(b.late, w.cur.sync.Values, func(name string, f fleet.ObjectField) assemble.Read { return w.readField(ctx, name, f, now) })
+	w.releaseSources(func(s *source) bool { return s.used })
+	w.forgetLasts(values)
+	if err := w.m.lasts.save(ctx); err != nil {
+		w.log.Warn("the values of bindings are not kept; should what they read be gone after a restart, they have none", "error", err)
+		b.due = earliest(b.due, now.Add(bindAgain))
+	}
+	circle := assemble.ObjectCircle(b.late, usersOf(w.items), w.cur.sync.Values)
+	for _, it := range w.items {
+		if it.late == nil {
+			continue
+		}
+		before := it.late
+		it.late = supply(it, w.cur.sync.Values, values, circle)
+		if !sameUse(before, it.late) {
+			w.supplied(it)
+		}
+	}
+}
+
+// forgetLasts drops what was read of fields that no binding reads any more. While one has no value, which fields others read is not known.
+func (w *worker) forgetLasts(values map[string]assemble.LateValue) {
+	for _, v := range values {
+		if v.Err != nil {
+			return
+		}
+	}
+	keys := make(map[string]bool, len(w.binder.sources))
+	for f := range w.binder.sources {
+		keys[keyOf(f)] = true
+	}
+	w.m.lasts.retain(w.ref, func(key string) bool { return keys[key] })
+}
+
+func sameUse(a, b *lateUse) bool {
+	sameFail := a.fail == b.fail || a.fail != nil && b.fail != nil && a.fail.Reason == b.fail.Reason && a.fail.Message == b.fail.Message
+	return sameFail && maps.Equal(a.values, b.values) && slices.Equal(a.hidden, b.hidden)
+}
+
+// supplied has an item looked at whose values are others.
+func (w *worker) supplied(it *item) {
+	it.look, it.opinion = true, nil
+	if it.late.fail != nil {
+		return
+	}
+	it.want = apply.WantDigest(it.entry.Digest, readingDigest(it.late.values, w.how), it.exempt.Name())
+	it.reading = nil
+	it.clear()
+	w.log.Info("bindings have values", "object", it.entry.ID.String(), "bindings", strings.Join(it.late.names, ","))
+}
+
+func usersOf(items []*item) assemble.Users {
+	out := make(assemble.Users, len(items))
+	for _, it := range items {
+		out[it.entry.ID] = nil
+		if it.late != nil {
+			out[it.entry.ID] = it.late.names
+		}
+	}
+	return out
+}
+
+// supply is what an item has of the values.
+func supply(it *item, hub map[string]string, values map[string]assemble.LateValue, circle []string) *lateUse {
+	out := &lateUse{names: it.late.names, escaped: it.late.escaped, values: make(map[string]string, len(hub)+len(it.late.names))}
+	maps.Copy(out.values, hub)
+	for _, name := range it.late.escaped {
+		out.values[name] = "" // nobody asks for it
+	}
+	if slices.Contains(circle, it.entry.ID.Short()) {
+		out.fail = &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid,
+			Message: it.entry.ID.String() + ": " + strings.Join(circle, " → ") + ": what has to be applied first cannot be told; read the field of another object"}
+		return out
+	}
+	for _, name := range it.late.names {
+		v := values[name]
+		if v.Err != nil {
+			out.fail = unbindable(it.entry.ID, name, v.Err)
+			return out
+		}
+		out.values[name] = v.Value
+		if v.Secret && v.Value != "" {
+			out.hidden = append(out.hidden, v.Value)
+		}
+	}
+	return out
+}
+
+// unbindable says why a binding has no value, as a failure of an object that refers to it.
+func unbindable(id fleet.ObjectID, name string, err error) *apply.Failure {
+	f := apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid}
+	var known *apply.Failure
+	if errors.As(err, &known) {
+		f = *known
+	}
+	f.Message = fmt.Sprintf("%s: ${%s}: %v", id, name, err)
+	return &f
+}
+
+// withValues keeps back the jobs whose objects refer to bindings without a value.
+func (w *worker) withValues(jobs []*item) []*item {
+	now := time.Now()
+	return slices.DeleteFunc(jobs, func(it *item) bool {
+		if !it.late.failed() {
+			return false
+		}
+		it.fails(it.late.fail, now)
+		return true
+	})
+}
+
+// readField is what the cluster says of a field. What it said before stays in force while there is no such field.
+func (w *worker) readField(ctx context.Context, name string, f fleet.ObjectField, now time.Time) assemble.Read {
+	s := w.binder.sources[f]
+	if s == nil {
+		path, err := wire.ParseFieldPath(f, f.Path)
+		if err != nil {
+			return assemble.Read{Failed: fleet.Invalidf("", "%s: %v", f.ID().Short(), err)}
+		}
+		s = &source{id: f.ID(), version: f.Version, path: path}
+		if w.binder.sources == nil {
+			w.binder.sources = map[fleet.ObjectField]*source{}
+		}
+		w.binder.sources[f] = s
+	}
+	s.used = true
+	if err := w.m.mayBind(w.ref, s.id); err != nil {
+		return assemble.Read{Failed: err}
+	}
+	if err := w.findSource(ctx, s, now); err != nil {
+		return w.unread(name, f, s, err)
+	}
+	object, err := w.objectOf(ctx, s, now)
+	if err != nil {
+		return w.unread(name, f, s, err)
+	}
+	if object == nil && w.makes(s.id) {
+		return assemble.Read{Failed: madeFirst(s.id)}
+	}
+	return w.valueIn(name, f, s, object)
+}
+
+// valueIn reads the value and keeps it.
+func (w *worker) valueIn(name string, f fleet.ObjectField, s *source, object map[string]any) assemble.Read {
+	if object == nil {
+		return w.unread(name, f, s, missing("%s does not exist", s.id.Short()))
+	}
+	value, err := s.path.Read(object)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return w.unread(name, f, s, missing("%s has no %s", s.id.Short(), s.path))
+	case err != nil:
+		return assemble.Read{Failed: fleet.Invalidf("", "%s: %s %v", s.id.Short(), s.path, err)}
+	}
+	w.m.lasts.put(w.ref, f, lastValue{Value: value, Secret: s.id.IsSecret()})
+	return assemble.Read{Value: value, Secret: s.id.IsSecret()}
+}
+
+// unread is the answer where there is no value now: the last one that was read, if there was one.
+func (w *worker) unread(name string, f fleet.ObjectField, s *source, why error) assemble.Read {
+	if last, known := w.m.lasts.get(w.ref, f); known {
+		w.binder.told = append(w.binder.told, fmt.Sprintf("${%s} keeps the value that was read last: %v", name, why))
+		return assemble.Read{Value: last.Value, Secret: last.Secret}
+	}
+	if errors.Is(why, fleet.ErrNotFound) {
+		return assemble.Read{Absent: why}
+	}
+	return assemble.Read{Failed: why}
+}
+
+// missing is of what a binding reads and is not there.
+func missing(format string, args ...any) *apply.Failure {
+	return &apply.Failure{Reason: apply.ReasonBinding, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf(format, args...)}
+}
+
+// errMadeFirst is of a binding that reads what the module itself is about to apply.
+var errMadeFirst = errors.New("is applied first")
+
+func madeFirst(id fleet.ObjectID) *apply.Failure {
+	f := missing("%s %v", id.Short(), errMadeFirst)
+	f.Kind = errMadeFirst
+	return f
+}
+
+// makes reports that the module lists an object itself, and has not applied it yet.
+func (w *worker) makes(id fleet.ObjectID) bool {
+	it := w.byID[id]
+	if it == nil || it.policy.Reads() {
+		return false
+	}
+	rec := w.m.inventory.Get(id)
+	return rec == nil || !rec.Written()
+}
+
+// findSource finds the kind of a source, and has the object watched.
+func (w *worker) findSource(ctx context.Context, s *source, now time.Time) error {
+	if s.resource.Resource == "" && !now.Before(s.next) {
+		e := fleet.BundleEntry{ID: s.id, Version: s.version}
+		found, failed := w.resolveKinds(ctx, map[kindKey]fleet.BundleEntry{kindOfEntry(e): e})
+		s.resource, s.fail, s.next = found[kindOfEntry(e)], failed[kindOfEntry(e)], time.Now().Add(bindAgain)
+	}
+	if s.resource.Resource == "" {
+		w.binder.due = earliest(w.binder.due, s.next)
+		f := apply.Explain(s.id, s.fail)
+		if f.Reason == apply.ReasonNoKind {
+			return missing("the cluster has no kind %s of %s", s.id.Kind, groupVersion(s.id.Group, s.version))
+		}
+		return f
+	}
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if s.single == (watch.Single{}) {
+		s.single = watch.Single{Resource: s.resource, Key: watch.Key{Namespace: s.id.Namespace, Name: s.id.Name}}
+		w.m.readers.add(s.id, w)
+		w.m.watcher.AcquireOne(s.single)
+	}
+	return nil
+}
+
+func groupVersion(group, version string) string {
+	return strings.TrimPrefix(group+"/"+version, "/")
+}
+
+// settle makes the identity that of the cluster.
+func (s *source) settle() error {
+	if !s.resource.Namespaced {
+		s.id.Namespace = ""
+	} else if s.id.Namespace == "" {
+		return fleet.Invalidf("", "%s: the kind has namespaces; name one in the binding", s.id.Short())
+	}
+	return nil
+}
+
+// objectOf is the object of a source as it is now; nil: there is none. While no watch tells, it is asked for.
+func (w *worker) objectOf(ctx context.Context, s *source, now time.Time) (map[string]any, error) {
+	if object, known := w.m.watcher.ReadOne(s.single); known {
+		return object, nil
+	}
+	again := bindAgain
+	if w.m.watcher.BlindOne(s.single) != nil {
+		again = bindBlind
+	}
+	w.binder.due = earliest(w.binder.due, now.Add(again))
+	return w.m.readObject(ctx, s)
+}
+
+// readObject asks the API server for the object of a source; nil: there is none.
+func (m *Manager) readObject(ctx context.Context, s *source) (map[string]any, error) {
+	ctx, cancel := context.WithTimeout(ctx, bindTime)
+	defer cancel()
+	object, err := m.client.Get(ctx, s.resource, s.id.Namespace, s.id.Name)
+	switch {
+	case apply.IsGone(err):
+		return nil, nil
+	case err != nil:
+		f := *apply.Explain(s.id, err)
+		if f.Reason == apply.ReasonForbidden {
+			f.Message += fmt.Sprintf("; grant the agent get, list and watch of %s there", s.resource.Resource)
+		}
+		return nil, &f
+	}
+	return object, nil
+}
+
+// mayBind says why a module may not read an object by its bindings; nil: it may.
+func (m *Manager) mayBind(ref fleet.ModuleRef, id fleet.ObjectID) error {
+	if why := fleet.OfAgent(id, m.o.Namespace); why != "" {
+		return protected(id, why)
+	}
+	m.accepts.mu.Lock()
+	is := m.accepts.is
+	m.accepts.mu.Unlock()
+	if is.Broken != "" {
+		return &apply.Failure{Reason: plan.ReasonDenied, Kind: fleet.ErrDenied, Message: id.Short() + ": Denied by the cluster's policy: nothing is read by bindings while it cannot be gone by: " + is.Broken}
+	}
+	if d := is.Policy.JudgeRead(ref, id); d != nil {
+		return denial(id, d)
+	}
+	return nil
+}
+
+// releaseSources ends the watches of all sources but those to keep.
+func (w *worker) releaseSources(keep func(*source) bool) {
+	for f, s := range w.binder.sources {
+		if keep(s) {
+			continue
+		}
+		delete(w.binder.sources, f)
+		if s.single != (watch.Single{}) {
+			w.unreadBy(s.id)
+			w.m.watcher.ReleaseOne(s.single)
+		}
+	}
+}
+
+// binds reports that a binding of the sync reads an object.
+func (w *worker) binds(id fleet.ObjectID) bool {
+	for _, s := range w.binder.sources {
+		if s.id == id && s.single != (watch.Single{}) {
+			return true
+		}
+	}
+	return false
+}
+
+// unreadBy notes that the worker does not read an object any more, unless it does for another reason.
+func (w *worker) unreadBy(id fleet.ObjectID) {
+	w.mu.Lock()
+	_, single := w.singles[id]
+	w.mu.Unlock()
+	if single || w.binds(id) || slices.ContainsFunc(w.foreign, func(f *foreign) bool { return f.entry.ID == id && f.single != (watch.Single{}) }) {
+		return
+	}
+	w.m.readers.remove(id, w)
+}

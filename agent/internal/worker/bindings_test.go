@@ -1,0 +1,299 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// binding has a sync have bindings that the agent evaluates.
+func (r *rig) binding(s fleet.Sync, late ...fleet.LateBinding) fleet.Sync {
+	r.t.Helper()
+	encoded, err := json.Marshal(late)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s.Policies = fleet.DigestOf(encoded)
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.store.late[s.Policies] = late
+	return s
+}
+
+func (r *rig) fieldOf(kind, name, path string) *fleet.ObjectField {
+	return &fleet.ObjectField{Version: "v1", Kind: kind, Namespace: r.ns, Name: name, Path: path}
+}
+
+// source makes what a binding reads, which is nobody's.
+func (r *rig) source(kind, name, data string) {
+	r.t.Helper()
+	r.create("v1", strings.ToLower(kind)+"s", r.ns, r.object("apiVersion: v1\nkind: "+kind+"\nmetadata: {name: "+name+", namespace: $NS}\n"+data))
+}
+
+func (r *rig) version(name string) string {
+	return r.get("v1", "configmaps", name).GetResourceVersion()
+}
+
+// TestBindingReadsTheCluster: what refers to a field of an object in the cluster is applied with its value, and anew when that changes;
+// what does not refer to it is not touched. What is drifting is corrected to the value.
+func TestBindingReadsTheCluster(t *testing.T) {
+	r := newRig(t)
+	r.source("ConfigMap", "net", `data: {host: one.example, app.properties: "x=1"}`)
+	text := "https://${HOST}/${PATH}"
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}", url: "${URL}", dotted: "${PROPS}", raw: "$${OTHER}"`), configMap("apart", "k: v")),
+		fleet.LateBinding{Name: "HOST", Object: r.fieldOf("ConfigMap", "${WHICH}", "data.host")}, fleet.LateBinding{Name: "URL", Value: &text},
+		fleet.LateBinding{Name: "PROPS", Object: r.fieldOf("ConfigMap", "net", "data.app.properties")})
+	s.Values = map[string]string{"WHICH": "net", "PATH": "shop"}
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if host, url, dotted := r.data("uses", "host"), r.data("uses", "url"), r.data("uses", "dotted"); host != "one.example" || url != "https://one.example/shop" || dotted != "x=1" {
+		t.Errorf("host %q, url %q, dotted %q", host, url, dotted)
+	}
+	apart := r.version("apart")
+	r.patch("v1", "configmaps", "net", "ana", `{"data":{"host":"two.example"}}`)
+	r.eventually("the new value is applied", func() bool { return r.data("uses", "url") == "https://two.example/shop" })
+	r.wait("shop", "ready", func(x fleet.SyncStatus) bool { return x.Ready })
+	if now := r.version("apart"); now != apart {
+		t.Errorf("what does not refer to it was written: version %s, was %s", now, apart)
+	}
+	r.patch("v1", "configmaps", "uses", "ana", `{"data":{"host":"mine"}}`)
+	r.eventually("corrected to the value", func() bool { return r.data("uses", "host") == "two.example" })
+}
+
+// TestBindingWaitsForItsSource: while there is no source, what refers to it is not there, and all else is; the status names the binding,
+// the object and what is missing.
+func TestBindingWaitsForItsSource(t *testing.T) {
+	r := newRig(t)
+	stays := "eu"
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`), configMap("falls", `r: "${REGION}", o: "${OPT:-none}"`), configMap("apart", "k: v")),
+		fleet.LateBinding{Name: "HOST", Object: r.fieldOf("ConfigMap", "net", "data.host")},
+		fleet.LateBinding{Name: "REGION", Object: r.fieldOf("ConfigMap", "net", "data.region"), Default: &stays},
+		fleet.LateBinding{Name: "OPT", Object: r.fieldOf("ConfigMap", "net", "data.opt"), Optional: true})
+	r.store.how = &fleet.Substitution{}
+	r.set([]fleet.Sync{s})
+	x := r.wait("shop", "waits", func(x fleet.SyncStatus) bool { return strings.Contains(x.Message, "${HOST}") })
+	if x.Ready || x.Phase != fleet.PhaseApplying || !strings.Contains(x.Message, "ConfigMap "+r.ns+"/net does not exist") || len(x.Exceptions) != 1 || x.Exceptions[0].Reason != apply.ReasonBinding {
+		t.Errorf("%+v", x)
+	}
+	r.eventually("the rest is applied", func() bool {
+		return r.data("apart", "k") == "v" && r.data("falls", "r") == "eu" && r.data("falls", "o") == "none"
+	})
+	if r.get("v1", "configmaps", "uses") != nil {
+		t.Error("an object was applied without the value of its binding")
+	}
+	r.source("ConfigMap", "net", `data: {other: x}`)
+	r.wait("shop", "the field is missed", func(x fleet.SyncStatus) bool { return strings.Contains(x.Message, "net has no data.host") })
+	r.patch("v1", "configmaps", "net", "ana", `{"data":{"host":"late.example","region":"us"}}`)
+	r.ready(s)
+	if host, region := r.data("uses", "host"), r.data("falls", "r"); host != "late.example" || region != "us" {
+		t.Errorf("host %q, region %q", host, region)
+	}
+}
+
+// TestBindingKeepsItsLastValue: a source that goes takes nothing with it, also over a restart of the agent, and the status says so.
+func TestBindingKeepsItsLastValue(t *testing.T) {
+	r := newRig(t)
+	r.source("ConfigMap", "net", `data: {host: one.example}`)
+	other := "default.example"
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)),
+		fleet.LateBinding{Name: "HOST", Object: r.fieldOf("ConfigMap", "net", "data.host"), Default: &other})
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	before := r.version("uses")
+	gone := func(x fleet.SyncStatus) bool {
+		return x.Ready && x.Reason == "BindingSourceGone" && strings.Contains(x.Message, "${HOST}")
+	}
+	r.delete("v1", "configmaps", "net")
+	r.wait("shop", "told", gone)
+	r.stop()
+	r.start()
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "told after a restart", gone)
+	r.patch("v1", "configmaps", "uses", "ana", `{"data":{"host":"mine"}}`)
+	r.eventually("corrected to the last value", func() bool { return r.data("uses", "host") == "one.example" })
+	r.source("ConfigMap", "net", `data: {host: two.example}`)
+	r.eventually("the value of the new source", func() bool { return r.data("uses", "host") == "two.example" })
+	r.wait("shop", "not told any more", func(x fleet.SyncStatus) bool { return x.Ready && x.Reason == "" })
+	if before == "" {
+		t.Error("not applied")
+	}
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.set(nil)
+	r.eventually("the values are forgotten", func() bool {
+		data, err := r.store.Read(context.Background(), lastsName)
+		plain, openErr := r.m.lasts.vault.Open(lastsName, data)
+		return err == nil && openErr == nil && !strings.Contains(string(plain), "example")
+	})
+}
+
+// TestBindingOfWhatTheModuleMakes: an object that refers to a field of another one of the module is applied after that.
+func TestBindingOfWhatTheModuleMakes(t *testing.T) {
+	r := newRig(t)
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `ip: "${IP}", port: "${PORT}"`),
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: $NS}\nspec: {ports: [{port: 80}], selector: {app: web}}\n"),
+		fleet.LateBinding{Name: "IP", Object: r.fieldOf("Service", "web", "{.spec.clusterIP}")},
+		fleet.LateBinding{Name: "PORT", Object: r.fieldOf("Service", "web", "spec.ports[0].port")})
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if ip, port := r.data("uses", "ip"), r.data("uses", "port"); strings.Count(ip, ".") != 3 || port != "80" {
+		t.Errorf("ip %q, port %q", ip, port)
+	}
+}
+
+// TestBindingsInACircle: objects that wait for each other are refused by name, and the rest is applied.
+func TestBindingsInACircle(t *testing.T) {
+	r := newRig(t)
+	s := r.binding(r.bundle("shop", nil, configMap("a", `v: "${A}"`), configMap("b", `v: "${B}"`), configMap("c", "k: v")),
+		fleet.LateBinding{Name: "A", Object: r.fieldOf("ConfigMap", "b", "data.v")}, fleet.LateBinding{Name: "B", Object: r.fieldOf("ConfigMap", "a", "data.v")})
+	r.set([]fleet.Sync{s})
+	x := r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	if x.Reason != apply.ReasonInvalid || !strings.Contains(x.Message, "ConfigMap "+r.ns+"/a → ${A} → ConfigMap "+r.ns+"/b → ${B} → ") {
+		t.Errorf("%+v", x)
+	}
+	r.eventually("the rest is applied", func() bool { return r.data("c", "k") == "v" })
+	if r.get("v1", "configmaps", "a") != nil || r.get("v1", "configmaps", "b") != nil {
+		t.Error("a part of a circle was applied")
+	}
+}
+
+// TestBindingOfASecretIsForbidden: who may not read a Secret says what right is wanted, and goes on when it is given.
+func TestBindingOfASecretIsForbidden(t *testing.T) {
+	r := newRig(t)
+	r.source("Secret", "db", `stringData: {password: canary-password}`)
+	r.count.upset(func(q *http.Request) error {
+		if strings.Contains(q.URL.Path, "/secrets") {
+			q.Header.Set("Impersonate-User", "nobody-"+r.ns)
+		}
+		return nil
+	})
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `pw: "${PW}"`), configMap("apart", "k: v")),
+		fleet.LateBinding{Name: "PW", Object: r.fieldOf("Secret", "db", "data.password")})
+	r.set([]fleet.Sync{s})
+	x := r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	for _, want := range []string{"${PW}", "Secret", "is forbidden", "grant the agent get, list and watch of secrets"} {
+		if !strings.Contains(x.Exceptions[0].Message, want) {
+			t.Errorf("%q lacks %q", x.Exceptions[0].Message, want)
+		}
+	}
+	r.eventually("the rest is applied", func() bool { return r.data("apart", "k") == "v" })
+	r.count.upset(nil)
+	r.ready(s)
+	if pw := r.data("uses", "pw"); pw != "canary-password" {
+		t.Errorf("password %q", pw)
+	}
+}
+
+// TestBindingOfASecretIsNotShown: the value of a Secret is found in no status, log, or file of the state, nor in what is told of drift, of
+// what the API server refuses, of a preview and of the live object.
+func TestBindingOfASecretIsNotShown(t *testing.T) {
+	r := newRig(t)
+	r.loud = true
+	r.stop()
+	r.start()
+	r.eventually("the cluster was searched", func() bool { return r.m.searching() == "" })
+	const canary = "canary-5f2e-password"
+	r.source("Secret", "db", `stringData: {password: `+canary+`}`)
+	url := "db://user:${PW}@db"
+	late := []fleet.LateBinding{{Name: "PW", Object: r.fieldOf("Secret", "db", "data.password")}, {Name: "URL", Value: &url}}
+	s := r.binding(r.bundle("shop", []fleet.Policy{}, configMap("uses", `pw: "${PW}", url: "${URL}"`)), late...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if got := r.data("uses", "url"); got != "db://user:"+canary+"@db" {
+		t.Fatalf("url %q", got)
+	}
+	r.holdCluster(true)
+	r.patch("v1", "configmaps", "uses", "ana", `{"data":{"pw":"other"}}`)
+	x := r.wait("shop", "drift is told", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 && x.Exceptions[0].Field != "" })
+	if x.Exceptions[0].Want != fleet.Masked || x.Exceptions[0].Live != fleet.Masked {
+		t.Errorf("want %q, live %q", x.Exceptions[0].Want, x.Exceptions[0].Live)
+	}
+	r.holdCluster(false)
+	r.eventually("corrected", func() bool { return r.data("uses", "pw") == canary })
+
+	next := r.binding(r.bundle("shop", nil, configMap("uses", `pw: "${PW}!", url: "${URL}"`),
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: $NS}\nspec: {ports: [{port: 80}], externalName: \"${PW}\", type: \"${PW}\"}\n"), late...)
+	p, err := r.m.Preview(context.Background(), next, r.store)
+	told, _ := json.Marshal(p)
+	if err != nil || !strings.Contains(string(told), fleet.Masked) || strings.Contains(string(told), canary) {
+		t.Errorf("%v: preview %s", err, told)
+	}
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "refused", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && x.Reason == apply.ReasonInvalid })
+	live := r.get("v1", "configmaps", "uses").Object
+	r.m.Conceal(fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "uses"}, live)
+	if text, _ := json.Marshal(live); bytes.Contains(text, []byte(canary)) {
+		t.Errorf("live %s", text)
+	}
+	r.stop()
+	if strings.Contains(r.heard.String(), canary) {
+		t.Error("a status or a log line has the value")
+	}
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	for name, data := range r.store.files {
+		if bytes.Contains(data, []byte(canary)) || bytes.Contains(data, []byte("Y2FuYXJ5LTVmMmUtcGFzc3dvcmQ")) {
+			t.Errorf("file %s of the state has the value", name)
+		}
+	}
+}
+
+// TestClusterDeniesBindings: what the cluster's policy does not let be read, no binding reads.
+func TestClusterDeniesBindings(t *testing.T) {
+	r := newRig(t)
+	r.source("Secret", "db", `stringData: {password: x}`)
+	r.accept("denyReads: [secrets]")
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `pw: "${PW}"`)), fleet.LateBinding{Name: "PW", Object: r.fieldOf("Secret", "db", "data.password")})
+	r.set([]fleet.Sync{s})
+	x := r.wait("shop", "denied", func(x fleet.SyncStatus) bool {
+		return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "DeniedByPolicy"
+	})
+	if !strings.Contains(x.Exceptions[0].Message, "denyReads[0]: bindings do not read Secrets here") || !strings.Contains(x.Exceptions[0].Message, "${PW}") {
+		t.Errorf("%+v", x.Exceptions)
+	}
+	r.acceptAs(Accepts{})
+	r.ready(s)
+}
+
+// TestBindingOfTheAgentsOwn: no binding reads what is in the agent's namespace.
+func TestBindingOfTheAgentsOwn(t *testing.T) {
+	r := newRig(t)
+	r.source("ConfigMap", "net", `data: {host: x}`)
+	r.home = r.ns + "-home"
+	f := r.fieldOf("ConfigMap", "net", "data.host")
+	f.Namespace = fleet.AgentNamespace
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), fleet.LateBinding{Name: "HOST", Object: f})
+	r.set([]fleet.Sync{s})
+	x := r.wait("shop", "refused", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	if x.Reason != apply.ReasonProtected || !strings.Contains(x.Message, "belongs to the agent") {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestBindingOfALaterKind: a kind that the cluster does not have yet is waited for.
+func TestBindingOfALaterKind(t *testing.T) {
+	r := newRig(t)
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `url: "${URL}"`)),
+		fleet.LateBinding{Name: "URL", Object: &fleet.ObjectField{Group: r.group(), Version: "v1", Kind: "Database", Namespace: r.ns, Name: "db", Path: "spec.url"}})
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "told", func(x fleet.SyncStatus) bool {
+		return strings.Contains(x.Message, "the cluster has no kind Database of "+r.group()+"/v1")
+	})
+	r.define("databases", "Database", "v1")
+	obj := r.custom("v1", "Database", r.ns, "db")
+	obj["spec"] = map[string]any{"url": "db://x"}
+	r.eventually("the kind is served", func() bool { return r.lists("v1", "databases") })
+	r.create(r.group()+"/v1", "databases", r.ns, obj)
+	began := time.Now()
+	r.ready(s)
+	if took := time.Since(began); took > 15*time.Second || r.data("uses", "url") != "db://x" {
+		t.Errorf("after %s: %q", took, r.data("uses", "url"))
+	}
+}

@@ -1,0 +1,103 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// bind evaluates the bindings that read objects, as a worker does, but for the watches: each object is asked for.
+func (p *preview) bind(ctx context.Context, late []fleet.LateBinding) {
+	if len(late) == 0 {
+		return
+	}
+	values := assemble.LateValues(late, p.sync.Values, func(_ string, f fleet.ObjectField) assemble.Read { return p.readField(ctx, f) })
+	circle := assemble.ObjectCircle(late, usersOf(p.items), p.sync.Values)
+	for _, it := range p.items {
+		if it.late != nil {
+			it.late = supply(it, p.sync.Values, values, circle)
+		}
+	}
+}
+
+// bound are the values that an item is read with.
+func (p *preview) bound(it *item) map[string]string {
+	if it.late == nil {
+		return p.sync.Values
+	}
+	return it.late.values
+}
+
+func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.Read {
+	path, err := wire.ParseFieldPath(f, f.Path)
+	if err != nil {
+		return assemble.Read{Failed: fleet.Invalidf("", "%s: %v", f.ID().Short(), err)}
+	}
+	s := &source{id: f.ID(), version: f.Version, path: path}
+	if err := p.m.mayBind(p.w.ref, s.id); err != nil {
+		return assemble.Read{Failed: err}
+	}
+	value, err := p.valueOf(ctx, s)
+	if err == nil {
+		return assemble.Read{Value: value, Secret: s.id.IsSecret()}
+	}
+	if last, known := p.m.lasts.get(p.w.ref, f); known {
+		return assemble.Read{Value: last.Value, Secret: last.Secret}
+	}
+	switch {
+	case p.w.makes(s.id):
+		return assemble.Read{Failed: madeFirst(s.id)}
+	case errors.Is(err, fleet.ErrNotFound):
+		return assemble.Read{Absent: err}
+	}
+	return assemble.Read{Failed: err}
+}
+
+func (p *preview) valueOf(ctx context.Context, s *source) (string, error) {
+	var err error
+	if s.resource, err = p.m.mapper.Resource(ctx, s.id, s.version); err != nil {
+		if f := apply.Explain(s.id, err); f.Reason != apply.ReasonNoKind {
+			return "", f
+		}
+		return "", missing("the cluster has no kind %s of %s", s.id.Kind, groupVersion(s.id.Group, s.version))
+	}
+	if err := s.settle(); err != nil {
+		return "", err
+	}
+	object, err := p.m.readObject(ctx, s)
+	switch {
+	case err != nil:
+		return "", err
+	case object == nil:
+		return "", missing("%s does not exist", s.id.Short())
+	}
+	value, err := s.path.Read(object)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return "", missing("%s has no %s", s.id.Short(), s.path)
+	case err != nil:
+		return "", fmt.Errorf("%s: %s %w", s.id.Short(), s.path, err)
+	}
+	return value, nil
+}
+
+// awaits says what becomes of an object that refers to a binding without a value: what the module brings itself may give it one.
+func (p *preview) awaits(it *item, out *fleet.PreviewedObject) bool {
+	if !it.late.failed() {
+		return false
+	}
+	f := it.late.fail
+	out.Action, out.Reason, out.Message = fleet.PreviewRefuse, f.Reason, f.Message
+	if errors.Is(f, errMadeFirst) {
+		out.Action, out.Reason = fleet.PreviewChange, fleet.ReasonUnchecked
+		if p.m.inventory.Get(it.entry.ID) == nil {
+			out.Action = fleet.PreviewCreate
+		}
+	}
+	return true
+}
