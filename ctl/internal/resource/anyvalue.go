@@ -14,6 +14,14 @@ import (
 // A map whose fields nobody here knows, as values of a chart: it is read and written as the YAML that it stands for.
 const structName = protoreflect.FullName("google.protobuf.Struct")
 
+// AnyMap reads a mapping whose fields nobody here knows, at a path of a file's object.
+func AnyMap(source, object, path string, n *yaml.Node) (*structpb.Struct, []error) {
+	d := &decoder{source: source, object: object}
+	out := &structpb.Struct{}
+	d.anyMap(out, n, path)
+	return out, d.errs
+}
+
 // anyMap fills a map of anything.
 func (d *decoder) anyMap(into *structpb.Struct, n *yaml.Node, path string) {
 	if n.Kind != yaml.MappingNode {

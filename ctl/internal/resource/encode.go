@@ -20,7 +20,10 @@ import (
 
 // Node is a message as a tree in the order of its fields: names in camelCase, defaults written, unset messages left
 // out, times in RFC 3339, 64-bit numbers as numbers.
-func Node(m proto.Message) *yaml.Node { return messageNode(m.ProtoReflect()) }
+func Node(m proto.Message) *yaml.Node { return encoder{defaults: true}.message(m.ProtoReflect()) }
+
+// Sparse is the same without what is not set: what a person would write.
+func Sparse(m proto.Message) *yaml.Node { return encoder{}.message(m.ProtoReflect()) }
 
 // List is {"items": [...]}.
 func List[M proto.Message](items []M) *yaml.Node {
@@ -58,34 +61,39 @@ func mappingNode(key string, value *yaml.Node) *yaml.Node {
 
 func textNode(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
 
-func messageNode(m protoreflect.Message) *yaml.Node {
+// encoder makes nodes of messages.
+type encoder struct {
+	defaults bool // fields at their defaults are written
+}
+
+func (e encoder) message(m protoreflect.Message) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		field := fields.Get(i)
-		if field.HasPresence() && !m.Has(field) {
+		if (field.HasPresence() || !e.defaults) && !m.Has(field) {
 			continue
 		}
-		n.Content = append(n.Content, textNode(field.JSONName()), fieldNode(field, m.Get(field)))
+		n.Content = append(n.Content, textNode(field.JSONName()), e.field(field, m.Get(field)))
 	}
 	return n
 }
 
-func fieldNode(field protoreflect.FieldDescriptor, v protoreflect.Value) *yaml.Node {
+func (e encoder) field(field protoreflect.FieldDescriptor, v protoreflect.Value) *yaml.Node {
 	switch {
 	case field.IsMap():
-		return mapNode(field, v.Map())
+		return e.mapping(field, v.Map())
 	case field.IsList():
 		n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 		for i := range v.List().Len() {
-			n.Content = append(n.Content, valueNode(field, v.List().Get(i)))
+			n.Content = append(n.Content, e.value(field, v.List().Get(i)))
 		}
 		return n
 	}
-	return valueNode(field, v)
+	return e.value(field, v)
 }
 
-func mapNode(field protoreflect.FieldDescriptor, m protoreflect.Map) *yaml.Node {
+func (e encoder) mapping(field protoreflect.FieldDescriptor, m protoreflect.Map) *yaml.Node {
 	var keys []string
 	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
 		keys = append(keys, k.String())
@@ -95,12 +103,12 @@ func mapNode(field protoreflect.FieldDescriptor, m protoreflect.Map) *yaml.Node 
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for _, k := range keys {
 		value := m.Get(protoreflect.ValueOfString(k).MapKey())
-		n.Content = append(n.Content, textNode(k), valueNode(field.MapValue(), value))
+		n.Content = append(n.Content, textNode(k), e.value(field.MapValue(), value))
 	}
 	return n
 }
 
-func valueNode(field protoreflect.FieldDescriptor, v protoreflect.Value) *yaml.Node {
+func (e encoder) value(field protoreflect.FieldDescriptor, v protoreflect.Value) *yaml.Node {
 	switch field.Kind() {
 	case protoreflect.MessageKind:
 		switch m := v.Message().Interface().(type) {
@@ -109,7 +117,7 @@ func valueNode(field protoreflect.FieldDescriptor, v protoreflect.Value) *yaml.N
 		case *structpb.Struct:
 			return anyMapNode(m)
 		}
-		return messageNode(v.Message())
+		return e.message(v.Message())
 	case protoreflect.BoolKind:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v.Bool())}
 	case protoreflect.StringKind:

@@ -74,6 +74,119 @@ func Load(paths []string, opts Options) ([]Resource, error) {
 	return out, nil
 }
 
+// Document is a mapping of a YAML file that is none of Towline's own resources.
+type Document struct {
+	Source string
+	Node   *yaml.Node
+}
+
+// Documents reads files, directories and "-" as Load does, whatever their documents say; the items of lists are documents of their own,
+// and aliases are what they stand for.
+func Documents(paths []string, opts Options) ([]Document, error) {
+	var out []Document
+	var errs []error
+	for _, path := range paths {
+		files, err := expand(path, opts.Recursive)
+		errs = append(errs, err)
+		for _, file := range files {
+			data, source, err := read(file, opts.Stdin)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			docs, err := documents(source, data)
+			errs = append(errs, err)
+			for _, doc := range docs {
+				found, err := flatten(source, doc)
+				out, errs = append(out, found...), append(errs, err)
+			}
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// flatten is a document, or the items of a list.
+func flatten(source string, n *yaml.Node) ([]Document, error) {
+	nodes := 0
+	n, whole := spelledOut(n, &nodes)
+	switch {
+	case !whole:
+		return nil, &Error{Source: source, Line: n.Line, Message: fmt.Sprintf("the document has more than %d values with its aliases expanded", maxNodes)}
+	case n.Kind != yaml.MappingNode:
+		return nil, &Error{Source: source, Line: n.Line, Message: "takes a mapping, not " + describe(n)}
+	}
+	items := at(n, "items")
+	if items == nil || items.Kind != yaml.SequenceNode || !strings.HasSuffix(scalarAt(n, "kind"), "List") {
+		return []Document{{source, n}}, nil
+	}
+	var out []Document
+	var errs []error
+	for _, item := range items.Content {
+		found, err := flatten(source, item)
+		out, errs = append(out, found...), append(errs, err)
+	}
+	return out, errors.Join(errs...)
+}
+
+// spelledOut is a node with its aliases expanded; false: there is too much of it.
+func spelledOut(n *yaml.Node, nodes *int) (*yaml.Node, bool) {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	out := *n
+	out.Content, out.Anchor = make([]*yaml.Node, len(n.Content)), ""
+	for i, c := range n.Content {
+		if *nodes++; *nodes > maxNodes {
+			return n, false
+		}
+		child, whole := spelledOut(c, nodes)
+		if !whole {
+			return n, false
+		}
+		out.Content[i] = child
+	}
+	return &out, true
+}
+
+// Kind is the document's kind.
+func (d Document) Kind() string { return scalarAt(d.Node, "kind") }
+
+// Group is the API group of its apiVersion.
+func (d Document) Group() string {
+	group, _, found := strings.Cut(scalarAt(d.Node, "apiVersion"), "/")
+	if !found {
+		return ""
+	}
+	return group
+}
+
+// Name is its metadata.name.
+func (d Document) Name() string { return d.meta("name") }
+
+// Namespace is its metadata.namespace.
+func (d Document) Namespace() string { return d.meta("namespace") }
+
+func (d Document) meta(name string) string {
+	if meta := at(d.Node, "metadata"); meta != nil {
+		return scalarAt(meta, name)
+	}
+	return ""
+}
+
+// Object is such as "application shop".
+func (d Document) Object() string {
+	return strings.TrimSpace(strings.ToLower(d.Kind()) + " " + d.Name())
+}
+
+// Where is such as "apps.yaml:12: application shop".
+func (d Document) Where() string {
+	where := fmt.Sprintf("%s:%d", d.Source, d.Node.Line)
+	if o := d.Object(); o != "" {
+		where += ": " + o
+	}
+	return where
+}
+
 // expand is the files of a directory, or the path itself.
 func expand(path string, recursive bool) ([]string, error) {
 	if path == "-" {

@@ -1,0 +1,182 @@
+package importer_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/ctl/internal/importer"
+	"towline.dev/towline/ctl/internal/resource"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/wire"
+)
+
+var update = flag.Bool("update", false, "write the modules that are wanted")
+
+func convert(t *testing.T, kind, text string, o importer.Options) ([]importer.Module, []string, error) {
+	t.Helper()
+	docs, err := resource.Documents([]string{"-"}, resource.Options{Stdin: strings.NewReader(text)})
+	if err != nil {
+		return nil, nil, err
+	}
+	return importer.Convert(kind, docs, o)
+}
+
+func kindOf(name string) string {
+	switch {
+	case strings.HasPrefix(name, "argo-"):
+		return "argocd-application"
+	case strings.HasPrefix(name, "fleet-"):
+		return "fleet-gitrepo"
+	}
+	return strings.TrimSuffix(name, ".yaml")
+}
+
+// TestManifests: what manifests become stands beside them, each note and each field; it is read again as it was written, and is what a hub
+// takes for a module.
+func TestManifests(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(inputs) < 6 {
+		t.Fatal(inputs, err)
+	}
+	for _, input := range inputs {
+		t.Run(filepath.Base(input), func(t *testing.T) {
+			text, err := os.ReadFile(input)
+			if err != nil {
+				t.Fatal(err)
+			}
+			modules, unread, err := convert(t, kindOf(filepath.Base(input)), string(text), importer.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			for _, m := range modules {
+				got.WriteString("---\n")
+				if _, err := m.Write(&got); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := wire.ModuleFromProto(m.Module); err != nil {
+					t.Errorf("%s: %v", m.GetMetadata().GetName(), err)
+				}
+			}
+			for _, where := range unread {
+				got.WriteString("# " + where + " is not imported\n")
+			}
+			compare(t, input+".module", got.String())
+			reads(t, got.String(), modules)
+		})
+	}
+}
+
+func compare(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; -update writes it):\n%s", path, diff)
+	}
+}
+
+// reads checks that towline apply gets the modules that were converted.
+func reads(t *testing.T, text string, modules []importer.Module) {
+	t.Helper()
+	found, err := resource.Parse("printed", []byte(text), resource.Options{Kinds: []proto.Message{&v1.Module{}}})
+	if err != nil || len(found) != len(modules) {
+		t.Fatalf("%d modules are read again: %v", len(found), err)
+	}
+	for i, r := range found {
+		if !proto.Equal(r.Message, modules[i].Module) {
+			t.Errorf("module %d is read as %v", i, r.Message)
+		}
+	}
+}
+
+const application = "apiVersion: argoproj.io/v1alpha1\nkind: Application\nmetadata: {name: shop}\nspec:\n  source: {repoURL: https://git.example.com/a.git, path: a}\n  destination: {name: c1}\n"
+
+const kustomization = "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: shop, namespace: flux-system}\nspec: {prune: true, sourceRef: {kind: GitRepository, name: shop}}\n"
+
+// TestRefuses: what cannot be converted is an error that says where it is and what to do.
+func TestRefuses(t *testing.T) {
+	for name, tc := range map[string]struct{ kind, text, want string }{
+		"application set": {"argocd-application", "apiVersion: argoproj.io/v1alpha1\nkind: ApplicationSet\nmetadata: {name: all}\nspec: {generators: []}\n",
+			"stdin:1: applicationset all: an ApplicationSet makes Applications from generators: for one a cluster write a single Module"},
+		"unknown field": {"argocd-application", application + "  syncPolcy: {automated: {}}\n", "stdin:7: application shop: spec.syncPolcy: unknown field; did you mean syncPolicy?"},
+		"unknown field below": {"argocd-application", application + "  syncPolicy: {automated: {prun: true}}\n",
+			"stdin:7: application shop: spec.syncPolicy.automated.prun: unknown field; did you mean prune?"},
+		"wrong type":     {"argocd-application", application + "  syncPolicy: {automated: {prune: sometimes}}\n", `spec.syncPolicy.automated.prune: takes true or false, not "sometimes"`},
+		"list for text":  {"argocd-application", strings.Replace(application, "path: a", "path: [a]", 1), "spec.source.path: takes a text"},
+		"text for map":   {"argocd-application", strings.Replace(application, "{name: c1}", "c1", 1), "spec.destination: takes a mapping"},
+		"set twice":      {"argocd-application", application + "  destination: {name: c2}\n", "stdin:7: application shop: spec.destination: is set twice, first in line 6"},
+		"another kind":   {"argocd-application", kustomization, "there is no Application of argoproj.io in it"},
+		"unknown word":   {"argo", application, `"argo" cannot be imported; use one of argocd-application, fleet-gitrepo, flux-helmrelease, flux-kustomization`},
+		"no source":      {"flux-kustomization", kustomization, "stdin:4: kustomization shop: spec.sourceRef: GitRepository flux-system/shop is not among the files: add it, as kubectl get gitrepository -o yaml prints it"},
+		"bucket":         {"flux-kustomization", strings.Replace(kustomization, "GitRepository", "Bucket", 1) + "---\napiVersion: source.toolkit.fluxcd.io/v1\nkind: Bucket\nmetadata: {name: shop}\n", "a module has no source that is a Bucket"},
+		"two of a name":  {"argocd-application", application + "---\n" + application, "Application shop and Application shop would both be module shop"},
+		"no YAML":        {"argocd-application", "a: [", "stdin:1: is no YAML"},
+		"values no YAML": {"argocd-application", strings.Replace(application, "path: a", "path: a, helm: {values: 'a: ['}", 1), "spec.source.helm.values: is no YAML"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := convert(t, tc.kind, tc.text, importer.Options{})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestOptions: the project, the placement and the package may be said beside the files.
+func TestOptions(t *testing.T) {
+	text := application + "---\n" + strings.NewReplacer("name: shop", "name: back", "c1", "c2").Replace(application)
+	o := importer.Options{Project: "team", Clusters: map[string]string{"c1": "prod-eu", "": "lab"}, Package: "kustomize"}
+	modules, _, err := convert(t, "argocd-application", text, o)
+	if err != nil || len(modules) != 2 {
+		t.Fatal(modules, err)
+	}
+	for i, want := range []string{"prod-eu", "lab"} {
+		m := modules[i]
+		if got := m.GetSpec().GetPlacement().GetClusters(); len(got) != 1 || got[0] != want || m.GetMetadata().GetProject() != "team" || m.GetSpec().GetPackage().GetKustomize() == nil {
+			t.Errorf("module %d is %v, want it in %s", i, m.Module, want)
+		}
+	}
+	o.Selector = &v1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}
+	modules, _, err = convert(t, "argocd-application", text, o)
+	if err != nil || !proto.Equal(modules[0].GetSpec().GetPlacement(), &v1.Placement{Selector: o.Selector}) {
+		t.Errorf("the placement is %v, %v", modules, err)
+	}
+}
+
+// TestAliases: a manifest is what its aliases stand for.
+func TestAliases(t *testing.T) {
+	text := strings.Replace(application, "path: a}", "path: &p a, directory: {recurse: true, exclude: *p}}", 1)
+	modules, _, err := convert(t, "argocd-application", text, importer.Options{})
+	if err != nil || len(modules) != 1 || modules[0].GetSpec().GetSource().GetGit().GetPath() != "a" {
+		t.Errorf("%v, %v", modules, err)
+	}
+}
+
+// FuzzConvert: whatever a file says, it is converted or refused.
+func FuzzConvert(f *testing.F) {
+	inputs, _ := filepath.Glob("testdata/*.yaml")
+	for _, input := range inputs {
+		if text, err := os.ReadFile(input); err == nil {
+			f.Add(string(text))
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, kind := range importer.Kinds() {
+			_, _, _ = convert(t, kind, text, importer.Options{})
+		}
+	})
+}
