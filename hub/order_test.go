@@ -9,6 +9,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/testkit/simagent"
 	"towline.dev/towline/pkg/wire"
 )
@@ -224,5 +225,44 @@ func TestSeveralInOneCommand(t *testing.T) {
 	}
 	if out, err := towline("", "delete", "module", "shop", "base", "--yes", "--timeout", "30s"); err != nil || strings.Index(out, "module/base deleted") > strings.Index(out, "module/shop deleted") {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestModuleWaitsForSourcesAhead: base and shop are put together, and the source of base takes its time: shop does not begin on the revision
+// that base has meanwhile, and says for what it waits. It begins when base has its revision, or comes to nothing.
+func TestModuleWaitsForSourcesAhead(t *testing.T) {
+	for name, end := range map[string]func(w *world, answer func()){
+		"the source fails": func(_ *world, answer func()) { answer() },
+		"it is put anew":   func(w *world, _ func()) { w.put(depending("base")) },
+		"it is deleted with force": func(w *world, _ func()) {
+			_, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "base", Force: true})
+			must(w.t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.join("c", nil, nil)
+			w.await("base", w.put(depending("base")).GetRevision())
+			w.await("shop", w.put(depending("shop", "base")).GetRevision())
+			url, answer := silentSource(t)
+			slow, next := depending("base"), depending("shop", "base")
+			slow.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: url}}
+			next.Spec.Source = listing("shop", "shop-b").Spec.Source
+			w.put(slow)
+			put := w.put(next)
+			w.until("shop", put.GetRevision(), func(ro *towlinev1.Rollout) bool {
+				s := ro.GetStatus()
+				return s.GetState() == "Pending" && s.GetReason() == rollout.ReasonSourcesAhead && slices.Equal(s.GetFacts().GetNames(), []string{"base"})
+			})
+			other := w.put(listing("other", "o"))
+			w.await("other", other.GetRevision())
+			if s := w.held("c", "shop"); s.Revision != 1 {
+				t.Errorf("begun: %+v", s)
+			}
+			end(w, answer)
+			if ro := w.await("shop", put.GetRevision()); ro.GetStatus().GetState() != "Succeeded" || ro.GetRevision() != 2 {
+				t.Errorf("%v", ro)
+			}
+		})
 	}
 }

@@ -188,6 +188,8 @@ const (
 	ReasonStoreFull  = "StoreFull"
 	// ReasonNeedsSecret: the secret that the source names is not there, lacks what is needed, or cannot be read.
 	ReasonNeedsSecret = "NeedsSecret"
+	// ReasonSourcesAhead: what the module depends on was put, too, and has no revision yet.
+	ReasonSourcesAhead = "SourcesAhead"
 )
 
 // Observed is what is known of a cluster now. The zero Observed is a selected cluster that is away and runs nothing, so

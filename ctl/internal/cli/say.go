@@ -44,6 +44,8 @@ func (a *app) rolloutSays(reason string, f *v1.Facts) string {
 		return "not reached"
 	case rollout.ReasonResolving:
 		return "fetching and rendering the source"
+	case rollout.ReasonSourcesAhead:
+		return "begins when what it depends on has its revision: " + strings.Join(f.GetNames(), ", ") + "; towline rollout status says what is with that"
 	case rollout.ReasonQueued:
 		return "begins when " + f.GetRollout() + " has ended; or now: towline rollout abort " + f.GetRollout()
 	case rollout.ReasonHubTrouble, rollout.ReasonStoreFull:

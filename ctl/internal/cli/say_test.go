@@ -148,6 +148,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonSuperseded, "", &v1.Facts{Rollout: "shop/58"}},
 			{rollout.ReasonWentBack, "", nil}, {rollout.ReasonNeedsStage, "", stage(&v1.Facts{})}, {rollout.ReasonNotReached, "", nil},
 			{rollout.ReasonResolving, "", nil}, {rollout.ReasonQueued, "", &v1.Facts{Rollout: "shop/57"}},
+			{rollout.ReasonSourcesAhead, "", &v1.Facts{Names: []string{"base", "db"}}},
 			{rollout.ReasonHubTrouble, "", &v1.Facts{Detail: "etcd does not answer"}}, {rollout.ReasonStoreFull, "", &v1.Facts{Detail: "the store is full"}},
 			{rollout.ReasonNeedsSecret, "", &v1.Facts{Detail: "source.http.secretName: secret repo is not there: towline secret set repo KEY=-"}},
 			{fleet.ReasonDamagedModule, "", nil}, {fleet.ReasonDamagedRollout, "", nil},

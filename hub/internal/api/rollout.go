@@ -16,6 +16,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
@@ -83,6 +84,13 @@ func (a *API) awaited(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutR
 	}
 	if ro.GetStatus().GetReason() == rollout.ReasonQueued && !rollouts.Queued(r, ref, rec) {
 		return waitsFor(ro, rollout.ReasonResolving, nil)
+	}
+	if ahead := record.SourcesAhead(r, ref); len(ahead) > 0 && !rollouts.Queued(r, ref, rec) {
+		names := make([]string, len(ahead))
+		for i, m := range ahead {
+			names[i] = m.Name
+		}
+		return waitsFor(ro, rollout.ReasonSourcesAhead, &towlinev1.Facts{Names: names})
 	}
 	return ro
 }

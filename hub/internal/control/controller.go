@@ -86,6 +86,7 @@ type Controller struct {
 	drafts   drafts
 	gathered gatherings
 	troubles troubles
+	behind   waitings
 	cuts     atomic.Int64 // under way
 }
 

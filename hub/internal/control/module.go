@@ -22,6 +22,7 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 
 // driveModule brings one module further: one decision, one commit, then what follows from it.
 func (c *Controller) driveModule(ctx context.Context, ref fleet.ModuleRef) error {
+	defer c.touchBehind(ref)
 	st := c.state(ref)
 	var rec *storev1.ModuleRecord
 	if err := c.view(ctx, func(r store.Reader) error {

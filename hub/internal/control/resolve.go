@@ -242,6 +242,11 @@ func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *m
 	if r == nil {
 		return nil
 	}
+	if r.failed == nil {
+		if waits, err := c.waitsAhead(ctx, ref); waits || err != nil {
+			return err
+		}
+	}
 	err := guarded(func() error {
 		if r.failed != nil {
 			return c.failRollout(ctx, ref, r)
