@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -67,6 +68,11 @@ func (s *Store) obtain(ctx context.Context, syncs []fleet.Sync, fetch Fetch) (ob
 		}
 	}
 	return out, nil
+}
+
+// Unfold is the index that a move stands for, and the contents that are new with it. Accept proves both.
+func (s *Store) Unfold(m *agentv1.Move) (*agentv1.Index, map[fleet.Digest][]byte, error) {
+	return wire.IndexFromMove(m, s.current().listed, s.Object)
 }
 
 // Borrow gets what a sync needs that the agent is not to keep: what is held of it already is not fetched again.

@@ -31,13 +31,18 @@ func newHints() hints { return hints{data: map[fleet.Digest][]byte{}} }
 func (h *hints) add(d *agentv1.BundleDelta) {
 	contents := slices.Concat([]*agentv1.Content{{Digest: d.GetToBundle(), Data: d.GetManifest()}}, d.GetObjects())
 	for _, c := range contents {
-		digest, err := fleet.DigestFromBytes(c.GetDigest())
-		if err != nil || digest.IsZero() || h.size+len(c.GetData()) > maxHintBytes {
-			continue
+		if digest, err := fleet.DigestFromBytes(c.GetDigest()); err == nil && !digest.IsZero() {
+			h.put(digest, c.GetData())
 		}
-		h.size += len(c.GetData()) - len(h.data[digest])
-		h.data[digest] = c.GetData()
 	}
+}
+
+func (h *hints) put(d fleet.Digest, packed []byte) {
+	if h.size+len(packed) > maxHintBytes {
+		return
+	}
+	h.size += len(packed) - len(h.data[d])
+	h.data[d] = packed
 }
 
 // fetch gets contents that are to be written.

@@ -27,7 +27,9 @@ func (s *session) receive() error {
 		s.heard.Store(int64(time.Since(s.began)))
 		switch f := frame.GetFrame().(type) {
 		case *agentv1.ConnectResponse_Index:
-			s.offered(func() { s.index = f.Index })
+			s.offered(func() { s.index, s.move = f.Index, nil })
+		case *agentv1.ConnectResponse_Move:
+			s.offered(func() { s.index, s.move = nil, f.Move })
 		case *agentv1.ConnectResponse_Leave:
 			s.offered(func() { s.leave = f.Leave })
 		case *agentv1.ConnectResponse_BundleDelta:
@@ -95,6 +97,7 @@ func (s *session) accept(ctx context.Context) {
 
 // take works on the newest offer. When it fails the offer stays, unless a newer one came.
 func (s *session) take(ctx context.Context) error {
+	s.unfold()
 	s.mu.Lock()
 	index, leave := s.index, s.leave
 	s.mu.Unlock()
@@ -116,6 +119,35 @@ func (s *session) take(ctx context.Context) error {
 	s.mu.Unlock()
 	signal(s.wake)
 	return nil
+}
+
+// unfold makes the index of a move, with what is new of contents as hints. One that does not fit is refused, for which the hub sends
+// a complete index.
+func (s *session) unfold() {
+	s.mu.Lock()
+	move := s.move
+	s.mu.Unlock()
+	if move == nil {
+		return
+	}
+	index, contents, err := s.l.o.Desired.Unfold(move)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.move != move {
+		return // a newer one is here
+	}
+	s.move = nil
+	if err != nil {
+		s.l.o.Log.Warn("the hub's move does not fit what is held; it will send all of the index", "reason", err)
+		s.ack = &agentv1.Ack{Digest: move.GetResultsIn(), Generation: move.GetGeneration(), Epoch: s.welcome.GetEpoch(),
+			Code: desired.CodeDigestMismatch, Message: wire.CutText(err.Error())}
+		signal(s.wake)
+		return
+	}
+	s.index = index
+	for d, b := range contents {
+		s.hints.put(d, wire.Compress(b))
+	}
 }
 
 // tidyDelay keeps the removal of old contents from the disk while the API server writes what was just accepted to the

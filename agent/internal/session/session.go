@@ -57,6 +57,7 @@ type session struct {
 
 	mu      sync.Mutex
 	index   *agentv1.Index
+	move    *agentv1.Move // stands for the index, which is not made of it yet
 	leave   *agentv1.Leave
 	ack     *agentv1.Ack
 	answers []*agentv1.QueryResult

@@ -33,15 +33,15 @@ type Cache struct {
 	order []fleet.Digest
 	size  int // entries
 
-	deltas     map[move]*agentv1.BundleDelta // nil: too large
-	moves      []move                        // the oldest first
-	deltaBytes int
-	making     singleflight.Group
+	deltas  kept[move, *agentv1.BundleDelta] // nil: too large
+	patches kept[step, *agentv1.BundlePatch] // nil: there is none, or it is too large
+	making  singleflight.Group
 }
 
 // New makes a cache over blobs.
 func New(blobs store.Blobs) *Cache {
-	return &Cache{blobs: blobs, known: map[fleet.Digest]fleet.Bundle{}, lists: map[fleet.Digest][]fleet.Digest{}, deltas: map[move]*agentv1.BundleDelta{}}
+	return &Cache{blobs: blobs, known: map[fleet.Digest]fleet.Bundle{}, lists: map[fleet.Digest][]fleet.Digest{},
+		deltas: keep[move](Size), patches: keep[step](patchSize)}
 }
 
 // Known returns the bundle if it is in memory.

@@ -11,11 +11,61 @@ import (
 const (
 	// MaxDelta is how many bytes of new contents, compressed, a delta carries (DESIGN §5).
 	MaxDelta = 64 << 10
-	// maxDeltas bounds the deltas in memory, by their bytes.
-	maxDeltas = 16 << 20
-	// deltaCost is what a delta takes besides.
-	deltaCost = 512
+	// maxKept bounds the deltas in memory, by their bytes, and so the patches.
+	maxKept = 16 << 20
+	// keptCost is what one takes besides.
+	keptCost = 512
 )
+
+// kept are messages that were made and are made again only when they were too many, the oldest first to go.
+type kept[K comparable, V any] struct {
+	of    map[K]V
+	order []K
+	bytes int
+	size  func(V) int
+}
+
+func keep[K comparable, V any](size func(V) int) kept[K, V] {
+	return kept[K, V]{of: map[K]V{}, size: size}
+}
+
+func (k *kept[K, V]) add(key K, v V) {
+	k.bytes += keptCost + k.size(v)
+	for k.bytes > maxKept && len(k.order) > 0 {
+		k.bytes -= keptCost + k.size(k.of[k.order[0]])
+		delete(k.of, k.order[0])
+		k.order = k.order[1:]
+	}
+	k.of[key] = v
+	k.order = append(k.order, key)
+}
+
+// once is what is kept under a key, or else what is made now, for all who want it meanwhile.
+func once[K comparable, V any](c *Cache, k *kept[K, V], key K, name string, make func() (V, error)) (V, error) {
+	c.mu.Lock()
+	v, known := k.of[key]
+	c.mu.Unlock()
+	if known {
+		return v, nil
+	}
+	made, err, _ := c.making.Do(name, func() (any, error) {
+		v, err := make()
+		if err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if _, known := k.of[key]; !known {
+			k.add(key, v)
+		}
+		return v, nil
+	})
+	if err != nil {
+		var none V
+		return none, err
+	}
+	return made.(V), nil
+}
 
 // move is from one bundle to another; the zero digest is nothing.
 type move struct{ from, to fleet.Digest }
@@ -24,23 +74,7 @@ type move struct{ from, to fleet.Digest }
 // that is more than MaxDelta. The message is shared and must not be changed.
 func (c *Cache) Delta(ctx context.Context, from, to fleet.Digest) (*agentv1.BundleDelta, error) {
 	m := move{from, to}
-	c.mu.Lock()
-	d, known := c.deltas[m]
-	c.mu.Unlock()
-	if known {
-		return d, nil
-	}
-	made, err, _ := c.making.Do(string(from[:])+string(to[:]), func() (any, error) {
-		d, err := c.delta(ctx, m)
-		if err == nil {
-			c.keepDelta(m, d)
-		}
-		return d, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return made.(*agentv1.BundleDelta), nil
+	return once(c, &c.deltas, m, string(from[:])+string(to[:]), func() (*agentv1.BundleDelta, error) { return c.delta(ctx, m) })
 }
 
 func (c *Cache) delta(ctx context.Context, m move) (*agentv1.BundleDelta, error) {
@@ -78,19 +112,6 @@ func (c *Cache) delta(ctx context.Context, m move) (*agentv1.BundleDelta, error)
 		out.Objects = append(out.Objects, &agentv1.Content{Digest: e.Digest.Bytes(), Data: data})
 	}
 	return out, nil
-}
-
-func (c *Cache) keepDelta(m move, d *agentv1.BundleDelta) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.deltaBytes += deltaCost + Size(d)
-	for c.deltaBytes > maxDeltas && len(c.moves) > 0 {
-		c.deltaBytes -= deltaCost + Size(c.deltas[c.moves[0]])
-		delete(c.deltas, c.moves[0])
-		c.moves = c.moves[1:]
-	}
-	c.deltas[m] = d
-	c.moves = append(c.moves, m)
 }
 
 // Size is how many bytes of contents a delta carries; none is 0.

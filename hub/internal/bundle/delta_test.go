@@ -78,16 +78,16 @@ func TestDeltaIsNoneWhereItIsLarge(t *testing.T) {
 func TestDeltasAreBounded(t *testing.T) {
 	s := &source{contents: map[fleet.Digest][]byte{}}
 	c := New(s)
-	for i := range 2 * maxDeltas / (MaxDelta / 2) {
+	for i := range 2 * maxKept / (MaxDelta / 2) {
 		if _, err := c.Delta(t.Context(), fleet.Digest{}, s.of(strings.Repeat("x", MaxDelta/2)+fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	total := 0
-	for _, d := range c.deltas {
-		total += deltaCost + Size(d)
+	for _, d := range c.deltas.of {
+		total += keptCost + Size(d)
 	}
-	if total > maxDeltas || total != c.deltaBytes || len(c.deltas) != len(c.moves) || len(c.deltas) < 100 {
-		t.Errorf("%d bytes in %d deltas, counted %d, ordered %d", total, len(c.deltas), c.deltaBytes, len(c.moves))
+	if total > maxKept || total != c.deltas.bytes || len(c.deltas.of) != len(c.deltas.order) || len(c.deltas.of) < 100 {
+		t.Errorf("%d bytes in %d deltas, counted %d, ordered %d", total, len(c.deltas.of), c.deltas.bytes, len(c.deltas.order))
 	}
 }

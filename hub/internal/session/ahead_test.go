@@ -34,6 +34,8 @@ func (s *taker) Send(m *agentv1.ConnectResponse) error {
 			texts = append(texts, string(b[:min(len(b), 8)]))
 		}
 		s.frames = append(s.frames, "contents "+strings.Join(texts, ","))
+	case *agentv1.ConnectResponse_Move:
+		s.frames = append(s.frames, fmt.Sprintf("move %d", f.Move.GetGeneration()))
 	case *agentv1.ConnectResponse_Index:
 		if s.sees == nil {
 			s.sees = func(ix *agentv1.Index) string { return fmt.Sprintf("index %d", ix.GetGeneration()) }

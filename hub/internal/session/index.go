@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -118,13 +119,21 @@ func leaveOf(sn snapshot) *agentv1.Leave {
 	return leave
 }
 
-// tell moves a frame of the machine, the contents that go ahead of an index first.
+// tell sends a frame of the machine, the contents that go ahead of an index first, or a move, which stands for both.
 func (x *session) tell(ctx context.Context, st stream, f *frame) error {
 	switch {
 	case f == nil:
 		return nil
 	case f.leave != nil:
 		return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: f.leave}})
+	}
+	move, err := x.move(ctx, f)
+	if err != nil {
+		return fmt.Errorf("cluster %s: %w", x.cluster, err)
+	}
+	if move != nil {
+		x.grants.add(f.target)
+		return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Move{Move: move}})
 	}
 	if err := x.sendAhead(ctx, st, f.ahead); err != nil {
 		return err

@@ -78,6 +78,8 @@ type machine struct {
 // frame is one thing to tell the agent: an index, or to leave.
 type frame struct {
 	index *agentv1.Index
+	// base is what the agent holds, of which the index is a delta; nothing if it is complete.
+	base target
 	// target is what the index results in, and ahead what it may not have of that, in the order of the syncs.
 	target target
 	ahead  []content
@@ -171,6 +173,9 @@ func (m *machine) depart(l *agentv1.Leave) *frame {
 func (m *machine) send(t target, now time.Duration) *frame {
 	ix := m.index(t)
 	f := &frame{index: ix, target: t, ahead: m.ahead(t)}
+	if !ix.GetComplete() {
+		f.base = m.sent
+	}
 	m.phase, m.sent, m.sentAt, m.delta, m.next = awaitingAck, t, now, !ix.GetComplete(), nil
 	return f
 }

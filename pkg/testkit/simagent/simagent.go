@@ -78,13 +78,15 @@ type Options struct {
 	Remove func(fleet.Tombstone) fleet.SyncStatus
 	// Fetch also gets the contents, as a real agent does.
 	Fetch bool
+	// Keep also keeps them, and takes moves, as a real agent does.
+	Keep bool
 	// Took is told of every assemblage that the agent has taken; it must not block.
 	Took func(fleet.Assemblage)
 	// Mute keeps the agent from reporting before Again is called, as one that has not looked at its cluster yet.
 	Mute bool
 	// Answer answers a question of the hub, under its id if it sets none; nil: the name of the object that is asked for.
 	Answer func(*agentv1.Query) *agentv1.QueryResult
-	// Features are those that it says it has; nil: all.
+	// Features are those that it says it has; nil: all, but those that only one who keeps contents has.
 	Features []string
 	// Reconnect is the pause after a broken session; default 50ms.
 	Reconnect time.Duration
@@ -105,14 +107,15 @@ type Agent struct {
 	stream   grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
 	sequence uint64
 	fetched  map[fleet.Digest]bool
+	contents map[fleet.Digest][]byte
 	reported map[fleet.ModuleRef]uint64 // the generation reported last
 	sent     flight                     // the newest status frame
 	acked    flight                     // the newest one that the hub has
 	tells    []fleet.Condition
 	untold   bool // tells is newer than the hello
 
-	// Indexes, Contents and Sessions count what came from the hub.
-	Indexes, Contents, Sessions atomic.Int64
+	// Indexes, Moves, Contents and Sessions count what came from the hub.
+	Indexes, Moves, Contents, Sessions atomic.Int64
 }
 
 // flight is what a status frame left the hub with.
@@ -132,12 +135,15 @@ func New(o Options) *Agent {
 	}
 	if o.Features == nil {
 		o.Features = wire.Features()
+		if !o.Keep {
+			o.Features = wire.Missing(o.Features, []string{wire.FeatureMoves, wire.FeatureDictionaries})
+		}
 	}
 	if o.Remove == nil {
 		o.Remove = Removed
 	}
 	return &Agent{o: o, instance: fmt.Sprintf("sim-%s-%d", o.Identity.Cluster, time.Now().UnixNano()), fetched: map[fleet.Digest]bool{},
-		reported: map[fleet.ModuleRef]uint64{}}
+		contents: map[fleet.Digest][]byte{}, reported: map[fleet.ModuleRef]uint64{}}
 }
 
 // Ready reports every object of the sync as synced and healthy, but for those that other modules own: they are in conflict, or
@@ -322,6 +328,9 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 	case *agentv1.ConnectResponse_Index:
 		a.Indexes.Add(1)
 		return a.accept(ctx, client, st, f.Index)
+	case *agentv1.ConnectResponse_Move:
+		a.Moves.Add(1)
+		return a.unfold(ctx, client, st, f.Move)
 	case *agentv1.ConnectResponse_Leave:
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -337,7 +346,11 @@ func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, s
 	if err != nil {
 		return err
 	}
-	if a.o.Fetch {
+	if a.o.Keep {
+		if err := a.keep(ctx, client, next); err != nil {
+			return err
+		}
+	} else if a.o.Fetch {
 		if err := a.fetch(ctx, client, next); err != nil {
 			return err
 		}
@@ -428,6 +441,13 @@ func (a *Agent) answer(st stream, q *agentv1.Query) error {
 
 // hint takes contents that the hub sends ahead of an index: they need not be fetched.
 func (a *Agent) hint(d *agentv1.BundleDelta) error {
+	if a.o.Keep {
+		for _, c := range d.GetObjects() {
+			if err := a.store(c.GetDigest(), c.GetData()); err != nil {
+				return err
+			}
+		}
+	}
 	if len(d.GetToBundle()) == 0 {
 		return nil
 	}
@@ -436,6 +456,9 @@ func (a *Agent) hint(d *agentv1.BundleDelta) error {
 		return err
 	}
 	a.fetched[bundle] = true
+	if a.o.Keep {
+		return a.store(d.GetToBundle(), d.GetManifest())
+	}
 	a.Contents.Add(1)
 	return nil
 }

@@ -445,6 +445,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_Drain
 	//	*ConnectResponse_Query
 	//	*ConnectResponse_Leave
+	//	*ConnectResponse_Move
 	Frame         isConnectResponse_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -559,6 +560,15 @@ func (x *ConnectResponse) GetLeave() *Leave {
 	return nil
 }
 
+func (x *ConnectResponse) GetMove() *Move {
+	if x != nil {
+		if x, ok := x.Frame.(*ConnectResponse_Move); ok {
+			return x.Move
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_Frame interface {
 	isConnectResponse_Frame()
 }
@@ -603,6 +613,11 @@ type ConnectResponse_Leave struct {
 	Leave *Leave `protobuf:"bytes,8,opt,name=leave,proto3,oneof"`
 }
 
+type ConnectResponse_Move struct {
+	// The desired set, as what changed of it.
+	Move *Move `protobuf:"bytes,9,opt,name=move,proto3,oneof"`
+}
+
 func (*ConnectResponse_Welcome) isConnectResponse_Frame() {}
 
 func (*ConnectResponse_Index) isConnectResponse_Frame() {}
@@ -619,6 +634,8 @@ func (*ConnectResponse_Query) isConnectResponse_Frame() {}
 
 func (*ConnectResponse_Leave) isConnectResponse_Frame() {}
 
+func (*ConnectResponse_Move) isConnectResponse_Frame() {}
+
 // Hello says who connects and what it holds.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -631,6 +648,7 @@ type Hello struct {
 	// the policies; a module that has some is not ready in the cluster of an agent without it. ignore-fields, apply-once, keep-legacy,
 	// read-only, take-from and shared: the same of ignoreFields, applyOnce, keepLegacy, readOnly, takeFrom and shared in the policies. object-holds: it knows Sync.held.
 	// object-bindings: it evaluates the bindings in the policies; a module that has some is not given to an agent without it.
+	// moves: it takes a Move. dictionaries: and one whose contents are compressed with those that it holds as their dictionary.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
@@ -1810,6 +1828,229 @@ func (x *BundleDelta) GetObjects() []*Content {
 	return nil
 }
 
+// Move is an index that is a delta, in as few bytes as it takes: of syncs that get another revision, and nothing else new, whose
+// bundle lists the same objects as the one before. It stands for the index and the contents that follow from it, which results_in
+// proves. Only agents with the feature moves are sent any; one that cannot make them of it acknowledges with DIGEST_MISMATCH,
+// and is sent a complete index.
+type Move struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first eight bytes, as a big-endian number, of the digest of the assemblage that it applies to.
+	AppliesTo uint64 `protobuf:"fixed64,1,opt,name=applies_to,json=appliesTo,proto3" json:"applies_to,omitempty"`
+	// Digest of the assemblage that results.
+	ResultsIn []byte `protobuf:"bytes,2,opt,name=results_in,json=resultsIn,proto3" json:"results_in,omitempty"`
+	// Highest generation in the assemblage.
+	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Ascending by their place.
+	Syncs         []*MovedSync `protobuf:"bytes,4,rep,name=syncs,proto3" json:"syncs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Move) Reset() {
+	*x = Move{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Move) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Move) ProtoMessage() {}
+
+func (x *Move) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Move.ProtoReflect.Descriptor instead.
+func (*Move) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Move) GetAppliesTo() uint64 {
+	if x != nil {
+		return x.AppliesTo
+	}
+	return 0
+}
+
+func (x *Move) GetResultsIn() []byte {
+	if x != nil {
+		return x.ResultsIn
+	}
+	return nil
+}
+
+func (x *Move) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Move) GetSyncs() []*MovedSync {
+	if x != nil {
+		return x.Syncs
+	}
+	return nil
+}
+
+// MovedSync is a sync that gets another revision.
+type MovedSync struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Place among the syncs of the assemblage, sorted by module, from 0 on.
+	Place uint32 `protobuf:"varint,1,opt,name=place,proto3" json:"place,omitempty"`
+	// As in a sync; 0: that of the move.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// As in a sync.
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What is new in its bundle.
+	Patch         *BundlePatch `protobuf:"bytes,4,opt,name=patch,proto3" json:"patch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MovedSync) Reset() {
+	*x = MovedSync{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MovedSync) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MovedSync) ProtoMessage() {}
+
+func (x *MovedSync) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MovedSync.ProtoReflect.Descriptor instead.
+func (*MovedSync) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *MovedSync) GetPlace() uint32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *MovedSync) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *MovedSync) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *MovedSync) GetPatch() *BundlePatch {
+	if x != nil {
+		return x.Patch
+	}
+	return nil
+}
+
+// BundlePatch makes a bundle of another one that lists the same objects.
+type BundlePatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those whose content is another one, ascending.
+	Ordinals []uint32 `protobuf:"varint,1,rep,packed,name=ordinals,proto3" json:"ordinals,omitempty"`
+	// How many bytes each of the new contents has; those of all syncs of a move at most 1 MiB.
+	Sizes []uint32 `protobuf:"varint,2,rep,packed,name=sizes,proto3" json:"sizes,omitempty"`
+	// The new contents, one after the other, as one zstd frame.
+	Contents []byte `protobuf:"bytes,3,opt,name=contents,proto3" json:"contents,omitempty"`
+	// The frame's raw dictionary is what the bundle has at the ordinals, one after the other. Only agents with the feature
+	// dictionaries are sent that.
+	Dictionary    bool `protobuf:"varint,4,opt,name=dictionary,proto3" json:"dictionary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundlePatch) Reset() {
+	*x = BundlePatch{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundlePatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundlePatch) ProtoMessage() {}
+
+func (x *BundlePatch) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundlePatch.ProtoReflect.Descriptor instead.
+func (*BundlePatch) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *BundlePatch) GetOrdinals() []uint32 {
+	if x != nil {
+		return x.Ordinals
+	}
+	return nil
+}
+
+func (x *BundlePatch) GetSizes() []uint32 {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+func (x *BundlePatch) GetContents() []byte {
+	if x != nil {
+		return x.Contents
+	}
+	return nil
+}
+
+func (x *BundlePatch) GetDictionary() bool {
+	if x != nil {
+		return x.Dictionary
+	}
+	return false
+}
+
 // Content is bytes named by their SHA-256.
 type Content struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1823,7 +2064,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +2076,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +2089,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Content) GetDigest() []byte {
@@ -1878,7 +2119,7 @@ type GetObjectsRequest struct {
 
 func (x *GetObjectsRequest) Reset() {
 	*x = GetObjectsRequest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2131,7 @@ func (x *GetObjectsRequest) String() string {
 func (*GetObjectsRequest) ProtoMessage() {}
 
 func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2144,7 @@ func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetObjectsRequest) GetEpoch() uint64 {
@@ -1933,7 +2174,7 @@ type GetObjectsResponse struct {
 
 func (x *GetObjectsResponse) Reset() {
 	*x = GetObjectsResponse{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +2186,7 @@ func (x *GetObjectsResponse) String() string {
 func (*GetObjectsResponse) ProtoMessage() {}
 
 func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2199,7 @@ func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetObjectsResponse) GetContents() []*Content {
@@ -1992,7 +2233,7 @@ type ContentPart struct {
 
 func (x *ContentPart) Reset() {
 	*x = ContentPart{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2245,7 @@ func (x *ContentPart) String() string {
 func (*ContentPart) ProtoMessage() {}
 
 func (x *ContentPart) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2258,7 @@ func (x *ContentPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContentPart.ProtoReflect.Descriptor instead.
 func (*ContentPart) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ContentPart) GetDigest() []byte {
@@ -2069,7 +2310,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2322,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2335,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Ack) GetDigest() []byte {
@@ -2156,7 +2397,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2168,7 +2409,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2422,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Refusal) GetModule() string {
@@ -2234,7 +2475,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2487,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2500,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Status) GetEpoch() uint64 {
@@ -2358,7 +2599,7 @@ type SyncStatus struct {
 
 func (x *SyncStatus) Reset() {
 	*x = SyncStatus{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2611,7 @@ func (x *SyncStatus) String() string {
 func (*SyncStatus) ProtoMessage() {}
 
 func (x *SyncStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2624,7 @@ func (x *SyncStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncStatus.ProtoReflect.Descriptor instead.
 func (*SyncStatus) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SyncStatus) GetModule() string {
@@ -2562,7 +2803,7 @@ type ObjectHold struct {
 
 func (x *ObjectHold) Reset() {
 	*x = ObjectHold{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2815,7 @@ func (x *ObjectHold) String() string {
 func (*ObjectHold) ProtoMessage() {}
 
 func (x *ObjectHold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2828,7 @@ func (x *ObjectHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectHold.ProtoReflect.Descriptor instead.
 func (*ObjectHold) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ObjectHold) GetGroup() string {
@@ -2691,7 +2932,7 @@ type ObjectException struct {
 
 func (x *ObjectException) Reset() {
 	*x = ObjectException{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2944,7 @@ func (x *ObjectException) String() string {
 func (*ObjectException) ProtoMessage() {}
 
 func (x *ObjectException) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2957,7 @@ func (x *ObjectException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectException.ProtoReflect.Descriptor instead.
 func (*ObjectException) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ObjectException) GetOrdinal() uint32 {
@@ -2807,7 +3048,7 @@ type ExtraObjects struct {
 
 func (x *ExtraObjects) Reset() {
 	*x = ExtraObjects{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +3060,7 @@ func (x *ExtraObjects) String() string {
 func (*ExtraObjects) ProtoMessage() {}
 
 func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +3073,7 @@ func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObjects.ProtoReflect.Descriptor instead.
 func (*ExtraObjects) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExtraObjects) GetExtras() []*ExtraObject {
@@ -2873,7 +3114,7 @@ type ExtraObject struct {
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3126,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3139,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -2989,7 +3230,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3242,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3255,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -3035,7 +3276,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +3288,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +3301,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -3091,7 +3332,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3103,7 +3344,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3116,7 +3357,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Condition) GetType() string {
@@ -3165,7 +3406,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3418,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3431,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -3213,7 +3454,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3225,7 +3466,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3238,7 +3479,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -3271,7 +3512,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3524,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3537,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Leave) GetObjects() string {
@@ -3349,7 +3590,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3602,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3615,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Query) GetId() uint64 {
@@ -3461,7 +3702,7 @@ type LogOptions struct {
 
 func (x *LogOptions) Reset() {
 	*x = LogOptions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3473,7 +3714,7 @@ func (x *LogOptions) String() string {
 func (*LogOptions) ProtoMessage() {}
 
 func (x *LogOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3486,7 +3727,7 @@ func (x *LogOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogOptions.ProtoReflect.Descriptor instead.
 func (*LogOptions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LogOptions) GetContainer() string {
@@ -3546,7 +3787,7 @@ type LogCursor struct {
 
 func (x *LogCursor) Reset() {
 	*x = LogCursor{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3558,7 +3799,7 @@ func (x *LogCursor) String() string {
 func (*LogCursor) ProtoMessage() {}
 
 func (x *LogCursor) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3571,7 +3812,7 @@ func (x *LogCursor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogCursor.ProtoReflect.Descriptor instead.
 func (*LogCursor) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogCursor) GetPod() string {
@@ -3616,7 +3857,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3628,7 +3869,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3641,7 +3882,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -3699,7 +3940,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3711,7 +3952,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3724,7 +3965,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -3766,7 +4007,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +4019,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +4032,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Event) GetObject() *BundleEntry {
@@ -3863,7 +4104,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3875,7 +4116,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3888,7 +4129,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Logs) GetPods() []*PodLog {
@@ -3924,7 +4165,7 @@ type PodLog struct {
 
 func (x *PodLog) Reset() {
 	*x = PodLog{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3936,7 +4177,7 @@ func (x *PodLog) String() string {
 func (*PodLog) ProtoMessage() {}
 
 func (x *PodLog) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3949,7 +4190,7 @@ func (x *PodLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodLog.ProtoReflect.Descriptor instead.
 func (*PodLog) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PodLog) GetAt() *LogCursor {
@@ -4003,7 +4244,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4015,7 +4256,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4028,7 +4269,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -4076,7 +4317,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4088,7 +4329,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4101,7 +4342,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -4168,7 +4409,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4180,7 +4421,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4193,7 +4434,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FieldChange) GetField() string {
@@ -4247,7 +4488,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x06 \x01(\v2\x1c.towline.agent.v1.ConditionsH\x00R\n" +
 	"conditionsB\a\n" +
-	"\x05frame\"\xd4\x03\n" +
+	"\x05frame\"\x82\x04\n" +
 	"\x0fConnectResponse\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.towline.agent.v1.WelcomeH\x00R\awelcome\x12/\n" +
 	"\x05index\x18\x02 \x01(\v2\x17.towline.agent.v1.IndexH\x00R\x05index\x12B\n" +
@@ -4257,7 +4498,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\theartbeat\x18\x05 \x01(\v2\x1b.towline.agent.v1.HeartbeatH\x00R\theartbeat\x12/\n" +
 	"\x05drain\x18\x06 \x01(\v2\x17.towline.agent.v1.DrainH\x00R\x05drain\x12/\n" +
 	"\x05query\x18\a \x01(\v2\x17.towline.agent.v1.QueryH\x00R\x05query\x12/\n" +
-	"\x05leave\x18\b \x01(\v2\x17.towline.agent.v1.LeaveH\x00R\x05leaveB\a\n" +
+	"\x05leave\x18\b \x01(\v2\x17.towline.agent.v1.LeaveH\x00R\x05leave\x12,\n" +
+	"\x04move\x18\t \x01(\v2\x16.towline.agent.v1.MoveH\x00R\x04moveB\a\n" +
 	"\x05frame\"\xbe\x04\n" +
 	"\x05Hello\x12!\n" +
 	"\fmin_protocol\x18\x01 \x01(\rR\vminProtocol\x12!\n" +
@@ -4377,7 +4619,30 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"fromBundle\x12\x1b\n" +
 	"\tto_bundle\x18\x02 \x01(\fR\btoBundle\x12\x1a\n" +
 	"\bmanifest\x18\x03 \x01(\fR\bmanifest\x123\n" +
-	"\aobjects\x18\x04 \x03(\v2\x19.towline.agent.v1.ContentR\aobjects\"5\n" +
+	"\aobjects\x18\x04 \x03(\v2\x19.towline.agent.v1.ContentR\aobjects\"\x97\x01\n" +
+	"\x04Move\x12\x1d\n" +
+	"\n" +
+	"applies_to\x18\x01 \x01(\x06R\tappliesTo\x12\x1d\n" +
+	"\n" +
+	"results_in\x18\x02 \x01(\fR\tresultsIn\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x121\n" +
+	"\x05syncs\x18\x04 \x03(\v2\x1b.towline.agent.v1.MovedSyncR\x05syncs\"\x92\x01\n" +
+	"\tMovedSync\x12\x14\n" +
+	"\x05place\x18\x01 \x01(\rR\x05place\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x123\n" +
+	"\x05patch\x18\x04 \x01(\v2\x1d.towline.agent.v1.BundlePatchR\x05patch\"{\n" +
+	"\vBundlePatch\x12\x1a\n" +
+	"\bordinals\x18\x01 \x03(\rR\bordinals\x12\x14\n" +
+	"\x05sizes\x18\x02 \x03(\rR\x05sizes\x12\x1a\n" +
+	"\bcontents\x18\x03 \x01(\fR\bcontents\x12\x1e\n" +
+	"\n" +
+	"dictionary\x18\x04 \x01(\bR\n" +
+	"dictionary\"5\n" +
 	"\aContent\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"C\n" +
@@ -4608,7 +4873,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -4628,101 +4893,107 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*BundleManifest)(nil),     // 15: towline.agent.v1.BundleManifest
 	(*BundleEntry)(nil),        // 16: towline.agent.v1.BundleEntry
 	(*BundleDelta)(nil),        // 17: towline.agent.v1.BundleDelta
-	(*Content)(nil),            // 18: towline.agent.v1.Content
-	(*GetObjectsRequest)(nil),  // 19: towline.agent.v1.GetObjectsRequest
-	(*GetObjectsResponse)(nil), // 20: towline.agent.v1.GetObjectsResponse
-	(*ContentPart)(nil),        // 21: towline.agent.v1.ContentPart
-	(*Ack)(nil),                // 22: towline.agent.v1.Ack
-	(*Refusal)(nil),            // 23: towline.agent.v1.Refusal
-	(*Status)(nil),             // 24: towline.agent.v1.Status
-	(*SyncStatus)(nil),         // 25: towline.agent.v1.SyncStatus
-	(*ObjectHold)(nil),         // 26: towline.agent.v1.ObjectHold
-	(*ObjectException)(nil),    // 27: towline.agent.v1.ObjectException
-	(*ExtraObjects)(nil),       // 28: towline.agent.v1.ExtraObjects
-	(*ExtraObject)(nil),        // 29: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 30: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 31: towline.agent.v1.Conditions
-	(*Condition)(nil),          // 32: towline.agent.v1.Condition
-	(*Heartbeat)(nil),          // 33: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 34: towline.agent.v1.Drain
-	(*Leave)(nil),              // 35: towline.agent.v1.Leave
-	(*Query)(nil),              // 36: towline.agent.v1.Query
-	(*LogOptions)(nil),         // 37: towline.agent.v1.LogOptions
-	(*LogCursor)(nil),          // 38: towline.agent.v1.LogCursor
-	(*QueryResult)(nil),        // 39: towline.agent.v1.QueryResult
-	(*Events)(nil),             // 40: towline.agent.v1.Events
-	(*Event)(nil),              // 41: towline.agent.v1.Event
-	(*Logs)(nil),               // 42: towline.agent.v1.Logs
-	(*PodLog)(nil),             // 43: towline.agent.v1.PodLog
-	(*Preview)(nil),            // 44: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 45: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 46: towline.agent.v1.FieldChange
-	nil,                        // 47: towline.agent.v1.Sync.ValuesEntry
+	(*Move)(nil),               // 18: towline.agent.v1.Move
+	(*MovedSync)(nil),          // 19: towline.agent.v1.MovedSync
+	(*BundlePatch)(nil),        // 20: towline.agent.v1.BundlePatch
+	(*Content)(nil),            // 21: towline.agent.v1.Content
+	(*GetObjectsRequest)(nil),  // 22: towline.agent.v1.GetObjectsRequest
+	(*GetObjectsResponse)(nil), // 23: towline.agent.v1.GetObjectsResponse
+	(*ContentPart)(nil),        // 24: towline.agent.v1.ContentPart
+	(*Ack)(nil),                // 25: towline.agent.v1.Ack
+	(*Refusal)(nil),            // 26: towline.agent.v1.Refusal
+	(*Status)(nil),             // 27: towline.agent.v1.Status
+	(*SyncStatus)(nil),         // 28: towline.agent.v1.SyncStatus
+	(*ObjectHold)(nil),         // 29: towline.agent.v1.ObjectHold
+	(*ObjectException)(nil),    // 30: towline.agent.v1.ObjectException
+	(*ExtraObjects)(nil),       // 31: towline.agent.v1.ExtraObjects
+	(*ExtraObject)(nil),        // 32: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 33: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 34: towline.agent.v1.Conditions
+	(*Condition)(nil),          // 35: towline.agent.v1.Condition
+	(*Heartbeat)(nil),          // 36: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 37: towline.agent.v1.Drain
+	(*Leave)(nil),              // 38: towline.agent.v1.Leave
+	(*Query)(nil),              // 39: towline.agent.v1.Query
+	(*LogOptions)(nil),         // 40: towline.agent.v1.LogOptions
+	(*LogCursor)(nil),          // 41: towline.agent.v1.LogCursor
+	(*QueryResult)(nil),        // 42: towline.agent.v1.QueryResult
+	(*Events)(nil),             // 43: towline.agent.v1.Events
+	(*Event)(nil),              // 44: towline.agent.v1.Event
+	(*Logs)(nil),               // 45: towline.agent.v1.Logs
+	(*PodLog)(nil),             // 46: towline.agent.v1.PodLog
+	(*Preview)(nil),            // 47: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 48: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 49: towline.agent.v1.FieldChange
+	nil,                        // 50: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
-	22, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
-	24, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	33, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	39, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	31, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	25, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
+	27, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
+	36, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	42, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	34, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
 	17, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	30, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	33, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	34, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	36, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	35, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	32, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
-	7,  // 15: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
-	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
-	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	14, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	47, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	13, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
-	12, // 21: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
-	11, // 22: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
-	12, // 23: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
-	16, // 24: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	18, // 25: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	18, // 26: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	21, // 27: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	23, // 28: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	25, // 29: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	27, // 30: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	29, // 31: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	26, // 32: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
-	29, // 33: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	32, // 34: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	16, // 35: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	10, // 36: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	16, // 37: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
-	37, // 38: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
-	38, // 39: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
-	44, // 40: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	40, // 41: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
-	42, // 42: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
-	41, // 43: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
-	16, // 44: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
-	43, // 45: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
-	38, // 46: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
-	45, // 47: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	16, // 48: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	46, // 49: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	4,  // 50: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	19, // 51: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 52: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 53: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 54: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	20, // 55: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 56: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 57: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	54, // [54:58] is the sub-list for method output_type
-	50, // [50:54] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	33, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	36, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	37, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	39, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	38, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	18, // 14: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
+	35, // 15: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	7,  // 16: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
+	7,  // 17: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
+	10, // 18: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
+	14, // 19: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	50, // 20: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	13, // 21: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	12, // 22: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
+	11, // 23: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
+	12, // 24: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
+	16, // 25: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	21, // 26: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	19, // 27: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
+	20, // 28: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
+	21, // 29: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	24, // 30: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	26, // 31: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	28, // 32: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	30, // 33: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	32, // 34: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	29, // 35: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
+	32, // 36: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	35, // 37: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	16, // 38: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	10, // 39: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	16, // 40: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
+	40, // 41: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
+	41, // 42: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
+	47, // 43: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	43, // 44: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
+	45, // 45: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
+	44, // 46: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
+	16, // 47: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
+	46, // 48: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
+	41, // 49: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
+	48, // 50: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	16, // 51: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	49, // 52: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	4,  // 53: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	22, // 54: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 55: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 56: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 57: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	23, // 58: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 59: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 60: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	57, // [57:61] is the sub-list for method output_type
+	53, // [53:57] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -4747,6 +5018,7 @@ func file_towline_agent_v1_agent_proto_init() {
 		(*ConnectResponse_Drain)(nil),
 		(*ConnectResponse_Query)(nil),
 		(*ConnectResponse_Leave)(nil),
+		(*ConnectResponse_Move)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4754,7 +5026,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
