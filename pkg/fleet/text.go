@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -22,11 +23,44 @@ func CleanText(s string) string {
 	}, strings.TrimSpace(s))
 }
 
+const clipMark = "…"
+
 // Clip is s in at most most bytes; an ellipsis stands for what is cut off.
 func Clip(s string, most int) string {
-	const mark = "…"
 	if len(s) <= most {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most-len(mark)], "") + mark
+	return strings.ToValidUTF8(s[:most-len(clipMark)], "") + clipMark
+}
+
+// MaskWords puts Masked in place of words in a text. Of a word that Clip has cut, what is left is masked, too. Words of fewer than least
+// bytes are left: they are parts of others.
+func MaskWords(text string, words []string, least int) string {
+	words = slices.Clone(words)
+	slices.SortFunc(words, func(a, b string) int { return len(b) - len(a) }) // one may hold another
+	for _, w := range words {
+		if len(w) < least || w == "" {
+			continue
+		}
+		text = maskCut(strings.ReplaceAll(text, w, Masked), w, least)
+	}
+	return text
+}
+
+// maskCut masks the beginnings of a word that an ellipsis follows.
+func maskCut(text, word string, least int) string {
+	for from := 0; ; {
+		at := strings.Index(text[from:], clipMark)
+		if at < 0 {
+			return text
+		}
+		at += from
+		for n := min(len(word)-1, at); n >= least; n-- {
+			if text[at-n:at] == word[:n] {
+				text, at = text[:at-n]+Masked+text[at:], at-n+len(Masked)
+				break
+			}
+		}
+		from = at + len(clipMark)
+	}
 }

@@ -267,10 +267,21 @@ func ociError(err error) error {
 		return fleet.Errorf(fleet.ErrExhausted, "the registry sends more than is taken: %s", clip(err.Error()))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.Join(errBroken, err)
+	case strings.Contains(err.Error(), "bearer realm"):
+		return fleet.Errorf(fleet.ErrDenied, "the registry has its tokens issued where the hub sends no login: %s. A host at a private address has to have the registry's own name; else set a token of it in the secret, as header.Authorization=\"Bearer TOKEN\"", clip(realmError(err)))
 	case strings.Contains(err.Error(), "invalid response") || strings.Contains(err.Error(), "unknown response"):
 		return refused("the server does not answer as a registry does: %s", clip(err.Error()))
 	}
 	return err
+}
+
+// realmError is what is wrong with the address of a token service, without the request that was made before.
+func realmError(err error) string {
+	_, why, found := strings.Cut(err.Error(), "bearer realm ")
+	if !found {
+		return err.Error()
+	}
+	return why
 }
 
 const (

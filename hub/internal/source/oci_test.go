@@ -184,15 +184,21 @@ func TestOCILogins(t *testing.T) {
 		}), "http://")
 	}
 	byToken := behind(fmt.Sprintf("Bearer realm=%q,service=%q", tokens.URL+"/token", "reg"), "Bearer issued-token")
+	private := strings.Replace(tokens.URL, "127.0.0.1", "localhost", 1)
+	elsewhere := behind(fmt.Sprintf("Bearer realm=%q,service=%q", private+"/token", "reg"), "Bearer issued-token")
 	basicHost := behind(`Basic realm="r"`, "Basic Ym90Omh1bnRlcjIy") // bot:hunter22
 	f := fetcher(t, Options{Secrets: secretsOf(map[string]map[string]string{
-		"good": {"username": "bot", "password": "hunter22"}, "wrong": {"username": "bot", "password": "hunter23"}, "token": {"token": "issued-token"}})})
+		"good": {"username": "bot", "password": "hunter22"}, "wrong": {"username": "bot", "password": "hunter23"}, "token": {"token": "issued-token"},
+		"header": {"header.Authorization": "Bearer issued-token"}})})
 	for _, tt := range []struct{ host, secret, want string }{
 		{basicHost, "good", ""},
 		{basicHost, "wrong", "401 Unauthorized: look at secret wrong"},
 		{basicHost, "", "401 Unauthorized: the hub must be allowed to read it; name a secret that lets it in source.oci.secretName"},
 		{byToken, "good", ""},
 		{byToken, "token", ""},
+		{elsewhere, "good", `the registry has its tokens issued where the hub sends no login: host "localhost" resolves to 127.0.0.1, a loopback`},
+		{elsewhere, "good", `A host at a private address has to have the registry's own name; else set a token of it in the secret, as header.Authorization="Bearer TOKEN"`},
+		{elsewhere, "header", ""},
 		{byToken, "wrong", "401 Unauthorized: look at secret wrong"},
 		{basic.Host, "wrong", "401 Unauthorized: look at secret wrong"},
 	} {

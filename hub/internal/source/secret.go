@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -155,26 +156,20 @@ func isHeaderName(s string) bool {
 // minScrubbed is the shortest value that is looked for in texts: a shorter one is found in every second word.
 const minScrubbed = 4
 
-// scrub takes values out of a text: a server may send back what it was sent.
+// scrub takes values out of a text, which may have been clipped: a server may send back what it was sent.
 func (s *secret) scrub(text string) string {
 	if s == nil {
 		return text
 	}
 	words := make([]string, 0, 2*len(s.values))
 	for _, v := range s.values {
-		words = append(words, strings.TrimSpace(string(v)))
+		words = append(words, strings.TrimSpace(string(v)), strings.Trim(strconv.Quote(strings.TrimSpace(string(v))), `"`))
 	}
 	if login, err := s.login(); err == nil {
 		_, coded, _ := strings.Cut(login, " ")
 		words = append(words, coded)
 	}
-	slices.SortFunc(words, func(a, b string) int { return len(b) - len(a) }) // one may hold another
-	for _, w := range words {
-		if len(w) >= minScrubbed {
-			text = strings.ReplaceAll(text, w, fleet.Masked)
-		}
-	}
-	return text
+	return fleet.MaskWords(text, words, minScrubbed)
 }
 
 // digest names the values in the key of a cache: who has others is given nothing that was fetched with these.

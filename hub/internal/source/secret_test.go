@@ -214,6 +214,10 @@ func TestSecretIsNotSaid(t *testing.T) {
 			w.Header().Set("Location", r.Header.Get("X-Key")+"://x/")
 			w.WriteHeader(302)
 		},
+		"redirects to a scheme that is clipped in the middle of it": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", strings.Repeat("x", 188)+r.Header.Get("X-Key")+"://x/")
+			w.WriteHeader(302)
+		},
 		"redirects to no URL of it": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "://"+r.Header.Get("X-Key"))
 			w.WriteHeader(302)
