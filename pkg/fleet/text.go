@@ -47,7 +47,7 @@ func MaskWords(text string, words []string, least int) string {
 	return text
 }
 
-// maskCut masks the beginnings of a word that an ellipsis follows.
+// maskCut masks the beginnings of a word that an ellipsis follows, which may stand behind a quotation mark.
 func maskCut(text, word string, least int) string {
 	for from := 0; ; {
 		at := strings.Index(text[from:], clipMark)
@@ -55,12 +55,13 @@ func maskCut(text, word string, least int) string {
 			return text
 		}
 		at += from
+		from = at + len(clipMark)
+		at -= len(text[:at]) - len(strings.TrimSuffix(text[:at], `"`))
 		for n := min(len(word)-1, at); n >= least; n-- {
 			if text[at-n:at] == word[:n] {
-				text, at = text[:at-n]+Masked+text[at:], at-n+len(Masked)
+				text, from = text[:at-n]+Masked+text[at:], from-n+len(Masked)
 				break
 			}
 		}
-		from = at + len(clipMark)
 	}
 }

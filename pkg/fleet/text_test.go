@@ -11,6 +11,7 @@ func TestMaskWords(t *testing.T) {
 		Clip("'"+secret+"', '"+secret+"' xx", 40): "'***', '***…",
 		"it says corr…":                           "it says ***…",
 		"it says cor… and …":                      "it says cor… and …",
+		`"correct-h"… and "correct"…`:             `"***"… and "***"…`,
 		"nothing":                                 "nothing",
 		"long-correct-horse-battery-staple":       "long-***",
 	} {

@@ -146,6 +146,7 @@ func syntaxError(name string, text []byte, base int, err error) error {
 	if m := errorAnchor.FindStringSubmatch(msg); m != nil {
 		before, _, _ := bytes.Cut(text, []byte("*"+m[1]))
 		line += bytes.Count(before, []byte("\n"))
+		msg = "unknown anchor: quote text that begins with *" // whatever follows may be a value of a Secret
 	}
 	if m := errorLine.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])

@@ -60,7 +60,8 @@ type Engine interface {
 	Build(ctx context.Context, job Job) (map[string][]byte, error)
 }
 
-// Render turns files into the objects of a package, in the order of identity. engine may be nil for plain manifests.
+// Render turns files into the objects of a package, in the order of identity. engine may be nil for plain manifests. No error shows a
+// value of the module.
 func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Package, opts Options) ([]manifest.Object, error) {
 	if pkg.Helm == nil && pkg.Kustomize == nil {
 		return Plain(files, opts)
@@ -68,11 +69,16 @@ func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Pac
 	if engine == nil {
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "package: this hub was started without a render worker, and builds no kustomizations and charts: put plain manifests")
 	}
-	job := Job{Files: files, Helm: pkg.Helm, Kustomize: pkg.Kustomize}
-	if pkg.Helm != nil {
-		job.Files = chartFiles(files, pkg.Helm)
-		opts.Options.Chart = true
+	if pkg.Helm == nil {
+		return built(ctx, engine, Job{Files: files, Kustomize: pkg.Kustomize}, opts)
 	}
+	opts.Options.Chart = true
+	objects, err := built(ctx, engine, Job{Files: chartFiles(files, pkg.Helm), Helm: pkg.Helm}, opts)
+	return objects, maskError(err, pkg.Helm.Values)
+}
+
+// built are the objects of what an engine makes of a job.
+func built(ctx context.Context, engine Engine, job Job, opts Options) ([]manifest.Object, error) {
 	first, second, err := buildTwice(ctx, engine, job)
 	if err != nil {
 		return nil, err
@@ -108,17 +114,17 @@ func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
 func buildTwice(ctx context.Context, engine Engine, job Job) (first, second map[string][]byte, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type built struct {
+	type outcome struct {
 		texts map[string][]byte
 		err   error
 	}
-	other := make(chan built, 1)
+	other := make(chan outcome, 1)
 	go func() {
 		texts, err := engine.Build(ctx, job)
 		if err != nil {
 			cancel() // the first of two errors is the one that counts
 		}
-		other <- built{texts, err}
+		other <- outcome{texts, err}
 	}()
 	first, err = engine.Build(ctx, job)
 	if err != nil {

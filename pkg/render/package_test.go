@@ -12,15 +12,15 @@ import (
 	"towline.dev/towline/pkg/manifest"
 )
 
-// built is an engine that returns one text after the other.
-type built struct {
+// texter is an engine that returns one text after the other.
+type texter struct {
 	calls atomic.Int32
 	texts []map[string][]byte
 	errs  []error
 }
 
 // Build implements Engine.
-func (b *built) Build(context.Context, Job) (map[string][]byte, error) {
+func (b *texter) Build(context.Context, Job) (map[string][]byte, error) {
 	n := int(b.calls.Add(1) - 1)
 	return b.texts[n%len(b.texts)], b.errs[n%len(b.errs)]
 }
@@ -43,7 +43,7 @@ func TestBuiltTwice(t *testing.T) {
 		"none":        {"", "", "package: renders to no objects; set allowEmpty"},
 		"no YAML":     {"a: [", "a: [", "built:1: is not YAML"},
 	} {
-		e := &built{texts: []map[string][]byte{texts(tt.first), texts(tt.second)}, errs: []error{nil}}
+		e := &texter{texts: []map[string][]byte{texts(tt.first), texts(tt.second)}, errs: []error{nil}}
 		objects, err := Render(t.Context(), e, nil, Package{Kustomize: &Kustomize{}}, Options{Options: manifest.Options{Namespace: "shop"}})
 		switch {
 		case tt.want == "" && (err != nil || len(objects) == 0):
@@ -60,7 +60,7 @@ func TestBuiltTwice(t *testing.T) {
 func TestOneOfTwoBuildsFails(t *testing.T) {
 	wrong := fleet.Invalid("a.yaml", "is wrong")
 	for _, errs := range [][]error{{nil, wrong}, {wrong, nil}, {context.Canceled, wrong}, {wrong, context.Canceled}} {
-		e := &built{texts: []map[string][]byte{texts("")}, errs: errs}
+		e := &texter{texts: []map[string][]byte{texts("")}, errs: errs}
 		if _, err := Render(t.Context(), e, nil, Package{Kustomize: &Kustomize{}}, Options{}); !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%v: got %v", errs, err)
 		}
@@ -68,8 +68,44 @@ func TestOneOfTwoBuildsFails(t *testing.T) {
 	if _, err := Render(t.Context(), nil, nil, Package{Kustomize: &Kustomize{}}, Options{}); !errors.Is(err, fleet.ErrPrecondition) {
 		t.Errorf("without an engine: %v", err)
 	}
-	empty := &built{texts: []map[string][]byte{{}}, errs: []error{nil}}
+	empty := &texter{texts: []map[string][]byte{{}}, errs: []error{nil}}
 	if objects, err := Render(t.Context(), empty, nil, Package{Kustomize: &Kustomize{}}, Options{AllowEmpty: true}); err != nil || len(objects) != 0 {
 		t.Errorf("allowEmpty: %v, %v", objects, err)
+	}
+}
+
+// TestNoErrorShowsAValue of the module, wherever it comes from: the reading of what was rendered quotes it as it stands there.
+func TestNoErrorShowsAValue(t *testing.T) {
+	const value, number = "canary-value-of-a-module-that-is-longer-than-what-a-message-quotes-of-others-texts-at-once", "1234567890123"
+	values := []byte(`{"a":{"b":["` + value + `"]},"n":` + number + `,"lines":"first line\ncanary: second\n","quoted":"a\"canary\"b"}`)
+	object := func(meta, rest string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {" + meta + "}\n" + rest
+	}
+	for name, text := range map[string]string{
+		"anchor":    object("name: a", "data: {a: *"+value+"}"),
+		"key twice": "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"},\"" + value + "\":1,\"" + value + "\":2}",
+		"tag":       object("name: a", "data: {a: !"+value+" b}"),
+		"name":      object("name: "+value+"_", ""),
+		"namespace": object("name: a, namespace: "+value+"_", ""),
+		"label":     object("name: a, labels: {a: "+value+"_}", ""),
+		"number":    object("name: a, annotations: {"+number+": {}}", ""),
+		"line":      object("name: a, annotations: {\"canary: second\": {}}", ""),
+		"quoted":    object("name: a, annotations: {'a\"canary\"b': {}}", ""),
+		"wave":      object("name: a, annotations: {towline.dev/wave: "+value+"}", ""),
+		"twice":     object("name: canary-value", "") + "\n---\n" + object("name: canary-value", ""),
+		"engine":    "",
+	} {
+		e := &texter{texts: []map[string][]byte{texts(text)}, errs: []error{nil}}
+		if name == "engine" {
+			e.errs[0] = fleet.Errorf(fleet.ErrExhausted, "panic: %q", value)
+		}
+		vs := values
+		if name == "twice" {
+			vs = []byte(`{"name":"canary-value"}`)
+		}
+		_, err := Render(t.Context(), e, nil, Package{Helm: &Helm{Values: vs}}, Options{Options: manifest.Options{Namespace: "shop"}})
+		if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), number) || name != "anchor" && !strings.Contains(err.Error(), fleet.Masked) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -271,7 +271,7 @@ func sayHelm(err error, c *chartv2.Chart, root string, values []byte) (at, says 
 	for _, dir := range []string{"templates/", "charts/", "crds/"} {
 		text = strings.ReplaceAll(text, c.Name()+"/"+dir, path.Join(root, dir)+"/")
 	}
-	text = maskValues(text, values)
+	text = render.MaskValues(text, values)
 	if m := placed.FindStringSubmatch(text); m != nil {
 		return m[1], inShort(m[2])
 	}
@@ -288,39 +288,3 @@ func inShort(text string) string {
 
 // clean makes one line of a message.
 func clean(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-// maskValues takes the module's own values out of a message: they may be secret, as those of files are not.
-func maskValues(text string, values []byte) string {
-	var v any
-	if len(values) == 0 || json.Unmarshal(values, &v) != nil {
-		return text
-	}
-	const alone = 6 // shorter ones are part of other words
-	eachText(v, func(s string) {
-		if s = clean(s); s == "" {
-			return
-		}
-		if len(s) >= alone {
-			text = strings.ReplaceAll(text, s, fleet.Masked)
-		}
-		for _, quote := range []string{"'", `"`, "`"} {
-			text = strings.ReplaceAll(text, quote+s+quote, quote+fleet.Masked+quote)
-		}
-	})
-	return text
-}
-
-func eachText(v any, fn func(string)) {
-	switch v := v.(type) {
-	case string:
-		fn(v)
-	case []any:
-		for _, x := range v {
-			eachText(x, fn)
-		}
-	case map[string]any:
-		for _, x := range v {
-			eachText(x, fn)
-		}
-	}
-}

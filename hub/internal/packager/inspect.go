@@ -33,7 +33,7 @@ func (c *inspection) folder(dir string) error {
 	}
 	var k types.Kustomization
 	if err := k.Unmarshal(c.files[file]); err != nil {
-		return fleet.Invalid(file, sayKustomize(err))
+		return fleet.Invalid(file, c.say(err))
 	}
 	c.schema = c.schema || len(k.OpenAPI) > 0
 	k.FixKustomization()

@@ -41,7 +41,7 @@ func buildKustomization(files map[string][]byte, k render.Kustomize) (child.Resu
 	}
 	text, err := build(t, root)
 	if err != nil {
-		return child.Result{}, fleet.Invalid(file, sayKustomize(err))
+		return child.Result{}, fleet.Invalid(file, t.say(err))
 	}
 	// A schema of its own stays in the process, and would change what is built after it.
 	return child.Result{Texts: map[string][]byte{"kustomize build " + root: text}, Spent: c.schema}, nil
@@ -62,9 +62,9 @@ func options() *krusty.Options {
 	return o
 }
 
-// sayKustomize is an error of kustomize as people can read it: paths are those of the source.
-func sayKustomize(err error) string {
-	text := strings.TrimSpace(err.Error())
+// say is an error of kustomize as people can read it: paths are those of the source, and values of Secrets are not shown.
+func (t *tree) say(err error) string {
+	text := t.hush(strings.TrimSpace(err.Error()))
 	text = strings.ReplaceAll(text, mount+"/", "")
 	return fleet.Clip(strings.ReplaceAll(text, "'"+mount+"'", "'.'"), maxSaid)
 }
@@ -126,7 +126,7 @@ func (t *tree) withComponents(file string, components []string) (*tree, error) {
 		text, err = doc.String()
 	}
 	if err != nil {
-		return nil, fleet.Invalidf(file, "components cannot be added: %s", sayKustomize(err))
+		return nil, fleet.Invalidf(file, "components cannot be added: %s", t.say(err))
 	}
 	files := maps.Clone(t.files)
 	files[file] = []byte(text)

@@ -211,6 +211,7 @@ func TestWhatAKustomizationIsRefused(t *testing.T) {
 		return out
 	}
 	function := "apiVersion: example.com/v1\nkind: Setter\nmetadata:\n  name: set\n  annotations:\n    config.kubernetes.io/function: |\n      %s\n"
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: canary-value}\n"
 	for name, tt := range map[string]struct {
 		files map[string]string
 		k     render.Kustomize
@@ -245,6 +246,12 @@ func TestWhatAKustomizationIsRefused(t *testing.T) {
 		"broken resource":   {files: with(k("resources: [a.yaml]"), "a.yaml", "a: [\n"), want: "kustomization.yaml: "},
 		"patch for nothing": {files: with(k("resources: [a.yaml]\npatches: [{path: p.yaml}]"), "a.yaml", configMap, "p.yaml", strings.Replace(configMap, "name: a", "name: b", 1)), want: "no matches for Id"},
 		"twice":             {files: with(k("resources: [a.yaml, b.yaml]"), "a.yaml", configMap, "b.yaml", configMap), want: "may not add resource with an already registered id"},
+		"literal":           {files: k("secretGenerator: [{name: a, literals: [canary-literal]}]"), want: "kustomization.yaml: "},
+		"literals":          {files: k("secretGenerator: [{name: a, literals: [a=canary-one, a=canary-two]}]"), want: "kustomization.yaml: "},
+		"patch of text":     {files: with(k("resources: [a.yaml]\npatches: [{patch: 'canary: [canary-text', target: {kind: Secret}}]"), "a.yaml", secret), want: "kustomization.yaml: "},
+		"patch for another": {files: with(k("resources: [a.yaml]\npatches:\n- patch: '"+`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"},"stringData":{"a":"canary-patch"}}`+"'"), "a.yaml", secret), want: "no matches for Id"},
+		"patch that fails":  {files: with(k("resources: [a.yaml]\npatches: [{patch: '"+`[{"op":"test","path":"/stringData/a","value":"canary-test"},{"op":"remove","path":"/stringData/b"}]`+"', target: {kind: Secret}}]"), "a.yaml", secret), want: "kustomization.yaml: "},
+		"anchor":            {files: with(k("resources: [a.yaml]"), "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: *canary-anchor}\n"), want: "kustomization.yaml: "},
 		"two files":         {files: with(k(""), "Kustomization", ""), want: "Kustomization: stands beside kustomization.yaml"},
 		"no such folder":    {files: map[string]string{"prod/kustomization.yaml": ""}, k: render.Kustomize{Path: "x"}, want: "package.kustomize.path: x is no folder of the source; folders that have: prod"},
 		"no kustomization":  {files: map[string]string{"prod/a.yaml": ""}, k: render.Kustomize{Path: "prod"}, want: "folder prod has no kustomization.yaml; the source has none anywhere"},

@@ -1,0 +1,83 @@
+package render
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// shortest value that is masked wherever it stands: a shorter one is part of other words.
+const shortest = 6
+
+// MaskValues takes a module's own values out of a message, as they are and as templates usually write them: they may be secret, as
+// those of files are not.
+func MaskValues(text string, values json.RawMessage) string {
+	var v any
+	dec := json.NewDecoder(bytes.NewReader(values))
+	dec.UseNumber()
+	if len(values) == 0 || dec.Decode(&v) != nil {
+		return text
+	}
+	var words []string
+	eachText(v, func(s string) {
+		words = append(words, formsOf(s)...)
+		if s = oneLine(s); s != "" {
+			for _, quote := range []string{"'", `"`, "`"} {
+				text = strings.ReplaceAll(text, quote+s+quote, quote+fleet.Masked+quote)
+			}
+		}
+	})
+	return fleet.MaskWords(text, words, shortest)
+}
+
+// formsOf are the ways in which a message may show a value: whole, a line of it, quoted, and encoded.
+func formsOf(s string) []string {
+	out := []string{oneLine(s), strings.Trim(strconv.Quote(s), `"`), base64.StdEncoding.EncodeToString([]byte(s))}
+	for line := range strings.Lines(s) {
+		out = append(out, oneLine(line))
+	}
+	return out
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// eachText calls fn for each text and number of a value.
+func eachText(v any, fn func(string)) {
+	switch v := v.(type) {
+	case string:
+		fn(v)
+	case json.Number:
+		fn(v.String())
+		if f, err := v.Float64(); err == nil {
+			fn(strconv.FormatFloat(f, 'g', -1, 64)) // as a template sees it
+		}
+	case []any:
+		for _, x := range v {
+			eachText(x, fn)
+		}
+	case map[string]any:
+		for _, x := range v {
+			eachText(x, fn)
+		}
+	}
+}
+
+// maskError is an error of a package without the values of the module.
+func maskError(err error, values json.RawMessage) error {
+	var field *fleet.FieldError
+	var named *fleet.Named
+	switch {
+	case err == nil || len(values) == 0:
+		return err
+	case errors.As(err, &field):
+		return fleet.Invalid(field.Path, MaskValues(field.Message, values))
+	case errors.As(err, &named):
+		return fleet.Errorf(named.Kind, "%s", MaskValues(named.Message, values))
+	}
+	return err
+}
