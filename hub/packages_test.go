@@ -128,6 +128,25 @@ func chart() *towlinev1.Module {
 	return m
 }
 
+// TestChartKeepsAnObject: the cluster is told that it stays, and people see why.
+func TestChartKeepsAnObject(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	m := chart()
+	m.Spec.Policies = []*towlinev1.Policy{{Drift: "Report"}}
+	m.Spec.Source.Inline.Files["web/templates/kept.yaml"] = "apiVersion: v1\nkind: Secret\nmetadata: {name: db, annotations: {helm.sh/resource-policy: keep}}\n"
+	w.await("shop", w.put(m).GetRevision())
+	decided := func(kind, name string) string {
+		got, err := w.Trackers.ExplainObject(w.ctx, &towlinev1.ExplainObjectRequest{Cluster: "a", Object: &towlinev1.ObjectReference{Kind: kind, Namespace: "front", Name: name}})
+		must(t, err)
+		p := got.GetPolicies()[0]
+		return fmt.Sprint(p.GetField(), " ", p.GetValue(), " ", p.GetEntry())
+	}
+	if kept, other := decided("Secret", "db"), decided("ConfigMap", "shop"); kept != "prune Never -1" || other != "prune OnUpdate 0" {
+		t.Errorf("kept: %s, other: %s", kept, other)
+	}
+}
+
 // TestChartReachesItsClusters: its values, files and the module's names are in it, and its hook comes before the rest.
 func TestChartReachesItsClusters(t *testing.T) {
 	w := newWorld(t, true)

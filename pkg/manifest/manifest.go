@@ -39,6 +39,8 @@ type Object struct {
 	IdentityPlaceholders []string
 	// Extended says that its placeholders are more than ${NAME}, so that an agent has to know of Substitution.
 	Extended bool
+	// Keep says that a chart has it stay when it is dropped, and when the module goes.
+	Keep bool
 	// File and Line say where it was read.
 	File string
 	Line int
@@ -69,8 +71,8 @@ type Options struct {
 	Types map[string]fleet.BindingType
 	// Strict refuses ${NAME} of a name that is not declared.
 	Strict bool
-	// Chart is that the manifests are those of a Helm chart: of a key that is given twice the last one counts, as for Helm, and hooks have
-	// their waves.
+	// Chart is that the manifests are those of a Helm chart: of a key that is given twice the last one counts, as for Helm, hooks have
+	// their waves, and what the chart keeps is marked.
 	Chart bool
 }
 

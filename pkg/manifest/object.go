@@ -317,6 +317,7 @@ func (d *draft) checkAnnotations() error {
 	if size > maxAnnotationsBytes {
 		return d.fail("annotations have %d bytes; Kubernetes takes at most %d", size, maxAnnotationsBytes)
 	}
+	d.out.Keep = d.opts.Chart && keeps(annotations)
 	wave, has := annotations[fleet.WaveAnnotation]
 	if !has {
 		if d.opts.Chart {

@@ -74,6 +74,43 @@ func TestOneOfTwoBuildsFails(t *testing.T) {
 	}
 }
 
+// TestChartKeepsAnObject: what has the annotation is not deleted, unless a policy says something else of it.
+func TestChartKeepsAnObject(t *testing.T) {
+	object := func(name, more string) string {
+		return "---\napiVersion: v1\nkind: Secret\nmetadata: {name: '" + name + "', namespace: shop, annotations: {helm.sh/resource-policy: " + more + "}}\n"
+	}
+	text := object("a", "keep") + object("b", "' Keep '") + object("c", "other") + object("d", "keep") +
+		"---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: a.b.c, annotations: {helm.sh/resource-policy: keep}}\nspec: {group: b.c, scope: Cluster, names: {kind: A, plural: a}}\n"
+	opts := Options{Options: manifest.Options{Namespace: "shop", Declared: []string{"NAME"}}}
+	made := func(p Package, text string) []manifest.Object {
+		objects, err := Render(t.Context(), &texter{texts: []map[string][]byte{texts(text)}, errs: []error{nil}}, nil, p, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return objects
+	}
+	own := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"d"}}, Prune: fleet.PruneOnUpdate}, {Drift: "Report"}}
+	policies, err := Kept(own, made(Package{Helm: &Helm{}}, text))
+	for name, want := range map[string]string{"a": fleet.PruneNever, "b": fleet.PruneNever, "c": fleet.PruneOnUpdate, "d": fleet.PruneOnUpdate} {
+		if p := fleet.Resolve(policies, fleet.ObjectID{Kind: "Secret", Namespace: "shop", Name: name}, nil); err != nil || p.Prune != want || p.Drift != "Report" {
+			t.Errorf("%s: prune %s, want %s: %v", name, p.Prune, want, err)
+		}
+	}
+	if p := fleet.Resolve(policies, fleet.ObjectID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "a.b.c"}, nil); p.Prune != fleet.PruneNever {
+		t.Errorf("of a CRD: prune %s", p.Prune)
+	}
+	if plain, err := Kept(own, made(Package{Kustomize: &Kustomize{}}, text)); err != nil || len(plain) != len(own) {
+		t.Errorf("of a kustomization: %v, %v", plain, err)
+	}
+	named := made(Package{Helm: &Helm{}}, object("x-${NAME}", "keep"))
+	if _, err := Kept(nil, named); err == nil || !strings.Contains(err.Error(), "Secret shop/x-${NAME} has the annotation helm.sh/resource-policy: keep, which cannot be kept to") {
+		t.Errorf("a name with a placeholder: %v", err)
+	}
+	if _, err := Kept([]fleet.Policy{{Prune: fleet.PruneNever}}, named); err != nil {
+		t.Errorf("that a policy keeps: %v", err)
+	}
+}
+
 // TestNoErrorShowsAValue of the module, wherever it comes from: the reading of what was rendered quotes it as it stands there.
 func TestNoErrorShowsAValue(t *testing.T) {
 	const value, number = "canary-value-of-a-module-that-is-longer-than-what-a-message-quotes-of-others-texts-at-once", "1234567890123"

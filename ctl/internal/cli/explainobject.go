@@ -101,8 +101,11 @@ func (a *app) writeDecisions(b *strings.Builder, x *v1.ExplainObjectResponse) {
 	t := &table.Table{Columns: left("POLICY", "VALUE", "DECIDED BY")}
 	for _, p := range x.GetPolicies() {
 		by := "default"
-		if p.GetEntry() > 0 {
+		switch {
+		case p.GetEntry() > 0:
 			by = fmt.Sprintf("spec.policies[%d]", p.GetEntry()-1)
+		case p.GetEntry() < 0:
+			by = "helm.sh/resource-policy of the chart"
 		}
 		value := p.GetValue()
 		if value == "" {

@@ -936,7 +936,8 @@ type PolicyDecision struct {
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// What holds; of ignoreFields and applyOnce as JSON, empty if they say nothing.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// Which entry of spec.policies decided, counted from 1; 0: none sets the field, and the default holds.
+	// Which entry of spec.policies decided, counted from 1; 0: none sets the field, and the default holds;
+	// -1: the annotation helm.sh/resource-policy of the chart.
 	Entry         int32 `protobuf:"varint,3,opt,name=entry,proto3" json:"entry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

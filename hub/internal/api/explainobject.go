@@ -23,8 +23,11 @@ func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectReq
 		return nil, err
 	}
 	ref, cluster := fleet.ModuleRef{Project: row.GetProject(), Name: row.GetModule()}, fleet.ClusterName(row.GetCluster())
+	written := 0
 	if err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		meta := record.Revision(r, ref, row.GetRevision()).GetRevision().GetMetadata()
+		rev := record.Revision(r, ref, row.GetRevision()).GetRevision()
+		meta := rev.GetMetadata()
+		written = len(rev.GetSpec().GetPolicies())
 		out.Revised, out.ChangedBy, out.ChangeReason = meta.GetCreationTimestamp(), meta.GetChangedBy(), meta.GetChangeReason()
 		return nil
 	}); err != nil {
@@ -38,6 +41,11 @@ func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectReq
 		out.Rollout = fleet.RolloutID{Module: ref, Number: n}.String()
 	}
 	out.Policies, err = a.decisions(ctx, all[0], row.GetObject())
+	for _, d := range out.GetPolicies() {
+		if d.GetEntry() > int32(written) {
+			d.Entry = -1
+		}
+	}
 	return out, err
 }
 

@@ -181,6 +181,9 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 	if err != nil {
 		return out, err
 	}
+	if set.Policies, err = render.Kept(set.Policies, x.objects); err != nil {
+		return out, err
+	}
 	set.Substitution, set.Bindings = substitution(m, x.objects), m.Late()
 	policies, err := wire.PolicySetContent(set)
 	if err != nil {
