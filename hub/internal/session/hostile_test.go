@@ -305,3 +305,60 @@ func TestContentsThatNobodyReadsAreGivenUp(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// stuck is a store that commits no reports until it is let.
+type stuck struct {
+	store.Store
+	free chan struct{}
+}
+
+func (s stuck) Batch(ctx context.Context, f store.Fence, ops []store.Op) (int64, error) {
+	select {
+	case <-s.free:
+		return s.Store.Batch(ctx, f, ops)
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// While a commit waits for the store, an agent that goes on reporting is not read any more, so that it fills no memory; nor is it
+// taken for dead. When the store goes on, so does the agent.
+func TestAgentWaitsForTheCommitOfItsReports(t *testing.T) {
+	const modules, frames = 100, 90
+	x := reporter(t, modules)
+	free := make(chan struct{})
+	x.server.o.Store = stuck{x.server.o.Store, free}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	f := &flood{ctx: ctx, left: frames, frame: func(n int) *agentv1.ConnectRequest {
+		st := wordy(fmt.Sprintf("default/m%d", n%modules), 200, 250)
+		return &agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: &agentv1.Status{Epoch: 1, Sequence: uint64(n), Syncs: []*agentv1.SyncStatus{st}}}}
+	}}
+	received, committed := make(chan error, 1), make(chan error, 1)
+	go func() { received <- x.receive(ctx, f) }()
+	go func() { committed <- x.reports.run(ctx) }()
+	for !x.reports.waits.Load() {
+		select {
+		case err := <-received:
+			t.Fatalf("all %d frames were taken although nothing could be committed: %v", frames, err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	x.reports.mu.Lock()
+	pending := x.reports.bytes
+	x.reports.mu.Unlock()
+	if pending > 2*maxPendingBytes {
+		t.Errorf("%d bytes wait for their commit", pending)
+	}
+	x.server.clock = func() time.Time { return time.Now().Add(time.Hour) }
+	if err := x.stalled(); err != nil {
+		t.Errorf("it is not read, and taken for dead: %v", err)
+	}
+	x.server.clock = time.Now
+	close(free)
+	if err := <-received; !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	cancel()
+	<-committed
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -24,9 +25,13 @@ import (
 type reports struct {
 	x    *session
 	wake chan struct{}
+	// taken wakes the receiver, which waits while too much is to be committed; waits: it does.
+	taken chan struct{}
+	waits atomic.Bool
 
 	mu      sync.Mutex
 	pending map[fleet.ModuleRef]*agentv1.SyncStatus
+	bytes   int    // of pending
 	seq     uint64 // highest received
 	digest  []byte
 	ackRec  *storev1.AckRecord        // newest acknowledgement to commit
@@ -49,7 +54,7 @@ type reports struct {
 }
 
 func newReports(x *session) *reports {
-	return &reports{x: x, wake: make(chan struct{}, 1), pending: map[fleet.ModuleRef]*agentv1.SyncStatus{}, strays: map[fleet.ModuleRef]bool{}}
+	return &reports{x: x, wake: make(chan struct{}, 1), taken: make(chan struct{}, 1), pending: map[fleet.ModuleRef]*agentv1.SyncStatus{}, strays: map[fleet.ModuleRef]bool{}}
 }
 
 // add takes one status frame. A sync status that does not validate ends the session: the agent is of another make. What
@@ -84,6 +89,7 @@ func (r *reports) add(s *agentv1.Status) error {
 		if unasked[refs[i]] && !r.admit(refs[i], st, kept) {
 			continue
 		}
+		r.bytes += proto.Size(st) - proto.Size(r.pending[refs[i]])
 		r.pending[refs[i]] = st
 		if r.full != nil {
 			r.full[refs[i]] = true
@@ -96,6 +102,29 @@ func (r *reports) add(s *agentv1.Status) error {
 	r.seq, r.digest = max(r.seq, s.GetSequence()), s.GetDigest()
 	r.signal()
 	return nil
+}
+
+// maxPendingBytes is from how many bytes on of reports that wait for their commit no more is read from the agent.
+const maxPendingBytes = 4 << 20
+
+// room returns when the reports that wait for their commit are few enough to take more. However long the store takes, an
+// agent fills no memory: it waits, too.
+func (r *reports) room(ctx context.Context) error {
+	defer r.waits.Store(false)
+	for {
+		r.mu.Lock()
+		bytes := r.bytes
+		r.mu.Unlock()
+		if bytes <= maxPendingBytes {
+			return nil
+		}
+		r.waits.Store(true)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.taken:
+		}
+	}
 }
 
 // ackDelay is how long an acknowledgement waits for the report that follows it, to be committed with it. Nothing rests on
@@ -176,6 +205,8 @@ func (r *reports) take() work {
 	if r.seq > r.durable {
 		w.seq = r.seq
 	}
+	r.bytes = 0
+	dirty.Poke(r.taken)
 	r.pending, r.ackRec = map[fleet.ModuleRef]*agentv1.SyncStatus{}, nil
 	r.conds = nil
 	if r.fullEnd {

@@ -144,7 +144,7 @@ func (x *session) run(ctx context.Context, st stream) error {
 // stalled says why the agent counts as lost.
 func (x *session) stalled() error {
 	patience := 3 * x.server.o.Heartbeat
-	if x.silence() > patience {
+	if x.silence() > patience && !x.reports.waits.Load() { // what is not read is not heard
 		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: nothing heard for %s", x.cluster, patience)
 	}
 	if since := x.sending.Load(); since != 0 && x.age()-time.Duration(since) > patience {
@@ -277,6 +277,10 @@ func (x *session) receive(ctx context.Context, st stream) error {
 			if err := x.reports.add(f.Status); err != nil {
 				return err
 			}
+			if err := x.reports.room(ctx); err != nil {
+				return err
+			}
+			x.seen.Store(int64(x.age()))
 		case *agentv1.ConnectRequest_Conditions:
 			if err := x.reports.conditions(f.Conditions.GetConditions()); err != nil {
 				return err

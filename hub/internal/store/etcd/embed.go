@@ -31,6 +31,7 @@ type embedded struct {
 	server    *embed.Etcd
 	lock      *fileutil.LockedFile
 	keep      int64
+	history   history
 	quota     int64 // of what it holds
 	limit     int64 // of the file, when etcd raises its alarm
 	compacted atomic.Int64
@@ -49,6 +50,9 @@ func openEmbedded(ctx context.Context, o Options) (backend.Backend, error) {
 	if o.KeepRevisions <= 0 {
 		o.KeepRevisions = defaultKeep
 	}
+	if o.KeepBytes <= 0 {
+		o.KeepBytes = defaultKeepBytes
+	}
 	lock, err := lockDir(o.Dir)
 	if err != nil {
 		return nil, err
@@ -61,7 +65,7 @@ func openEmbedded(ctx context.Context, o Options) (backend.Backend, error) {
 	b := newKeyspace(v3client.New(server.Server), adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), o)
 	b.limits = backend.Limits{Ops: embeddedMaxOps, Bytes: transactionBytes}
 	b.embedded = &embedded{
-		keyspace: b, server: server, lock: lock, keep: o.KeepRevisions, quota: o.QuotaBytes, limit: limit,
+		keyspace: b, server: server, lock: lock, keep: o.KeepRevisions, history: history{most: o.KeepBytes}, quota: o.QuotaBytes, limit: limit,
 		care: make(chan struct{}, 1), noSpace: make(chan struct{}, 1),
 	}
 	// The limit is above the size of the file: an alarm of before is out of date.
@@ -150,8 +154,13 @@ const (
 
 // grown asks for a compaction when enough history has come together, or soon when space is short.
 func (e *embedded) grown(revision int64, parts []backend.Part) {
+	bytes := int64(0)
 	for _, p := range parts {
-		e.unseen.Add(int64(p.Bytes()))
+		bytes += int64(p.Bytes())
+	}
+	e.unseen.Add(bytes)
+	if e.history.add(revision, bytes) {
+		wakeUp(e.care)
 	}
 	u := e.usage()
 	over := 2 * e.keep
@@ -162,6 +171,35 @@ func (e *embedded) grown(revision int64, parts []backend.Part) {
 	if revision-e.compacted.Load() > over {
 		wakeUp(e.care)
 	}
+}
+
+// history finds the revision that is by a number of bytes older than the newest one: a few large records that are written
+// again and again must not fill the store with what they were, before there are many revisions.
+type history struct {
+	most int64
+
+	mu      sync.Mutex
+	written int64 // since newer
+	older   int64 // what was before it may go
+	newer   int64 // will be older when as much is written again
+}
+
+// add reports that there is more that may go.
+func (h *history) add(revision, bytes int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.written += bytes; h.written < h.most {
+		return false
+	}
+	h.written, h.older, h.newer = 0, h.newer, revision
+	return h.older > 0
+}
+
+// from is the first revision to keep.
+func (h *history) from() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.older
 }
 
 // warn says once that the store will be full, and again when there was room in between.
@@ -239,7 +277,7 @@ func (e *embedded) oldest() int64 {
 	if e.inUse() > e.quota-e.quota/shortShare {
 		keep /= 100
 	}
-	return e.server.Server.KV().Rev() - keep
+	return max(e.server.Server.KV().Rev()-keep, e.history.from())
 }
 
 func (e *embedded) compact(ctx context.Context, revision int64, opts ...clientv3.CompactOption) {

@@ -37,6 +37,8 @@ type Options struct {
 	QuotaBytes int64
 	// KeepRevisions is how much history the embedded etcd keeps; 0: 10,000.
 	KeepRevisions int64
+	// KeepBytes is how much may be written before what is older goes, however few revisions that are; 0: 64 MiB.
+	KeepBytes int64
 	// UnsafeNoFsync makes the embedded etcd forget commits when the machine stops. For tests.
 	UnsafeNoFsync bool
 
@@ -56,6 +58,7 @@ const (
 	defaultPrefix        = "towline/"
 	defaultQuota         = 4 << 30
 	defaultKeep          = 10_000
+	defaultKeepBytes     = 64 << 20
 	defaultSessionTTL    = 7 * time.Second
 	etcdTimeout          = 10 * time.Second
 	externalMaxOps       = 128

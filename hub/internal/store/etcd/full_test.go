@@ -214,3 +214,27 @@ func TestGarbageBeforeTheFirstCollection(t *testing.T) {
 	alarm(t, s)
 	collectAll(t, s)
 }
+
+// A large record that is written again and again takes no more room than a few of it, however few revisions that is.
+func TestHistoryIsBoundedByItsBytes(t *testing.T) {
+	s := openDir(t, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true, KeepBytes: 1 << 20})
+	defer shut(t, s)
+	ctx := within(t)
+	for range 150 {
+		if _, err := s.Update(ctx, func(w store.Writer) error {
+			w.Put(store.RevisionPrefix+"p/m/1", &storev1.RevisionRecord{Artifact: noise(200_000)})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for s.Usage().Bytes > 8<<20 {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("30 MB were written over one record, and %d are in use", s.Usage().Bytes)
+		case <-tick.C:
+		}
+	}
+}
