@@ -175,6 +175,9 @@ func (r *Registry) RemoveCluster(ctx context.Context, name fleet.ClusterName, q 
 			return err
 		}
 		next.Removing, next.Revoked = q.Objects, next.GetRevoked() || q.Force
+		if next.Revoked {
+			cutSession(w, name, now.AsTime())
+		}
 		meta := next.Cluster.Metadata
 		meta.DeletionTimestamp, meta.ChangedBy, meta.ChangeReason = now, word.By, word.Reason
 		w.Put(store.ClusterKey(name), next)

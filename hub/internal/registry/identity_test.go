@@ -415,3 +415,45 @@ func TestTwoAgentsWithOneIdentityAreSaid(t *testing.T) {
 		t.Errorf("attention %q", got)
 	}
 }
+
+// What the agent of a revoked cluster still says does not count, from the revocation on; what it said before stays its last word.
+func TestRevocationEndsTheSessionsFence(t *testing.T) {
+	for name, revoke := range map[string]func(*world) error{
+		"revoke": func(w *world) error { _, err := w.Revoke(t.Context(), ana, "a", "", "lost"); return err },
+		"remove by force": func(w *world) error {
+			_, _, err := w.RemoveCluster(t.Context(), "a", registry.Removal{Objects: "keep", Force: true}, registry.Word{By: "ana"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			o, err := w.open(w.join("a", "uid-a"), "i", "uid-a", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			report := []store.Op{{Key: store.ObservedKey("a", fleet.ModuleRef{Project: "default", Name: "shop"}), Value: &storev1.ObservedRecord{Epoch: o.Epoch}}}
+			if _, err := storetest.All(w.store).Batch(t.Context(), o.Fence, report); err != nil {
+				t.Fatal(err)
+			}
+			if err := revoke(w); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := storetest.All(w.store).Batch(t.Context(), o.Fence, report); !errors.Is(err, fleet.ErrStale) {
+				t.Errorf("a report after the revocation: %v", err)
+			}
+			heard := w.time().Add(-time.Minute)
+			if err := w.CloseSession(t.Context(), "a", o.Epoch, heard); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.store.View(t.Context(), 0, func(r store.Reader) error {
+				s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey("a"))
+				if s.GetEpoch() != o.Epoch || !s.GetHeard().AsTime().Equal(heard) || s.GetVoidBefore() != 0 {
+					t.Errorf("the session is %v", s)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -239,6 +239,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 			return nil
 		}
 		rec.Revoked, rec.Certificates = true, nil
+		cutSession(w, c, r.now())
 		meta := rec.GetCluster().GetMetadata()
 		meta.ChangedBy, meta.ChangeReason = caller.String(), reason
 		w.Put(store.ClusterKey(c), rec)

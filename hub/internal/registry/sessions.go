@@ -188,15 +188,29 @@ func (r *Registry) Regressed(ctx context.Context, c fleet.ClusterName, o Opened,
 func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch uint64, heard time.Time) error {
 	_, err := r.commit(ctx, func(w store.Writer) error {
 		rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
-		if !ok || rec.GetEpoch() != epoch || rec.GetEnded() != nil {
+		if !ok || rec.GetEpoch() != epoch || rec.GetHeard() != nil {
 			return nil
 		}
 		ended := proto.CloneOf(rec)
-		ended.Ended, ended.Heard = timestamppb.New(r.now()), timestamppb.New(heard)
+		if ended.Heard = timestamppb.New(heard); rec.GetEnded() == nil {
+			ended.Ended = timestamppb.New(r.now())
+		}
 		w.Put(store.SessionKey(c), ended)
 		return nil
 	})
 	return err
+}
+
+// cutSession ends the session of a cluster that is revoked: its fence fails from the commit on, so that nothing counts that its
+// agent still says. What it has said before stays the last word.
+func cutSession(w store.Writer, c fleet.ClusterName, now time.Time) {
+	rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
+	if !ok || rec.GetEnded() != nil || record.LostSession(rec) {
+		return
+	}
+	ended := proto.CloneOf(rec)
+	ended.Ended = timestamppb.New(now)
+	w.Put(store.SessionKey(c), ended)
 }
 
 // endSession voids the session of an earlier join, and what was reported in it: its fence fails from the commit on. Who joins may

@@ -362,3 +362,42 @@ func TestAgentWaitsForTheCommitOfItsReports(t *testing.T) {
 	cancel()
 	<-committed
 }
+
+// An agent whose cluster is revoked is cut at once, also if it reads nothing, so that the sender waits for it for ever.
+func TestRevokedAgentThatReadsNothingIsCut(t *testing.T) {
+	for name, change := range map[string]func(store.Writer){
+		"revoked": func(w store.Writer) { w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Revoked: true}) },
+		"removed": func(w store.Writer) { w.Delete(store.ClusterKey("a")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, &gates{})
+			withCluster(t, s)
+			assign(t, s, "web", 3, "", "object")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+			s.mu.Lock()
+			s.live["a"] = x
+			s.mu.Unlock()
+			served, ended := make(chan error, 1), make(chan error, 1)
+			go func() { served <- s.Run(ctx) }()
+			go func() { ended <- x.run(ctx, &deaf{ctx: ctx, beat: time.Second}) }()
+			for x.sending.Load() == 0 { // it waits for the agent
+				select {
+				case err := <-ended:
+					t.Fatal(err)
+				case <-time.After(time.Millisecond):
+				}
+			}
+			began := time.Now()
+			if _, err := storetest.All(s.o.Store).Update(ctx, func(w store.Writer) error { change(w); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; !errors.Is(err, fleet.ErrDenied) || time.Since(began) > 5*time.Second {
+				t.Errorf("ended with %v after %s", err, time.Since(began))
+			}
+			cancel()
+			<-served
+		})
+	}
+}

@@ -92,7 +92,7 @@ func (x *session) look(ctx context.Context) (*frame, error) {
 	}
 	switch {
 	case sn.cluster == nil || sn.cluster.GetRevoked():
-		return nil, fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster)
+		return nil, x.dismissed()
 	case sn.session.GetEpoch() > x.epoch:
 		return nil, fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
 	case sn.cluster.GetRemoving() != "":

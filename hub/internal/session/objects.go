@@ -52,6 +52,8 @@ func (s *Server) GetObjects(req *agentv1.GetObjectsRequest, st grpc.ServerStream
 		select {
 		case err := <-ended:
 			return err
+		case <-x.over:
+			return fleet.Errorf(fleet.ErrStale, "cluster %s: session %d is over", cluster, x.epoch)
 		case <-look.C:
 		}
 		if now := p.sent.Load(); now != last {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/wire"
@@ -183,6 +185,9 @@ func (s *Server) dispatch(keys []string) {
 	for _, k := range keys {
 		if x := s.live[clusterOf(k)]; x != nil {
 			x.mark(dirtyDesired)
+			if strings.HasPrefix(k, store.ClusterPrefix) {
+				dirty.Poke(x.doubt)
+			}
 		}
 	}
 }

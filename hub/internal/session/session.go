@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
@@ -42,6 +44,7 @@ type session struct {
 	sending atomic.Int64 // since when a send waits, as age; 0: none does
 	wake    chan struct{}
 	over    chan struct{} // closed when it has ended
+	doubt   chan struct{} // the cluster's record has changed: it may be revoked
 	reports *reports
 	pace    pace
 	grants  grants
@@ -62,7 +65,7 @@ type logger interface {
 }
 
 func newSession(s *Server, c fleet.ClusterName, o registry.Opened, hello *agentv1.Hello) *session {
-	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, wake: make(chan struct{}, 1), over: make(chan struct{}),
+	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, wake: make(chan struct{}, 1), over: make(chan struct{}), doubt: make(chan struct{}, 1),
 		log: s.o.Log.With("cluster", string(c), "epoch", o.Epoch), queries: map[uint64]*pendingQuery{}}
 	x.reports, x.pace, x.known = newReports(x), newPace(), desired{log: x.log, stale: true, coarse: !slices.Contains(hello.GetFeatures(), wire.FeatureObjectHolds),
 		unordered: !slices.Contains(hello.GetFeatures(), wire.FeatureDependsOn)}
@@ -137,8 +140,29 @@ func (x *session) run(ctx context.Context, st stream) error {
 			if err := x.stalled(); err != nil {
 				return err
 			}
+		case <-x.doubt:
+			if err := x.entitled(ctx); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// entitled says why the agent may not have the session any more. It is asked beside the sender, who may wait for an agent that
+// reads nothing.
+func (x *session) entitled(ctx context.Context) error {
+	return x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
+		// A record that cannot be read entitles to what it did before.
+		rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(x.cluster))
+		if rec.GetRevoked() || !ok && store.DamageOf(r, store.ClusterKey(x.cluster)) == nil {
+			return x.dismissed()
+		}
+		return nil
+	})
+}
+
+func (x *session) dismissed() error {
+	return fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster)
 }
 
 // stalled says why the agent counts as lost.
