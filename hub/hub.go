@@ -300,11 +300,13 @@ func (h *Hub) build() error {
 		return err
 	}
 	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Sessions: h.sessions, Gates: gates,
+		News:   func(ctx context.Context, n record.News) (int64, error) { return h.api.StartFollowed(ctx, n) },
 		Engine: engineOf(h.renders), Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble}); err != nil {
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble,
+		Resync: h.control.Resync, Followed: h.control.Followed}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)

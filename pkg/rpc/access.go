@@ -26,6 +26,7 @@ var rules = table(map[string]map[string]rule{
 		"PutModule":          {admins, true},
 		"DiffModule":         {admins, true},
 		"RenderModule":       {admins, true},
+		"ResyncModule":       {admins, true},
 		"GetModule":          {viewers, false},
 		"ListModules":        {viewers, false},
 		"WatchModules":       {viewers, false},

@@ -13,6 +13,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/rollout"
@@ -26,7 +27,8 @@ type Module struct {
 	Ref       fleet.ModuleRef
 	Labels    map[string]string
 	Source    *towlinev1.Source
-	Path      string // of a plain package
+	Follow    *follow.Plan // nil: the source is not followed
+	Path      string       // of a plain package
 	Package   render.Package
 	Namespace string
 	Bindings  []fleet.Binding
@@ -97,6 +99,9 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 		}
 	}
 	if err := validateSource(spec.GetSource()); err != nil {
+		return nil, fleet.Join("spec.source", err)
+	}
+	if m.Follow, err = followed(spec.GetSource()); err != nil {
 		return nil, fleet.Join("spec.source", err)
 	}
 	if m.Package, err = packageOf(packageFor(spec), m.Ref, m.Namespace, under); err != nil {

@@ -15,11 +15,16 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// followField is the field of a source that is no kind of it.
+const followField = "follow"
+
 // SourceKinds are the kinds that a source sets; a source is valid with exactly one.
 func SourceKinds(s *towlinev1.Source) []string {
 	var kinds []string
 	s.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		kinds = append(kinds, fd.JSONName())
+		if fd.JSONName() != followField {
+			kinds = append(kinds, fd.JSONName())
+		}
 		return true
 	})
 	slices.Sort(kinds)
@@ -29,9 +34,11 @@ func SourceKinds(s *towlinev1.Source) []string {
 // OneSource says which kinds of source there are, of one that has none or several.
 func OneSource(kinds []string) error {
 	fields := (&towlinev1.Source{}).ProtoReflect().Descriptor().Fields()
-	all := make([]string, fields.Len())
+	var all []string
 	for i := range fields.Len() {
-		all[i] = fields.Get(i).JSONName()
+		if name := fields.Get(i).JSONName(); name != followField {
+			all = append(all, name)
+		}
 	}
 	has := "has none"
 	if len(kinds) > 0 {

@@ -236,7 +236,7 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Modules and clusters:"}, &cobra.Group{ID: "see", Title: "Looking closer:"},
 		&cobra.Group{ID: "admin", Title: "People and settings:"})
 	for group, commands := range map[string][]*cobra.Command{
-		"use":   {a.applyCommand(), a.importCommand(), a.getCommand(), a.describeCommand(), a.deleteCommand(), a.rolloutCommand(), a.clusterCommand()},
+		"use":   {a.applyCommand(), a.importCommand(), a.getCommand(), a.describeCommand(), a.deleteCommand(), a.rolloutCommand(), a.resyncCommand(), a.clusterCommand()},
 		"see":   {a.diffCommand(), a.explainCommand(), a.treeCommand(), a.renderCommand(), a.confirmCommand(), a.holdCommand(), a.unholdCommand(), a.eventsCommand(), a.logsCommand()},
 		"admin": {a.secretCommand(), a.userCommand(), a.configCommand(), a.versionCommand()},
 	} {

@@ -112,6 +112,7 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	st := m.GetStatus()
 	s.meta(a, m.GetMetadata())
 	s.line("Source", "%s", sourceText(m.GetSpec().GetSource()))
+	a.describeFollow(s, m.GetSpec().GetSource(), st.GetFollow())
 	s.line("Revision", "%s", moduleRevision(st))
 	s.line("Rollout", "%s", a.moduleState(m).Text)
 	if _, told := a.rolloutCell(m); !told {
@@ -162,7 +163,7 @@ func (a *app) describeConditions(s *sheet, of *v1.ModuleStatus) {
 	s.section("Conditions")
 	t := &table.Table{Columns: left("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE")}
 	for _, c := range conditions {
-		t.Add(text(c.GetType()), text(c.GetStatus()), text(orDash(c.GetReason())), text(a.since(c.GetLastTransitionTime())), text(orDash(a.readyText(c.GetReason(), of))))
+		t.Add(text(c.GetType()), text(c.GetStatus()), text(orDash(c.GetReason())), text(a.since(c.GetLastTransitionTime())), text(orDash(a.conditionText(c, of))))
 	}
 	s.table(a, t)
 }

@@ -17,6 +17,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -197,7 +198,11 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 		out.reasons = append(out.reasons, holdReason(h))
 	}
 	for _, condition := range s.GetConditions() {
-		if condition.GetStatus() == fleet.ConditionFalse {
+		switch {
+		case condition.GetStatus() != fleet.ConditionFalse:
+		case condition.GetType() == follow.Condition:
+			out.reasons = append(out.reasons, followReason(condition, m))
+		default:
 			why := condition.GetReason()
 			if readySays(why, readyFacts(why, s)) == "" { // it is the rollout's state
 				why = cmp.Or(s.GetRolloutReason(), why)

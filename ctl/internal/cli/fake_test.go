@@ -55,6 +55,7 @@ type fakeHub struct {
 	explained *v1.ExplainObjectResponse
 	putPlan   *v1.PutClusterResponse
 	gone      *v1.DeleteModuleResponse
+	resynced  *v1.ResyncModuleResponse
 	goes      []*v1.DeleteModuleResponse // what gone is, one time after the other
 	acted     *v1.RolloutAnswer
 	refused   error // of every word to a rollout
@@ -195,6 +196,11 @@ func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v
 		h.gone, h.goes = h.goes[0], h.goes[1:]
 	}
 	return h.gone, nil
+}
+
+func (h *fakeHub) ResyncModule(_ context.Context, r *v1.ResyncModuleRequest) (*v1.ResyncModuleResponse, error) {
+	h.note(r)
+	return h.resynced, rpc.ToStatus(h.err)
 }
 
 func (h *fakeHub) GetRevision(_ context.Context, r *v1.GetRevisionRequest) (*v1.GetRevisionResponse, error) {

@@ -45,6 +45,8 @@ type kind struct {
 	events func(a *app, name string) (*v1.ObjectFilter, error)
 	// hold reads what a hold of it is of.
 	hold func(a *app, name, inCluster string) (held, error)
+	// resync has the hub look at its source now, and returns the rollout that is to be waited for.
+	resync func(a *app, ctx context.Context, name string, o *resyncOptions) (followed, error)
 	// put stores one that a file names; applied orders those of one apply.
 	put     func(r *applyRun, ctx context.Context, res resource.Resource) error
 	applied int
@@ -65,7 +67,8 @@ func kinds() []*kind {
 			filters: []string{"selector"},
 			get:     moduleListing.get, watch: (*app).watchModules, complete: completeModules,
 			describe: (*app).describeModule, explain: (*app).explainModule, tree: (*app).moduleTrunk, events: (*app).objectsOfModule, hold: (*app).holdOfModule,
-			put: (*applyRun).putModule, applied: 3, ordered: (*app).dependentsFirst, delete: (*app).deleteModule,
+			resync: (*app).resync,
+			put:    (*applyRun).putModule, applied: 3, ordered: (*app).dependentsFirst, delete: (*app).deleteModule,
 		},
 		{
 			name: "cluster", plural: "clusters", short: "cl", message: &v1.Cluster{},

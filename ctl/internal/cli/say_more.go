@@ -9,6 +9,7 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -80,6 +81,9 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 	case subjectHold:
 		return cmp.Or(holdCodeSays(f.GetCode()), f.GetDetail(), r.GetReason())
 	case subjectModule:
+		if f.GetCode() == follow.Condition {
+			return f.GetDetail()
+		}
 		if said := readySays(r.GetReason(), f); said != "" {
 			return said
 		}

@@ -16,6 +16,7 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -91,6 +92,8 @@ func (s saying) of(a *app, sayer string) string {
 		return holdCodeSays(s.code)
 	case "ready":
 		return readySays(s.code, s.facts)
+	case "follow":
+		return followSays(s.code, &v1.ModuleStatus{Follow: &v1.FollowStatus{Message: s.facts.GetDetail(), SuspendedRevision: s.facts.GetRevision()}})
 	case "reports":
 		return conditionSays(&v1.Condition{Type: "ReportsAccepted", Status: "False", Reason: s.code, Facts: s.facts})
 	case "tracker":
@@ -226,6 +229,14 @@ func sayings() map[string][]saying {
 		"object": {{fleet.ObjectDrifted, "", nil}, {fleet.ObjectLeftSo, "", nil}, {fleet.ObjectShared, "", nil}, {fleet.ObjectTwoWriters, "", nil}},
 		"secret": {{fleet.SecretNoKey, "", &v1.Facts{Detail: "/var/lib/towline/secrets.key is missing"}}, {fleet.SecretOtherKey, "", &v1.Facts{Detail: "11223344"}},
 			{fleet.SecretAltered, "", &v1.Facts{Detail: "11223344"}}, {fleet.SecretDamaged, "", nil}},
+		"follow": {{follow.ReasonFollows, "", nil}, {follow.ReasonRolledBack, "", &v1.Facts{Revision: 42}},
+			{follow.ReasonUnavailable, "", &v1.Facts{Detail: "source https://git.example.com/shop.git: cannot be reached"}},
+			{follow.ReasonNotFound, "", &v1.Facts{Detail: "source https://git.example.com/shop.git: has no branch \"main\""}},
+			{follow.ReasonDenied, "", &v1.Facts{Detail: "source https://git.example.com/shop.git: the server answers 401 Unauthorized"}},
+			{follow.ReasonNeedsSecret, "", &v1.Facts{Detail: "source.git.secretName: secret git-login does not exist"}},
+			{follow.ReasonTooLarge, "", &v1.Facts{Detail: "source https://git.example.com/shop.git: has more than 64 MiB"}},
+			{follow.ReasonInvalid, "", &v1.Facts{Detail: "a.yaml: line 3: is no YAML"}},
+			{follow.ReasonRefused, "", &v1.Facts{Detail: "rollout shop/7 is Progressing and onSupersede is Reject"}}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
 			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil},
 			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}},
@@ -255,7 +266,8 @@ func TestEveryCodeIsSaid(t *testing.T) {
 	}
 	for path, prefixes := range map[string][]string{
 		"pkg/rollout/types.go": {"Reason"}, "pkg/rollout/gates.go": {"Gate"}, "pkg/rollout/facts.go": {"Note", "Do"}, "pkg/rollout/simulate.go": {"Sim"},
-		"pkg/fleet/codes.go": {"Attention", "Hold", "Warn", "Reason", "Ready", "Reports", "Object", "Tracker", "Secret"},
+		"pkg/follow/follow.go": {"Reason"},
+		"pkg/fleet/codes.go":   {"Attention", "Hold", "Warn", "Reason", "Ready", "Reports", "Object", "Tracker", "Secret"},
 	} {
 		for name, code := range codesIn(t, path, prefixes...) {
 			if !said[code] && !apart[code] {

@@ -375,7 +375,7 @@ func (x *WatchedObject) GetName() string {
 	return ""
 }
 
-// Source says where files come from; exactly one is set.
+// Source says where files come from; exactly one is set, and follow beside it.
 type Source struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Files in the module itself.
@@ -389,7 +389,10 @@ type Source struct {
 	// A chart of a Helm repository, in one version. It is a helm package by itself.
 	Helm *HelmSource `protobuf:"bytes,5,opt,name=helm,proto3" json:"helm,omitempty"`
 	// Files that were uploaded: those of a local folder, by towline apply --from DIR.
-	Upload        *UploadSource `protobuf:"bytes,6,opt,name=upload,proto3" json:"upload,omitempty"`
+	Upload *UploadSource `protobuf:"bytes,6,opt,name=upload,proto3" json:"upload,omitempty"`
+	// Look at the source again by itself, and roll out what has changed in it. Unset: only a put or ResyncModule looks. It needs a source
+	// whose ref may come to something else: not inline, upload, a commit, a digest, one version of a chart, or a file with sha256.
+	Follow        *Follow `protobuf:"bytes,7,opt,name=follow,proto3" json:"follow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -466,6 +469,61 @@ func (x *Source) GetUpload() *UploadSource {
 	return nil
 }
 
+func (x *Source) GetFollow() *Follow {
+	if x != nil {
+		return x.Follow
+	}
+	return nil
+}
+
+// Follow says when a source is looked at again. A rollout begins if what it renders to is not what the newest revision has, by the same rules
+// as after a put: strategy, gates, onSupersede and holds count. A source that is away changes nothing. What was rolled back is not
+// rolled out again before the source renders to something else, or a person says so by a put or ResyncModule.
+type Follow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The time between two looks, of 30s to 24h; default 5m. It varies by a tenth, so that modules do not all look at once.
+	Interval      string `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Follow) Reset() {
+	*x = Follow{}
+	mi := &file_towline_v1_module_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Follow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Follow) ProtoMessage() {}
+
+func (x *Follow) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Follow.ProtoReflect.Descriptor instead.
+func (*Follow) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Follow) GetInterval() string {
+	if x != nil {
+		return x.Interval
+	}
+	return ""
+}
+
 // InlineSource carries the files.
 type InlineSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -477,7 +535,7 @@ type InlineSource struct {
 
 func (x *InlineSource) Reset() {
 	*x = InlineSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +547,7 @@ func (x *InlineSource) String() string {
 func (*InlineSource) ProtoMessage() {}
 
 func (x *InlineSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +560,7 @@ func (x *InlineSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InlineSource.ProtoReflect.Descriptor instead.
 func (*InlineSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *InlineSource) GetFiles() map[string]string {
@@ -531,7 +589,7 @@ type HttpSource struct {
 
 func (x *HttpSource) Reset() {
 	*x = HttpSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +601,7 @@ func (x *HttpSource) String() string {
 func (*HttpSource) ProtoMessage() {}
 
 func (x *HttpSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +614,7 @@ func (x *HttpSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpSource.ProtoReflect.Descriptor instead.
 func (*HttpSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HttpSource) GetUrl() string {
@@ -610,7 +668,7 @@ type GitSource struct {
 
 func (x *GitSource) Reset() {
 	*x = GitSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +680,7 @@ func (x *GitSource) String() string {
 func (*GitSource) ProtoMessage() {}
 
 func (x *GitSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +693,7 @@ func (x *GitSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitSource.ProtoReflect.Descriptor instead.
 func (*GitSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GitSource) GetUrl() string {
@@ -690,7 +748,7 @@ type GitRef struct {
 
 func (x *GitRef) Reset() {
 	*x = GitRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +760,7 @@ func (x *GitRef) String() string {
 func (*GitRef) ProtoMessage() {}
 
 func (x *GitRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +773,7 @@ func (x *GitRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitRef.ProtoReflect.Descriptor instead.
 func (*GitRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GitRef) GetBranch() string {
@@ -771,7 +829,7 @@ type OciSource struct {
 
 func (x *OciSource) Reset() {
 	*x = OciSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +841,7 @@ func (x *OciSource) String() string {
 func (*OciSource) ProtoMessage() {}
 
 func (x *OciSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +854,7 @@ func (x *OciSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciSource.ProtoReflect.Descriptor instead.
 func (*OciSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OciSource) GetUrl() string {
@@ -856,7 +914,7 @@ type OciRef struct {
 
 func (x *OciRef) Reset() {
 	*x = OciRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +926,7 @@ func (x *OciRef) String() string {
 func (*OciRef) ProtoMessage() {}
 
 func (x *OciRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +939,7 @@ func (x *OciRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciRef.ProtoReflect.Descriptor instead.
 func (*OciRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OciRef) GetTag() string {
@@ -916,7 +974,7 @@ type UploadSource struct {
 
 func (x *UploadSource) Reset() {
 	*x = UploadSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +986,7 @@ func (x *UploadSource) String() string {
 func (*UploadSource) ProtoMessage() {}
 
 func (x *UploadSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +999,7 @@ func (x *UploadSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadSource.ProtoReflect.Descriptor instead.
 func (*UploadSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UploadSource) GetDigest() string {
@@ -976,7 +1034,7 @@ type HelmSource struct {
 
 func (x *HelmSource) Reset() {
 	*x = HelmSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1046,7 @@ func (x *HelmSource) String() string {
 func (*HelmSource) ProtoMessage() {}
 
 func (x *HelmSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1059,7 @@ func (x *HelmSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmSource.ProtoReflect.Descriptor instead.
 func (*HelmSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HelmSource) GetRepo() string {
@@ -1061,7 +1119,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1131,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1144,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -1121,7 +1179,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1191,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1204,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -1180,7 +1238,7 @@ type HelmPackage struct {
 
 func (x *HelmPackage) Reset() {
 	*x = HelmPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1250,7 @@ func (x *HelmPackage) String() string {
 func (*HelmPackage) ProtoMessage() {}
 
 func (x *HelmPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1263,7 @@ func (x *HelmPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmPackage.ProtoReflect.Descriptor instead.
 func (*HelmPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HelmPackage) GetPath() string {
@@ -1271,7 +1329,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1341,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1354,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -1345,7 +1403,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1415,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1428,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Binding) GetName() string {
@@ -1456,7 +1514,7 @@ type BindingObject struct {
 
 func (x *BindingObject) Reset() {
 	*x = BindingObject{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1526,7 @@ func (x *BindingObject) String() string {
 func (*BindingObject) ProtoMessage() {}
 
 func (x *BindingObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1539,7 @@ func (x *BindingObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindingObject.ProtoReflect.Descriptor instead.
 func (*BindingObject) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BindingObject) GetApiVersion() string {
@@ -1534,7 +1592,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1604,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1617,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1596,7 +1654,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1666,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1679,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1692,7 +1750,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1762,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1775,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1840,7 +1898,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1910,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1923,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1897,7 +1955,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +1967,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +1980,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1962,7 +2020,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2032,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2045,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -2051,7 +2109,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2121,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2134,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -2153,7 +2211,8 @@ type ModuleStatus struct {
 	Since *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=since,proto3" json:"since,omitempty"`
 	// Set after a rollback: the clusters keep the revision that it went back to, whatever the spec says, until a put or a retry.
 	RolledBack bool `protobuf:"varint,16,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
-	// Ready, Rendered, Deleting.
+	// Ready; and Following of a module that follows its source: False when looks come to nothing, with the reason, and while the
+	// source renders to what was rolled back, with the reason RolledBack.
 	Conditions []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Waits for a person, by id.
 	Holds []*Hold `protobuf:"bytes,18,rep,name=holds,proto3" json:"holds,omitempty"`
@@ -2167,14 +2226,16 @@ type ModuleStatus struct {
 	// Clusters that the newest rollout deferred.
 	RolloutDeferred int32 `protobuf:"varint,22,opt,name=rollout_deferred,json=rolloutDeferred,proto3" json:"rollout_deferred,omitempty"`
 	// The person who rolled the newest rollout back; empty if failures did, or nobody.
-	RolledBackBy  string `protobuf:"bytes,23,opt,name=rolled_back_by,json=rolledBackBy,proto3" json:"rolled_back_by,omitempty"`
+	RolledBackBy string `protobuf:"bytes,23,opt,name=rolled_back_by,json=rolledBackBy,proto3" json:"rolled_back_by,omitempty"`
+	// How the source is followed; unset: it is not.
+	Follow        *FollowStatus `protobuf:"bytes,27,opt,name=follow,proto3" json:"follow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2247,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2260,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2377,6 +2438,114 @@ func (x *ModuleStatus) GetRolledBackBy() string {
 	return ""
 }
 
+func (x *ModuleStatus) GetFollow() *FollowStatus {
+	if x != nil {
+		return x.Follow
+	}
+	return nil
+}
+
+// FollowStatus is what came of looking at a source again.
+type FollowStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the hub looked last, be it for a put; after a start of the hub up to an hour too early until it looks again.
+	Looked *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=looked,proto3" json:"looked,omitempty"`
+	// What the ref came to then, as resolved_ref of a revision.
+	ResolvedRef string `protobuf:"bytes,2,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
+	// When it looks next.
+	Next *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
+	// CamelCase word: why the last look came to nothing. Unavailable, NotFound, Denied, NeedsSecret, Invalid, TooLarge or
+	// Refused (onSupersede is Reject, and a rollout runs). Empty: it did not.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// In the words of the hub.
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// Since when looks come to nothing.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// The revision that was rolled back, and that the source still renders to: it is not rolled out again by itself. 0: none is.
+	SuspendedRevision int64 `protobuf:"varint,7,opt,name=suspended_revision,json=suspendedRevision,proto3" json:"suspended_revision,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *FollowStatus) Reset() {
+	*x = FollowStatus{}
+	mi := &file_towline_v1_module_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowStatus) ProtoMessage() {}
+
+func (x *FollowStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowStatus.ProtoReflect.Descriptor instead.
+func (*FollowStatus) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *FollowStatus) GetLooked() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Looked
+	}
+	return nil
+}
+
+func (x *FollowStatus) GetResolvedRef() string {
+	if x != nil {
+		return x.ResolvedRef
+	}
+	return ""
+}
+
+func (x *FollowStatus) GetNext() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *FollowStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *FollowStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *FollowStatus) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *FollowStatus) GetSuspendedRevision() int64 {
+	if x != nil {
+		return x.SuspendedRevision
+	}
+	return 0
+}
+
 // Hold is a wait for a person (kind Confirm) or a stop of all writes that a person asked for (kind Freeze).
 type Hold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2418,7 +2587,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2599,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2612,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Hold) GetId() string {
@@ -2585,7 +2754,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2766,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2779,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2735,14 +2904,17 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\x96\x02\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xc2\x02\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
 	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\x12'\n" +
 	"\x03git\x18\x03 \x01(\v2\x15.towline.v1.GitSourceR\x03git\x12'\n" +
 	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\x12*\n" +
 	"\x04helm\x18\x05 \x01(\v2\x16.towline.v1.HelmSourceR\x04helm\x120\n" +
-	"\x06upload\x18\x06 \x01(\v2\x18.towline.v1.UploadSourceR\x06upload\"\x88\x01\n" +
+	"\x06upload\x18\x06 \x01(\v2\x18.towline.v1.UploadSourceR\x06upload\x12*\n" +
+	"\x06follow\x18\a \x01(\v2\x12.towline.v1.FollowR\x06follow\"$\n" +
+	"\x06Follow\x12\x1a\n" +
+	"\binterval\x18\x01 \x01(\tR\binterval\"\x88\x01\n" +
 	"\fInlineSource\x12>\n" +
 	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryB\x03\x80\x01\x01R\x05files\x1a8\n" +
 	"\n" +
@@ -2887,7 +3059,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"namespaces\x18\x03 \x03(\tR\n" +
 	"namespaces\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12@\n" +
-	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xab\a\n" +
+	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xdd\a\n" +
 	"\fModuleStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12-\n" +
@@ -2919,7 +3091,16 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\x12>\n" +
 	"\rrollout_stage\x18\x15 \x01(\v2\x19.towline.v1.StagePositionR\frolloutStage\x12)\n" +
 	"\x10rollout_deferred\x18\x16 \x01(\x05R\x0frolloutDeferred\x12$\n" +
-	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xbc\x03\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackBy\x120\n" +
+	"\x06follow\x18\x1b \x01(\v2\x18.towline.v1.FollowStatusR\x06followJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xa8\x02\n" +
+	"\fFollowStatus\x122\n" +
+	"\x06looked\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06looked\x12!\n" +
+	"\fresolved_ref\x18\x02 \x01(\tR\vresolvedRef\x12.\n" +
+	"\x04next\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04next\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12-\n" +
+	"\x12suspended_revision\x18\a \x01(\x03R\x11suspendedRevision\"\xbc\x03\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -2968,96 +3149,103 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
 	(*Dependency)(nil),            // 2: towline.v1.Dependency
 	(*WatchedObject)(nil),         // 3: towline.v1.WatchedObject
 	(*Source)(nil),                // 4: towline.v1.Source
-	(*InlineSource)(nil),          // 5: towline.v1.InlineSource
-	(*HttpSource)(nil),            // 6: towline.v1.HttpSource
-	(*GitSource)(nil),             // 7: towline.v1.GitSource
-	(*GitRef)(nil),                // 8: towline.v1.GitRef
-	(*OciSource)(nil),             // 9: towline.v1.OciSource
-	(*OciRef)(nil),                // 10: towline.v1.OciRef
-	(*UploadSource)(nil),          // 11: towline.v1.UploadSource
-	(*HelmSource)(nil),            // 12: towline.v1.HelmSource
-	(*Package)(nil),               // 13: towline.v1.Package
-	(*PlainPackage)(nil),          // 14: towline.v1.PlainPackage
-	(*HelmPackage)(nil),           // 15: towline.v1.HelmPackage
-	(*KustomizePackage)(nil),      // 16: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 17: towline.v1.Binding
-	(*BindingObject)(nil),         // 18: towline.v1.BindingObject
-	(*Placement)(nil),             // 19: towline.v1.Placement
-	(*Toleration)(nil),            // 20: towline.v1.Toleration
-	(*Policy)(nil),                // 21: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 22: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 23: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 24: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 25: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 26: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 27: towline.v1.Hold
-	(*Revision)(nil),              // 28: towline.v1.Revision
-	nil,                           // 29: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 30: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 31: towline.v1.RolloutStrategy
-	(*structpb.Struct)(nil),       // 32: google.protobuf.Struct
-	(*LabelSelector)(nil),         // 33: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 34: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
-	(*Condition)(nil),             // 36: towline.v1.Condition
-	(*StagePosition)(nil),         // 37: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 38: towline.v1.ObjectReference
+	(*Follow)(nil),                // 5: towline.v1.Follow
+	(*InlineSource)(nil),          // 6: towline.v1.InlineSource
+	(*HttpSource)(nil),            // 7: towline.v1.HttpSource
+	(*GitSource)(nil),             // 8: towline.v1.GitSource
+	(*GitRef)(nil),                // 9: towline.v1.GitRef
+	(*OciSource)(nil),             // 10: towline.v1.OciSource
+	(*OciRef)(nil),                // 11: towline.v1.OciRef
+	(*UploadSource)(nil),          // 12: towline.v1.UploadSource
+	(*HelmSource)(nil),            // 13: towline.v1.HelmSource
+	(*Package)(nil),               // 14: towline.v1.Package
+	(*PlainPackage)(nil),          // 15: towline.v1.PlainPackage
+	(*HelmPackage)(nil),           // 16: towline.v1.HelmPackage
+	(*KustomizePackage)(nil),      // 17: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 18: towline.v1.Binding
+	(*BindingObject)(nil),         // 19: towline.v1.BindingObject
+	(*Placement)(nil),             // 20: towline.v1.Placement
+	(*Toleration)(nil),            // 21: towline.v1.Toleration
+	(*Policy)(nil),                // 22: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 23: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 24: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 25: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 26: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 27: towline.v1.ModuleStatus
+	(*FollowStatus)(nil),          // 28: towline.v1.FollowStatus
+	(*Hold)(nil),                  // 29: towline.v1.Hold
+	(*Revision)(nil),              // 30: towline.v1.Revision
+	nil,                           // 31: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 32: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 33: towline.v1.RolloutStrategy
+	(*structpb.Struct)(nil),       // 34: google.protobuf.Struct
+	(*LabelSelector)(nil),         // 35: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 36: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
+	(*Condition)(nil),             // 38: towline.v1.Condition
+	(*StagePosition)(nil),         // 39: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 40: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	30, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	32, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	26, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	27, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	4,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	13, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	17, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	19, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	31, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	21, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	24, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	14, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	18, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	20, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	33, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	22, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	25, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	3,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	2,  // 11: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
-	5,  // 12: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
-	6,  // 13: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	7,  // 14: towline.v1.Source.git:type_name -> towline.v1.GitSource
-	9,  // 15: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	12, // 16: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
-	11, // 17: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
-	29, // 18: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	8,  // 19: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	10, // 20: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
-	14, // 21: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	15, // 22: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
-	16, // 23: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	32, // 24: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	18, // 25: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
-	33, // 26: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	20, // 27: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	25, // 28: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	23, // 29: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	22, // 30: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	33, // 31: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	34, // 32: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	35, // 33: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	36, // 34: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	27, // 35: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	37, // 36: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	38, // 37: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	35, // 38: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	35, // 39: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	30, // 40: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 41: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	6,  // 12: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
+	7,  // 13: towline.v1.Source.http:type_name -> towline.v1.HttpSource
+	8,  // 14: towline.v1.Source.git:type_name -> towline.v1.GitSource
+	10, // 15: towline.v1.Source.oci:type_name -> towline.v1.OciSource
+	13, // 16: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
+	12, // 17: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
+	5,  // 18: towline.v1.Source.follow:type_name -> towline.v1.Follow
+	31, // 19: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	9,  // 20: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	11, // 21: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	15, // 22: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	16, // 23: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	17, // 24: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	34, // 25: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	19, // 26: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
+	35, // 27: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	21, // 28: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	26, // 29: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	24, // 30: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	23, // 31: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	35, // 32: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	36, // 33: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	37, // 34: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	38, // 35: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	29, // 36: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	39, // 37: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	28, // 38: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
+	37, // 39: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
+	37, // 40: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
+	37, // 41: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
+	40, // 42: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	37, // 43: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	37, // 44: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	32, // 45: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 46: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -3068,17 +3256,17 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[15].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[17].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[20].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[18].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[21].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

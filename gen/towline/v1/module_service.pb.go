@@ -307,6 +307,152 @@ func (x *PutModuleResponse) GetRevision() int64 {
 	return 0
 }
 
+// ResyncModuleRequest names a module.
+type ResyncModuleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
+	Uid           string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResyncModuleRequest) Reset() {
+	*x = ResyncModuleRequest{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResyncModuleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResyncModuleRequest) ProtoMessage() {}
+
+func (x *ResyncModuleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResyncModuleRequest.ProtoReflect.Descriptor instead.
+func (*ResyncModuleRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ResyncModuleRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *ResyncModuleRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResyncModuleRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ResyncModuleRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+// ResyncModuleResponse tells what came of it.
+type ResyncModuleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Started, Unchanged, or Waiting: the newest rollout waits for its source, which is asked for now.
+	Result string `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	// Id of the rollout that was started, or waits; empty if unchanged.
+	Rollout string `protobuf:"bytes,2,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// What the ref came to, as resolved_ref of a revision; empty while it waits.
+	ResolvedRef string `protobuf:"bytes,3,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
+	// The store's revision; pass it as min_revision to read it back.
+	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResyncModuleResponse) Reset() {
+	*x = ResyncModuleResponse{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResyncModuleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResyncModuleResponse) ProtoMessage() {}
+
+func (x *ResyncModuleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResyncModuleResponse.ProtoReflect.Descriptor instead.
+func (*ResyncModuleResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ResyncModuleResponse) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *ResyncModuleResponse) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
+func (x *ResyncModuleResponse) GetResolvedRef() string {
+	if x != nil {
+		return x.ResolvedRef
+	}
+	return ""
+}
+
+func (x *ResyncModuleResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // RenderModuleRequest is a module as it would be put.
 type RenderModuleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -320,7 +466,7 @@ type RenderModuleRequest struct {
 
 func (x *RenderModuleRequest) Reset() {
 	*x = RenderModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	mi := &file_towline_v1_module_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +478,7 @@ func (x *RenderModuleRequest) String() string {
 func (*RenderModuleRequest) ProtoMessage() {}
 
 func (x *RenderModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	mi := &file_towline_v1_module_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +491,7 @@ func (x *RenderModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderModuleRequest.ProtoReflect.Descriptor instead.
 func (*RenderModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RenderModuleRequest) GetModule() *Module {
@@ -373,7 +519,7 @@ type RenderModuleResponse struct {
 
 func (x *RenderModuleResponse) Reset() {
 	*x = RenderModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	mi := &file_towline_v1_module_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +531,7 @@ func (x *RenderModuleResponse) String() string {
 func (*RenderModuleResponse) ProtoMessage() {}
 
 func (x *RenderModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	mi := &file_towline_v1_module_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +544,7 @@ func (x *RenderModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderModuleResponse.ProtoReflect.Descriptor instead.
 func (*RenderModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RenderModuleResponse) GetObject() []byte {
@@ -421,7 +567,7 @@ type DiffModuleRequest struct {
 
 func (x *DiffModuleRequest) Reset() {
 	*x = DiffModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +579,7 @@ func (x *DiffModuleRequest) String() string {
 func (*DiffModuleRequest) ProtoMessage() {}
 
 func (x *DiffModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +592,7 @@ func (x *DiffModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffModuleRequest.ProtoReflect.Descriptor instead.
 func (*DiffModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DiffModuleRequest) GetModule() *Module {
@@ -480,7 +626,7 @@ type DiffModuleResponse struct {
 
 func (x *DiffModuleResponse) Reset() {
 	*x = DiffModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -492,7 +638,7 @@ func (x *DiffModuleResponse) String() string {
 func (*DiffModuleResponse) ProtoMessage() {}
 
 func (x *DiffModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -505,7 +651,7 @@ func (x *DiffModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffModuleResponse.ProtoReflect.Descriptor instead.
 func (*DiffModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DiffModuleResponse) GetPart() isDiffModuleResponse_Part {
@@ -587,7 +733,7 @@ type DiffPlan struct {
 
 func (x *DiffPlan) Reset() {
 	*x = DiffPlan{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +745,7 @@ func (x *DiffPlan) String() string {
 func (*DiffPlan) ProtoMessage() {}
 
 func (x *DiffPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +758,7 @@ func (x *DiffPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPlan.ProtoReflect.Descriptor instead.
 func (*DiffPlan) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DiffPlan) GetDigest() string {
@@ -667,7 +813,7 @@ type DiffGroup struct {
 
 func (x *DiffGroup) Reset() {
 	*x = DiffGroup{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +825,7 @@ func (x *DiffGroup) String() string {
 func (*DiffGroup) ProtoMessage() {}
 
 func (x *DiffGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +838,7 @@ func (x *DiffGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffGroup.ProtoReflect.Descriptor instead.
 func (*DiffGroup) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DiffGroup) GetNumber() int32 {
@@ -744,7 +890,7 @@ type DiffCluster struct {
 
 func (x *DiffCluster) Reset() {
 	*x = DiffCluster{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +902,7 @@ func (x *DiffCluster) String() string {
 func (*DiffCluster) ProtoMessage() {}
 
 func (x *DiffCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +915,7 @@ func (x *DiffCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffCluster.ProtoReflect.Descriptor instead.
 func (*DiffCluster) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DiffCluster) GetCluster() string {
@@ -839,7 +985,7 @@ type ObjectDiff struct {
 
 func (x *ObjectDiff) Reset() {
 	*x = ObjectDiff{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +997,7 @@ func (x *ObjectDiff) String() string {
 func (*ObjectDiff) ProtoMessage() {}
 
 func (x *ObjectDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1010,7 @@ func (x *ObjectDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectDiff.ProtoReflect.Descriptor instead.
 func (*ObjectDiff) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ObjectDiff) GetObject() *ObjectReference {
@@ -931,7 +1077,7 @@ type FieldDiff struct {
 
 func (x *FieldDiff) Reset() {
 	*x = FieldDiff{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1089,7 @@ func (x *FieldDiff) String() string {
 func (*FieldDiff) ProtoMessage() {}
 
 func (x *FieldDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1102,7 @@ func (x *FieldDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldDiff.ProtoReflect.Descriptor instead.
 func (*FieldDiff) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FieldDiff) GetField() string {
@@ -993,7 +1139,7 @@ type StageCount struct {
 
 func (x *StageCount) Reset() {
 	*x = StageCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1151,7 @@ func (x *StageCount) String() string {
 func (*StageCount) ProtoMessage() {}
 
 func (x *StageCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1164,7 @@ func (x *StageCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageCount.ProtoReflect.Descriptor instead.
 func (*StageCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StageCount) GetName() string {
@@ -1050,7 +1196,7 @@ type GetModuleRequest struct {
 
 func (x *GetModuleRequest) Reset() {
 	*x = GetModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1208,7 @@ func (x *GetModuleRequest) String() string {
 func (*GetModuleRequest) ProtoMessage() {}
 
 func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1221,7 @@ func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleRequest.ProtoReflect.Descriptor instead.
 func (*GetModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetModuleRequest) GetProject() string {
@@ -1110,7 +1256,7 @@ type GetModuleResponse struct {
 
 func (x *GetModuleResponse) Reset() {
 	*x = GetModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1268,7 @@ func (x *GetModuleResponse) String() string {
 func (*GetModuleResponse) ProtoMessage() {}
 
 func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1281,7 @@ func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleResponse.ProtoReflect.Descriptor instead.
 func (*GetModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetModuleResponse) GetModule() *Module {
@@ -1166,7 +1312,7 @@ type ListModulesRequest struct {
 
 func (x *ListModulesRequest) Reset() {
 	*x = ListModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1324,7 @@ func (x *ListModulesRequest) String() string {
 func (*ListModulesRequest) ProtoMessage() {}
 
 func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1337,7 @@ func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesRequest.ProtoReflect.Descriptor instead.
 func (*ListModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListModulesRequest) GetProject() string {
@@ -1253,7 +1399,7 @@ type ListModulesResponse struct {
 
 func (x *ListModulesResponse) Reset() {
 	*x = ListModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1411,7 @@ func (x *ListModulesResponse) String() string {
 func (*ListModulesResponse) ProtoMessage() {}
 
 func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1424,7 @@ func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesResponse.ProtoReflect.Descriptor instead.
 func (*ListModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListModulesResponse) GetModules() []*Module {
@@ -1329,7 +1475,7 @@ type WatchModulesRequest struct {
 
 func (x *WatchModulesRequest) Reset() {
 	*x = WatchModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1487,7 @@ func (x *WatchModulesRequest) String() string {
 func (*WatchModulesRequest) ProtoMessage() {}
 
 func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1500,7 @@ func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesRequest.ProtoReflect.Descriptor instead.
 func (*WatchModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchModulesRequest) GetProject() string {
@@ -1409,7 +1555,7 @@ type WatchModulesResponse struct {
 
 func (x *WatchModulesResponse) Reset() {
 	*x = WatchModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1567,7 @@ func (x *WatchModulesResponse) String() string {
 func (*WatchModulesResponse) ProtoMessage() {}
 
 func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1580,7 @@ func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesResponse.ProtoReflect.Descriptor instead.
 func (*WatchModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchModulesResponse) GetType() string {
@@ -1488,7 +1634,7 @@ type DeleteModuleRequest struct {
 
 func (x *DeleteModuleRequest) Reset() {
 	*x = DeleteModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1646,7 @@ func (x *DeleteModuleRequest) String() string {
 func (*DeleteModuleRequest) ProtoMessage() {}
 
 func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1659,7 @@ func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleRequest.ProtoReflect.Descriptor instead.
 func (*DeleteModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteModuleRequest) GetProject() string {
@@ -1582,7 +1728,7 @@ type DeleteModuleResponse struct {
 
 func (x *DeleteModuleResponse) Reset() {
 	*x = DeleteModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1740,7 @@ func (x *DeleteModuleResponse) String() string {
 func (*DeleteModuleResponse) ProtoMessage() {}
 
 func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1753,7 @@ func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleResponse.ProtoReflect.Descriptor instead.
 func (*DeleteModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteModuleResponse) GetObjects() int32 {
@@ -1651,7 +1797,7 @@ type KindCount struct {
 
 func (x *KindCount) Reset() {
 	*x = KindCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1809,7 @@ func (x *KindCount) String() string {
 func (*KindCount) ProtoMessage() {}
 
 func (x *KindCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1822,7 @@ func (x *KindCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindCount.ProtoReflect.Descriptor instead.
 func (*KindCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *KindCount) GetKind() string {
@@ -1710,7 +1856,7 @@ type GetRevisionRequest struct {
 
 func (x *GetRevisionRequest) Reset() {
 	*x = GetRevisionRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1868,7 @@ func (x *GetRevisionRequest) String() string {
 func (*GetRevisionRequest) ProtoMessage() {}
 
 func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1881,7 @@ func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetRevisionRequest) GetProject() string {
@@ -1777,7 +1923,7 @@ type GetRevisionResponse struct {
 
 func (x *GetRevisionResponse) Reset() {
 	*x = GetRevisionResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1935,7 @@ func (x *GetRevisionResponse) String() string {
 func (*GetRevisionResponse) ProtoMessage() {}
 
 func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1948,7 @@ func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetRevisionResponse) GetRevision() *Revision {
@@ -1833,7 +1979,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[24]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1991,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[24]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +2004,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRevisionsRequest) GetProject() string {
@@ -1918,7 +2064,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[25]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2076,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[25]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2089,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -1984,7 +2130,7 @@ type GetRevisionObjectsRequest struct {
 
 func (x *GetRevisionObjectsRequest) Reset() {
 	*x = GetRevisionObjectsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[26]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2142,7 @@ func (x *GetRevisionObjectsRequest) String() string {
 func (*GetRevisionObjectsRequest) ProtoMessage() {}
 
 func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[26]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2155,7 @@ func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetRevisionObjectsRequest) GetProject() string {
@@ -2051,7 +2197,7 @@ type GetRevisionObjectsResponse struct {
 
 func (x *GetRevisionObjectsResponse) Reset() {
 	*x = GetRevisionObjectsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[27]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2209,7 @@ func (x *GetRevisionObjectsResponse) String() string {
 func (*GetRevisionObjectsResponse) ProtoMessage() {}
 
 func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[27]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2222,7 @@ func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetRevisionObjectsResponse) GetObjects() [][]byte {
@@ -2109,7 +2255,7 @@ type ListHoldsRequest struct {
 
 func (x *ListHoldsRequest) Reset() {
 	*x = ListHoldsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[28]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2267,7 @@ func (x *ListHoldsRequest) String() string {
 func (*ListHoldsRequest) ProtoMessage() {}
 
 func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[28]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2280,7 @@ func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{28}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListHoldsRequest) GetProject() string {
@@ -2201,7 +2347,7 @@ type ListHoldsResponse struct {
 
 func (x *ListHoldsResponse) Reset() {
 	*x = ListHoldsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[29]
+	mi := &file_towline_v1_module_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2359,7 @@ func (x *ListHoldsResponse) String() string {
 func (*ListHoldsResponse) ProtoMessage() {}
 
 func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[29]
+	mi := &file_towline_v1_module_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2372,7 @@ func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{29}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListHoldsResponse) GetHolds() []*Hold {
@@ -2267,7 +2413,7 @@ type ConfirmHoldRequest struct {
 
 func (x *ConfirmHoldRequest) Reset() {
 	*x = ConfirmHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[30]
+	mi := &file_towline_v1_module_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2425,7 @@ func (x *ConfirmHoldRequest) String() string {
 func (*ConfirmHoldRequest) ProtoMessage() {}
 
 func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[30]
+	mi := &file_towline_v1_module_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2438,7 @@ func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{30}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConfirmHoldRequest) GetId() string {
@@ -2336,7 +2482,7 @@ type ConfirmHoldResponse struct {
 
 func (x *ConfirmHoldResponse) Reset() {
 	*x = ConfirmHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[31]
+	mi := &file_towline_v1_module_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2494,7 @@ func (x *ConfirmHoldResponse) String() string {
 func (*ConfirmHoldResponse) ProtoMessage() {}
 
 func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[31]
+	mi := &file_towline_v1_module_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2507,7 @@ func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{31}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ConfirmHoldResponse) GetHold() *Hold {
@@ -2404,7 +2550,7 @@ type PutHoldRequest struct {
 
 func (x *PutHoldRequest) Reset() {
 	*x = PutHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[32]
+	mi := &file_towline_v1_module_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2416,7 +2562,7 @@ func (x *PutHoldRequest) String() string {
 func (*PutHoldRequest) ProtoMessage() {}
 
 func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[32]
+	mi := &file_towline_v1_module_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2429,7 +2575,7 @@ func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldRequest.ProtoReflect.Descriptor instead.
 func (*PutHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{32}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PutHoldRequest) GetProject() string {
@@ -2501,7 +2647,7 @@ type PutHoldResponse struct {
 
 func (x *PutHoldResponse) Reset() {
 	*x = PutHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[33]
+	mi := &file_towline_v1_module_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2659,7 @@ func (x *PutHoldResponse) String() string {
 func (*PutHoldResponse) ProtoMessage() {}
 
 func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[33]
+	mi := &file_towline_v1_module_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2672,7 @@ func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldResponse.ProtoReflect.Descriptor instead.
 func (*PutHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{33}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PutHoldResponse) GetHold() *Hold {
@@ -2572,7 +2718,17 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\bwarnings\x18\t \x03(\v2\x10.towline.v1.NoteR\bwarnings\x12\x18\n" +
 	"\aleaving\x18\n" +
 	" \x01(\x05R\aleaving\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"[\n" +
+	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"m\n" +
+	"\x13ResyncModuleRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x87\x01\n" +
+	"\x14ResyncModuleResponse\x12\x16\n" +
+	"\x06result\x18\x01 \x01(\tR\x06result\x12\x18\n" +
+	"\arollout\x18\x02 \x01(\tR\arollout\x12!\n" +
+	"\fresolved_ref\x18\x03 \x01(\tR\vresolvedRef\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"[\n" +
 	"\x13RenderModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\".\n" +
@@ -2728,12 +2884,13 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x06object\x18\b \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\"S\n" +
 	"\x0fPutHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision2\xa8\b\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision2\xfb\b\n" +
 	"\rModuleService\x12H\n" +
 	"\tPutModule\x12\x1c.towline.v1.PutModuleRequest\x1a\x1d.towline.v1.PutModuleResponse\x12M\n" +
 	"\n" +
 	"DiffModule\x12\x1d.towline.v1.DiffModuleRequest\x1a\x1e.towline.v1.DiffModuleResponse0\x01\x12S\n" +
-	"\fRenderModule\x12\x1f.towline.v1.RenderModuleRequest\x1a .towline.v1.RenderModuleResponse0\x01\x12H\n" +
+	"\fRenderModule\x12\x1f.towline.v1.RenderModuleRequest\x1a .towline.v1.RenderModuleResponse0\x01\x12Q\n" +
+	"\fResyncModule\x12\x1f.towline.v1.ResyncModuleRequest\x1a .towline.v1.ResyncModuleResponse\x12H\n" +
 	"\tGetModule\x12\x1c.towline.v1.GetModuleRequest\x1a\x1d.towline.v1.GetModuleResponse\x12N\n" +
 	"\vListModules\x12\x1e.towline.v1.ListModulesRequest\x1a\x1f.towline.v1.ListModulesResponse\x12S\n" +
 	"\fWatchModules\x12\x1f.towline.v1.WatchModulesRequest\x1a .towline.v1.WatchModulesResponse0\x01\x12Q\n" +
@@ -2760,105 +2917,109 @@ func file_towline_v1_module_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_service_proto_rawDescData
 }
 
-var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_towline_v1_module_service_proto_goTypes = []any{
 	(*PutModuleRequest)(nil),           // 0: towline.v1.PutModuleRequest
 	(*ModuleOrder)(nil),                // 1: towline.v1.ModuleOrder
 	(*PutModuleResponse)(nil),          // 2: towline.v1.PutModuleResponse
-	(*RenderModuleRequest)(nil),        // 3: towline.v1.RenderModuleRequest
-	(*RenderModuleResponse)(nil),       // 4: towline.v1.RenderModuleResponse
-	(*DiffModuleRequest)(nil),          // 5: towline.v1.DiffModuleRequest
-	(*DiffModuleResponse)(nil),         // 6: towline.v1.DiffModuleResponse
-	(*DiffPlan)(nil),                   // 7: towline.v1.DiffPlan
-	(*DiffGroup)(nil),                  // 8: towline.v1.DiffGroup
-	(*DiffCluster)(nil),                // 9: towline.v1.DiffCluster
-	(*ObjectDiff)(nil),                 // 10: towline.v1.ObjectDiff
-	(*FieldDiff)(nil),                  // 11: towline.v1.FieldDiff
-	(*StageCount)(nil),                 // 12: towline.v1.StageCount
-	(*GetModuleRequest)(nil),           // 13: towline.v1.GetModuleRequest
-	(*GetModuleResponse)(nil),          // 14: towline.v1.GetModuleResponse
-	(*ListModulesRequest)(nil),         // 15: towline.v1.ListModulesRequest
-	(*ListModulesResponse)(nil),        // 16: towline.v1.ListModulesResponse
-	(*WatchModulesRequest)(nil),        // 17: towline.v1.WatchModulesRequest
-	(*WatchModulesResponse)(nil),       // 18: towline.v1.WatchModulesResponse
-	(*DeleteModuleRequest)(nil),        // 19: towline.v1.DeleteModuleRequest
-	(*DeleteModuleResponse)(nil),       // 20: towline.v1.DeleteModuleResponse
-	(*KindCount)(nil),                  // 21: towline.v1.KindCount
-	(*GetRevisionRequest)(nil),         // 22: towline.v1.GetRevisionRequest
-	(*GetRevisionResponse)(nil),        // 23: towline.v1.GetRevisionResponse
-	(*ListRevisionsRequest)(nil),       // 24: towline.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),      // 25: towline.v1.ListRevisionsResponse
-	(*GetRevisionObjectsRequest)(nil),  // 26: towline.v1.GetRevisionObjectsRequest
-	(*GetRevisionObjectsResponse)(nil), // 27: towline.v1.GetRevisionObjectsResponse
-	(*ListHoldsRequest)(nil),           // 28: towline.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),          // 29: towline.v1.ListHoldsResponse
-	(*ConfirmHoldRequest)(nil),         // 30: towline.v1.ConfirmHoldRequest
-	(*ConfirmHoldResponse)(nil),        // 31: towline.v1.ConfirmHoldResponse
-	(*PutHoldRequest)(nil),             // 32: towline.v1.PutHoldRequest
-	(*PutHoldResponse)(nil),            // 33: towline.v1.PutHoldResponse
-	(*Module)(nil),                     // 34: towline.v1.Module
-	(*Dependency)(nil),                 // 35: towline.v1.Dependency
-	(*Note)(nil),                       // 36: towline.v1.Note
-	(*ObjectReference)(nil),            // 37: towline.v1.ObjectReference
-	(*Revision)(nil),                   // 38: towline.v1.Revision
-	(*Hold)(nil),                       // 39: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 40: google.protobuf.Timestamp
+	(*ResyncModuleRequest)(nil),        // 3: towline.v1.ResyncModuleRequest
+	(*ResyncModuleResponse)(nil),       // 4: towline.v1.ResyncModuleResponse
+	(*RenderModuleRequest)(nil),        // 5: towline.v1.RenderModuleRequest
+	(*RenderModuleResponse)(nil),       // 6: towline.v1.RenderModuleResponse
+	(*DiffModuleRequest)(nil),          // 7: towline.v1.DiffModuleRequest
+	(*DiffModuleResponse)(nil),         // 8: towline.v1.DiffModuleResponse
+	(*DiffPlan)(nil),                   // 9: towline.v1.DiffPlan
+	(*DiffGroup)(nil),                  // 10: towline.v1.DiffGroup
+	(*DiffCluster)(nil),                // 11: towline.v1.DiffCluster
+	(*ObjectDiff)(nil),                 // 12: towline.v1.ObjectDiff
+	(*FieldDiff)(nil),                  // 13: towline.v1.FieldDiff
+	(*StageCount)(nil),                 // 14: towline.v1.StageCount
+	(*GetModuleRequest)(nil),           // 15: towline.v1.GetModuleRequest
+	(*GetModuleResponse)(nil),          // 16: towline.v1.GetModuleResponse
+	(*ListModulesRequest)(nil),         // 17: towline.v1.ListModulesRequest
+	(*ListModulesResponse)(nil),        // 18: towline.v1.ListModulesResponse
+	(*WatchModulesRequest)(nil),        // 19: towline.v1.WatchModulesRequest
+	(*WatchModulesResponse)(nil),       // 20: towline.v1.WatchModulesResponse
+	(*DeleteModuleRequest)(nil),        // 21: towline.v1.DeleteModuleRequest
+	(*DeleteModuleResponse)(nil),       // 22: towline.v1.DeleteModuleResponse
+	(*KindCount)(nil),                  // 23: towline.v1.KindCount
+	(*GetRevisionRequest)(nil),         // 24: towline.v1.GetRevisionRequest
+	(*GetRevisionResponse)(nil),        // 25: towline.v1.GetRevisionResponse
+	(*ListRevisionsRequest)(nil),       // 26: towline.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),      // 27: towline.v1.ListRevisionsResponse
+	(*GetRevisionObjectsRequest)(nil),  // 28: towline.v1.GetRevisionObjectsRequest
+	(*GetRevisionObjectsResponse)(nil), // 29: towline.v1.GetRevisionObjectsResponse
+	(*ListHoldsRequest)(nil),           // 30: towline.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),          // 31: towline.v1.ListHoldsResponse
+	(*ConfirmHoldRequest)(nil),         // 32: towline.v1.ConfirmHoldRequest
+	(*ConfirmHoldResponse)(nil),        // 33: towline.v1.ConfirmHoldResponse
+	(*PutHoldRequest)(nil),             // 34: towline.v1.PutHoldRequest
+	(*PutHoldResponse)(nil),            // 35: towline.v1.PutHoldResponse
+	(*Module)(nil),                     // 36: towline.v1.Module
+	(*Dependency)(nil),                 // 37: towline.v1.Dependency
+	(*Note)(nil),                       // 38: towline.v1.Note
+	(*ObjectReference)(nil),            // 39: towline.v1.ObjectReference
+	(*Revision)(nil),                   // 40: towline.v1.Revision
+	(*Hold)(nil),                       // 41: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 42: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
-	34, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
+	36, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
 	1,  // 1: towline.v1.PutModuleRequest.with:type_name -> towline.v1.ModuleOrder
-	35, // 2: towline.v1.ModuleOrder.depends_on:type_name -> towline.v1.Dependency
-	34, // 3: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
-	12, // 4: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
-	36, // 5: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
-	34, // 6: towline.v1.RenderModuleRequest.module:type_name -> towline.v1.Module
-	34, // 7: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
-	7,  // 8: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
-	8,  // 9: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
-	9,  // 10: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
-	10, // 11: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
-	21, // 12: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
-	37, // 13: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
-	11, // 14: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
-	34, // 15: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	34, // 16: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	34, // 17: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	21, // 18: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
-	38, // 19: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	38, // 20: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	39, // 21: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	39, // 22: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	40, // 23: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	37, // 24: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
-	39, // 25: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	37, // 2: towline.v1.ModuleOrder.depends_on:type_name -> towline.v1.Dependency
+	36, // 3: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
+	14, // 4: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
+	38, // 5: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
+	36, // 6: towline.v1.RenderModuleRequest.module:type_name -> towline.v1.Module
+	36, // 7: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
+	9,  // 8: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
+	10, // 9: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
+	11, // 10: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
+	12, // 11: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
+	23, // 12: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
+	39, // 13: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
+	13, // 14: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
+	36, // 15: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	36, // 16: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	36, // 17: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	23, // 18: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	40, // 19: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	40, // 20: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	41, // 21: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	41, // 22: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	42, // 23: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	39, // 24: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
+	41, // 25: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
 	0,  // 26: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	5,  // 27: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
-	3,  // 28: towline.v1.ModuleService.RenderModule:input_type -> towline.v1.RenderModuleRequest
-	13, // 29: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	15, // 30: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	17, // 31: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	19, // 32: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	22, // 33: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	24, // 34: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	26, // 35: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	28, // 36: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	30, // 37: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	32, // 38: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	2,  // 39: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	6,  // 40: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
-	4,  // 41: towline.v1.ModuleService.RenderModule:output_type -> towline.v1.RenderModuleResponse
-	14, // 42: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	16, // 43: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	18, // 44: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	20, // 45: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	23, // 46: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	25, // 47: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	27, // 48: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	29, // 49: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	31, // 50: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	33, // 51: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	39, // [39:52] is the sub-list for method output_type
-	26, // [26:39] is the sub-list for method input_type
+	7,  // 27: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
+	5,  // 28: towline.v1.ModuleService.RenderModule:input_type -> towline.v1.RenderModuleRequest
+	3,  // 29: towline.v1.ModuleService.ResyncModule:input_type -> towline.v1.ResyncModuleRequest
+	15, // 30: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	17, // 31: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	19, // 32: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	21, // 33: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	24, // 34: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	26, // 35: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	28, // 36: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	30, // 37: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	32, // 38: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	34, // 39: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	2,  // 40: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	8,  // 41: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
+	6,  // 42: towline.v1.ModuleService.RenderModule:output_type -> towline.v1.RenderModuleResponse
+	4,  // 43: towline.v1.ModuleService.ResyncModule:output_type -> towline.v1.ResyncModuleResponse
+	16, // 44: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	18, // 45: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	20, // 46: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	22, // 47: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	25, // 48: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	27, // 49: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	29, // 50: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	31, // 51: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	33, // 52: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	35, // 53: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	40, // [40:54] is the sub-list for method output_type
+	26, // [26:40] is the sub-list for method input_type
 	26, // [26:26] is the sub-list for extension type_name
 	26, // [26:26] is the sub-list for extension extendee
 	0,  // [0:26] is the sub-list for field type_name
@@ -2872,7 +3033,7 @@ func file_towline_v1_module_service_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_module_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_service_proto_msgTypes[6].OneofWrappers = []any{
+	file_towline_v1_module_service_proto_msgTypes[8].OneofWrappers = []any{
 		(*DiffModuleResponse_Plan)(nil),
 		(*DiffModuleResponse_Group)(nil),
 		(*DiffModuleResponse_Cluster)(nil),
@@ -2883,7 +3044,7 @@ func file_towline_v1_module_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_service_proto_rawDesc), len(file_towline_v1_module_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	ModuleService_PutModule_FullMethodName          = "/towline.v1.ModuleService/PutModule"
 	ModuleService_DiffModule_FullMethodName         = "/towline.v1.ModuleService/DiffModule"
 	ModuleService_RenderModule_FullMethodName       = "/towline.v1.ModuleService/RenderModule"
+	ModuleService_ResyncModule_FullMethodName       = "/towline.v1.ModuleService/ResyncModule"
 	ModuleService_GetModule_FullMethodName          = "/towline.v1.ModuleService/GetModule"
 	ModuleService_ListModules_FullMethodName        = "/towline.v1.ModuleService/ListModules"
 	ModuleService_WatchModules_FullMethodName       = "/towline.v1.ModuleService/WatchModules"
@@ -50,6 +51,10 @@ type ModuleServiceClient interface {
 	// RenderModule renders a module as a put of it would, and sends its objects, in the order of ordinals; nothing is changed. Values of
 	// Secrets are masked.
 	RenderModule(ctx context.Context, in *RenderModuleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RenderModuleResponse], error)
+	// ResyncModule looks at the source of a module now, whether it is followed or not, and waits for what it comes to. It starts a rollout
+	// if that is not what the newest revision has, or that was rolled back, or the newest rollout failed before it had a revision. What
+	// the source is to blame for is an error, and changes nothing.
+	ResyncModule(ctx context.Context, in *ResyncModuleRequest, opts ...grpc.CallOption) (*ResyncModuleResponse, error)
 	// GetModule reads one.
 	GetModule(ctx context.Context, in *GetModuleRequest, opts ...grpc.CallOption) (*GetModuleResponse, error)
 	// ListModules reads many, sorted by project and name.
@@ -127,6 +132,16 @@ func (c *moduleServiceClient) RenderModule(ctx context.Context, in *RenderModule
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ModuleService_RenderModuleClient = grpc.ServerStreamingClient[RenderModuleResponse]
+
+func (c *moduleServiceClient) ResyncModule(ctx context.Context, in *ResyncModuleRequest, opts ...grpc.CallOption) (*ResyncModuleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResyncModuleResponse)
+	err := c.cc.Invoke(ctx, ModuleService_ResyncModule_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *moduleServiceClient) GetModule(ctx context.Context, in *GetModuleRequest, opts ...grpc.CallOption) (*GetModuleResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -253,6 +268,10 @@ type ModuleServiceServer interface {
 	// RenderModule renders a module as a put of it would, and sends its objects, in the order of ordinals; nothing is changed. Values of
 	// Secrets are masked.
 	RenderModule(*RenderModuleRequest, grpc.ServerStreamingServer[RenderModuleResponse]) error
+	// ResyncModule looks at the source of a module now, whether it is followed or not, and waits for what it comes to. It starts a rollout
+	// if that is not what the newest revision has, or that was rolled back, or the newest rollout failed before it had a revision. What
+	// the source is to blame for is an error, and changes nothing.
+	ResyncModule(context.Context, *ResyncModuleRequest) (*ResyncModuleResponse, error)
 	// GetModule reads one.
 	GetModule(context.Context, *GetModuleRequest) (*GetModuleResponse, error)
 	// ListModules reads many, sorted by project and name.
@@ -291,6 +310,9 @@ func (UnimplementedModuleServiceServer) DiffModule(*DiffModuleRequest, grpc.Serv
 }
 func (UnimplementedModuleServiceServer) RenderModule(*RenderModuleRequest, grpc.ServerStreamingServer[RenderModuleResponse]) error {
 	return status.Error(codes.Unimplemented, "method RenderModule not implemented")
+}
+func (UnimplementedModuleServiceServer) ResyncModule(context.Context, *ResyncModuleRequest) (*ResyncModuleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResyncModule not implemented")
 }
 func (UnimplementedModuleServiceServer) GetModule(context.Context, *GetModuleRequest) (*GetModuleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetModule not implemented")
@@ -382,6 +404,24 @@ func _ModuleService_RenderModule_Handler(srv interface{}, stream grpc.ServerStre
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ModuleService_RenderModuleServer = grpc.ServerStreamingServer[RenderModuleResponse]
+
+func _ModuleService_ResyncModule_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResyncModuleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ModuleServiceServer).ResyncModule(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ModuleService_ResyncModule_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ModuleServiceServer).ResyncModule(ctx, req.(*ResyncModuleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _ModuleService_GetModule_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetModuleRequest)
@@ -566,6 +606,10 @@ var ModuleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PutModule",
 			Handler:    _ModuleService_PutModule_Handler,
+		},
+		{
+			MethodName: "ResyncModule",
+			Handler:    _ModuleService_ResyncModule_Handler,
 		},
 		{
 			MethodName: "GetModule",

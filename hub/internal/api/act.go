@@ -71,7 +71,7 @@ func (a *API) say(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req 
 		return was, err
 	}
 	retry := v.GetVerb().GetVerb() == rollout.VerbRetry && req.GetNumber() == 0
-	if retry && rec != nil && rec.GetDeleting() == "" && sourceFailed(w, ref) {
+	if retry && rec != nil && rec.GetDeleting() == "" && record.SourceFailed(w, ref) {
 		return a.retrySource(ctx, w, rec, req, v)
 	}
 	return putVerb(w, ref, req, rec, v)
@@ -85,7 +85,7 @@ func (a *API) retrySource(ctx context.Context, w store.Writer, rec *storev1.Modu
 		return said{}, err
 	}
 	bound := rollouts.Last(w, m.Ref).GetRollout().GetPlan()
-	if v.Started, err = a.startRollout(ctx, w, m, rec, req.GetReason(), bound); err != nil {
+	if v.Started, err = a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, bound); err != nil {
 		return said{}, err
 	}
 	was := said{id: fleet.RolloutID{Module: m.Ref, Number: v.GetStarted() - 1}, started: v.GetStarted()}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/counts"
@@ -58,6 +59,10 @@ type Options struct {
 	Propose func(ctx context.Context, m *wire.Module, spec fleet.Digest) (record.Proposal, error)
 	// Gather, if set, is told of each put of a batch before it is committed, and of the end of the batch.
 	Gather func(batch string, ref fleet.ModuleRef, more bool)
+	// Resync, if set, looks at the source of a module now, and waits for what comes of it.
+	Resync func(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
+	// Followed, if set, is what is known of the looks at the source of a module, newer than what is stored, and when the next one is.
+	Followed func(fleet.ModuleRef) (*storev1.FollowRecord, time.Time)
 	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.
 	Trouble func(fleet.ModuleRef) error
 }

@@ -180,7 +180,7 @@ func (a *API) render(ctx context.Context, m *wire.Module, req *towlinev1.PutModu
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		old, _, exists := moduleRecord(r, m.Ref)
 		same = exists && old.GetDeleting() == "" && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-		failed = same && sourceFailed(r, m.Ref)
+		failed = same && record.SourceFailed(r, m.Ref)
 		return nil
 	}); err != nil || same && !failed {
 		return err
@@ -248,7 +248,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-	again := same && (sourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
+	again := same && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
 	if same && !again && maps.Equal(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && maps.Equal(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
@@ -271,7 +271,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		w.Put(store.ProjectPrefix+m.Ref.Project, next)
 	}
 	if !same || again {
-		number, err := a.startRollout(ctx, w, m, rec, req.GetReason(), req.GetPlan())
+		number, err := a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, req.GetPlan())
 		if err != nil {
 			return err
 		}
@@ -293,19 +293,6 @@ func leaving(r store.Reader, m *wire.Module) (n int32) {
 	return n
 }
 
-// sourceFailed reports that the newest rollout has no revision and waits for none, or that nobody knows what it got: the same spec
-// put again is another try.
-func sourceFailed(r store.Reader, ref fleet.ModuleRef) bool {
-	if damaged, _ := rollouts.Damaged(r, ref); damaged != 0 {
-		return true
-	}
-	ro := rollouts.Get(r, ref, rollouts.Newest(r, ref))
-	if rev := ro.GetRollout().GetRevision(); rev != 0 {
-		return record.DamagedRevision(r, ref, rev) != nil
-	}
-	return ro != nil && rollouts.Unresolved(r, ref) == nil
-}
-
 func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest, old *storev1.ModuleRecord, sameSpec bool) *storev1.ModuleRecord {
 	in := req.GetModule().GetMetadata()
 	prev := old.GetModule().GetMetadata()
@@ -324,9 +311,9 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 }
 
 // startRollout makes the rollout of what the module's record says.
-func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason, plan string) (number int64, err error) {
-	return rollouts.Start(w, m.Ref, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(), Plan: plan,
-		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: who(ctx), StartReason: reason}}, a.now())
+func (a *API) startRollout(w store.Writer, ref fleet.ModuleRef, rec *storev1.ModuleRecord, by record.Ask, plan string) (number int64, err error) {
+	return rollouts.Start(w, ref, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(), Plan: plan,
+		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: by.By, StartReason: by.Reason}}, a.now())
 }
 
 // describePut counts what the module selects, and warns of what a person would want to know before.
@@ -463,7 +450,7 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
-var watchedForModules = []string{store.ModulePrefix, store.StartPrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
+var watchedForModules = []string{store.ModulePrefix, store.FollowPrefix, store.StartPrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {

@@ -33,7 +33,7 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = rollouts.Standing(r, ref)
 	newest := rollouts.Last(r, ref)
-	s.RolledBack = isRolledBack(r, ref, newest)
+	s.RolledBack = rollouts.RolledBack(r, ref, newest)
 	countClusters(r, ref, s)
 	state := a.describeRollout(r, ref, rec, newest, s)
 	record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
@@ -45,16 +45,11 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 		s.Holds = append(s.Holds, h)
 	})
 	s.Conditions = conditions(rec, s, state)
-	return s
-}
-
-// isRolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says. A put that
-// failed before it had a revision changes nothing of that.
-func isRolledBack(r store.Reader, ref fleet.ModuleRef, newest *storev1.RolloutRecord) bool {
-	if newest.GetRollout().GetRevision() == 0 && rollouts.Ended(newest) {
-		newest = rollouts.Driven(r, ref)
+	s.Follow = a.followStatus(r, ref, rec, s)
+	if s.Follow != nil && rec.GetDeleting() == "" {
+		s.Conditions = append(s.Conditions, followingCondition(s))
 	}
-	return rollouts.StateOf(newest) == rollout.RolledBack
+	return s
 }
 
 // countClusters fills in the counts. Who has nothing of the module yet is on its way, or away.

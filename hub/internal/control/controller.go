@@ -50,6 +50,9 @@ type Options struct {
 	Log    *slog.Logger
 	// Campaign blocks until this hub leads; an error ends the controller.
 	Campaign func(context.Context) (store.Leadership, error)
+	// News starts a rollout of a module whose source has something else, and returns its number. fleet.ErrConflict: the module is not
+	// what was looked at any more; fleet.ErrPrecondition: it may not begin now. Nil: nothing is followed.
+	News func(context.Context, record.News) (number int64, err error)
 	// Workers is how many modules are worked on at once; default 4.
 	Workers int
 	// Grace is how long an agent that had a session counts as connected after that ended, or after the start of the hub; 0: none does.
@@ -66,6 +69,9 @@ type Controller struct {
 	resolver *runner // of sources that need nobody else
 	fetcher  *runner // of those that another server has
 	origins  *origins
+	looker   *runner // of sources that are looked at again
+	lookedAt *origins
+	looks    looks
 
 	// rev is the revision of the newest commit of this controller: it never decides on a snapshot older than that.
 	rev atomic.Int64
@@ -130,6 +136,8 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.awaiting = awaiting{}
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
+	c.looker, c.lookedAt = newRunner(maxLooks, c.runLook), &origins{}
+	c.looks.begin(time.Now())
 	var wg sync.WaitGroup
 	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
 	c.mu.Unlock()
@@ -137,6 +145,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	wg.Go(func() { c.modules.loop(ctx) })
 	wg.Go(func() { c.resolver.loop(ctx) })
 	wg.Go(func() { c.fetcher.loop(ctx) })
+	wg.Go(func() { c.looker.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.collectLoop(ctx) })
 	wg.Go(func() { c.freezeLoop(ctx) })
@@ -150,6 +159,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.spawn = nil
 	c.mu.Unlock()
 	wg.Wait()
+	c.looks.end()
 	end, stop := context.WithTimeout(context.Background(), 2*time.Second)
 	defer stop()
 	if err := lead.Resign(end); err != nil {

@@ -33,6 +33,7 @@ func (c *Controller) driveModule(ctx context.Context, ref fleet.ModuleRef) error
 	}
 	switch {
 	case rec == nil:
+		c.looks.drop(ref)
 		c.troubles.set(ref, nil)
 		c.dropState(ref)
 		return nil
@@ -42,7 +43,7 @@ func (c *Controller) driveModule(ctx context.Context, ref fleet.ModuleRef) error
 		return c.reconcileDeleting(ctx, ref, rec)
 	}
 	cut := c.cutResolved(ctx, ref, st)
-	return errors.Join(cut, c.driveRollout(ctx, ref, rec, st))
+	return errors.Join(cut, c.driveRollout(ctx, ref, rec, st), c.queueLook(ctx, ref, rec))
 }
 
 // endOutdated ends the rollouts that wait for a revision and get none, since something newer was put.

@@ -134,14 +134,20 @@ func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made,
 		}
 		return out, err
 	}
-	if out.objects, err = render.Render(ctx, c.o.Engine, out.source.Files, m.Package,
-		render.Options{Options: m.Placeholders(), Path: m.Path, AllowEmpty: m.AllowEmpty}); err != nil {
-		return out, err
+	out.objects, err = c.renderSource(ctx, m, out.source)
+	return out, err
+}
+
+// renderSource renders what was fetched for a module.
+func (c *Controller) renderSource(ctx context.Context, m *wire.Module, a source.Artifact) ([]manifest.Object, error) {
+	objects, err := render.Render(ctx, c.o.Engine, a.Files, m.Package, render.Options{Options: m.Placeholders(), Path: m.Path, AllowEmpty: m.AllowEmpty})
+	if err != nil {
+		return nil, err
 	}
-	if err := assemble.WatchedApart(m.Watch, manifest.ToBundle(out.objects)); err != nil {
-		return out, err
+	if err := assemble.WatchedApart(m.Watch, manifest.ToBundle(objects)); err != nil {
+		return nil, err
 	}
-	return out, inOrder(m, out.objects)
+	return objects, inOrder(m, objects)
 }
 
 // inOrder refuses objects that could never be applied, because each waits for a field of the other.
@@ -290,7 +296,7 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 			return nil
 		}
-		rev := revisionFor(w, ref, m, r.rendered, timestamppb.New(o.now))
+		rev := revisionFor(w, ref, m, ro.GetRollout().GetStatus(), r.rendered, timestamppb.New(o.now))
 		if ro, err = rollouts.Begin(w, ref, ro, rev, o.now); err != nil {
 			return err
 		}
@@ -307,7 +313,7 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 
 // revisionFor returns the number of the newest revision if its inputs are the same, else of a new one. Of one that is damaged
 // nobody knows what they were, and its number is taken.
-func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r rendered, now *timestamppb.Timestamp) int64 {
+func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, by *towlinev1.RolloutStatus, r rendered, now *timestamppb.Timestamp) int64 {
 	newest, taken := record.NewestRevision(w, ref), record.NewestNumber(w, ref)
 	same := record.Digest(newest.GetInputDigest()) == r.input && record.Digest(newest.GetBundle()) == r.bundle
 	if newest != nil && newest.GetRevision().GetNumber() == taken && same {
@@ -320,7 +326,7 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 	w.Put(key, &storev1.RevisionRecord{
 		Revision: &towlinev1.Revision{ApiVersion: fleet.APIVersion, Kind: "Revision", Module: ref.Name, Number: n,
 			Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-r%d", ref.Name, n), Project: ref.Project, CreationTimestamp: now,
-				ChangedBy: meta.GetChangedBy(), ChangeReason: meta.GetChangeReason()},
+				ChangedBy: by.GetStartedBy(), ChangeReason: by.GetStartReason()},
 			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), Bundle: r.bundle.String(), Objects: int32(r.objects),
 			ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref},
 		Artifact: r.artifact.Bytes(), Bundle: r.bundle.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(), Needs: r.needs,

@@ -73,6 +73,8 @@ func newLeaderOn(t *testing.T, b backend.Backend) *leader {
 	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
 	c.modules, c.resolver, c.fetcher = newRunner(1, c.runModule), newRunner(1, c.runResolve), newRunner(1, c.runFetch)
 	c.origins = &origins{}
+	c.looker, c.lookedAt = newRunner(1, c.runLook), &origins{}
+	c.looks.begin(time.Now())
 	l := &leader{Controller: c, t: t, all: s}
 	digest, content := assemble.BundleDigest([]fleet.BundleEntry{{Digest: fleet.DigestOf([]byte("object")), Version: "v1",
 		ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "web"}}})

@@ -133,6 +133,15 @@ func OutlookOf(ro *storev1.RolloutRecord) rollout.Outlook {
 	return rollout.OutlookOf(x.GetRevision(), x.GetFromRevision(), x.GetStrategy().GetLateJoiners(), StateOf(ro), ro.GetHead())
 }
 
+// RolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says. A put that
+// failed before it had a revision changes nothing of that.
+func RolledBack(r store.Reader, ref fleet.ModuleRef, newest *storev1.RolloutRecord) bool {
+	if newest.GetRollout().GetRevision() == 0 && Ended(newest) {
+		newest = Driven(r, ref)
+	}
+	return StateOf(newest) == rollout.RolledBack
+}
+
 // External reports that another program assigns the module: its put says so, and the hub has no rollout of it that decides. A put
 // that has no revision, or never got one, ends none.
 func External(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) bool {

@@ -86,6 +86,7 @@ var Classes = []Class{
 	{Prefix: VerbPrefix, New: func() proto.Message { return new(storev1.VerbRecord) }, Owner: API, Clears: Leader},
 	{Prefix: RequestPrefix, New: func() proto.Message { return new(storev1.RequestRecord) }, Owner: API, Clears: Leader},
 	{Prefix: AnswerPrefix, New: func() proto.Message { return new(storev1.AnswerRecord) }, Owner: Leader},
+	{Prefix: FollowPrefix, New: func() proto.Message { return new(storev1.FollowRecord) }, Owner: Leader},
 	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader, Shares: SharesAll,
 		implied: impliedDesired},
 	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader, Shares: 1,

@@ -31,6 +31,7 @@ const (
 	FreezePrefix     = "holds/freeze-" // of the holds those that people put
 	ConfirmPrefix    = "confirms/"
 	RecyclePrefix    = "recycles/"
+	FollowPrefix     = "follows/"
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"
@@ -129,6 +130,9 @@ func AnswerKey(m fleet.ModuleRef, id string) string { return AnswersOf(m) + id }
 
 // AnswersOf is the prefix of the answers to a module's requests.
 func AnswersOf(m fleet.ModuleRef) string { return AnswerPrefix + m.String() + "/" }
+
+// FollowKey is follows/PROJECT/MODULE.
+func FollowKey(m fleet.ModuleRef) string { return FollowPrefix + m.String() }
 
 // VerbsOf is the prefix of a rollout's verbs.
 func VerbsOf(m fleet.ModuleRef, n int64) string { return numbered(VerbPrefix, m, n) + "/" }

@@ -2418,6 +2418,125 @@ func (x *HoldRecord) GetHold() *v1.Hold {
 	return nil
 }
 
+// FollowRecord is follows/PROJECT/MODULE: what came of the last look at the source of a module that follows it. Written by the leader, when
+// something has changed, and about once an hour for looked.
+type FollowRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The UID of the module that was looked at.
+	ModuleUid string `protobuf:"bytes,1,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// The generation of its spec: of another one nothing is known.
+	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// When.
+	Looked *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=looked,proto3" json:"looked,omitempty"`
+	// What the ref came to, as in a revision.
+	ResolvedRef string `protobuf:"bytes,4,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
+	// SHA-256 of the fetched files: they render to what revision has, and are not rendered again while it is the newest.
+	Artifact []byte `protobuf:"bytes,5,opt,name=artifact,proto3" json:"artifact,omitempty"`
+	// See artifact.
+	Revision int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Why the look came to nothing, as in FollowStatus; empty: it did not.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// In the words of the hub.
+	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	// Since when looks come to nothing.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowRecord) Reset() {
+	*x = FollowRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowRecord) ProtoMessage() {}
+
+func (x *FollowRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
+func (*FollowRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *FollowRecord) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *FollowRecord) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *FollowRecord) GetLooked() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Looked
+	}
+	return nil
+}
+
+func (x *FollowRecord) GetResolvedRef() string {
+	if x != nil {
+		return x.ResolvedRef
+	}
+	return ""
+}
+
+func (x *FollowRecord) GetArtifact() []byte {
+	if x != nil {
+		return x.Artifact
+	}
+	return nil
+}
+
+func (x *FollowRecord) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *FollowRecord) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *FollowRecord) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *FollowRecord) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // ConfirmRecord is confirms/ID: a person's answer to the hold of that id. It counts for that hold only, while it is there.
 type ConfirmRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2433,7 +2552,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2564,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2577,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -2501,7 +2620,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2632,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2645,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2770,7 +2889,20 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"HoldRecord\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\tconfirmedR\fconfirmed_byR\n" +
-	"generation\"c\n" +
+	"generation\"\xc0\x02\n" +
+	"\fFollowRecord\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x01 \x01(\tR\tmoduleUid\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\x122\n" +
+	"\x06looked\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06looked\x12!\n" +
+	"\fresolved_ref\x18\x04 \x01(\tR\vresolvedRef\x12\x1a\n" +
+	"\bartifact\x18\x05 \x01(\fR\bartifact\x12\x1a\n" +
+	"\brevision\x18\x06 \x01(\x03R\brevision\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\x120\n" +
+	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"c\n" +
 	"\rConfirmRecord\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
@@ -2798,7 +2930,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2831,71 +2963,74 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*RequestRecord)(nil),         // 28: towline.store.v1.RequestRecord
 	(*AnswerRecord)(nil),          // 29: towline.store.v1.AnswerRecord
 	(*HoldRecord)(nil),            // 30: towline.store.v1.HoldRecord
-	(*ConfirmRecord)(nil),         // 31: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 32: towline.store.v1.BlobHead
-	nil,                           // 33: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 34: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 36: towline.v1.Module
-	(*v1.Cluster)(nil),            // 37: towline.v1.Cluster
-	(*v1.Token)(nil),              // 38: towline.v1.Token
-	(*v1.User)(nil),               // 39: towline.v1.User
-	(*v1.Project)(nil),            // 40: towline.v1.Project
-	(*v1.Secret)(nil),             // 41: towline.v1.Secret
-	(*v1.Revision)(nil),           // 42: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 43: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 44: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 45: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 46: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 47: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 48: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 49: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 50: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 51: towline.v1.Hold
+	(*FollowRecord)(nil),          // 31: towline.store.v1.FollowRecord
+	(*ConfirmRecord)(nil),         // 32: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 33: towline.store.v1.BlobHead
+	nil,                           // 34: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 35: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 37: towline.v1.Module
+	(*v1.Cluster)(nil),            // 38: towline.v1.Cluster
+	(*v1.Token)(nil),              // 39: towline.v1.Token
+	(*v1.User)(nil),               // 40: towline.v1.User
+	(*v1.Project)(nil),            // 41: towline.v1.Project
+	(*v1.Secret)(nil),             // 42: towline.v1.Secret
+	(*v1.Revision)(nil),           // 43: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 44: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 45: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 46: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 47: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 48: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 49: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 50: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 51: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 52: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	35, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	36, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	37, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	36, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	37, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	38, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	35, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	35, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	35, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	35, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	38, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	35, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	39, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	40, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	41, // 12: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	36, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	36, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	36, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	36, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	39, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	36, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	40, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	41, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	42, // 12: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	12, // 13: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	33, // 14: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	42, // 15: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	43, // 16: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	35, // 17: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	44, // 18: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	45, // 19: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	34, // 14: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	43, // 15: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	44, // 16: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	36, // 17: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	45, // 18: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	46, // 19: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
 	21, // 20: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
 	20, // 21: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	46, // 22: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	35, // 23: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	34, // 24: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	47, // 25: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	47, // 22: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	36, // 23: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	35, // 24: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	48, // 25: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	23, // 26: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	35, // 27: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	35, // 28: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	35, // 29: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	48, // 30: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	49, // 31: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	50, // 32: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	35, // 33: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	35, // 34: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	51, // 35: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	35, // 36: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	36, // 27: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	36, // 28: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	36, // 29: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	49, // 30: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	50, // 31: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	51, // 32: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	36, // 33: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	36, // 34: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	52, // 35: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	36, // 36: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	36, // 37: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	36, // 38: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -2909,7 +3044,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"strings"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
+)
+
+// followCell is in a list how a source is followed: what it came to and when, or what is wrong.
+func (a *app) followCell(s *v1.FollowStatus) table.Cell {
+	switch {
+	case s == nil:
+		return text("-")
+	case s.GetReason() != "":
+		return colored(table.Red, s.GetReason()+" for "+a.since(s.GetSince()))
+	case s.GetSuspendedRevision() != 0:
+		return colored(table.Yellow, "suspended: "+revision(s.GetSuspendedRevision())+" was rolled back")
+	}
+	return text(shortRef(s.GetResolvedRef()) + a.lookedText(s))
+}
+
+// lookedText is " 3m ago".
+func (a *app) lookedText(s *v1.FollowStatus) string {
+	if s.GetLooked() == nil {
+		return "not looked yet"
+	}
+	return a.since(s.GetLooked()) + " ago"
+}
+
+// shortRef is an exact ref with its digest cut: main@sha1:1f2e3d4c5b6a, and a blank behind it.
+func shortRef(ref string) string {
+	at := strings.LastIndex(ref, ":")
+	if at < 0 {
+		return ""
+	}
+	const few = 12
+	return table.Clean(ref[:min(at+1+few, len(ref))]) + " "
+}
+
+// describeFollow adds the lines about how a source is followed.
+func (a *app) describeFollow(s *sheet, src *v1.Source, f *v1.FollowStatus) {
+	if f == nil {
+		return
+	}
+	every := src.GetFollow().GetInterval()
+	if every == "" {
+		every = span(follow.DefaultInterval)
+	}
+	s.line("Follows", "every %s; looked %s; next at %s", every, a.lookedText(f), a.clock(f.GetNext()))
+	if f.GetResolvedRef() != "" {
+		s.line("Resolved", "%s", f.GetResolvedRef())
+	}
+	if f.GetReason() != "" {
+		s.line("Problem", "%s for %s: %s", f.GetReason(), a.since(f.GetSince()), f.GetMessage())
+	}
+}
+
+// followSays is why a source is followed or not.
+func followSays(reason string, s *v1.ModuleStatus) string {
+	switch reason {
+	case follow.ReasonFollows:
+		return "its source is looked at by itself"
+	case follow.ReasonRolledBack:
+		return revision(s.GetFollow().GetSuspendedRevision()) + " was rolled back, and is not rolled out again before the source has something else, or by: towline resync"
+	case follow.ReasonUnavailable, follow.ReasonNotFound, follow.ReasonDenied, follow.ReasonNeedsSecret:
+		return "its source cannot be had; what runs stays: " + s.GetFollow().GetMessage()
+	case follow.ReasonTooLarge, follow.ReasonInvalid:
+		return "what its source has cannot be taken; what runs stays: " + s.GetFollow().GetMessage()
+	case follow.ReasonRefused:
+		return "its source has something new, which may not begin yet: " + s.GetFollow().GetMessage()
+	}
+	return s.GetFollow().GetMessage()
+}
+
+// followTrouble is what is wrong with a source that is followed, for a list; empty: nothing is.
+func (a *app) followTrouble(s *v1.FollowStatus) string {
+	if s.GetReason() == "" || s.GetReason() == follow.ReasonRefused {
+		return ""
+	}
+	return "; its source is not followed: " + s.GetReason() + " for " + a.since(s.GetSince())
+}
+
+// conditionText is what a condition of a module says.
+func (a *app) conditionText(c *v1.Condition, s *v1.ModuleStatus) string {
+	if c.GetType() == follow.Condition {
+		return followSays(c.GetReason(), s)
+	}
+	return a.readyText(c.GetReason(), s)
+}
+
+// followReason is a link of why a module stands as it does.
+func followReason(c *v1.Condition, m *v1.Module) *v1.Reason {
+	r := &v1.Reason{Subject: about(subjectModule, m.GetMetadata().GetName()), Reason: c.GetReason(), Since: c.GetLastTransitionTime(), Blocks: c.GetStatus() == fleet.ConditionFalse,
+		Facts: &v1.Facts{Code: follow.Condition, Detail: followSays(c.GetReason(), m.GetStatus())}}
+	return r
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// resyncOptions are how a source is looked at, and what is waited for.
+type resyncOptions struct {
+	waitOptions
+	wait   bool
+	reason string
+}
+
+func (a *app) resyncCommand() *cobra.Command {
+	o := &resyncOptions{}
+	cmd := &cobra.Command{
+		Use: "resync module X…", Short: "Look at the sources of modules now, and roll out what has changed",
+		Long: "Has the hub look at the source of a module now, whether the module follows it or not. A rollout starts if it renders to something else\n" +
+			"than the newest revision, or if that was rolled back: then it is rolled out again. --wait follows the rollout to its end.\n\n" + exitHelp,
+		Example: "  towline resync module shop --wait\n  towline resync module/shop module/base",
+		Args:    atLeast(1, "a module"), ValidArgsFunction: a.completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := targets(args)
+			if err != nil {
+				return err
+			}
+			for _, t := range found {
+				switch {
+				case t.kind.resync == nil:
+					return usagef("resync %s: only modules have sources", t.kind.plural)
+				case len(t.names) == 0:
+					return usagef("resync %s: name the %s", t.kind.name, t.kind.name)
+				}
+			}
+			return a.resyncAll(cmd.Context(), found, o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.wait, "wait", false, "follow the rollouts to their end and exit with their result")
+	cmd.Flags().StringVarP(&o.reason, "message", "m", "", "why; recorded")
+	o.flags(cmd)
+	return cmd
+}
+
+// resyncAll asks for all first, and then waits for what began.
+func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) error {
+	ctx, cancel := o.deadline(ctx)
+	defer cancel()
+	var begun []followed
+	var errs []error
+	for _, t := range all {
+		errs = append(errs, eachName(t.names, func(name string) error {
+			of, err := t.kind.resync(a, ctx, name, o)
+			if err == nil && of.Number != 0 {
+				begun = append(begun, of)
+			}
+			return err
+		}))
+	}
+	if !o.wait {
+		return joinCodes(errs)
+	}
+	for _, of := range begun {
+		last, err := a.follow(ctx, of, &o.waitOptions, false)
+		if err == nil {
+			err = a.delivered(ctx, of.Module, last)
+		}
+		errs = append(errs, err)
+	}
+	return joinCodes(errs)
+}
+
+// resync returns the rollout that is to be waited for.
+func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (of followed, err error) {
+	m, err := a.module(ctx, name)
+	if err != nil {
+		return of, err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return of, err
+	}
+	meta := m.GetMetadata()
+	resp, err := c.Modules.ResyncModule(ctx, &v1.ResyncModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), Reason: o.reason})
+	if err != nil {
+		return of, err
+	}
+	said := "unchanged"
+	switch resp.GetResult() {
+	case "Started":
+		said = "rollout " + a.paint(table.Cyan, resp.GetRollout()) + " started"
+	case "Waiting":
+		said = "rollout " + a.paint(table.Cyan, resp.GetRollout()) + " waits for its source, which is asked for now"
+	}
+	if at := resp.GetResolvedRef(); at != "" {
+		said += "; at " + table.Clean(at)
+	}
+	a.printf("module/%s %s\n", moduleName(meta.GetProject(), meta.GetName()), said)
+	of = followed{RolloutID: fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}}, uid: meta.GetUid()}
+	if id := cmp.Or(resp.GetRollout(), m.GetStatus().GetRollout()); id != "" {
+		of.RolloutID, err = parseRolloutOf(meta.GetProject(), id)
+	}
+	return of, err
+}

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+// What a resync came to is said in a line, and --wait exits with the result of the rollout.
+func TestResync(t *testing.T) {
+	hub := &fakeHub{modules: surfaceModules(), resynced: &v1.ResyncModuleResponse{Result: "Unchanged", ResolvedRef: "main@sha1:1f2e"}}
+	if got := hub.run(t, run{}, "resync", "module", "shop", "-m", "pushed"); got.out != "module/shop unchanged; at main@sha1:1f2e\n" || got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+	if req := asked[*v1.ResyncModuleRequest](hub); req.GetName() != "shop" || req.GetReason() != "pushed" {
+		t.Errorf("asked %v", req)
+	}
+	hub.resynced = &v1.ResyncModuleResponse{Result: "Started", Rollout: "shop/58", ResolvedRef: "main@sha1:2e3d"}
+	if got := hub.run(t, run{}, "resync", "module/shop"); got.out != "module/shop rollout shop/58 started; at main@sha1:2e3d\n" {
+		t.Errorf("%+v", got)
+	}
+	hub.resynced = &v1.ResyncModuleResponse{Result: "Waiting", Rollout: "shop/58"}
+	if got := hub.run(t, run{}, "resync", "module/shop"); !strings.Contains(got.out, "waits for its source, which is asked for now") {
+		t.Errorf("%+v", got)
+	}
+	for args, says := range map[string]string{"resync cluster/a": "only modules have sources", "resync module": "name the module", "resync shop": "shop"} {
+		if got := hub.run(t, run{}, strings.Fields(args)...); got.code == 0 || !strings.Contains(got.err, says) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+	hub.resynced, hub.err = nil, errors.New("away")
+	if got := hub.run(t, run{}, "resync", "module/shop"); got.code != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Lists and descriptions say how a source is followed.
+func TestFollowIsShown(t *testing.T) {
+	git := &v1.Source{Git: &v1.GitSource{Url: "https://git.example.com/shop.git", Ref: &v1.GitRef{Branch: "main"}}, Follow: &v1.Follow{}}
+	module := func(name string, f *v1.FollowStatus, rolledBack bool) *v1.Module {
+		s := &v1.ModuleStatus{RolloutState: "Succeeded", Rollout: name + "/1", Revision: 2, SucceededRevision: 2, Follow: f, RolledBack: rolledBack}
+		c := &v1.Condition{Type: "Following", Status: "True", Reason: "Follows"}
+		if f.GetReason() != "" {
+			c.Status, c.Reason, c.LastTransitionTime = "False", f.GetReason(), f.GetSince()
+		}
+		s.Conditions = []*v1.Condition{c}
+		return &v1.Module{Metadata: &v1.Metadata{Name: name, Project: "default"}, Spec: &v1.ModuleSpec{Source: git}, Status: s}
+	}
+	hub := &fakeHub{rollouts: []*v1.Rollout{{Id: "away/1", Status: &v1.RolloutStatus{State: "Succeeded"}}}, modules: []*v1.Module{
+		module("away", &v1.FollowStatus{Looked: ago(time.Minute), ResolvedRef: "main@sha1:1111111111111111", Next: in(time.Minute), Reason: "Unavailable", Since: ago(20 * time.Minute),
+			Message: "source https://git.example.com/shop.git: cannot be reached"}, false),
+		module("back", &v1.FollowStatus{Looked: ago(time.Minute), ResolvedRef: "main@sha1:2222222222222222", Next: in(time.Minute), SuspendedRevision: 2}, true),
+		module("shop", &v1.FollowStatus{Looked: ago(3 * time.Minute), ResolvedRef: "main@sha1:3333333333333333", Next: in(2 * time.Minute)}, false),
+	}}
+	got := hub.run(t, run{}, "get", "modules", "-o", "wide")
+	out := got.out + got.err
+	for _, says := range []string{"Unavailable for 20m", "suspended: r2 was rolled back", "main@sha1:333333333333 3m ago", "Succeeded; its source is not followed: Unavailable for 20m"} {
+		if !strings.Contains(out, says) {
+			t.Errorf("%q is not in\n%s", says, out)
+		}
+	}
+	if out := hub.run(t, run{}, "describe", "module", "away").out; !strings.Contains(out, "Follows:      every 5m; looked 1m ago; next at") ||
+		!strings.Contains(out, "Problem:      Unavailable for 20m: source https://git.example.com/shop.git: cannot be reached") || !strings.Contains(out, "what runs stays") {
+		t.Errorf("describe\n%s", out)
+	}
+	if out := hub.run(t, run{}, "explain", "module", "away").out; !strings.Contains(out, "its source cannot be had; what runs stays: source https://git.example.com/shop.git: cannot be reached") {
+		t.Errorf("explain\n%s", out)
+	}
+}

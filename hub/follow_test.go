@@ -1,0 +1,100 @@
+package hub_test
+
+import (
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/source/sourcetest"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (w *world) resync(name string) (*towlinev1.ResyncModuleResponse, error) {
+	w.t.Helper()
+	return w.Modules.ResyncModule(w.ctx, &towlinev1.ResyncModuleRequest{Name: name, Reason: "pushed"})
+}
+
+// following is a module that follows a branch of a server.
+func following(name, server string) *towlinev1.Module {
+	m := module(name, nil)
+	m.Spec.Source = &towlinev1.Source{Git: &towlinev1.GitSource{Url: server + "/repo.git", Ref: &towlinev1.GitRef{Branch: "main"}, Path: "deploy"},
+		Follow: &towlinev1.Follow{}}
+	return m
+}
+
+// TestResync: a branch that moved is rolled out when somebody asks, by a start like that of a put: it waits for an approval, says who
+// asked and which commit it is, and what was rolled back comes back only because somebody asks.
+func TestResync(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	repo := sourcetest.NewRepo(t)
+	first := repo.Branch("main", deployed(configMap("1")))
+	srv := httptest.NewServer(repo.Handler())
+	t.Cleanup(srv.Close)
+	w.await("shop", w.put(following("shop", srv.URL)).GetRevision())
+	if came, err := w.resync("shop"); err != nil || came.GetResult() != "Unchanged" || came.GetResolvedRef() != "main@sha1:"+first {
+		t.Fatalf("nothing moved: %v, %v", came, err)
+	}
+	if f := w.module("shop").GetStatus().GetFollow(); f.GetLooked() == nil || f.GetNext() == nil || f.GetResolvedRef() != "main@sha1:"+first || f.GetReason() != "" {
+		t.Errorf("follows: %v", f)
+	}
+	second := repo.Branch("main", deployed(configMap("2")))
+	came, err := w.resync("shop")
+	must(t, err)
+	if came.GetResult() != "Started" || came.GetRollout() != "shop/2" || came.GetResolvedRef() != "main@sha1:"+second {
+		t.Fatalf("moved: %v", came)
+	}
+	ro := w.await("shop", came.GetRevision())
+	rev := w.revision("shop", 2)
+	if ro.GetStatus().GetStartedBy() == "" || ro.GetStatus().GetStartReason() != "pushed" || rev.GetResolvedRef() != "main@sha1:"+second || rev.GetMetadata().GetChangeReason() != "pushed" {
+		t.Errorf("rollout by %s (%s), revision of %s", ro.GetStatus().GetStartedBy(), ro.GetStatus().GetStartReason(), rev.GetResolvedRef())
+	}
+	_, err = w.Rollouts.RollBackRollout(w.ctx, &towlinev1.RollBackRolloutRequest{Module: "shop", Reason: "broken"})
+	must(t, err)
+	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetRolledBack() })
+	if c := s.GetConditions()[1]; s.GetFollow().GetSuspendedRevision() != 2 || c.GetType() != "Following" || c.GetStatus() != "False" || c.GetReason() != "RolledBack" {
+		t.Errorf("rolled back: %v, %v", s.GetFollow(), s.GetConditions())
+	}
+	if came, err = w.resync("shop"); err != nil || came.GetRollout() != "shop/3" {
+		t.Fatalf("asked for what was rolled back: %v, %v", came, err)
+	}
+	if ro := w.await("shop", came.GetRevision()); ro.GetRevision() != 2 {
+		t.Errorf("it is r%d", ro.GetRevision())
+	}
+}
+
+// TestResyncOfWhatCannotBeHad: a server that is away, or a branch that cannot be rendered, changes nothing and starts nothing; the module
+// says so with its reason until the source is back.
+func TestResyncOfWhatCannotBeHad(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	repo := sourcetest.NewRepo(t)
+	repo.Branch("main", deployed(configMap("1")))
+	srv := httptest.NewServer(repo.Handler())
+	t.Cleanup(srv.Close)
+	w.await("shop", w.put(following("shop", srv.URL)).GetRevision())
+	repo.Branch("main", map[string]any{"deploy/a.yaml": "kind: ConfigMap"})
+	if _, err := w.resync("shop"); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop") {
+		t.Errorf("what is no manifest: %v", err)
+	}
+	s := w.module("shop").GetStatus()
+	if f := s.GetFollow(); f.GetReason() != "Invalid" || f.GetSince() == nil || !strings.Contains(f.GetMessage(), "a.yaml") || s.GetRollout() != "shop/1" || s.GetRolloutState() != "Succeeded" {
+		t.Errorf("follows: %v; rollout %s %s", f, s.GetRollout(), s.GetRolloutState())
+	}
+	repo.Branch("main", deployed(configMap("1")))
+	if came, err := w.resync("shop"); err != nil || came.GetResult() != "Unchanged" {
+		t.Errorf("back: %v, %v", came, err)
+	}
+	if f := w.module("shop").GetStatus().GetFollow(); f.GetReason() != "" || f.GetSince() != nil {
+		t.Errorf("follows: %v", f)
+	}
+	if _, err := w.resync("none"); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("none: %v", err)
+	}
+	w.await("inline", w.put(listing("inline", "x")).GetRevision())
+	if _, err := w.resync("inline"); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "its source is inline") {
+		t.Errorf("inline: %v", err)
+	}
+}

@@ -1,0 +1,136 @@
+package api
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Results of a resync.
+const (
+	resyncStarted   = "Started"
+	resyncUnchanged = "Unchanged"
+	resyncWaiting   = "Waiting"
+)
+
+// ResyncModule looks at the source of a module now.
+func (a *API) ResyncModule(ctx context.Context, req *towlinev1.ResyncModuleRequest) (*towlinev1.ResyncModuleResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error { return mayResync(r, ref, req.GetUid()) }); err != nil {
+		return nil, err
+	}
+	if a.o.Resync == nil {
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "module %s: this hub looks at no sources", ref.Display())
+	}
+	came, err := a.o.Resync(ctx, ref, record.Ask{By: who(ctx), Reason: req.GetReason()})
+	if err != nil {
+		return nil, named("module", ref.Display(), err)
+	}
+	resp := &towlinev1.ResyncModuleResponse{Result: resyncUnchanged, ResolvedRef: came.Ref}
+	if came.Number != 0 {
+		resp.Result, resp.Rollout = resyncStarted, fleet.RolloutID{Module: ref, Number: came.Number}.String()
+	}
+	if came.Waits {
+		resp.Result = resyncWaiting
+	}
+	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		resp.Revision = r.Revision()
+		return nil
+	})
+	return resp, err
+}
+
+// mayResync refuses what there is nothing to look at again of.
+func mayResync(r store.Reader, ref fleet.ModuleRef, uid string) error {
+	rec, damaged, ok := moduleRecord(r, ref)
+	switch {
+	case !ok:
+		return noModule(ref)
+	case damaged:
+		return fleet.Errorf(fleet.ErrCorrupt, "module %s: %s", ref.Display(), record.DamagedModule(ref))
+	case rec.GetDeleting() != "":
+		return fleet.Forbids(ref.Object(), "module %s is being deleted", ref.Display())
+	}
+	if err := fleet.SameUID(ref.Object(), rec.GetModule().GetMetadata().GetUid(), uid); err != nil {
+		return err
+	}
+	if src := rec.GetModule().GetSpec().GetSource(); wire.Contained(src) {
+		return fleet.Forbids(ref.Object(), "module %s: its source is %s, which a put alone changes: towline apply", ref.Display(), wire.SourceKinds(src)[0])
+	}
+	return nil
+}
+
+// StartFollowed starts a rollout of a module whose source has something else, as a put does.
+func (a *API) StartFollowed(ctx context.Context, n record.News) (number int64, err error) {
+	why := n.Ask.Reason
+	if why == "" {
+		why = n.Ref
+	}
+	_, err = a.o.Store.Update(ctx, func(w store.Writer) error {
+		rec, damaged, ok := moduleRecord(w, n.Module)
+		meta := rec.GetModule().GetMetadata()
+		if !ok || damaged || rec.GetDeleting() != "" || meta.GetUid() != n.UID || meta.GetGeneration() != n.Generation || rollouts.Newest(w, n.Module) != n.Rollout {
+			return later(fleet.Errorf(fleet.ErrConflict, "module %s was put meanwhile; try again", n.Module.Display()))
+		}
+		number, err = a.startRollout(w, n.Module, rec, record.Ask{By: n.Ask.By, Reason: why}, "")
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	a.o.Log.Info("audit", "caller", n.Ask.By, "method", "FollowSource", "subject", n.Module.Display(), "reason", n.Ask.Reason, "ref", n.Ref,
+		"rollout", fleet.RolloutID{Module: n.Module, Number: number}.String(), "result", "OK")
+	return number, nil
+}
+
+// followStatus is how the source of a module is followed; nil: it is not.
+func (a *API) followStatus(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) *towlinev1.FollowStatus {
+	if rec.GetModule().GetSpec().GetSource().GetFollow() == nil {
+		return nil
+	}
+	out, memory := &towlinev1.FollowStatus{}, record.Followed(r, ref, rec)
+	if a.o.Followed != nil {
+		known, next := a.o.Followed(ref)
+		if record.SpeaksOf(known, rec) {
+			memory = known
+		}
+		if !next.IsZero() {
+			out.Next = timestamppb.New(next)
+		}
+	}
+	newest := record.NewestRevision(r, ref)
+	out.Looked, out.ResolvedRef = memory.GetLooked(), memory.GetResolvedRef()
+	if cut := newest.GetRevision().GetMetadata().GetCreationTimestamp(); out.Looked == nil || cut.AsTime().After(out.Looked.AsTime()) {
+		out.Looked, out.ResolvedRef = cut, newest.GetRevision().GetResolvedRef()
+	}
+	out.Reason, out.Message, out.Since = memory.GetReason(), memory.GetMessage(), memory.GetSince()
+	if s.GetRolledBack() {
+		out.SuspendedRevision = s.GetRevision()
+	}
+	return out
+}
+
+// followingCondition states whether the source of a module is followed.
+func followingCondition(s *towlinev1.ModuleStatus) *towlinev1.Condition {
+	f := s.GetFollow()
+	c := &towlinev1.Condition{Type: follow.Condition, Status: fleet.ConditionTrue, Reason: follow.ReasonFollows, ObservedGeneration: s.GetObservedGeneration()}
+	switch {
+	case f.GetReason() != "":
+		c.Status, c.Reason, c.Message, c.LastTransitionTime = fleet.ConditionFalse, f.GetReason(), f.GetMessage(), f.GetSince()
+	case f.GetSuspendedRevision() != 0:
+		c.Status, c.Reason, c.LastTransitionTime = fleet.ConditionFalse, follow.ReasonRolledBack, s.GetSince()
+	}
+	return c
+}

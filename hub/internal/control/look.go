@@ -1,0 +1,320 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/wire"
+)
+
+// How looks at sources are made: beside the fetches of puts, which they hold up nowhere.
+const (
+	maxLooks = 8
+	// maxLookTries is how often a look begins anew because the module was put meanwhile.
+	maxLookTries = 3
+	// looksStored is how old the stored time of the last look may be: a look that finds nothing new writes nothing before.
+	looksStored = time.Hour
+)
+
+// sight is what a look at the source of a module begins with.
+type sight struct {
+	ref    fleet.ModuleRef
+	rec    *storev1.ModuleRecord
+	m      *wire.Module
+	memory *storev1.FollowRecord
+	newest *storev1.RevisionRecord // nil: it has none that can be read
+	number int64                   // of its newest rollout
+	waits  bool                    // that one waits for its source
+	found  follow.Found
+}
+
+// sight reads it; nil: there is no such module.
+func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, err error) {
+	err = c.view(ctx, func(r store.Reader) error {
+		rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		if rec == nil || rec.GetDeleting() != "" {
+			return nil
+		}
+		m, err := wire.ModuleFromProto(rec.GetModule())
+		if err != nil {
+			return &lookError{err, follow.ReasonInvalid}
+		}
+		s = &sight{ref: ref, rec: rec, m: m, memory: record.Followed(r, ref, rec), newest: record.NewestRevision(r, ref), number: rollouts.Newest(r, ref),
+			waits: rollouts.Unresolved(r, ref) != nil}
+		failed := record.SourceFailed(r, ref)
+		s.found.Stopped = failed || rollouts.RolledBack(r, ref, rollouts.Last(r, ref))
+		s.found.Uncut = failed && s.newest.GetRevision().GetModuleGeneration() != rec.GetModule().GetMetadata().GetGeneration()
+		return nil
+	})
+	if s != nil {
+		if known, _ := c.Followed(ref); record.SpeaksOf(known, s.rec) {
+			s.memory = known
+		}
+	}
+	return s, err
+}
+
+// runLook looks at the source of a module, if that is due or somebody waits for it.
+func (c *Controller) runLook(ctx context.Context, key string) time.Duration {
+	ref, ok := store.SplitModule(key)
+	if !ok {
+		return 0
+	}
+	var again time.Duration
+	err := guarded(func() (err error) {
+		again, err = c.lookIfDue(ctx, ref)
+		return err
+	})
+	if err != nil {
+		for _, a := range c.looks.take(ref) {
+			a.answer <- answer{err: err}
+		}
+		if errors.As(err, new(*lookError)) {
+			err, again = nil, 0 // nobody can look at what cannot be read
+		}
+	}
+	if err != nil {
+		return c.outcome(ctx, "look at "+key, err)
+	}
+	c.outcome(ctx, "look at "+key, nil)
+	return again
+}
+
+// lookIfDue says in how long the next look is due. An error is the hub's own trouble.
+func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again time.Duration, err error) {
+	s, err := c.sight(ctx, ref)
+	switch {
+	case err != nil:
+		return 0, err
+	case s == nil:
+		for _, a := range c.looks.take(ref) {
+			a.answer <- answer{err: fleet.NotFound(ref.Object(), "module %s not found", ref.Display())}
+		}
+		c.looks.drop(ref)
+		return 0, nil
+	}
+	if !c.looks.asked(ref) {
+		if again, err := c.untilLook(ctx, s); again > 0 || err != nil || s.m.Follow == nil {
+			return again, err
+		}
+	}
+	if host := origin(s.rec); host != "" {
+		if !c.lookedAt.enter(host, store.ModuleKey(ref)) {
+			return 0, nil // the one that leaves wakes it
+		}
+		defer func() {
+			for _, next := range c.lookedAt.leave(host) {
+				c.looker.add(next)
+			}
+		}()
+	}
+	if err := c.lookFor(ctx, s, c.looks.take(ref)); err != nil {
+		return 0, err
+	}
+	again, err = c.untilLook(ctx, s)
+	if s.m.Follow != nil {
+		again = max(again, time.Second) // it has been looked at
+	}
+	return again, err
+}
+
+// untilLook is how long there is until the source is to be looked at; 0: it is due, or not followed.
+func (c *Controller) untilLook(ctx context.Context, s *sight) (time.Duration, error) {
+	if s.m.Follow == nil {
+		c.looks.drop(s.ref)
+		return 0, nil
+	}
+	next, err := c.nextLook(ctx, s.ref, s.rec, *s.m.Follow)
+	return max(time.Until(next), 0), err
+}
+
+// lookFor looks for those who wait, or because it is due, and answers them.
+func (c *Controller) lookFor(ctx context.Context, s *sight, asks []ask) (err error) {
+	var came record.Resynced
+	for tries := 1; ; tries++ {
+		if came, err = c.look(ctx, s, asks); !errors.Is(err, fleet.ErrConflict) || tries == maxLookTries {
+			break
+		}
+		next, viewed := c.sight(ctx, s.ref)
+		if viewed != nil || next == nil {
+			break
+		}
+		*s = *next
+	}
+	told := err
+	if ctx.Err() != nil {
+		told = errNotLeading
+	}
+	for _, a := range asks {
+		a.answer <- answer{came, told}
+	}
+	var failed *lookError
+	if errors.As(err, &failed) {
+		return nil // it is remembered
+	}
+	return err
+}
+
+// lookError is what a source is to blame for, or the state of the module.
+type lookError struct {
+	error
+	reason string
+}
+
+// Unwrap yields the cause.
+func (e *lookError) Unwrap() error { return e.error }
+
+// look looks at the source, and has a rollout begin if there is something new. A *lookError is remembered, and changes nothing.
+func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came record.Resynced, err error) {
+	if s.waits { // it is resolved by itself
+		if len(asks) > 0 {
+			c.resolverOf(s.rec).add(store.ModuleKey(s.ref))
+		}
+		if s.m.Follow != nil {
+			c.looks.postpone(s.ref, s.rec, time.Now().Add(s.m.Follow.Interval))
+		}
+		return record.Resynced{Number: s.number, Waits: true}, nil
+	}
+	next := &storev1.FollowRecord{ModuleUid: uidOf(s.rec), Generation: s.rec.GetModule().GetMetadata().GetGeneration(), Looked: timestamppb.Now(),
+		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision()}
+	came, err = c.compare(ctx, s, asks, next)
+	var failed *lookError
+	switch {
+	case ctx.Err() != nil:
+		return came, ctx.Err()
+	case errors.As(err, &failed):
+		next.Reason, next.Message, next.Since = failed.reason, fleet.Clip(failed.Error(), maxLookMessage), s.memory.GetSince()
+		if next.Since == nil {
+			next.Since = next.Looked
+		}
+	case err != nil:
+		return came, err
+	}
+	return came, errors.Join(err, c.remember(ctx, s, next))
+}
+
+// maxLookMessage is how much is kept of what is wrong with a source.
+const maxLookMessage = 1000
+
+// compare compares what the source has with the newest revision.
+func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *storev1.FollowRecord) (record.Resynced, error) {
+	artifact, err := c.o.Source.Fetch(ctx, s.ref.Project, s.m.Source)
+	if err != nil {
+		return record.Resynced{}, &lookError{err, lookReason(err)}
+	}
+	next.ResolvedRef = artifact.Ref
+	found, x := s.found, made{source: artifact}
+	found.Person, found.Same = len(asks) > 0, s.has(artifact.Digest)
+	if !found.Same {
+		if x.objects, err = c.renderSource(ctx, s.m, artifact); err != nil {
+			return record.Resynced{}, &lookError{err, lookReason(err)}
+		}
+		bundle, _ := assemble.BundleDigest(manifest.ToBundle(x.objects))
+		found.Same = s.newest != nil && bundle == record.Digest(s.newest.GetBundle())
+	}
+	came := record.Resynced{Ref: artifact.Ref}
+	if found.Begins() {
+		if x.objects != nil {
+			c.ahead(s.m, record.Digest(s.rec.GetSpecDigest()), x)
+		}
+		if came.Number, err = c.tell(ctx, s, artifact.Ref, asks); err != nil {
+			return came, err
+		}
+	}
+	if found.Same {
+		next.Artifact, next.Revision = artifact.Digest.Bytes(), s.newest.GetRevision().GetNumber()
+	}
+	return came, nil
+}
+
+// has reports that it is known what files render to: what the newest revision has.
+func (s *sight) has(artifact fleet.Digest) bool {
+	if s.newest == nil {
+		return false
+	}
+	return artifact == record.Digest(s.newest.GetArtifact()) && s.newest.GetRevision().GetModuleGeneration() == s.rec.GetModule().GetMetadata().GetGeneration() ||
+		artifact == record.Digest(s.memory.GetArtifact()) && s.memory.GetRevision() == s.newest.GetRevision().GetNumber()
+}
+
+// tell has a rollout begin.
+func (c *Controller) tell(ctx context.Context, s *sight, ref string, asks []ask) (number int64, err error) {
+	meta := s.rec.GetModule().GetMetadata()
+	n := record.News{Module: s.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Rollout: s.number, Ref: ref,
+		Ask: record.Ask{By: record.ByFollow}}
+	if len(asks) > 0 {
+		n.Ask = asks[0].Ask
+	}
+	number, err = c.o.News(ctx, n)
+	if errors.Is(err, fleet.ErrPrecondition) {
+		err = &lookError{err, follow.ReasonRefused}
+	}
+	return number, err
+}
+
+// lookReason is why a look came to nothing, in a word.
+func lookReason(err error) string {
+	switch {
+	case errors.As(err, new(*source.SecretError)) && !errors.Is(err, fleet.ErrUnavailable):
+		return follow.ReasonNeedsSecret
+	case errors.Is(err, fleet.ErrUnavailable):
+		return follow.ReasonUnavailable
+	case errors.Is(err, fleet.ErrNotFound):
+		return follow.ReasonNotFound
+	case errors.Is(err, fleet.ErrDenied):
+		return follow.ReasonDenied
+	case errors.Is(err, fleet.ErrExhausted):
+		return follow.ReasonTooLarge
+	}
+	return follow.ReasonInvalid
+}
+
+// remember keeps what came of a look. It is stored when it says something new.
+func (c *Controller) remember(ctx context.Context, s *sight, next *storev1.FollowRecord) error {
+	if s.m.Follow == nil {
+		return nil
+	}
+	c.logLook(s, next)
+	c.looks.remember(s.ref, s.rec, next)
+	return c.update(ctx, func(w store.Writer) error {
+		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(s.ref))
+		old, _, _ := store.Get[*storev1.FollowRecord](w, store.FollowKey(s.ref))
+		if m.GetDeleting() != "" || !record.SpeaksOf(next, m) || !saysMore(old, next) {
+			return nil
+		}
+		w.Put(store.FollowKey(s.ref), next)
+		return nil
+	})
+}
+
+// saysMore reports that a record is worth a write.
+func saysMore(old, next *storev1.FollowRecord) bool {
+	if old == nil || next.GetLooked().AsTime().Sub(old.GetLooked().AsTime()) >= looksStored {
+		return true
+	}
+	same := proto.CloneOf(old)
+	same.Looked = next.GetLooked()
+	return !proto.Equal(same, next)
+}
+
+// logLook logs when a source cannot be followed any more, and when it can be again.
+func (c *Controller) logLook(s *sight, next *storev1.FollowRecord) {
+	switch was := s.memory.GetReason(); {
+	case next.GetReason() != was && next.GetReason() != "":
+		c.o.Log.Warn("a source cannot be followed; what runs stays", "module", s.ref.Display(), "reason", next.GetReason(), "error", next.GetMessage())
+	case next.GetReason() != was:
+		c.o.Log.Info("a source can be followed again", "module", s.ref.Display(), "ref", next.GetResolvedRef())
+	}
+}

@@ -1,0 +1,234 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/wire"
+)
+
+// looks is when the sources of modules are looked at again, and who waits for that. Losing it costs looks that are early or late.
+type looks struct {
+	mu  sync.Mutex
+	led time.Time // since when this hub leads; zero: it does not
+	of  map[fleet.ModuleRef]*looking
+}
+
+// looking is of one module.
+type looking struct {
+	generation int64
+	uid        string
+	memory     *storev1.FollowRecord // what came of the last look, newer than what is stored; nil: there was none
+	next       time.Time
+	after      time.Time // it is not looked at before that by itself
+	asks       []ask
+}
+
+// ask is a person who waits for a look.
+type ask struct {
+	record.Ask
+	answer chan<- answer // has room for it
+}
+
+type answer struct {
+	record.Resynced
+	err error
+}
+
+// errNotLeading is what those get who wait when another hub leads.
+var errNotLeading = fleet.Errorf(fleet.ErrUnavailable, "this hub does not lead now; try again")
+
+// begin forgets what is known, and has looks begin.
+func (x *looks) begin(now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.led, x.of = now, map[fleet.ModuleRef]*looking{}
+}
+
+// end answers all who wait.
+func (x *looks) end() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, l := range x.of {
+		for _, a := range l.asks {
+			a.answer <- answer{err: errNotLeading}
+		}
+	}
+	x.led, x.of = time.Time{}, nil
+}
+
+// at is what is known of a module; of another spec than that of the record nothing is, but who waits.
+func (x *looks) at(ref fleet.ModuleRef, m *storev1.ModuleRecord) *looking {
+	meta := m.GetModule().GetMetadata()
+	l := x.of[ref]
+	if l == nil {
+		l = &looking{}
+		x.of[ref] = l
+	}
+	if l.uid != meta.GetUid() || l.generation != meta.GetGeneration() {
+		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks}
+	}
+	return l
+}
+
+// schedule is when the source is looked at next. memory is what is stored of the last look; nil: nothing is. put is when the
+// source was fetched for a put.
+func (x *looks) schedule(ref fleet.ModuleRef, m *storev1.ModuleRecord, p follow.Plan, memory *storev1.FollowRecord, put, now time.Time) time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.of == nil {
+		return now.Add(p.Interval) // it does not lead any more
+	}
+	l := x.at(ref, m)
+	if l.memory == nil {
+		l.memory = memory
+	}
+	known := follow.Memory{Looked: put}
+	if at := l.memory.GetLooked(); at != nil && at.AsTime().After(put) {
+		known.Looked = at.AsTime()
+	}
+	if known.Looked.After(now) {
+		known.Looked = now // the clock was set back
+	}
+	if l.memory.GetSince() != nil {
+		known.Failing = l.memory.GetSince().AsTime()
+	}
+	l.next = p.Next(known, l.uid, x.led)
+	if l.next.Before(l.after) {
+		l.next = l.after
+	}
+	return l.next
+}
+
+// postpone has no look before a time, unless somebody asks.
+func (x *looks) postpone(ref fleet.ModuleRef, m *storev1.ModuleRecord, until time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.of != nil {
+		x.at(ref, m).after = until
+	}
+}
+
+// scheduled reports that it is known when the source is looked at next.
+func (x *looks) scheduled(ref fleet.ModuleRef, m *storev1.ModuleRecord) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	l := x.of[ref]
+	return l != nil && !l.next.IsZero() && l.uid == uidOf(m) && l.generation == m.GetModule().GetMetadata().GetGeneration()
+}
+
+// remember keeps what came of a look.
+func (x *looks) remember(ref fleet.ModuleRef, m *storev1.ModuleRecord, memory *storev1.FollowRecord) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.of != nil {
+		x.at(ref, m).memory = memory
+	}
+}
+
+// ask has somebody wait for a look; false: nobody looks.
+func (x *looks) ask(ref fleet.ModuleRef, a ask) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.of == nil {
+		return false
+	}
+	l := x.of[ref]
+	if l == nil {
+		l = &looking{}
+		x.of[ref] = l
+	}
+	l.asks = append(l.asks, a)
+	return true
+}
+
+// asked reports that somebody waits.
+func (x *looks) asked(ref fleet.ModuleRef) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	l := x.of[ref]
+	return l != nil && len(l.asks) > 0
+}
+
+// take returns who waits; they are answered by the caller.
+func (x *looks) take(ref fleet.ModuleRef) []ask {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	l := x.of[ref]
+	if l == nil {
+		return nil
+	}
+	asks := l.asks
+	l.asks = nil
+	return asks
+}
+
+// drop forgets a module that is not followed, unless somebody waits.
+func (x *looks) drop(ref fleet.ModuleRef) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if l := x.of[ref]; l != nil && len(l.asks) == 0 {
+		delete(x.of, ref)
+	}
+}
+
+// Followed is what is known of the looks at the source of a module, newer than what is stored, and when the next one is; nil and zero:
+// nothing is.
+func (c *Controller) Followed(ref fleet.ModuleRef) (memory *storev1.FollowRecord, next time.Time) {
+	c.looks.mu.Lock()
+	defer c.looks.mu.Unlock()
+	if l := c.looks.of[ref]; l != nil {
+		return l.memory, l.next
+	}
+	return nil, time.Time{}
+}
+
+// Resync has the source of a module be looked at now, and waits for what comes of it.
+func (c *Controller) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask) (record.Resynced, error) {
+	answers := make(chan answer, 1)
+	if !c.looks.ask(ref, ask{by, answers}) {
+		return record.Resynced{}, errNotLeading
+	}
+	c.looker.add(store.ModuleKey(ref))
+	select {
+	case a := <-answers:
+		return a.Resynced, a.err
+	case <-ctx.Done():
+		return record.Resynced{}, ctx.Err()
+	}
+}
+
+// queueLook has the source of a module that follows it be looked at in time.
+func (c *Controller) queueLook(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
+	if rec.GetModule().GetSpec().GetSource().GetFollow() == nil {
+		c.looks.drop(ref)
+		return nil
+	}
+	if c.looks.scheduled(ref, rec) {
+		return nil
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil || m.Follow == nil {
+		return nil // its rollout says so
+	}
+	next, err := c.nextLook(ctx, ref, rec, *m.Follow)
+	if err == nil {
+		c.looker.addAt(store.ModuleKey(ref), next)
+	}
+	return err
+}
+
+// nextLook is when the source of a module is looked at next.
+func (c *Controller) nextLook(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, p follow.Plan) (next time.Time, err error) {
+	err = c.view(ctx, func(r store.Reader) error {
+		next = c.looks.schedule(ref, rec, p, record.Followed(r, ref, rec), record.FetchedAt(r, ref), time.Now())
+		return nil
+	})
+	return next, err
+}

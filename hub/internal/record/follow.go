@@ -1,0 +1,82 @@
+package record
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// ByFollow is who starts a rollout when nobody does: the source has changed, and the module follows it.
+const ByFollow = "follow"
+
+// Ask is who asks for a look at a source, and why.
+type Ask struct{ By, Reason string }
+
+// Resynced is what came of a look that a person asked for.
+type Resynced struct {
+	// Number of the rollout that was started, or waits for its source; 0: nothing has changed.
+	Number int64
+	// Waits says that the rollout waits for its source.
+	Waits bool
+	// Ref is what the ref came to.
+	Ref string
+}
+
+// News is that the source of a module has something else, as it was looked at.
+type News struct {
+	Module     fleet.ModuleRef
+	UID        string
+	Generation int64
+	// Rollout is the number of the newest one that there was.
+	Rollout int64
+	// Ref is what the ref came to.
+	Ref string
+	Ask Ask
+}
+
+// Followed is what is known of the looks at the source of a module as it is put; nil: nothing.
+func Followed(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) *storev1.FollowRecord {
+	f, _, _ := store.Get[*storev1.FollowRecord](store.Untracked(r), store.FollowKey(ref))
+	if !SpeaksOf(f, m) {
+		return nil
+	}
+	return f
+}
+
+// SpeaksOf reports that what came of a look is about the module as it is put.
+func SpeaksOf(f *storev1.FollowRecord, m *storev1.ModuleRecord) bool {
+	meta := m.GetModule().GetMetadata()
+	return f != nil && f.GetModuleUid() == meta.GetUid() && f.GetGeneration() == meta.GetGeneration()
+}
+
+// SourceFailed reports that the newest rollout has no revision and waits for none, or that nobody knows what it got: the same spec
+// put again is another try.
+func SourceFailed(r store.Reader, ref fleet.ModuleRef) bool {
+	if damaged, _ := rollouts.Damaged(r, ref); damaged != 0 {
+		return true
+	}
+	ro := rollouts.Get(r, ref, rollouts.Newest(r, ref))
+	if rev := ro.GetRollout().GetRevision(); rev != 0 {
+		return DamagedRevision(r, ref, rev) != nil
+	}
+	return ro != nil && rollouts.Unresolved(r, ref) == nil
+}
+
+// FetchedAt is when the source of a module was fetched for a put: for the newest revision, or in vain for the newest rollout.
+func FetchedAt(r store.Reader, ref fleet.ModuleRef) time.Time {
+	var at time.Time
+	for _, t := range []*timestamppb.Timestamp{
+		NewestRevision(r, ref).GetRevision().GetMetadata().GetCreationTimestamp(),
+		rollouts.Last(r, ref).GetRollout().GetMetadata().GetCreationTimestamp(),
+	} {
+		if t != nil && t.AsTime().After(at) {
+			at = t.AsTime()
+		}
+	}
+	return at
+}
