@@ -114,3 +114,6 @@ func ValidateBindingName(s string) error {
 	}
 	return nil
 }
+
+// SetOrigin is the origin of the modules of a set.
+func SetOrigin(set string) string { return "set/" + set }

@@ -35,6 +35,7 @@ type applyOptions struct {
 	plan      string
 	output    string
 	from      fromFlag
+	set       setFlags
 }
 
 func (a *app) applyCommand() *cobra.Command {
@@ -42,9 +43,11 @@ func (a *app) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply -f FILE|DIR|-", Short: "Put modules, clusters and projects on the hub",
 		Long: "Puts every resource of the files on the hub. A changed module starts a rollout; --wait follows it to its end.\n" +
-			"With --from DIR the files of a local folder are uploaded for all modules of the files with source: {upload: {}}; without it they keep what the hub has.\n\n" + exitHelp,
+			"With --from DIR the files of a local folder are uploaded for all modules of the files with source: {upload: {}}; without it they keep what the hub has.\n" +
+			"With --set NAME the modules are of a set, and --prune deletes those of the set in the project that are in the files no more.\n\n" + exitHelp,
 		Example: "  towline apply -f shop.yaml -m 'shop 1.5.0 (PR 812)' --wait --timeout 30m\n" +
 			"  towline apply -f shop.yaml --from deploy/\n" +
+			"  towline apply -f modules/ -p team --set team-repo --prune --wait\n" +
 			"  towline get module/shop -o yaml | towline apply -f -",
 		Args: exactly(0, "no arguments; name files with -f"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -52,6 +55,9 @@ func (a *app) applyCommand() *cobra.Command {
 				return usagef("--plan is empty: give the plan that towline diff has printed")
 			}
 			if err := o.from.check(cmd); err != nil {
+				return err
+			}
+			if err := o.set.check(cmd); err != nil {
 				return err
 			}
 			return a.apply(cmd.Context(), o)
@@ -69,6 +75,7 @@ func (a *app) applyCommand() *cobra.Command {
 	f.StringVarP(&o.output, "output", "o", "", "name, json or yaml: print the resources as stored")
 	o.flags(cmd)
 	o.from.flag(cmd)
+	o.set.flags(cmd)
 	must(cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"server", "none"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -122,19 +129,27 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return usagef("--plan is of one module; there are %d", run.modules)
 	}
 	run.with = ordersOf(modules)
+	prune, err := run.planPrune(ctx, modules)
+	if err != nil {
+		return err
+	}
 	errs := run.putAll(ctx, before)
 	refused, harmless := run.refused(ctx, clusters, modules)
 	errs = append(errs, refused...)
 	if len(refused) > 0 && !run.dry() {
 		errs = append(errs, run.putAll(ctx, harmless)...)
-		return joinCodes(append(errs, run.print()))
+		return joinCodes(append(errs, prune.not(), run.print()))
 	}
 	if run.modules > 1 && !run.dry() {
 		run.batch = rand.Text()
 	}
 	errs = append(errs, run.putAll(ctx, clusters)...)
 	errs = append(errs, run.putAll(ctx, modules)...)
-	return joinCodes(append(errs, run.print(), run.follow(ctx)))
+	if err := errors.Join(errs...); err != nil {
+		return joinCodes(append(errs, prune.not(), run.print(), run.follow(ctx)))
+	}
+	pruned := run.prune(ctx, prune)
+	return joinCodes([]error{pruned, run.print(), run.follow(ctx), run.gone(ctx, prune)})
 }
 
 // ordersOf is what modules that are put together say of their order, which is judged over all of them; none: nothing is said.
@@ -245,7 +260,7 @@ func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Res
 
 func (r *applyRun) refusedModules(ctx context.Context, modules []resource.Resource) (errs []error) {
 	for _, x := range modules {
-		if _, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true, With: r.with}); err != nil {
+		if _, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true, With: r.with, Set: r.o.set.name, Take: r.o.set.take}); err != nil {
 			errs = append(errs, inFile(x, err))
 		}
 	}
@@ -287,7 +302,8 @@ func torn(in *v1.Cluster, modules []resource.Resource, leaves []string) (errs []
 
 func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 	r.modules--
-	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0, Plan: r.o.plan, With: r.with})
+	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0, Plan: r.o.plan, With: r.with,
+		Set: r.o.set.name, Take: r.o.set.take})
 	if err != nil {
 		return err
 	}

@@ -78,6 +78,9 @@ func (s *sheet) meta(a *app, m *v1.Metadata) {
 	if m.GetDeletionTimestamp() != nil {
 		s.line("Deleting", "since %s", a.stamp(m.GetDeletionTimestamp()))
 	}
+	if m.GetOrigin() != "" {
+		s.line("Origin", "%s", m.GetOrigin())
+	}
 	if m.GetChangedBy() != "" {
 		s.line("Changed by", "%s (generation %d) %s", m.GetChangedBy(), m.GetGeneration(), m.GetChangeReason())
 	}

@@ -75,7 +75,7 @@ func moduleView(allProjects bool) view[*v1.Module] {
 		name: func(m *v1.Module) string { return moduleName(m.GetMetadata().GetProject(), m.GetMetadata().GetName()) },
 		table: func(a *app, items []*v1.Module) *table.Table {
 			t := &table.Table{Columns: spare(columns(left("NAME", "REVISION"), right("CLUSTERS", "UPDATED", "HEALTHY", "PROGR", "BAD", "AWAY", "DRIFT"),
-				prose("ROLLOUT"), left("SINCE"), wide("OBJECTS", "UNJUDGED", "CHANGED BY", "SOURCE", "FOLLOWS", "LABELS")), "SINCE", "UPDATED", "PROGR", "AWAY", "DRIFT")}
+				prose("ROLLOUT"), left("SINCE"), wide("OBJECTS", "UNJUDGED", "CHANGED BY", "ORIGIN", "SOURCE", "FOLLOWS", "LABELS")), "SINCE", "UPDATED", "PROGR", "AWAY", "DRIFT")}
 			for _, m := range items {
 				t.Add(a.moduleRow(m)...)
 			}
@@ -94,7 +94,7 @@ func (a *app) moduleRow(m *v1.Module) []table.Cell {
 		text(meta.GetName()), text(moduleRevision(s)), num(s.GetClusters()), updated, num(s.GetHealthy()),
 		graded(table.Yellow, s.GetProgressing()), bad(s.GetBad()), graded(table.Grey, s.GetAway()), drift,
 		a.moduleState(m), text(a.since(moduleSince(m))), num(s.GetObjects()), num(s.GetUnjudged()), text(orDash(meta.GetChangedBy())),
-		text(sourceText(m.GetSpec().GetSource())), a.followCell(s.GetFollow()), text(labelText(meta.GetLabels())),
+		text(orDash(meta.GetOrigin())), text(sourceText(m.GetSpec().GetSource())), a.followCell(s.GetFollow()), text(labelText(meta.GetLabels())),
 	}
 }
 

@@ -390,7 +390,7 @@ func unknownKind(kind string, kindNames []string) string {
 // skipOutput reports the fields that the hub fills in; what `get -o yaml` prints goes back into `apply`.
 func skipOutput(opts Options) func(string) bool {
 	output := []string{"status", "metadata.resourceVersion", "metadata.creationTimestamp",
-		"metadata.deletionTimestamp", "metadata.changedBy", "metadata.changeReason"}
+		"metadata.deletionTimestamp", "metadata.changedBy", "metadata.changeReason", "metadata.origin"}
 	if !opts.KeepGeneration {
 		output = append(output, "metadata.generation", "metadata.uid")
 	}

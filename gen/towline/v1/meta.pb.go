@@ -48,7 +48,9 @@ type Metadata struct {
 	// Who made the last change of spec. Output only.
 	ChangedBy string `protobuf:"bytes,10,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
 	// Why, as given with -m. Output only.
-	ChangeReason  string `protobuf:"bytes,11,opt,name=change_reason,json=changeReason,proto3" json:"change_reason,omitempty"`
+	ChangeReason string `protobuf:"bytes,11,opt,name=change_reason,json=changeReason,proto3" json:"change_reason,omitempty"`
+	// Of a module: set/NAME, the set that it was put with and that prunes it; empty: it is of none. Output only.
+	Origin        string `protobuf:"bytes,12,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -156,6 +158,13 @@ func (x *Metadata) GetChangedBy() string {
 func (x *Metadata) GetChangeReason() string {
 	if x != nil {
 		return x.ChangeReason
+	}
+	return ""
+}
+
+func (x *Metadata) GetOrigin() string {
+	if x != nil {
+		return x.Origin
 	}
 	return ""
 }
@@ -1022,7 +1031,7 @@ var File_towline_v1_meta_proto protoreflect.FileDescriptor
 const file_towline_v1_meta_proto_rawDesc = "" +
 	"\n" +
 	"\x15towline/v1/meta.proto\x12\n" +
-	"towline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x04\n" +
+	"towline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x05\n" +
 	"\bMetadata\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x128\n" +
@@ -1038,7 +1047,8 @@ const file_towline_v1_meta_proto_rawDesc = "" +
 	"\n" +
 	"changed_by\x18\n" +
 	" \x01(\tR\tchangedBy\x12#\n" +
-	"\rchange_reason\x18\v \x01(\tR\fchangeReason\x1a9\n" +
+	"\rchange_reason\x18\v \x01(\tR\fchangeReason\x12\x16\n" +
+	"\x06origin\x18\f \x01(\tR\x06origin\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +

@@ -41,7 +41,12 @@ type PutModuleRequest struct {
 	// The digest that a diff has told: what the source renders to must be the same still. Empty: it may be anything.
 	Plan string `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
 	// What the other modules say of their order that are put together with this one: it is judged as if they were put already.
-	With          []*ModuleOrder `protobuf:"bytes,7,rep,name=with,proto3" json:"with,omitempty"`
+	With []*ModuleOrder `protobuf:"bytes,7,rep,name=with,proto3" json:"with,omitempty"`
+	// The set that the module is put with, a DNS label: its metadata.origin becomes set/NAME. One that is of another set is refused, unless
+	// take is set. Empty: it stays of the set that it is of.
+	Set string `protobuf:"bytes,8,opt,name=set,proto3" json:"set,omitempty"`
+	// Put it although it is of another set, which has it no longer. Without set it is of none afterwards.
+	Take          bool `protobuf:"varint,9,opt,name=take,proto3" json:"take,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -123,6 +128,20 @@ func (x *PutModuleRequest) GetWith() []*ModuleOrder {
 		return x.With
 	}
 	return nil
+}
+
+func (x *PutModuleRequest) GetSet() string {
+	if x != nil {
+		return x.Set
+	}
+	return ""
+}
+
+func (x *PutModuleRequest) GetTake() bool {
+	if x != nil {
+		return x.Take
+	}
+	return false
 }
 
 // ModuleOrder is what a module says of its order.
@@ -1627,9 +1646,11 @@ type DeleteModuleRequest struct {
 	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	Uid string `protobuf:"bytes,6,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Delete it although modules that stay depend on it.
-	Force         bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	// The metadata.resource_version that the caller saw: not possible if the module has changed since. 0: any.
+	ResourceVersion int64 `protobuf:"varint,8,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *DeleteModuleRequest) Reset() {
@@ -1709,6 +1730,13 @@ func (x *DeleteModuleRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *DeleteModuleRequest) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
 }
 
 // DeleteModuleResponse tells what goes and what stays.
@@ -2694,7 +2722,7 @@ var File_towline_v1_module_service_proto protoreflect.FileDescriptor
 const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/module_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\xda\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\x80\x02\n" +
 	"\x10PutModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
@@ -2702,7 +2730,9 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x05batch\x18\x04 \x01(\tR\x05batch\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04more\x12\x12\n" +
 	"\x04plan\x18\x06 \x01(\tR\x04plan\x12+\n" +
-	"\x04with\x18\a \x03(\v2\x17.towline.v1.ModuleOrderR\x04with\"v\n" +
+	"\x04with\x18\a \x03(\v2\x17.towline.v1.ModuleOrderR\x04with\x12\x10\n" +
+	"\x03set\x18\b \x01(\tR\x03set\x12\x12\n" +
+	"\x04take\x18\t \x01(\bR\x04take\"v\n" +
 	"\vModuleOrder\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x125\n" +
@@ -2807,7 +2837,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06module\x18\x02 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\xb4\x01\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\xdf\x01\n" +
 	"\x13DeleteModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -2815,7 +2845,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x10\n" +
 	"\x03uid\x18\x06 \x01(\tR\x03uid\x12\x14\n" +
-	"\x05force\x18\a \x01(\bR\x05force\"\x9b\x01\n" +
+	"\x05force\x18\a \x01(\bR\x05force\x12)\n" +
+	"\x10resource_version\x18\b \x01(\x03R\x0fresourceVersion\"\x9b\x01\n" +
 	"\x14DeleteModuleResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12+\n" +

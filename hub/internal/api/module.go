@@ -247,9 +247,13 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	if err := record.AsSeen(w, key, m.Ref.Object(), old.GetModule().GetMetadata(), meta); err != nil {
 		return err
 	}
+	origin, err := originAfter(m, req, old.GetModule().GetMetadata().GetOrigin())
+	if err != nil {
+		return err
+	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
 	again := same && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
-	if same && !again && maps.Equal(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && maps.Equal(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
+	if same && !again && sameWords(old.GetModule().GetMetadata(), meta) && old.GetModule().GetMetadata().GetOrigin() == origin {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
@@ -260,15 +264,13 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	rec := a.nextModule(ctx, m, req, old, same)
-	rec.SpecDigest = digest.Bytes()
+	rec.SpecDigest, rec.Module.Metadata.Origin = digest.Bytes(), origin
 	if deleted != nil {
 		succeedDeleted(w, rec, deleted, m.Ref)
 	}
 	resp.Result = putResult(!exists, true)
 	if !exists && ok {
-		next := proto.CloneOf(project)
-		next.NewestModule = rec.GetModule().GetMetadata().GetUid()
-		w.Put(store.ProjectPrefix+m.Ref.Project, next)
+		putNewest(w, project, rec.GetModule().GetMetadata())
 	}
 	if !same || again {
 		number, err := a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, req.GetPlan())
@@ -280,6 +282,18 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	w.Put(key, rec)
 	resp.Module = proto.CloneOf(rec.GetModule())
 	return nil
+}
+
+// putNewest notes the module that was created last in a project.
+func putNewest(w store.Writer, project *storev1.ProjectRecord, created *towlinev1.Metadata) {
+	next := proto.CloneOf(project)
+	next.NewestModule = created.GetUid()
+	w.Put(store.ProjectPrefix+created.GetProject(), next)
+}
+
+// sameWords reports that two metadata have the same labels and annotations.
+func sameWords(a, b *towlinev1.Metadata) bool {
+	return maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations())
 }
 
 // leaving counts the clusters that have a module and would not by the placement of a put.

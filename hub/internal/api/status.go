@@ -131,30 +131,19 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		return nil, err
 	}
 	resp := &towlinev1.DeleteModuleResponse{}
-	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		if err := sameModule(r, ref, req.GetUid()); err != nil {
-			return err
-		}
-		return mayGo(r, ref, req.GetForce())
-	}); err != nil {
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error { return mayBeDeleted(r, ref, req) }); err != nil {
 		return nil, err
 	}
 	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
 		return resp, err
 	}
-	policy := fleet.DeleteDelete
-	if req.GetOrphan() {
-		policy = fleet.DeleteOrphan
-	}
+	policy := deletionOf(req)
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		rec, _, ok := moduleRecord(w, ref)
 		if !ok {
 			return noModule(ref)
 		}
-		if err := mayGo(w, ref, req.GetForce()); err != nil {
-			return err
-		}
-		if err := sameModule(w, ref, req.GetUid()); err != nil || rec.GetDeleting() == policy {
+		if err := mayBeDeleted(w, ref, req); err != nil || rec.GetDeleting() == policy {
 			return err
 		}
 		next := proto.CloneOf(rec)
@@ -177,6 +166,28 @@ func sameModule(r store.Reader, ref fleet.ModuleRef, uid string) error {
 		return nil
 	}
 	return fleet.SameUID(ref.Object(), rec.GetModule().GetMetadata().GetUid(), uid)
+}
+
+// mayBeDeleted checks what a deletion asks of the module. One that is being deleted so already has another version by that.
+func mayBeDeleted(r store.Reader, ref fleet.ModuleRef, req *towlinev1.DeleteModuleRequest) error {
+	if err := sameModule(r, ref, req.GetUid()); err != nil {
+		return err
+	}
+	if err := mayGo(r, ref, req.GetForce()); err != nil || req.GetResourceVersion() == 0 {
+		return err
+	}
+	if rec, damaged, ok := moduleRecord(r, ref); !ok || damaged || rec.GetDeleting() == deletionOf(req) {
+		return nil
+	}
+	e, _ := r.Get(store.ModuleKey(ref))
+	return fleet.SameVersion(ref.Object(), e.ModRevision, req.GetResourceVersion())
+}
+
+func deletionOf(req *towlinev1.DeleteModuleRequest) string {
+	if req.GetOrphan() {
+		return fleet.DeleteOrphan
+	}
+	return fleet.DeleteDelete
 }
 
 // describeDelete counts what goes and what stays, by the policies of the revision that each cluster has: the agents go by

@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/resource"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// setFlags say of which set modules are that are applied, and whether what is of it and is not applied goes.
+type setFlags struct {
+	name  string
+	prune bool
+	take  bool
+	yes   bool
+}
+
+func (o *setFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.name, "set", "", "the modules are of this set; one that is of another set is refused")
+	f.BoolVar(&o.prune, "prune", false, "delete the modules of the set in this project that are in the files no more, with what they have in the clusters")
+	f.BoolVar(&o.take, "take", false, "put modules although they are of another set, which has them no longer; without --set they are of none then")
+	f.BoolVarP(&o.yes, "yes", "y", false, "with --prune: do not ask before more than half of the set goes")
+}
+
+func (o *setFlags) check(cmd *cobra.Command) error {
+	switch {
+	case cmd.Flags().Changed("set") && o.name == "": // a script's variable that is not set
+		return usagef("--set is empty: name the set")
+	case o.name != "" && fleet.ValidateLabel(o.name) != nil:
+		return usagef("--set %s: %w", o.name, fleet.ValidateLabel(o.name))
+	case o.prune && o.name == "":
+		return usagef("--prune deletes what is of a set and not in the files: name it with --set")
+	case o.yes && !o.prune:
+		return usagef("--yes is for --prune")
+	}
+	return nil
+}
+
+// pruning are the modules that an apply is to delete, as they were seen before it. Whoever puts one meanwhile keeps it: a deletion is of
+// the version that was seen.
+type pruning struct {
+	modules []*v1.Module
+	deleted []*v1.Module
+}
+
+func refOfModule(m *v1.Module) fleet.ModuleRef {
+	return fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()}
+}
+
+// not says that nothing was deleted because something else went wrong.
+func (p *pruning) not() error {
+	if p == nil || len(p.modules) == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing is pruned, because not all of the files is put: %s would go", strings.Join(p.names(), ", "))
+}
+
+func (p *pruning) names() []string {
+	out := make([]string, len(p.modules))
+	for i, m := range p.modules {
+		out[i] = "module " + refOfModule(m).Display()
+	}
+	return out
+}
+
+// planPrune lists the modules of the set that the files do not have, and asks where that is most of it. nil: none are to be deleted.
+func (r *applyRun) planPrune(ctx context.Context, modules []resource.Resource) (*pruning, error) {
+	if !r.o.set.prune {
+		return nil, nil
+	}
+	if len(modules) == 0 {
+		return nil, usagef("--prune: the files have no module, and all of set %s would go; to delete them: towline delete module NAME…", r.o.set.name)
+	}
+	files := map[fleet.ModuleRef]*v1.Module{}
+	for _, x := range modules {
+		ref := refOfModule(x.Message.(*v1.Module))
+		if ref.Project != r.a.project {
+			return nil, usagef("%s: module %s is of project %s: --prune is of one project; apply the files of each by themselves, with -p", x.Source, ref.Name, ref.Project)
+		}
+		files[ref] = x.Message.(*v1.Module)
+	}
+	all, err := collect(r.c.AllModules(ctx, &v1.ListModulesRequest{Project: r.a.project}))
+	if err != nil {
+		return nil, err
+	}
+	out, had := &pruning{}, 0
+	var stay []*v1.Module
+	for _, m := range all {
+		ofSet := m.GetMetadata().GetOrigin() == fleet.SetOrigin(r.o.set.name)
+		then, named := files[refOfModule(m)]
+		switch {
+		case m.GetMetadata().GetDeletionTimestamp() != nil:
+			continue
+		case named:
+			stay = append(stay, then)
+		case ofSet:
+			out.modules = append(out.modules, m)
+		default:
+			stay = append(stay, m)
+		}
+		if ofSet {
+			had++
+		}
+	}
+	if err := out.needed(stay); err != nil {
+		return nil, err
+	}
+	out.order()
+	return out, r.mayPrune(ctx, out, had)
+}
+
+// needed refuses to delete what modules that stay depend on, before anything is put.
+func (p *pruning) needed(stay []*v1.Module) error {
+	var errs []error
+	for _, m := range p.modules {
+		for _, other := range stay {
+			if slices.Contains(wire.DependenciesOf(refOfModule(other), other.GetSpec()), refOfModule(m)) {
+				errs = append(errs, fleet.Errorf(fleet.ErrPrecondition, "module %s is in the files no more, but module %s, which stays, depends on it: keep it, or take it out of dependsOn there", refOfModule(m).Display(), refOfModule(other).Display()))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// order puts modules first that depend on others which go, too.
+func (p *pruning) order() {
+	refs, dependsOn, of := make([]fleet.ModuleRef, len(p.modules)), map[fleet.ModuleRef][]fleet.ModuleRef{}, map[fleet.ModuleRef]*v1.Module{}
+	for i, m := range p.modules {
+		refs[i] = refOfModule(m)
+		of[refs[i]], dependsOn[refs[i]] = m, wire.DependenciesOf(refs[i], m.GetSpec())
+	}
+	for i, ref := range dependentsBefore(refs, dependsOn) {
+		p.modules[i] = of[ref]
+	}
+}
+
+// mayPrune asks before more than half of a set goes, and more than one module: files that are missing by mistake look the same as files
+// that were taken away.
+func (r *applyRun) mayPrune(ctx context.Context, p *pruning, had int) error {
+	gone := len(p.modules)
+	if r.dry() || gone < 2 || 2*gone <= had {
+		return nil
+	}
+	return r.a.askOf(r.o.set.yes, fmt.Sprintf("prune %d of the %s of set %s", gone, count(had, "module"), r.o.set.name), func() (string, error) {
+		var said []string
+		for _, m := range p.modules {
+			plan, err := r.deletePruned(ctx, m, true)
+			if err != nil {
+				return "", err
+			}
+			said = append(said, "module "+refOfModule(m).Display()+" "+deleteText(plan, false))
+		}
+		return strings.Join(said, "; "), nil
+	})
+}
+
+// deletePruned deletes a module as it was seen. A dry run is asked for before the others are put, and passes over what these depend on
+// until then.
+func (r *applyRun) deletePruned(ctx context.Context, m *v1.Module, dry bool) (*v1.DeleteModuleResponse, error) {
+	meta := m.GetMetadata()
+	return r.c.Modules.DeleteModule(ctx, &v1.DeleteModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(),
+		ResourceVersion: meta.GetResourceVersion(), Reason: r.o.reason, DryRun: dry, Force: dry})
+}
+
+// prune deletes what was planned, and says so; one that cannot be deleted stops no other.
+func (r *applyRun) prune(ctx context.Context, p *pruning) error {
+	if p == nil {
+		return nil
+	}
+	var errs []error
+	for _, m := range p.modules {
+		name := "module/" + refOfModule(m).Display()
+		done, err := r.deletePruned(ctx, m, r.dry())
+		switch {
+		case errors.Is(err, fleet.ErrNotFound):
+			continue // somebody else has deleted it
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s is not pruned: %w", strings.Replace(name, "/", " ", 1), err))
+			continue
+		}
+		p.deleted = append(p.deleted, m)
+		r.say(name, "pruned", deleteText(done, false))
+	}
+	return errors.Join(errs...)
+}
+
+// gone waits, with --wait, until the clusters have confirmed what was pruned.
+func (r *applyRun) gone(ctx context.Context, p *pruning) error {
+	if p == nil || !r.o.wait || r.dry() {
+		return nil
+	}
+	var errs []error
+	for _, m := range p.deleted {
+		errs = append(errs, r.a.waitGone(ctx, r.c, refOfModule(m), m.GetMetadata().GetUid(), r.o.timeout))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// setHub has modules of sets, and one that is of none.
+func setHub(names ...string) *fakeHub {
+	hub := &fakeHub{put: &v1.PutModuleResponse{Result: "unchanged", Selected: 1, Total: 1}, gone: &v1.DeleteModuleResponse{Objects: 3, Clusters: 1}}
+	for i, name := range names {
+		origin, name, found := strings.Cut(name, ":")
+		if !found {
+			origin, name = "", origin
+		}
+		hub.modules = append(hub.modules, &v1.Module{Metadata: &v1.Metadata{Name: name, Project: "default", Uid: "u-" + name, ResourceVersion: int64(i + 7), Origin: origin}, Spec: &v1.ModuleSpec{}})
+	}
+	return hub
+}
+
+func deletionsOf(h *fakeHub) (out []*v1.DeleteModuleRequest) {
+	for _, m := range h.requests {
+		if r, ok := m.(*v1.DeleteModuleRequest); ok && !r.GetDryRun() {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// What is of the set and not in the files goes, as it was seen, and nothing else does.
+func TestApplyPrunesItsSetOnly(t *testing.T) {
+	hub := setHub("set/a:shop", "set/a:old", "set/b:other", "alone", "set/a:keep")
+	two := shopYAML + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: keep", 1)
+	got := hub.run(t, run{stdin: two}, "apply", "-f", "-", "--set", "a", "--prune", "-m", "gone")
+	if got.code != 0 || !strings.HasSuffix(got.out, "module/old pruned; removes 3 objects in 1 cluster\n") {
+		t.Fatalf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	want := &v1.DeleteModuleRequest{Project: "default", Name: "old", Uid: "u-old", ResourceVersion: 8, Reason: "gone"}
+	if gone := deletionsOf(hub); len(gone) != 1 || !proto.Equal(gone[0], want) {
+		t.Errorf("the hub was asked to delete %v, want %v", gone, want)
+	}
+	for _, m := range hub.requests {
+		if put, ok := m.(*v1.PutModuleRequest); ok && (put.GetSet() != "a" || put.GetTake()) {
+			t.Errorf("the hub was asked %v", put)
+		}
+	}
+}
+
+// A dry run tells the same, and does nothing.
+func TestApplyPruneDryRun(t *testing.T) {
+	hub := setHub("set/a:shop", "set/a:old", "set/a:older")
+	got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--dry-run=server")
+	if got.code != 0 || !strings.Contains(got.out, "module/old pruned (server dry run); removes 3 objects in 1 cluster\nmodule/older pruned (server dry run)") || len(deletionsOf(hub)) > 0 || len(putsOf(hub)) > 0 {
+		t.Errorf("exit %d, stdout %q, stderr %q, %v", got.code, got.out, got.err, hub.requests)
+	}
+}
+
+// Nothing is deleted when the files cannot be read, have no module, or are not put whole, and nothing at all is done where a module that
+// stays depends on what would go.
+func TestApplyPrunesNothingByMistake(t *testing.T) {
+	cluster := "apiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1}\n"
+	dependent := setHub("set/a:shop", "set/a:old", "alone")
+	dependent.modules[2].Spec.DependsOn = []*v1.Dependency{{Module: "old"}}
+	refuses := setHub("set/a:shop", "set/a:old")
+	refuses.err = fleet.Invalid("spec.placement", "is empty")
+	for name, tc := range map[string]struct {
+		hub   *fakeHub
+		stdin string
+		args  string
+		want  string
+		puts  int
+	}{
+		"no YAML":           {setHub("set/a:old"), "a: [", "", "is no YAML", 0},
+		"empty":             {setHub("set/a:old"), "", "", "there is no resource in it", 0},
+		"one file is wrong": {setHub("set/a:old"), shopYAML + "\n---\nkind: Module\n", "", "apiVersion", 0},
+		"no module":         {setHub("set/a:old"), cluster, "", "--prune: the files have no module, and all of set a would go", 0},
+		"a put fails":       {refuses, shopYAML, "", "nothing is pruned, because not all of the files is put: module old would go", 1},
+		"is needed":         {dependent, shopYAML, "", "module old is in the files no more, but module alone, which stays, depends on it", 0},
+		"another project":   {setHub("set/a:old"), strings.Replace(shopYAML, "name: shop", "name: shop, project: team", 1), "", "module shop is of project team: --prune is of one project", 0},
+		"most of it":        {setHub("set/a:shop", "set/a:old", "set/a:older"), shopYAML, "", "prune 2 of the 3 modules of set a: module old removes 3 objects in 1 cluster; module older removes 3 objects in 1 cluster; say --yes", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tc.hub.run(t, run{stdin: tc.stdin}, append([]string{"apply", "-f", "-", "--set", "a", "--prune"}, strings.Fields(tc.args)...)...)
+			if got.code == 0 || !strings.Contains(got.err, tc.want) || len(deletionsOf(tc.hub)) > 0 || len(putsOf(tc.hub)) != tc.puts {
+				t.Errorf("exit %d, stderr %q, want %q; the hub was asked %v", got.code, got.err, tc.want, tc.hub.requests)
+			}
+		})
+	}
+	hub := setHub("set/a:shop", "set/a:old", "set/a:older")
+	if got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--yes"); got.code != 0 || len(deletionsOf(hub)) != 2 {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
+
+// Modules go in the order of what depends on what.
+func TestApplyPrunesDependentsFirst(t *testing.T) {
+	hub := setHub("set/a:base", "set/a:shop", "set/a:mid", "set/a:top")
+	hub.modules[2].Spec.DependsOn = []*v1.Dependency{{Module: "base"}}
+	hub.modules[3].Spec.DependsOn = []*v1.Dependency{{Module: "mid"}}
+	hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--yes")
+	var names []string
+	for _, r := range deletionsOf(hub) {
+		names = append(names, r.GetName())
+	}
+	if strings.Join(names, " ") != "top mid base" {
+		t.Errorf("deleted %v", names)
+	}
+}
+
+func TestSetUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"apply -f x --prune":         "--prune deletes what is of a set and not in the files: name it with --set",
+		"apply -f x --set=":          "--set is empty: name the set",
+		"apply -f x --set A_b":       "--set A_b: ",
+		"apply -f x --set a --yes":   "--yes is for --prune",
+		"apply -f x --take -y --set": "",
+	} {
+		got := (&fakeHub{}).run(t, run{}, strings.Fields(args)...)
+		if got.code != 2 || !strings.HasPrefix(got.err, "Error: "+want) {
+			t.Errorf("%s: exit %d, stderr %q, want %q", args, got.code, got.err, want)
+		}
+	}
+}
