@@ -14,7 +14,7 @@ func followed(s *towlinev1.Source) (*follow.Plan, error) {
 	if f == nil {
 		return nil, nil
 	}
-	if field, why := exact(s); field != "" {
+	if field, why := Exact(s); field != "" {
 		return nil, fleet.Invalidf(followField, "%s %s, so that there is nothing to follow: leave follow out", field, why)
 	}
 	d, err := Duration("follow.interval", f.GetInterval(), follow.DefaultInterval)
@@ -27,8 +27,8 @@ func followed(s *towlinev1.Source) (*follow.Plan, error) {
 	return &follow.Plan{Interval: d}, nil
 }
 
-// exact says which field of a source makes it always the same files, and why; empty: it may come to others.
-func exact(s *towlinev1.Source) (field, why string) {
+// Exact says which field of a source makes it always the same files, and why; empty: it may come to others.
+func Exact(s *towlinev1.Source) (field, why string) {
 	switch {
 	case s.GetInline() != nil:
 		return "inline", "is all in the module"

@@ -106,10 +106,11 @@ func (d *rancher) source(spec field) {
 	switch {
 	case spec.at("disablePolling").flag():
 		interval.pass()
+		spec.at("disablePolling").drop("the source is looked at by a put, and when CI says towline resync module %s", d.m.Metadata.Name)
 	case interval.set():
 		d.follow(interval, interval.text())
 	default:
-		d.follow(repo.parent("spec"), "1m")
+		d.follow(repo, "15s") // as Fleet has it
 	}
 	spec.at("caBundle").drop("put it into the source's secret, as caFile")
 	spec.at("insecureSkipTLSVerify").dropIf(spec.at("insecureSkipTLSVerify").flag(), "certificates are checked: put the authority into the source's secret, as caFile")
@@ -142,7 +143,7 @@ func (d *rancher) drift(f field) {
 func (d *rancher) unused(spec field) {
 	spec.at("paused").dropIf(spec.at("paused").flag(), "put the module and run: towline rollout pause %s", d.m.Metadata.Name)
 	spec.at("serviceAccount").drop("objects are written by the agent: what it may do is for its rights and the cluster's own policy to say (docs/local-policy.md)")
-	spec.at("forceSyncGeneration").drop("a put of the module looks at the source again")
+	spec.at("forceSyncGeneration").drop("towline resync module %s looks at the source at once", d.m.Metadata.Name)
 	spec.at("helmSecretName").drop("name a secret in source.helm.secretName of the modules with charts")
 	spec.at("helmSecretNameForPaths").drop("name a secret in source.helm.secretName of the modules with charts")
 	spec.at("helmRepoURLRegex").drop("credentials go to the repository's own host only")
@@ -150,7 +151,7 @@ func (d *rancher) unused(spec field) {
 		spec.at(name).drop("nothing is written back to Git")
 	}
 	spec.at("ociRegistry").drop("the hub keeps what it rendered")
-	spec.at("webhookSecret").drop("the module is put again when the source changes")
+	spec.at("webhookSecret").drop("the source is looked at by its interval, and when CI says towline resync module %s", d.m.Metadata.Name)
 	spec.at("bundles").drop("write a Module for each folder")
 }
 
@@ -323,7 +324,7 @@ func (d *rancher) options(f field) {
 		d.drift(drift)
 	}
 	f.at("serviceAccount").drop("objects are written by the agent: what it may do is for its rights and the cluster's own policy to say (docs/local-policy.md)")
-	f.at("forceSyncGeneration").drop("a put of the module looks at the source again")
+	f.at("forceSyncGeneration").drop("towline resync module %s looks at the source at once", d.m.Metadata.Name)
 	f.at("yaml").drop("write the overlays as a kustomization, and have its components in overrides")
 	f.at("ignore").drop("write a rule for the kind into healthRules")
 	f.at("bundleDeploymentTemplate").drop("there is no object of a deployment in between")

@@ -20,10 +20,7 @@ const (
 )
 
 // flux converts a Kustomization or a HelmRelease of Flux.
-type flux struct {
-	*draft
-	interval string // how often the source is looked at
-}
+type flux struct{ *draft }
 
 // kustomization makes the module of a Kustomization of Flux.
 func (r *run) kustomization(doc resource.Document) ([]Module, error) {
@@ -250,7 +247,10 @@ func (d *flux) sourceCommon(spec field) {
 		d.follow(interval, interval.text())
 	}
 	suspend := spec.at("suspend")
-	suspend.dropIf(suspend.flag(), "put the module and run: towline rollout pause %s", d.m.Metadata.Name)
+	if suspend.flag() {
+		d.interval = ""
+		suspend.check("the source is not followed: put it into source.follow when it is to be")
+	}
 	provider := spec.at("provider").text()
 	spec.at("provider").dropIf(provider != "" && provider != "generic", "clouds do not log the hub in: set a secret with a token")
 	spec.at("verify").drop("signatures are not checked")

@@ -10,10 +10,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/wire"
 )
 
 // NoteKind says what a Note is about.
@@ -150,6 +153,7 @@ type draft struct {
 	notes    []Note
 	specific []*v1.Policy // of objects that are matched
 	general  v1.Policy    // of all objects
+	interval string       // how often the source is looked at; empty: it is not
 	errs     []error
 }
 
@@ -238,6 +242,9 @@ func (d *draft) finish() (Module, error) {
 	if general := &d.general; general.Prune+general.Drift+general.Delete+general.Recreate+general.Adopt != "" {
 		d.m.Spec.Policies = append(d.m.Spec.Policies, general)
 	}
+	if field, _ := wire.Exact(d.m.Spec.Source); field == "" && d.interval != "" {
+		d.m.Spec.Source.Follow = &v1.Follow{Interval: d.interval}
+	}
 	errs := append(d.tree.finish(), d.errs...)
 	return Module{Module: d.m, From: d.Kind() + " " + d.Name(), Notes: d.notes}, errors.Join(errs...)
 }
@@ -251,10 +258,21 @@ func (d *draft) packaged(f field, usual, why string) string {
 	return usual
 }
 
-// follow has the source looked at again.
+// follow has the source looked at again as often as the other tool does, as far as a source can be.
 func (d *draft) follow(f field, interval string) {
-	f.note(Dropped, "the module is not rolled out again by itself when the source changes: put it again, from CI for example")
-	_ = interval
+	every, err := time.ParseDuration(interval)
+	switch {
+	case err != nil:
+		f.t.fail(f.n, f.path, "%q is no time, such as 5m", interval)
+		return
+	case every < follow.MinInterval:
+		f.check("the source is looked at every %s, and no more often", follow.MinInterval)
+		interval = follow.MinInterval.String()
+	case every > follow.MaxInterval:
+		f.check("the source is looked at every %s, and no less often", follow.MaxInterval)
+		interval = follow.MaxInterval.String()
+	}
+	d.interval = interval
 }
 
 // secret names the secret that a source is to have, and the command that makes it.
