@@ -188,6 +188,8 @@ const (
 	ReasonStoreFull  = "StoreFull"
 	// ReasonNeedsSecret: the secret that the source names is not there, lacks what is needed, or cannot be read.
 	ReasonNeedsSecret = "NeedsSecret"
+	// ReasonSourceAway: the server that has the source does not answer.
+	ReasonSourceAway = "SourceAway"
 	// ReasonSourcesAhead: what the module depends on was put, too, and has no revision yet.
 	ReasonSourcesAhead = "SourcesAhead"
 )

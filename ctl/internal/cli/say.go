@@ -52,6 +52,8 @@ func (a *app) rolloutSays(reason string, f *v1.Facts) string {
 		return f.GetDetail() + "; it is tried again"
 	case rollout.ReasonNeedsSecret:
 		return "it goes on by itself when it has its secret: " + f.GetDetail()
+	case rollout.ReasonSourceAway:
+		return strings.Join(f.GetNames(), ", ") + " has not answered for " + span(f.GetFor().AsDuration()) + "; it is asked again, and the rollout goes on by itself when it does: " + f.GetDetail()
 	case fleet.ReasonDamagedModule:
 		return "the hub's record of the module is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it"
 	case fleet.ReasonDamagedRollout:

@@ -154,6 +154,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonSourcesAhead, "", &v1.Facts{Names: []string{"base", "db"}}},
 			{rollout.ReasonHubTrouble, "", &v1.Facts{Detail: "etcd does not answer"}}, {rollout.ReasonStoreFull, "", &v1.Facts{Detail: "the store is full"}},
 			{rollout.ReasonNeedsSecret, "", &v1.Facts{Detail: "source.http.secretName: secret repo is not there: towline secret set repo KEY=-"}},
+			{rollout.ReasonSourceAway, "", &v1.Facts{Names: []string{"charts.example.com"}, For: durationpb.New(12 * time.Minute), Detail: "source https://charts.example.com: cannot be reached: connection refused"}},
 			{fleet.ReasonDamagedModule, "", nil}, {fleet.ReasonDamagedRollout, "", nil},
 		},
 		gateFacts: {

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -79,7 +80,7 @@ func (a *API) awaited(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutR
 	}
 	if a.o.Trouble != nil {
 		if err := a.o.Trouble(ref); err != nil {
-			return waitsFor(ro, troubleOf(err), &towlinev1.Facts{Detail: err.Error()})
+			return waitsFor(ro, troubleOf(err), a.troubleFacts(err))
 		}
 	}
 	if ro.GetStatus().GetReason() == rollout.ReasonQueued && !rollouts.Queued(r, ref, rec) {
@@ -101,7 +102,23 @@ func waitsFor(ro *towlinev1.Rollout, reason string, facts *towlinev1.Facts) *tow
 	return out
 }
 
+// troubleFacts are what people are told of a trouble.
+func (a *API) troubleFacts(err error) *towlinev1.Facts {
+	f := &towlinev1.Facts{Detail: err.Error()}
+	var away *source.AwayError
+	if errors.As(err, &away) {
+		f.Names = []string{away.Host}
+		if !away.Since.IsZero() {
+			f.For = durationpb.New(a.now().Sub(away.Since))
+		}
+	}
+	return f
+}
+
 func troubleOf(err error) (reason string) {
+	if errors.As(err, new(*source.AwayError)) {
+		return rollout.ReasonSourceAway
+	}
 	if errors.As(err, new(*source.SecretError)) {
 		return rollout.ReasonNeedsSecret
 	}

@@ -452,7 +452,11 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 		c.o.Log.Info("a source waits for its secret", "module", ref.Display(), "error", err)
 		err = nil // it is tried again when the secret is set
 	}
-	return c.outcome(ctx, "resolve "+key, err)
+	again := c.outcome(ctx, "resolve "+key, err)
+	if isAway(err) && again > 0 {
+		again = max(again, awayRetry)
+	}
+	return again
 }
 
 // guarded runs a part of a driver. A bug that one key runs into keeps no other from being driven, and comes back with each

@@ -35,13 +35,14 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 	return d
 }
 
-// draft renders a put. What cannot be rendered is going to list nothing; for want of a secret it cannot be rendered yet.
+// draft renders a put. What cannot be rendered is going to list nothing; for want of a secret, or of the server that has
+// its source, it cannot be rendered yet.
 func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, error) {
 	x, err := c.makeObjects(ctx, m)
 	if ctx.Err() != nil {
 		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
 	}
-	if errors.As(err, new(*source.SecretError)) {
+	if errors.As(err, new(*source.SecretError)) || isAway(err) {
 		return record.Draft{}, err
 	}
 	if err != nil {

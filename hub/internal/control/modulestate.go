@@ -26,6 +26,11 @@ type moduleState struct {
 	resolved *resolved
 	// asked is the rollout whose source was asked for last; 0: it is to be asked for at once.
 	asked int64
+	// away is since when the server of a rollout's source does not answer.
+	away struct {
+		number int64
+		since  time.Time
+	}
 
 	took    atomic.Int64 // nanoseconds of the last run
 	awaited atomic.Int64 // clusters that may report soon

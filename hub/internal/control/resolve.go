@@ -64,6 +64,9 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	}
 	r, err := c.resolvePut(ctx, rec, bound)
 	if err != nil {
+		r, err = c.whileAway(ref, number, rec, err, time.Now())
+	}
+	if err != nil {
 		return err
 	}
 	r.number = number
@@ -86,7 +89,7 @@ func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord, 
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) || errors.As(err, new(*source.SecretError)):
+	case errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) || errors.As(err, new(*source.SecretError)) || isAway(err):
 		return nil, err
 	case err != nil:
 		return fails("SourceFailed", err)

@@ -29,6 +29,21 @@ func (e *statusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
 }
 
+// AwayError says that the server of a source does not answer, or answers that it cannot now: it may be back later.
+type AwayError struct {
+	// Host is the server.
+	Host string
+	// Since is when it was first so, as far as who asks has noted that.
+	Since time.Time
+	// Err is what is wrong.
+	Err error
+}
+
+func (e *AwayError) Error() string { return e.Err.Error() }
+
+// Unwrap yields the cause.
+func (e *AwayError) Unwrap() error { return e.Err }
+
 // place is where something is fetched from.
 type place struct {
 	url     *url.URL
@@ -65,6 +80,7 @@ func (r place) explain(ctx context.Context, err error) error {
 	var status *statusError
 	var addr *egress.RefusedAddr
 	var redirect *refusedRedirect
+	var dns *net.DNSError
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("source %s: %w", r.name, ctx.Err())
@@ -82,6 +98,8 @@ func (r place) explain(ctx context.Context, err error) error {
 		return r.fail(fleet.ErrDenied, "%s", addr.Error())
 	case errors.As(err, &redirect):
 		return r.fail(fleet.ErrDenied, "%s", redirect.Error())
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return r.fail(fleet.ErrNotFound, "cannot be reached: %s: check %s", r.cause(err), r.address)
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errBroken):
 		return r.fail(fleet.ErrUnavailable, "broke off before its end: look at the server")
 	default:

@@ -6,6 +6,7 @@ package source
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -125,9 +126,17 @@ func (f *Fetcher) unpackWith(ctx context.Context, unpack unpacker) (Artifact, er
 }
 
 // Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is
-// fleet.ErrUnavailable where trying again may help; all others stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound,
+// an *AwayError, of a server, or fleet.ErrUnavailable where trying again may help; all others stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound,
 // fleet.ErrDenied, fleet.ErrExhausted (too large) and fleet.ErrCorrupt (not the wanted digest).
 func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Source) (Artifact, error) {
+	a, err := f.fetch(ctx, project, src)
+	if host := Origin(src); host != "" && errors.Is(err, fleet.ErrUnavailable) && !errors.As(err, new(*SecretError)) {
+		err = &AwayError{Host: host, Err: err}
+	}
+	return a, err
+}
+
+func (f *Fetcher) fetch(ctx context.Context, project string, src *towlinev1.Source) (Artifact, error) {
 	kinds := wire.SourceKinds(src)
 	if len(kinds) != 1 {
 		return Artifact{}, fleet.Join("source", wire.OneSource(kinds))
