@@ -28,7 +28,9 @@ import (
 	"towline.dev/towline/agent/internal/report"
 	"towline.dev/towline/agent/internal/session"
 	"towline.dev/towline/agent/internal/state"
+	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/agent/internal/worker"
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/version"
 )
@@ -308,7 +310,11 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	hubID := id.HubID()
 	// Who had the Lease since the state was written had another state.
 	incomplete := held.Held().Behind != "" || f.Found().Epoch > was.Epoch
-	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
+	values, err := vault.Open(ctx, store)
+	if err != nil {
+		return err
+	}
+	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Vault: values, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
 		NoteNewest: func(part string) { f.Note(inventoryAnnotation, part) }, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
 		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
@@ -327,7 +333,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
 		Conditions: a.conditions, Worker: work, Get: get.get, Preview: func(ctx context.Context, x fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error) {
 			return work.Preview(ctx, x, contents)
-		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
+		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, SealingKey: values.PublicKey(), Secrets: secretsTo(work), ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
 		MinReconnect: a.o.MinReconnect, MaxReconnect: a.o.MaxReconnect, Log: a.o.Log.With("part", "session"),
 		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id, held, work) }, Dial: a.dialer.with(id)})
 	if err != nil {
@@ -340,4 +346,15 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	group.Go(func() error { return a.policy.keep(ctx, store) })
 	group.Go(func() error { return a.reach.Run(ctx, work) })
 	return group.Wait()
+}
+
+// secretsTo hands the secrets that the hub has sent to the work.
+func secretsTo(work *worker.Manager) func(context.Context, []*agentv1.SealedSecret) error {
+	return func(ctx context.Context, all []*agentv1.SealedSecret) error {
+		list := make([]worker.Sealed, len(all))
+		for i, s := range all {
+			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem()}
+		}
+		return work.Secrets(ctx, list)
+	}
 }

@@ -132,7 +132,7 @@ func TestExamplesOfThePolicyPage(t *testing.T) {
 
 // TestExamplesOfTheBindingsPage: every example of docs/bindings.md is one that the hub takes, whole.
 func TestExamplesOfTheBindingsPage(t *testing.T) {
-	rollOutExamples(t, "../docs/bindings.md", 5, map[string]string{"region": "us", "web-replicas": "5"})
+	rollOutExamples(t, "../docs/bindings.md", 6, map[string]string{"region": "us", "web-replicas": "5"})
 }
 
 // TestExamplesOfTheOrderPage: the modules of docs/order.md are put together, each cluster has both, and they are deleted together.

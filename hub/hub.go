@@ -279,7 +279,7 @@ func (h *Hub) build() error {
 		return err
 	}
 	bundles := bundle.New(h.store.Blobs())
-	if h.sessions, err = session.New(session.Options{Store: h.store.As(store.Session), Bundles: bundles, Registry: h.registry, Log: h.o.Log,
+	if h.sessions, err = session.New(session.Options{Store: h.store.As(store.Session), Bundles: bundles, Registry: h.registry, Secrets: h.keys, Log: h.o.Log,
 		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
 		return err
 	}

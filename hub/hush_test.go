@@ -79,6 +79,7 @@ func TestSecretsAreFoundNowhere(t *testing.T) {
 	waits.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: server + "/good", SecretName: "both"}}
 	w.setSecret("both", "username", "hush-user", "password", "hush-password", "token", "hush-token\n")
 	w.waitsForSecret("fetched", w.put(waits).GetRevision())
+	bound(w, said)
 	refusals(w, said)
 	for method, text := range readAll(t, w.ctx, w.Client) {
 		said[method] = text
@@ -95,6 +96,24 @@ func TestSecretsAreFoundNowhere(t *testing.T) {
 		if found := hush.FindAllString(text, -1); len(found) > 0 {
 			t.Errorf("%s shows %q", where, found)
 		}
+	}
+}
+
+// bound has an agent be sent a value, and says what of it can be seen on the way.
+func bound(w *world, said map[string]string) {
+	w.t.Helper()
+	k := newKeyholder(w.t)
+	w.enroll("b", nil)
+	w.connectWith("b", k.options())
+	m := listing("bound", "uses")
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "PW", Secret: &towlinev1.BindingSecret{Name: "both", Key: "password"}}}
+	m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"b"}}
+	w.put(m)
+	k.await(w.ctx, "the value", func(has map[string]string) bool { return has["both"] == "password=hush-password;" })
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, f := range k.frames {
+		said[fmt.Sprintf("frame %d", i)] = f.String() + fmt.Sprintf("%s", f.GetSecrets())
 	}
 }
 

@@ -62,12 +62,12 @@ func lateBindings(t *testing.T, a, b, fallback, live string, flags uint8) {
 	if err != nil {
 		return
 	}
-	got := LateValues(late, map[string]string{"C": "c1"}, func(string, fleet.ObjectField) Read {
+	got := LateValues(late, map[string]string{"C": "c1"}, reads(func(fleet.ObjectField) Read {
 		if flags&32 != 0 {
 			return Read{Absent: errors.New("it is not there")}
 		}
 		return Read{Value: live, Secret: flags&64 != 0}
-	})
+	}))
 	for _, x := range late {
 		if v, ok := got[x.Name]; !ok || v.Err != nil && v.Value != "" || v.Err == nil && x.Object == nil && len(v.Value) > MaxValueBytes {
 			t.Errorf("%s is %+v", x.Name, v)

@@ -8,13 +8,13 @@ import (
 	"towline.dev/towline/pkg/manifest"
 )
 
-// lateNames are the bindings that only an agent can evaluate: those that read an object, and the literals that refer to them.
+// lateNames are the bindings that only an agent can evaluate: those that read an object or a secret, and the literals that refer to them.
 func lateNames(bindings []fleet.Binding) map[string]bool {
 	late := map[string]bool{}
 	for more := true; more; {
 		more = false
 		for _, b := range bindings {
-			if !late[b.Name] && (b.Object != nil || b.Value != nil && refersTo(*b.Value, late)) {
+			if !late[b.Name] && (b.Object != nil || b.Secret != nil || b.Value != nil && refersTo(*b.Value, late)) {
 				late[b.Name], more = true, true
 			}
 		}
@@ -34,7 +34,7 @@ func Late(bindings []fleet.Binding) ([]fleet.LateBinding, error) {
 	for _, b := range bindings {
 		switch {
 		case late[b.Name]:
-			out = append(out, fleet.LateBinding{Name: b.Name, Value: b.Value, Object: b.Object, Default: b.Default, Optional: b.Optional, Type: b.Type})
+			out = append(out, fleet.LateBinding{Name: b.Name, Value: b.Value, Object: b.Object, Secret: b.Secret, Default: b.Default, Optional: b.Optional, Type: b.Type})
 		case b.Default != nil && refersTo(*b.Default, late):
 			return nil, fleet.Invalidf("", "%s: its default refers to a binding that only the agent can evaluate, and it is evaluated by the hub", b.Name)
 		}
@@ -76,7 +76,13 @@ func roundabout(late []fleet.LateBinding) error {
 	return nil
 }
 
-// Read is what the cluster says of a field.
+// Reader reads what bindings name.
+type Reader interface {
+	ReadField(name string, f fleet.ObjectField) Read
+	ReadSecret(name string, k fleet.SecretKey) Read
+}
+
+// Read is what is known of a field, or of a secret.
 type Read struct {
 	Value string
 	// Secret says that the value is one that nobody may be shown.
@@ -95,8 +101,8 @@ type LateValue struct {
 }
 
 // LateValues evaluates all late bindings of a sync, with the values that the hub has evaluated. Of one that fails all that refer to it
-// fail, too. The read is asked once for each binding with an object.
-func LateValues(late []fleet.LateBinding, values map[string]string, read func(name string, f fleet.ObjectField) Read) map[string]LateValue {
+// fail, too. The reader is asked once for each binding.
+func LateValues(late []fleet.LateBinding, values map[string]string, read Reader) map[string]LateValue {
 	e := lateEvaluator{byName: make(map[string]fleet.LateBinding, len(late)), values: values, read: read, done: make(map[string]LateValue, len(late))}
 	for _, b := range late {
 		e.byName[b.Name] = b
@@ -110,7 +116,7 @@ func LateValues(late []fleet.LateBinding, values map[string]string, read func(na
 type lateEvaluator struct {
 	byName map[string]fleet.LateBinding
 	values map[string]string
-	read   func(string, fleet.ObjectField) Read
+	read   Reader
 	done   map[string]LateValue
 	path   []string
 }
@@ -139,7 +145,10 @@ func (e *lateEvaluator) value(name string) LateValue {
 }
 
 func (e *lateEvaluator) evaluate(b fleet.LateBinding) LateValue {
-	if b.Object == nil {
+	switch {
+	case b.Secret != nil:
+		return e.taken(b, e.read.ReadSecret(b.Name, *b.Secret), true)
+	case b.Object == nil:
 		return e.expand(b.Name, *b.Value)
 	}
 	field := *b.Object
@@ -151,7 +160,11 @@ func (e *lateEvaluator) evaluate(b fleet.LateBinding) LateValue {
 		}
 		*part, secret = v.Value, secret || v.Secret
 	}
-	got := e.read(b.Name, field)
+	return e.taken(b, e.read.ReadField(b.Name, field), secret)
+}
+
+// taken is what a binding has of what was read.
+func (e *lateEvaluator) taken(b fleet.LateBinding, got Read, secret bool) LateValue {
 	switch {
 	case got.Failed != nil:
 		return LateValue{Err: got.Failed}

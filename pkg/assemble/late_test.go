@@ -11,6 +11,14 @@ import (
 
 func ptr(s string) *string { return &s }
 
+type reads func(fleet.ObjectField) Read
+
+func (r reads) ReadField(_ string, f fleet.ObjectField) Read { return r(f) }
+
+func (r reads) ReadSecret(_ string, k fleet.SecretKey) Read {
+	return Read{Value: k.Key + " of " + k.Name}
+}
+
 func field(name string) *fleet.ObjectField {
 	return &fleet.ObjectField{Version: "v1", Kind: "ConfigMap", Namespace: "shop", Name: name, Path: "data.v"}
 }
@@ -55,7 +63,8 @@ func TestLateValues(t *testing.T) {
 		{Name: "PW", Object: field("pw")}, {Name: "DSN", Value: ptr("u:${PW}@${HOST}")}, {Name: "GONE", Object: field("gone")}, {Name: "BY", Value: ptr("a${GONE}")},
 		{Name: "FALLS", Object: field("gone"), Default: ptr("${REGION}-1")}, {Name: "OPT", Object: field("gone"), Optional: true, Type: fleet.BindingInteger}, {Name: "BAD", Object: field("net-eu"), Type: fleet.BindingInteger}}
 	absent, asked := errors.New("ConfigMap gone does not exist"), 0
-	got := LateValues(late, map[string]string{"REGION": "eu"}, func(_ string, f fleet.ObjectField) Read {
+	late = append(late, fleet.LateBinding{Name: "TOKEN", Secret: &fleet.SecretKey{Name: "api", Key: "token"}}, fleet.LateBinding{Name: "AUTH", Value: ptr("Bearer ${TOKEN}")})
+	got := LateValues(late, map[string]string{"REGION": "eu"}, reads(func(f fleet.ObjectField) Read {
 		asked++
 		switch f.Name {
 		case "net-eu":
@@ -66,9 +75,9 @@ func TestLateValues(t *testing.T) {
 			return Read{Value: "s3", Secret: true}
 		}
 		return Read{Absent: absent}
-	})
+	}))
 	for name, want := range map[string]LateValue{"URL": {Value: "h.example:80/eu"}, "HOST": {Value: "h.example"}, "DSN": {Value: "u:s3@h.example", Secret: true}, "PW": {Value: "s3", Secret: true},
-		"GONE": {Err: absent}, "BY": {Err: absent}, "FALLS": {Value: "eu-1"}, "OPT": {}} {
+		"GONE": {Err: absent}, "BY": {Err: absent}, "FALLS": {Value: "eu-1"}, "OPT": {}, "TOKEN": {Value: "token of api", Secret: true}, "AUTH": {Value: "Bearer token of api", Secret: true}} {
 		if got[name] != want {
 			t.Errorf("%s is %+v, want %+v", name, got[name], want)
 		}

@@ -6,15 +6,16 @@ import (
 	"strconv"
 )
 
-// Binding is a named value for ${NAME}; exactly one of Value, Field, Label, Annotation and Object is set.
+// Binding is a named value for ${NAME}; exactly one of Value, Field, Label, Annotation, Object and Secret is set.
 type Binding struct {
 	Name       string
 	Value      *string
 	Field      string
 	Label      string
 	Annotation string
-	// Object is evaluated by the agent.
+	// Object and Secret are evaluated by the agent.
 	Object  *ObjectField
+	Secret  *SecretKey
 	Default *string
 	// Optional lets a cluster have no value: it is empty there, and only a placeholder that says what stands in for it may use it.
 	Optional bool
@@ -37,12 +38,19 @@ func (f ObjectField) ID() ObjectID {
 	return ObjectID{Group: f.Group, Kind: f.Kind, Namespace: f.Namespace, Name: f.Name}
 }
 
-// LateBinding is a binding that only the agent can evaluate: it reads an object in the cluster, or is a literal that refers to such a one.
-// Exactly one of Value and Object is set.
+// SecretKey is a value in the hub's store.
+type SecretKey struct {
+	Name string `json:"name"`
+	Key  string `json:"key"`
+}
+
+// LateBinding is a binding that only the agent can evaluate: it reads an object in the cluster, or a secret that the hub has sealed for it, or
+// is a literal that refers to such a one. Exactly one of Value, Object and Secret is set.
 type LateBinding struct {
 	Name     string       `json:"name"`
 	Value    *string      `json:"value,omitempty"`
 	Object   *ObjectField `json:"object,omitempty"`
+	Secret   *SecretKey   `json:"secret,omitempty"`
 	Default  *string      `json:"default,omitempty"`
 	Optional bool         `json:"optional,omitempty"`
 	Type     BindingType  `json:"type,omitempty"`

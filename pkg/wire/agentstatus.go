@@ -45,12 +45,15 @@ const FeatureSubstitution = "substitution"
 // FeatureObjectBindings names the feature of agents that evaluate the bindings in the policies.
 const FeatureObjectBindings = "object-bindings"
 
+// FeatureSecretBindings names the feature of agents that take the values of secrets.
+const FeatureSecretBindings = "secret-bindings"
+
 // FeatureDependsOn names the feature of agents that keep the order of modules.
 const FeatureDependsOn = "depends-on"
 
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureObjectBindings, FeatureMoves, FeatureDictionaries,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries,
 		QueryEvents, QueryLogs}
 }
 

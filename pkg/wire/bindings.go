@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"regexp"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
@@ -38,13 +39,13 @@ func bindings(in []*towlinev1.Binding, namespace string) ([]fleet.Binding, error
 
 func binding(b *towlinev1.Binding, namespace string) (fleet.Binding, error) {
 	set := 0
-	for _, is := range []bool{b.Value != nil, b.GetClusterField() != "", b.GetClusterLabel() != "", b.GetClusterAnnotation() != "", b.GetObject() != nil} {
+	for _, is := range []bool{b.Value != nil, b.GetClusterField() != "", b.GetClusterLabel() != "", b.GetClusterAnnotation() != "", b.GetObject() != nil, b.GetSecret() != nil} {
 		if is {
 			set++
 		}
 	}
 	if set != 1 {
-		return fleet.Binding{}, fleet.Invalidf("", "%s: set exactly one of value, clusterField, clusterLabel, clusterAnnotation and object", b.GetName())
+		return fleet.Binding{}, fleet.Invalidf("", "%s: set exactly one of value, clusterField, clusterLabel, clusterAnnotation, object and secret", b.GetName())
 	}
 	if n := max(len(b.GetValue()), len(b.GetDefault())); n > assemble.MaxValueBytes {
 		return fleet.Binding{}, fleet.Invalidf("", "%s has %d bytes; at most %d", b.GetName(), n, assemble.MaxValueBytes)
@@ -60,6 +61,9 @@ func binding(b *towlinev1.Binding, namespace string) (fleet.Binding, error) {
 	var err error
 	if out.Object, err = bindingObject(b.GetObject(), namespace); err != nil {
 		return out, fleet.Join("object", err)
+	}
+	if out.Secret, err = bindingSecret(b.GetSecret()); err != nil {
+		return out, fleet.Join("secret", err)
 	}
 	kind := fleet.BindingType(b.GetType())
 	if err := Choice("type", b.GetType(), string(fleet.BindingString), string(fleet.BindingInteger), string(fleet.BindingNumber), string(fleet.BindingBoolean)); err != nil {
@@ -85,6 +89,22 @@ func checkReferences(list []fleet.Binding) error {
 		}
 	}
 	return nil
+}
+
+var keyOfSecret = regexp.MustCompile(`^[A-Za-z0-9._-]{1,253}$`)
+
+// bindingSecret reads what secret a binding uses; nil: none.
+func bindingSecret(in *towlinev1.BindingSecret) (*fleet.SecretKey, error) {
+	if in == nil {
+		return nil, nil
+	}
+	if err := fleet.ValidateLabel(in.GetName()); err != nil {
+		return nil, fleet.Invalid("name", err.Error())
+	}
+	if !keyOfSecret.MatchString(in.GetKey()) {
+		return nil, fleet.Invalidf("key", "%.40q is no key of a secret", in.GetKey())
+	}
+	return &fleet.SecretKey{Name: in.GetName(), Key: in.GetKey()}, nil
 }
 
 // checkLate checks the bindings that agents evaluate, as far as that does not depend on the cluster.

@@ -37,12 +37,12 @@ func TestBindingsAreChecked(t *testing.T) {
 	text := func(s string) *string { return &s }
 	region := &towlinev1.Binding{Name: "REGION", ClusterLabel: "region", Optional: true}
 	for says, in := range map[string][]*towlinev1.Binding{
-		"A: set exactly one of value, clusterField, clusterLabel, clusterAnnotation and object": {{Name: "A", ClusterLabel: "a", ClusterAnnotation: "a"}},
-		`[0].type: "Int" is unknown; use String, Integer, Number, Boolean`:                      {{Name: "A", Value: text("1"), Type: "Int"}},
-		"[0].optional: A has a value in every cluster: remove optional":                         {{Name: "A", Value: text("1"), Optional: true}},
-		"[1].value: A: ${REGION}: the binding is optional":                                      {region, {Name: "A", Value: text("x ${REGION}")}},
-		"[1].value: A: ${REGION:-…}: what stands in for a value is text, and cannot hold":       {region, {Name: "A", Value: text("${REGION:-${A}}")}},
-		"[1].default: A: ${REGION}: the binding is optional":                                    {region, {Name: "A", ClusterLabel: "a", Default: text("${REGION}")}},
+		"A: set exactly one of value, clusterField, clusterLabel, clusterAnnotation, object and secret": {{Name: "A", ClusterLabel: "a", ClusterAnnotation: "a"}},
+		`[0].type: "Int" is unknown; use String, Integer, Number, Boolean`:                              {{Name: "A", Value: text("1"), Type: "Int"}},
+		"[0].optional: A has a value in every cluster: remove optional":                                 {{Name: "A", Value: text("1"), Optional: true}},
+		"[1].value: A: ${REGION}: the binding is optional":                                              {region, {Name: "A", Value: text("x ${REGION}")}},
+		"[1].value: A: ${REGION:-…}: what stands in for a value is text, and cannot hold":               {region, {Name: "A", Value: text("${REGION:-${A}}")}},
+		"[1].default: A: ${REGION}: the binding is optional":                                            {region, {Name: "A", ClusterLabel: "a", Default: text("${REGION}")}},
 	} {
 		if _, err := bindings(in, ""); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("error %v, want one that says %q", err, says)

@@ -63,6 +63,9 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if len(s.Bindings) > 0 {
 		out = append(out, FeatureObjectBindings)
 	}
+	if slices.ContainsFunc(s.Bindings, func(b fleet.LateBinding) bool { return b.Secret != nil }) {
+		out = append(out, FeatureSecretBindings)
+	}
 	return out
 }
 
@@ -138,8 +141,14 @@ func checkSetBindings(list []fleet.LateBinding) error {
 		if err := fleet.ValidateBindingName(b.Name); err != nil {
 			return fleet.Invalid(path, err.Error())
 		}
-		if (b.Value == nil) == (b.Object == nil) {
-			return fleet.Invalid(path, "has to have exactly one of value and object")
+		set := 0
+		for _, is := range []bool{b.Value != nil, b.Object != nil, b.Secret != nil} {
+			if is {
+				set++
+			}
+		}
+		if set != 1 {
+			return fleet.Invalid(path, "has to have exactly one of value, object and secret")
 		}
 		if b.Object != nil {
 			objects++

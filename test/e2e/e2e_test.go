@@ -105,6 +105,7 @@ func TestObjects(t *testing.T) {
 		{"diff", testDiff},
 		{"asks", testAsks},
 		{"watched", testWatched},
+		{"bindings", testBindings},
 		{"prune", testPrune},
 		{"delete", testDelete},
 		{"name-again", testNameAgain},

@@ -18,6 +18,7 @@ import (
 
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/report"
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -56,6 +57,9 @@ type Options struct {
 	Events func(ctx context.Context, m fleet.ModuleRef, only []fleet.ObjectID, limit int) ([]fleet.ClusterEvent, int, error)
 	// Logs are of pods that modules have, and how many pods are left out; nil: they are not told.
 	Logs func(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuery) ([]fleet.PodLog, int, error)
+	// SealingKey is what the hub seals secrets with for the agent, and Secrets takes all that it has sent, durably; nil: none are taken.
+	SealingKey []byte
+	Secrets    func(ctx context.Context, all []*agentv1.SealedSecret) error
 	// MayRead is nil if the cluster lets a question of this type be answered; nil: every one.
 	MayRead func(what string) error
 

@@ -36,6 +36,8 @@ func (s *session) receive() error {
 			s.mu.Lock()
 			s.hints.add(f.BundleDelta)
 			s.mu.Unlock()
+		case *agentv1.ConnectResponse_Secrets:
+			s.receiveSecrets(f.Secrets)
 		case *agentv1.ConnectResponse_StatusAck:
 			s.l.o.Reports.Ack(s.welcome.GetEpoch(), f.StatusAck.GetSequence())
 		case *agentv1.ConnectResponse_Query:
@@ -44,6 +46,39 @@ func (s *session) receive() error {
 			return errDrain{after: fromHub(f.Drain.GetReconnectAfterMillis(), maxAway), reason: f.Drain.GetReason()}
 		}
 	}
+}
+
+// receiveSecrets gathers the frames of one whole.
+func (s *session) receiveSecrets(f *agentv1.Secrets) {
+	if f.GetFirst() {
+		s.coming = nil
+	}
+	s.coming = append(s.coming, f.GetSecrets()...)
+	if !f.GetLast() {
+		return
+	}
+	all := s.coming
+	s.coming = nil
+	s.offered(func() { s.secrets = &all })
+}
+
+// takeSecrets takes what the hub has sent, if it is a hub that an index is taken of.
+func (s *session) takeSecrets(ctx context.Context) error {
+	s.mu.Lock()
+	all := s.secrets
+	s.mu.Unlock()
+	if all == nil || s.stale != "" || s.l.o.Secrets == nil {
+		return nil
+	}
+	if err := s.l.o.Secrets(ctx, *all); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.secrets == all {
+		s.secrets = nil
+	}
+	return nil
 }
 
 // offered sets what the accepter looks at; the newest wins.
@@ -75,7 +110,7 @@ func (s *session) accept(ctx context.Context) {
 		case <-s.offer:
 		case <-again:
 		}
-		err := s.take(ctx)
+		err := errors.Join(s.take(ctx), s.takeSecrets(ctx))
 		if err == nil {
 			again, failing = nil, false
 			if untidy == nil {

@@ -62,6 +62,8 @@ type session struct {
 	ack     *agentv1.Ack
 	answers []*agentv1.QueryResult
 	hints   hints
+	coming  []*agentv1.SealedSecret  // of which not all has come yet
+	secrets *[]*agentv1.SealedSecret // all of them, to be taken; nil: nothing is
 }
 
 // once has one session, from the dial to its end.
@@ -116,7 +118,7 @@ func (s *session) open(ctx, sctx context.Context) error {
 		MinProtocol: protocol, MaxProtocol: protocol, Features: wire.Features(), AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
 		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance,
 		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
-		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), StatusSeen: s.l.o.Reports.AckedSeen(), Conditions: wire.ConditionsToProto(s.told)}
+		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), StatusSeen: s.l.o.Reports.AckedSeen(), Conditions: wire.ConditionsToProto(s.told), SealingKey: s.l.o.SealingKey}
 	if marks := s.l.o.Desired.Marks(); lineage != (desired.Lineage{}) {
 		hello.LastEpoch = marks.Epoch
 		if marks.Boot > 0 {

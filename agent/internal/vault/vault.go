@@ -61,6 +61,9 @@ func of(key *ecdh.PrivateKey) (*Vault, error) {
 	return &Vault{key: private}, nil
 }
 
+// PublicKey is what others encrypt for the agent with: X25519.
+func (v *Vault) PublicKey() []byte { return v.key.PublicKey().Bytes() }
+
 // Seal encrypts what only Open with the same purpose gives back.
 func (v *Vault) Seal(purpose string, plain []byte) ([]byte, error) {
 	return hpke.Seal(v.key.PublicKey(), hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(purpose), plain)

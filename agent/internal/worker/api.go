@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -48,6 +49,8 @@ type Options struct {
 	Contents Contents
 	// State keeps the inventory.
 	State State
+	// Vault keeps values in it that nobody is to read; one on State by default.
+	Vault *vault.Vault
 	// Incomplete says that the state may lack what was written last, so that the cluster is searched for objects of ours.
 	Incomplete bool
 	// Newest is what NoteNewest noted last, also in a process before: the newest part of the inventory. It is kept in a place

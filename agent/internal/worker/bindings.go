@@ -38,8 +38,9 @@ const reasonSourceGone = "BindingSourceGone"
 type binder struct {
 	late    []fleet.LateBinding
 	sources map[fleet.ObjectField]*source
-	again   bool      // evaluate in the next pass
-	due     time.Time // when to, without an event; zero: not
+	again   bool                     // evaluate in the next pass
+	due     time.Time                // when to, without an event; zero: not
+	secrets map[fleet.SecretKey]bool // of the hub, that the last evaluation used
 	// told is what is in force though its source is gone, as people are told.
 	told []string
 }
@@ -129,11 +130,11 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 	if len(b.late) == 0 || !b.again && (b.due.IsZero() || now.Before(b.due)) {
 		return
 	}
-	b.again, b.due, b.told = false, time.Time{}, nil
+	b.again, b.due, b.told, b.secrets = false, time.Time{}, nil, nil
 	for _, s := range b.sources {
 		s.used = false
 	}
-	values := assemble.LateValues(b.late, w.cur.sync.Values, func(name string, f fleet.ObjectField) assemble.Read { return w.readField(ctx, name, f, now) })
+	values := assemble.LateValues(b.late, w.cur.sync.Values, bindingReader{ctx, w, now})
 	w.releaseSources(func(s *source) bool { return s.used })
 	w.forgetLasts(values)
 	if err := w.m.lasts.save(ctx); err != nil {
@@ -163,6 +164,9 @@ func (w *worker) forgetLasts(values map[string]assemble.LateValue) {
 	keys := make(map[string]bool, len(w.binder.sources))
 	for f := range w.binder.sources {
 		keys[keyOf(f)] = true
+	}
+	for k := range w.binder.secrets {
+		keys[keyOfSecret(k)] = true
 	}
 	w.m.lasts.retain(w.ref, func(key string) bool { return keys[key] })
 }
@@ -244,6 +248,33 @@ func (w *worker) withValues(jobs []*item) []*item {
 	})
 }
 
+// bindingReader reads for a worker.
+type bindingReader struct {
+	ctx context.Context
+	w   *worker
+	now time.Time
+}
+
+// ReadField is what the cluster says of a field.
+func (r bindingReader) ReadField(name string, f fleet.ObjectField) assemble.Read {
+	return r.w.readField(r.ctx, name, f, r.now)
+}
+
+// ReadSecret is what the hub has sent.
+func (r bindingReader) ReadSecret(name string, k fleet.SecretKey) assemble.Read {
+	b := &r.w.binder
+	if b.secrets == nil {
+		b.secrets = map[fleet.SecretKey]bool{}
+	}
+	b.secrets[k] = true
+	value, err := r.w.m.secrets.value(r.w.ref.Project, k)
+	if err != nil {
+		return r.w.unread(name, keyOfSecret(k), err)
+	}
+	r.w.m.lasts.put(r.w.ref, keyOfSecret(k), lastValue{Value: value, Secret: true})
+	return assemble.Read{Value: value, Secret: true}
+}
+
 // readField is what the cluster says of a field. What it said before stays in force while there is no such field.
 func (w *worker) readField(ctx context.Context, name string, f fleet.ObjectField, now time.Time) assemble.Read {
 	s := w.binder.sources[f]
@@ -263,11 +294,11 @@ func (w *worker) readField(ctx context.Context, name string, f fleet.ObjectField
 		return assemble.Read{Failed: err}
 	}
 	if err := w.findSource(ctx, s, now); err != nil {
-		return w.unread(name, f, s, err)
+		return w.unread(name, keyOf(f), err)
 	}
 	object, err := w.objectOf(ctx, s, now)
 	if err != nil {
-		return w.unread(name, f, s, err)
+		return w.unread(name, keyOf(f), err)
 	}
 	if object == nil && w.makes(s.id) {
 		return assemble.Read{Failed: madeFirst(s.id)}
@@ -278,22 +309,22 @@ func (w *worker) readField(ctx context.Context, name string, f fleet.ObjectField
 // valueIn reads the value and keeps it.
 func (w *worker) valueIn(name string, f fleet.ObjectField, s *source, object map[string]any) assemble.Read {
 	if object == nil {
-		return w.unread(name, f, s, missing("%s does not exist", s.id.Short()))
+		return w.unread(name, keyOf(f), missing("%s does not exist", s.id.Short()))
 	}
 	value, err := s.path.Read(object)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
-		return w.unread(name, f, s, missing("%s has no %s", s.id.Short(), s.path))
+		return w.unread(name, keyOf(f), missing("%s has no %s", s.id.Short(), s.path))
 	case err != nil:
 		return assemble.Read{Failed: fleet.Invalidf("", "%s: %s %v", s.id.Short(), s.path, err)}
 	}
-	w.m.lasts.put(w.ref, f, lastValue{Value: value, Secret: s.id.IsSecret()})
+	w.m.lasts.put(w.ref, keyOf(f), lastValue{Value: value, Secret: s.id.IsSecret()})
 	return assemble.Read{Value: value, Secret: s.id.IsSecret()}
 }
 
 // unread is the answer where there is no value now: the last one that was read, if there was one.
-func (w *worker) unread(name string, f fleet.ObjectField, s *source, why error) assemble.Read {
-	if last, known := w.m.lasts.get(w.ref, f); known {
+func (w *worker) unread(name, key string, why error) assemble.Read {
+	if last, known := w.m.lasts.get(w.ref, key); known {
 		w.binder.told = append(w.binder.told, fmt.Sprintf("${%s} keeps the value that was read last: %v", name, why))
 		return assemble.Read{Value: last.Value, Secret: last.Secret}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // binding has a sync have bindings that the agent evaluates.
@@ -240,6 +241,81 @@ func TestBindingOfASecretIsNotShown(t *testing.T) {
 	defer r.store.mu.Unlock()
 	for name, data := range r.store.files {
 		if bytes.Contains(data, []byte(canary)) || bytes.Contains(data, []byte("Y2FuYXJ5LTVmMmUtcGFzc3dvcmQ")) {
+			t.Errorf("file %s of the state has the value", name)
+		}
+	}
+}
+
+// sends has the hub send secrets of the project, sealed for the agent.
+func (r *rig) sends(secrets map[string]map[string]string) {
+	r.t.Helper()
+	var list []Sealed
+	for name, values := range secrets {
+		plain := map[string][]byte{}
+		for k, v := range values {
+			plain[k] = []byte(v)
+		}
+		s, err := wire.SealSecret(r.m.lasts.vault.PublicKey(), "default", name, plain)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		list = append(list, Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed()})
+	}
+	if err := r.m.Secrets(context.Background(), list); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// TestSecretOfTheHub: what uses a secret waits for its value, is applied with it, and anew when that changes, and nothing else is; a value that
+// is not sent any more stays, also over a restart without the hub. It is found in no status, log line or file.
+func TestSecretOfTheHub(t *testing.T) {
+	r := newRig(t)
+	r.loud = true
+	r.stop()
+	r.start()
+	dsn := "db://${PW}@db"
+	s := r.binding(r.bundle("shop", nil, secret("uses", `stringData: {dsn: "${DSN}"}`), configMap("apart", "k: v")),
+		fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}}, fleet.LateBinding{Name: "DSN", Value: &dsn})
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "waits", func(x fleet.SyncStatus) bool {
+		return strings.Contains(x.Message, "${DSN}: secret db has not come from the hub yet")
+	})
+	r.eventually("the rest is applied", func() bool { return r.data("apart", "k") == "v" })
+	r.sends(map[string]map[string]string{"db": {"user": "x"}})
+	r.wait("shop", "the key is missed", func(x fleet.SyncStatus) bool { return strings.Contains(x.Message, "secret db has no key password") })
+	r.sends(map[string]map[string]string{"db": {"password": "canary-one-71"}})
+	r.ready(s)
+	if got := r.secretData("uses")["dsn"]; got != "db://canary-one-71@db" {
+		t.Errorf("dsn %q", got)
+	}
+	apart := r.version("apart")
+	r.sends(map[string]map[string]string{"db": {"password": "canary-two-72"}})
+	r.eventually("the new value is applied", func() bool { return r.secretData("uses")["dsn"] == "db://canary-two-72@db" })
+	r.wait("shop", "ready", func(x fleet.SyncStatus) bool { return x.Ready })
+	if now := r.version("apart"); now != apart {
+		t.Errorf("what does not use it was written: version %s, was %s", now, apart)
+	}
+	r.stop()
+	r.start()
+	r.set([]fleet.Sync{s})
+	r.eventually("known after a restart", func() bool {
+		_, err := r.m.secrets.value("default", fleet.SecretKey{Name: "db", Key: "password"})
+		return err == nil
+	})
+	r.patch("v1", "secrets", "uses", "ana", `{"data":{"dsn":"eA=="}}`)
+	r.eventually("corrected without the hub", func() bool { return r.secretData("uses")["dsn"] == "db://canary-two-72@db" })
+	r.sends(nil)
+	r.wait("shop", "told", func(x fleet.SyncStatus) bool { return x.Ready && x.Reason == "BindingSourceGone" })
+	r.patch("v1", "secrets", "uses", "ana", `{"data":{"dsn":"eA=="}}`)
+	r.eventually("corrected to the last value", func() bool { return r.secretData("uses")["dsn"] == "db://canary-two-72@db" })
+	r.stop()
+	if strings.Contains(r.heard.String(), "canary-") {
+		t.Error("a status or a log line has the value")
+	}
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	for name, data := range r.store.files {
+		if bytes.Contains(data, []byte("canary-")) || bytes.Contains(data, []byte("Y2FuYXJ5LX")) {
 			t.Errorf("file %s of the state has the value", name)
 		}
 	}

@@ -84,8 +84,8 @@ func (w *worker) superseded() bool {
 // take makes the newest target the current one, and collects what changed.
 func (w *worker) take(ctx context.Context, now time.Time) {
 	w.mu.Lock()
-	next, dirty, groups, all, hurry, anew, rejudge := w.next, w.dirty, w.groups, w.all, w.hurry, w.anew, w.rejudge
-	w.next, w.all, w.hurry, w.anew, w.rejudge = nil, false, nil, false, false
+	next, dirty, groups, all, hurry, anew, rejudge, rebind := w.next, w.dirty, w.groups, w.all, w.hurry, w.anew, w.rejudge, w.rebind
+	w.next, w.all, w.hurry, w.anew, w.rejudge, w.rebind = nil, false, nil, false, false, false
 	if len(dirty) > 0 {
 		w.dirty = map[fleet.ObjectID]bool{}
 	} else {
@@ -117,7 +117,7 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 			it.clear()
 		}
 	}
-	w.binder.again = w.binder.again || all || anew || rejudge || len(groups) > 0
+	w.binder.again = w.binder.again || rebind || all || anew || rejudge || len(groups) > 0
 	if anew {
 		w.retryUnreached(now)
 	}

@@ -31,22 +31,17 @@ type lasts struct {
 	state State
 
 	mu      sync.Mutex
-	of      map[string]map[string]lastValue // by module, and by field
+	of      map[string]map[string]lastValue // by module, and by what was read
 	changed bool
 	saving  sync.Mutex
 }
 
 // load reads what was kept. What cannot be read is read from the cluster again.
-func (l *lasts) load(ctx context.Context, state State, log *slog.Logger) (err error) {
-	l.state = state
-	if l.vault == nil {
-		if l.vault, err = vault.Open(ctx, state); err != nil {
-			return err
-		}
-	}
+func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) {
+	l.vault, l.state = v, state
 	data, err := state.Read(ctx, lastsName)
 	if errors.Is(err, fleet.ErrNotFound) {
-		return nil
+		return
 	}
 	if err == nil {
 		data, err = l.vault.Open(lastsName, data)
@@ -60,25 +55,41 @@ func (l *lasts) load(ctx context.Context, state State, log *slog.Logger) (err er
 		log.Warn("the last values of bindings cannot be read; those have none whose source is gone", "error", err)
 		l.of = nil
 	}
+}
+
+// openVault reads what the agent keeps encrypted.
+func (m *Manager) openVault(ctx context.Context) (err error) {
+	v := m.o.Vault
+	if v == nil {
+		if v, err = vault.Open(ctx, m.o.State); err != nil {
+			return err
+		}
+	}
+	m.lasts.load(ctx, v, m.o.State, m.o.Log)
+	m.secrets.load(ctx, v, m.o.State, m.o.Log)
 	return nil
 }
 
+// keyOf names a field.
 func keyOf(f fleet.ObjectField) string {
 	text, _ := json.Marshal(f) // of text, which always can be written
 	return string(text)
 }
 
-func (l *lasts) get(ref fleet.ModuleRef, f fleet.ObjectField) (lastValue, bool) {
+// keyOfSecret names a value of the hub's store.
+func keyOfSecret(k fleet.SecretKey) string { return "secret " + k.Name + " " + k.Key }
+
+func (l *lasts) get(ref fleet.ModuleRef, key string) (lastValue, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v, ok := l.of[ref.String()][keyOf(f)]
+	v, ok := l.of[ref.String()][key]
 	return v, ok
 }
 
-func (l *lasts) put(ref fleet.ModuleRef, f fleet.ObjectField, v lastValue) {
+func (l *lasts) put(ref fleet.ModuleRef, key string, v lastValue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	module, key := ref.String(), keyOf(f)
+	module := ref.String()
 	if old, ok := l.of[module][key]; ok && old == v {
 		return
 	}

@@ -53,6 +53,7 @@ type Manager struct {
 	readers  readers
 	accepts  acceptance
 	lasts    lasts
+	secrets  received
 
 	mu      sync.Mutex
 	desired *desired
@@ -137,7 +138,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.late.inherit(m.inventory, time.Now())
 	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
 	m.begun.load(ctx, m.o.State, m.o.Log)
-	if err := m.lasts.load(ctx, m.o.State, m.o.Log); err != nil {
+	if err := m.openVault(ctx); err != nil {
 		return err
 	}
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,

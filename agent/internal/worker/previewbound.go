@@ -16,7 +16,7 @@ func (p *preview) bind(ctx context.Context, late []fleet.LateBinding) {
 	if len(late) == 0 {
 		return
 	}
-	values := assemble.LateValues(late, p.sync.Values, func(_ string, f fleet.ObjectField) assemble.Read { return p.readField(ctx, f) })
+	values := assemble.LateValues(late, p.sync.Values, previewReader{ctx, p})
 	circle := assemble.ObjectCircle(late, usersOf(p.items), p.sync.Values)
 	for _, it := range p.items {
 		if it.late != nil {
@@ -33,6 +33,40 @@ func (p *preview) bound(it *item) map[string]string {
 	return it.late.values
 }
 
+// previewReader reads for a preview.
+type previewReader struct {
+	ctx context.Context
+	p   *preview
+}
+
+// ReadField is what the cluster says of a field.
+func (r previewReader) ReadField(_ string, f fleet.ObjectField) assemble.Read {
+	return r.p.readField(r.ctx, f)
+}
+
+// ReadSecret is what the hub has sent. It sends what modules use that the cluster has.
+func (r previewReader) ReadSecret(_ string, k fleet.SecretKey) assemble.Read {
+	value, err := r.p.m.secrets.value(r.p.w.ref.Project, k)
+	if err == nil {
+		return assemble.Read{Value: value, Secret: true}
+	}
+	if last, known := r.p.m.lasts.get(r.p.w.ref, keyOfSecret(k)); known {
+		return assemble.Read{Value: last.Value, Secret: true}
+	}
+	return assemble.Read{Failed: r.p.unsent(err)}
+}
+
+// unsent is of a secret whose values come with the module that uses it.
+func (p *preview) unsent(err error) error {
+	var f *apply.Failure
+	if !errors.Is(err, errUnsent) || !errors.As(err, &f) {
+		return err
+	}
+	comes := *f
+	comes.Kind = errMadeFirst
+	return &comes
+}
+
 func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.Read {
 	path, err := wire.ParseFieldPath(f, f.Path)
 	if err != nil {
@@ -46,7 +80,7 @@ func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.R
 	if err == nil {
 		return assemble.Read{Value: value, Secret: s.id.IsSecret()}
 	}
-	if last, known := p.m.lasts.get(p.w.ref, f); known {
+	if last, known := p.m.lasts.get(p.w.ref, keyOf(f)); known {
 		return assemble.Read{Value: last.Value, Secret: last.Secret}
 	}
 	switch {

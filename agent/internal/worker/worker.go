@@ -63,6 +63,7 @@ type worker struct {
 	anew   bool             // what the API server could not do is to be tried at once
 	// rejudge: what the cluster's policy denied is to be tried at once.
 	rejudge bool
+	rebind  bool // the bindings are to be evaluated again
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
 	uses       map[fleet.ObjectID]bool         // Namespaces in which nothing is the module's

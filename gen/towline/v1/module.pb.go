@@ -1371,7 +1371,7 @@ func (x *KustomizePackage) GetComponents() []string {
 	return nil
 }
 
-// Binding is a value for ${NAME}. Exactly one of value, cluster_field, cluster_label, cluster_annotation and object is set.
+// Binding is a value for ${NAME}. Exactly one of value, cluster_field, cluster_label, cluster_annotation, object and secret is set.
 type Binding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An upper-case identifier: [A-Z][A-Z0-9_]*.
@@ -1388,6 +1388,10 @@ type Binding struct {
 	// applied anew. While it is not there, the objects that refer to it wait, and no others; once a value was read, it stays in force.
 	// Such a binding cannot stand in an object's name or namespace. An agent of before does not know it.
 	Object *BindingObject `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
+	// A key of a secret of the project (towline secret set). Its value is sealed for the agent of each cluster that the module is in, and goes
+	// over the agent's session only: no bundle, revision or status has it. A new value is applied where it is used, without a new
+	// revision. Such a binding cannot stand in an object's name or namespace. An agent of before does not know it.
+	Secret *BindingSecret `protobuf:"bytes,8,opt,name=secret,proto3" json:"secret,omitempty"`
 	// Used when the cluster has no such label or annotation, or has not had such an object or field; without it such a cluster's sync fails,
 	// unless the binding is optional. Viewers see it masked.
 	Default *string `protobuf:"bytes,5,opt,name=default,proto3,oneof" json:"default,omitempty"`
@@ -1469,6 +1473,13 @@ func (x *Binding) GetClusterAnnotation() string {
 func (x *Binding) GetObject() *BindingObject {
 	if x != nil {
 		return x.Object
+	}
+	return nil
+}
+
+func (x *Binding) GetSecret() *BindingSecret {
+	if x != nil {
+		return x.Secret
 	}
 	return nil
 }
@@ -1577,6 +1588,61 @@ func (x *BindingObject) GetFieldPath() string {
 	return ""
 }
 
+// BindingSecret names a value in the hub's store.
+type BindingSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the secret. Required.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its key. Required.
+	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BindingSecret) Reset() {
+	*x = BindingSecret{}
+	mi := &file_towline_v1_module_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BindingSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BindingSecret) ProtoMessage() {}
+
+func (x *BindingSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BindingSecret.ProtoReflect.Descriptor instead.
+func (*BindingSecret) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *BindingSecret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BindingSecret) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
 // Placement selects clusters: those that the selector matches and those named.
 type Placement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1592,7 +1658,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1670,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1683,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1654,7 +1720,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1732,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1745,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1750,7 +1816,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1828,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1841,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1898,7 +1964,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +1976,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +1989,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1955,7 +2021,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2033,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2046,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -2020,7 +2086,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2098,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2111,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -2109,7 +2175,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2187,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2200,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -2235,7 +2301,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +2313,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +2326,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2469,7 +2535,7 @@ type FollowStatus struct {
 
 func (x *FollowStatus) Reset() {
 	*x = FollowStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2547,7 @@ func (x *FollowStatus) String() string {
 func (*FollowStatus) ProtoMessage() {}
 
 func (x *FollowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2560,7 @@ func (x *FollowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowStatus.ProtoReflect.Descriptor instead.
 func (*FollowStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FollowStatus) GetLooked() *timestamppb.Timestamp {
@@ -2587,7 +2653,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[29]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2665,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[29]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2678,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{29}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Hold) GetId() string {
@@ -2754,7 +2820,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[30]
+	mi := &file_towline_v1_module_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2766,7 +2832,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[30]
+	mi := &file_towline_v1_module_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2779,7 +2845,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{30}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2982,14 +3048,15 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1e\n" +
 	"\n" +
 	"components\x18\x02 \x03(\tR\n" +
-	"components\"\xd3\x02\n" +
+	"components\"\x86\x03\n" +
 	"\aBinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01H\x00R\x05value\x88\x01\x01\x12#\n" +
 	"\rcluster_field\x18\x03 \x01(\tR\fclusterField\x12#\n" +
 	"\rcluster_label\x18\x04 \x01(\tR\fclusterLabel\x12-\n" +
 	"\x12cluster_annotation\x18\x06 \x01(\tR\x11clusterAnnotation\x121\n" +
-	"\x06object\x18\a \x01(\v2\x19.towline.v1.BindingObjectR\x06object\x12\"\n" +
+	"\x06object\x18\a \x01(\v2\x19.towline.v1.BindingObjectR\x06object\x121\n" +
+	"\x06secret\x18\b \x01(\v2\x19.towline.v1.BindingSecretR\x06secret\x12\"\n" +
 	"\adefault\x18\x05 \x01(\tB\x03\x80\x01\x01H\x01R\adefault\x88\x01\x01\x12\x12\n" +
 	"\x04type\x18\t \x01(\tR\x04type\x12\x1a\n" +
 	"\boptional\x18\n" +
@@ -3004,7 +3071,10 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"field_path\x18\x05 \x01(\tR\tfieldPath\"\x98\x01\n" +
+	"field_path\x18\x05 \x01(\tR\tfieldPath\"5\n" +
+	"\rBindingSecret\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"\x98\x01\n" +
 	"\tPlacement\x125\n" +
 	"\bselector\x18\x01 \x01(\v2\x19.towline.v1.LabelSelectorR\bselector\x12\x1a\n" +
 	"\bclusters\x18\x02 \x03(\tR\bclusters\x128\n" +
@@ -3149,7 +3219,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -3171,39 +3241,40 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*KustomizePackage)(nil),      // 17: towline.v1.KustomizePackage
 	(*Binding)(nil),               // 18: towline.v1.Binding
 	(*BindingObject)(nil),         // 19: towline.v1.BindingObject
-	(*Placement)(nil),             // 20: towline.v1.Placement
-	(*Toleration)(nil),            // 21: towline.v1.Toleration
-	(*Policy)(nil),                // 22: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 23: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 24: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 25: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 26: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 27: towline.v1.ModuleStatus
-	(*FollowStatus)(nil),          // 28: towline.v1.FollowStatus
-	(*Hold)(nil),                  // 29: towline.v1.Hold
-	(*Revision)(nil),              // 30: towline.v1.Revision
-	nil,                           // 31: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 32: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 33: towline.v1.RolloutStrategy
-	(*structpb.Struct)(nil),       // 34: google.protobuf.Struct
-	(*LabelSelector)(nil),         // 35: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 36: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
-	(*Condition)(nil),             // 38: towline.v1.Condition
-	(*StagePosition)(nil),         // 39: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 40: towline.v1.ObjectReference
+	(*BindingSecret)(nil),         // 20: towline.v1.BindingSecret
+	(*Placement)(nil),             // 21: towline.v1.Placement
+	(*Toleration)(nil),            // 22: towline.v1.Toleration
+	(*Policy)(nil),                // 23: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 24: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 25: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 26: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 27: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 28: towline.v1.ModuleStatus
+	(*FollowStatus)(nil),          // 29: towline.v1.FollowStatus
+	(*Hold)(nil),                  // 30: towline.v1.Hold
+	(*Revision)(nil),              // 31: towline.v1.Revision
+	nil,                           // 32: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 33: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 34: towline.v1.RolloutStrategy
+	(*structpb.Struct)(nil),       // 35: google.protobuf.Struct
+	(*LabelSelector)(nil),         // 36: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 37: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
+	(*Condition)(nil),             // 39: towline.v1.Condition
+	(*StagePosition)(nil),         // 40: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 41: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	32, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	33, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	27, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	28, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	4,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	14, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	18, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	20, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	33, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	22, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	25, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	21, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	34, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	23, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	26, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	3,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	2,  // 11: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
 	6,  // 12: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
@@ -3213,39 +3284,40 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	13, // 16: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
 	12, // 17: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
 	5,  // 18: towline.v1.Source.follow:type_name -> towline.v1.Follow
-	31, // 19: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	32, // 19: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	9,  // 20: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
 	11, // 21: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
 	15, // 22: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
 	16, // 23: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
 	17, // 24: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	34, // 25: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	35, // 25: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
 	19, // 26: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
-	35, // 27: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	21, // 28: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	26, // 29: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	24, // 30: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	23, // 31: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	35, // 32: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	36, // 33: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	37, // 34: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	38, // 35: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	29, // 36: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	39, // 37: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	28, // 38: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
-	37, // 39: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
-	37, // 40: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
-	37, // 41: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
-	40, // 42: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	37, // 43: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	37, // 44: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	32, // 45: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 46: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	20, // 27: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
+	36, // 28: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	22, // 29: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	27, // 30: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	25, // 31: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	24, // 32: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	36, // 33: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	37, // 34: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	38, // 35: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	39, // 36: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	30, // 37: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	40, // 38: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	29, // 39: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
+	38, // 40: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
+	38, // 41: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
+	38, // 42: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
+	41, // 43: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	38, // 44: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	38, // 45: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	33, // 46: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 47: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -3258,15 +3330,15 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_tracker_proto_init()
 	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[18].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[21].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[22].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -235,15 +235,21 @@ func damagedSecret(ref fleet.ModuleRef) *towlinev1.Secret {
 		State: stateDamaged, Reason: fleet.SecretDamaged}
 }
 
-// usersOf are the modules whose sources name a secret.
+// usersOf are the modules that use a secret.
 func usersOf(r store.Reader, ref fleet.ModuleRef) []string {
 	return record.SecretUsers(r, ref.Project)[ref]
 }
 
-// missingSecrets warns of the secrets that a module's source names and that are not there.
+// missingSecrets warns of the secrets that a module uses and that are not there.
 func missingSecrets(r store.Reader, m *wire.Module) []*towlinev1.Note {
 	var out []*towlinev1.Note
-	for _, name := range record.SecretNames(m.Source) {
+	names := record.SecretNames(m.Source)
+	for _, b := range m.Bindings {
+		if b.Secret != nil && !slices.Contains(names, b.Secret.Name) {
+			names = append(names, b.Secret.Name)
+		}
+	}
+	for _, name := range names {
 		key := store.SecretKey(m.Ref.Project, name)
 		if _, ok := store.Untracked(r).Get(key); !ok && store.DamageOf(r, key) == nil {
 			out = append(out, note(fleet.WarnNoSecret, &towlinev1.Facts{Names: []string{secrets.Display(m.Ref.Project, name)}}))
@@ -326,7 +332,7 @@ func (a *API) DeleteSecret(ctx context.Context, req *towlinev1.DeleteSecretReque
 			}
 		}
 		if users := usersOf(w, ref); len(users) > 0 && !req.GetUsed() {
-			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have their sources name another secret first", ref.Display(), someOf("module", users))
+			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have them use another secret first", ref.Display(), someOf("module", users))
 		}
 		w.Delete(key)
 		return nil

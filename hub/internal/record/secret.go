@@ -42,7 +42,19 @@ func eachSecretName(m protoreflect.Message, fn func(string)) {
 	})
 }
 
-// SecretUsers are the modules whose sources name secrets, sorted by name, by project and name of the secret: of a project, or of all.
+// SecretsOf are the secrets that a module uses, in its source or in its bindings, sorted.
+func SecretsOf(spec *towlinev1.ModuleSpec) []string {
+	out := SecretNames(spec.GetSource())
+	for _, b := range spec.GetBindings() {
+		if name := b.GetSecret().GetName(); name != "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// SecretUsers are the modules that use secrets, sorted by name, by project and name of the secret: of a project, or of all.
 func SecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
 	prefix := store.ModulePrefix
 	if project != "" {
@@ -54,7 +66,7 @@ func SecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
 		if !ok || rec.GetDeleting() != "" {
 			return true
 		}
-		for _, name := range SecretNames(rec.GetModule().GetSpec().GetSource()) {
+		for _, name := range SecretsOf(rec.GetModule().GetSpec()) {
 			secret := fleet.ModuleRef{Project: ref.Project, Name: name}
 			out[secret] = append(out[secret], ref.Name)
 		}

@@ -22,6 +22,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/secrets"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -45,6 +46,8 @@ type Options struct {
 	Bundles  *bundle.Cache
 	Registry Registry
 	Log      *slog.Logger
+	// Secrets opens the values that go to agents, sealed for each.
+	Secrets *secrets.Keys
 	// Hub is meta/hub as of this start.
 	Hub *storev1.Hub
 	// Instance names this hub process.
@@ -65,6 +68,7 @@ type Server struct {
 	clock   func() time.Time
 	opens   openings
 	changes changes
+	secrets secretSets
 	parts   sync.WaitGroup // goroutines of sessions, which outlive their handlers by as long as a stream needs to end
 
 	mu        sync.Mutex
@@ -158,7 +162,7 @@ func (s *Server) Started() time.Time { return s.started }
 
 // Run passes changes in the store to the sessions until ctx ends, then drains them.
 func (s *Server) Run(ctx context.Context) error {
-	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix)
+	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix)
 	defer sub.Stop()
 	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
@@ -182,7 +186,12 @@ func (s *Server) dispatch(keys []string) {
 	if len(s.live) == 0 {
 		return
 	}
+	secret := false
 	for _, k := range keys {
+		if strings.HasPrefix(k, store.SecretPrefix) {
+			secret = true
+			continue
+		}
 		if x := s.live[clusterOf(k)]; x != nil {
 			x.mark(dirtyDesired)
 			if strings.HasPrefix(k, store.ClusterPrefix) {
@@ -190,9 +199,14 @@ func (s *Server) dispatch(keys []string) {
 			}
 		}
 	}
+	for _, x := range s.live {
+		if secret && x.usesSecrets.Load() {
+			x.mark(dirtySecrets)
+		}
+	}
 }
 
-// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to.
+// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to, but that of secrets.
 func clusterOf(key string) fleet.ClusterName {
 	start := -1
 	for i := range len(key) {

@@ -30,6 +30,7 @@ const (
 	dirtyAck
 	dirtyQuery
 	dirtyAnswer
+	dirtySecrets
 )
 
 type session struct {
@@ -51,6 +52,9 @@ type session struct {
 	// machine and known, the desired records as they were read last, are the sending goroutine's once there is one.
 	machine machine
 	known   desired
+	// sentSecrets says what secrets the agent was sent last; it is the sending goroutine's. usesSecrets: its modules use some.
+	sentSecrets string
+	usesSecrets atomic.Bool
 
 	mu        sync.Mutex
 	dirty     int
@@ -247,7 +251,10 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 			return err
 		}
 	}
-	return x.sync(ctx, st, dirty&dirtyDesired != 0)
+	if err := x.sync(ctx, st, dirty&dirtyDesired != 0); err != nil || dirty&(dirtyDesired|dirtySecrets) == 0 {
+		return err
+	}
+	return x.sendSecrets(ctx, st)
 }
 
 // sync gives the machine what is new, in the store first: the agent's answer may set free what the store has now.

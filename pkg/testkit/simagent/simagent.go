@@ -88,6 +88,9 @@ type Options struct {
 	Answer func(*agentv1.Query) *agentv1.QueryResult
 	// Features are those that it says it has; nil: all, but those that only one who keeps contents has.
 	Features []string
+	// SealingKey is what secrets are sealed with for it, and Secrets is told of each frame with some; it must not block.
+	SealingKey []byte
+	Secrets    func(*agentv1.Secrets)
 	// Reconnect is the pause after a broken session; default 50ms.
 	Reconnect time.Duration
 }
@@ -246,7 +249,7 @@ func (a *Agent) hello() *agentv1.Hello {
 	a.untold = false
 	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, Features: a.o.Features, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
 		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes(),
-		StatusDigest: a.acked.digest.Bytes(), StatusSeen: true, Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot}
+		StatusDigest: a.acked.digest.Bytes(), StatusSeen: true, Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot, SealingKey: a.o.SealingKey}
 }
 
 // Tell says the conditions of the cluster, now and in the sessions to come.
@@ -335,6 +338,10 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.leave = f.Leave
+	case *agentv1.ConnectResponse_Secrets:
+		if a.o.Secrets != nil {
+			a.o.Secrets(f.Secrets)
+		}
 	case *agentv1.ConnectResponse_Drain:
 		return fmt.Errorf("drained")
 	}

@@ -446,6 +446,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_Query
 	//	*ConnectResponse_Leave
 	//	*ConnectResponse_Move
+	//	*ConnectResponse_Secrets
 	Frame         isConnectResponse_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -569,6 +570,15 @@ func (x *ConnectResponse) GetMove() *Move {
 	return nil
 }
 
+func (x *ConnectResponse) GetSecrets() *Secrets {
+	if x != nil {
+		if x, ok := x.Frame.(*ConnectResponse_Secrets); ok {
+			return x.Secrets
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_Frame interface {
 	isConnectResponse_Frame()
 }
@@ -618,6 +628,11 @@ type ConnectResponse_Move struct {
 	Move *Move `protobuf:"bytes,9,opt,name=move,proto3,oneof"`
 }
 
+type ConnectResponse_Secrets struct {
+	// The values of secrets that its modules use.
+	Secrets *Secrets `protobuf:"bytes,10,opt,name=secrets,proto3,oneof"`
+}
+
 func (*ConnectResponse_Welcome) isConnectResponse_Frame() {}
 
 func (*ConnectResponse_Index) isConnectResponse_Frame() {}
@@ -636,6 +651,8 @@ func (*ConnectResponse_Leave) isConnectResponse_Frame() {}
 
 func (*ConnectResponse_Move) isConnectResponse_Frame() {}
 
+func (*ConnectResponse_Secrets) isConnectResponse_Frame() {}
+
 // Hello says who connects and what it holds.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -647,7 +664,8 @@ type Hello struct {
 	// its start holds still; to one without it the hub never says that it knows the status. health-rules: the agent judges objects by the health rules in
 	// the policies; a module that has some is not ready in the cluster of an agent without it. ignore-fields, apply-once, keep-legacy,
 	// read-only, take-from and shared: the same of ignoreFields, applyOnce, keepLegacy, readOnly, takeFrom and shared in the policies. object-holds: it knows Sync.held.
-	// object-bindings: it evaluates the bindings in the policies; a module that has some is not given to an agent without it.
+	// object-bindings: it evaluates the bindings in the policies; a module that has some is not ready in the cluster of an agent without it.
+	// secret-bindings: the same of those that use secrets of the hub; it sets sealing_key.
 	// moves: it takes a Move. dictionaries: and one whose contents are compressed with those that it holds as their dictionary.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
@@ -676,7 +694,9 @@ type Hello struct {
 	Boot *Boot `protobuf:"bytes,15,opt,name=boot,proto3" json:"boot,omitempty"`
 	// The agent process has itself seen what status_digest names, so that it all holds still. False: it only remembers the
 	// digest from before its start; the hub takes what it has as last heard until the agent says it again.
-	StatusSeen    bool `protobuf:"varint,16,opt,name=status_seen,json=statusSeen,proto3" json:"status_seen,omitempty"`
+	StatusSeen bool `protobuf:"varint,16,opt,name=status_seen,json=statusSeen,proto3" json:"status_seen,omitempty"`
+	// X25519 public key that secrets are sealed for; empty: the agent takes none. Another one takes the place of that of the session before.
+	SealingKey    []byte `protobuf:"bytes,17,opt,name=sealing_key,json=sealingKey,proto3" json:"sealing_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -821,6 +841,13 @@ func (x *Hello) GetStatusSeen() bool {
 		return x.StatusSeen
 	}
 	return false
+}
+
+func (x *Hello) GetSealingKey() []byte {
+	if x != nil {
+		return x.SealingKey
+	}
+	return nil
 }
 
 // Boot is one start of the hub on its store. The agent repeats the last one that it met in its hello: a hub that does
@@ -3395,6 +3422,192 @@ func (x *Condition) GetSinceMillis() int64 {
 	return 0
 }
 
+// Secrets are all values of secrets that bindings of the cluster's modules use, in one frame or several. The hub sends them with the first
+// index of a session and whenever one of them changed. What is not among them is not used any more; an agent keeps the value that it
+// applied last all the same.
+type Secrets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the frame brings.
+	Secrets []*SealedSecret `protobuf:"bytes,1,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// The frame begins the whole, and ends it.
+	First bool `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	// See first.
+	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Secrets) Reset() {
+	*x = Secrets{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Secrets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Secrets) ProtoMessage() {}
+
+func (x *Secrets) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Secrets.ProtoReflect.Descriptor instead.
+func (*Secrets) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Secrets) GetSecrets() []*SealedSecret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+func (x *Secrets) GetFirst() bool {
+	if x != nil {
+		return x.First
+	}
+	return false
+}
+
+func (x *Secrets) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// SealedSecret are the values of one secret that are used.
+type SealedSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Project of the secret.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// A SecretValues, sealed by HPKE (RFC 9180, base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-256-GCM) for sealing_key, with the
+	// info "towline.dev/secret PROJECT/NAME": the encapsulated key, then the ciphertext.
+	Sealed []byte `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	// Why there are none; empty: there are.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealedSecret) Reset() {
+	*x = SealedSecret{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealedSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealedSecret) ProtoMessage() {}
+
+func (x *SealedSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealedSecret.ProtoReflect.Descriptor instead.
+func (*SealedSecret) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *SealedSecret) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *SealedSecret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SealedSecret) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+func (x *SealedSecret) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// SecretValues are values by their keys.
+type SecretValues struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the keys that are used, those that there are.
+	Values        map[string][]byte `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretValues) Reset() {
+	*x = SecretValues{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretValues) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretValues) ProtoMessage() {}
+
+func (x *SecretValues) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
+func (*SecretValues) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *SecretValues) GetValues() map[string][]byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 // Heartbeat shows liveness; each side sends one each period.
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3406,7 +3619,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3418,7 +3631,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3431,7 +3644,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -3454,7 +3667,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3679,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3692,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -3512,7 +3725,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3524,7 +3737,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3537,7 +3750,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Leave) GetObjects() string {
@@ -3590,7 +3803,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3602,7 +3815,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3615,7 +3828,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Query) GetId() uint64 {
@@ -3702,7 +3915,7 @@ type LogOptions struct {
 
 func (x *LogOptions) Reset() {
 	*x = LogOptions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +3927,7 @@ func (x *LogOptions) String() string {
 func (*LogOptions) ProtoMessage() {}
 
 func (x *LogOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +3940,7 @@ func (x *LogOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogOptions.ProtoReflect.Descriptor instead.
 func (*LogOptions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *LogOptions) GetContainer() string {
@@ -3787,7 +4000,7 @@ type LogCursor struct {
 
 func (x *LogCursor) Reset() {
 	*x = LogCursor{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +4012,7 @@ func (x *LogCursor) String() string {
 func (*LogCursor) ProtoMessage() {}
 
 func (x *LogCursor) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +4025,7 @@ func (x *LogCursor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogCursor.ProtoReflect.Descriptor instead.
 func (*LogCursor) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LogCursor) GetPod() string {
@@ -3857,7 +4070,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3869,7 +4082,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3882,7 +4095,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -3940,7 +4153,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4165,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4178,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -4007,7 +4220,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4019,7 +4232,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4032,7 +4245,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Event) GetObject() *BundleEntry {
@@ -4104,7 +4317,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4116,7 +4329,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4129,7 +4342,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Logs) GetPods() []*PodLog {
@@ -4165,7 +4378,7 @@ type PodLog struct {
 
 func (x *PodLog) Reset() {
 	*x = PodLog{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4177,7 +4390,7 @@ func (x *PodLog) String() string {
 func (*PodLog) ProtoMessage() {}
 
 func (x *PodLog) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4190,7 +4403,7 @@ func (x *PodLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodLog.ProtoReflect.Descriptor instead.
 func (*PodLog) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PodLog) GetAt() *LogCursor {
@@ -4244,7 +4457,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4256,7 +4469,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4269,7 +4482,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -4317,7 +4530,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4542,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4555,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -4409,7 +4622,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4421,7 +4634,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4434,7 +4647,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *FieldChange) GetField() string {
@@ -4488,7 +4701,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x06 \x01(\v2\x1c.towline.agent.v1.ConditionsH\x00R\n" +
 	"conditionsB\a\n" +
-	"\x05frame\"\x82\x04\n" +
+	"\x05frame\"\xb9\x04\n" +
 	"\x0fConnectResponse\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.towline.agent.v1.WelcomeH\x00R\awelcome\x12/\n" +
 	"\x05index\x18\x02 \x01(\v2\x17.towline.agent.v1.IndexH\x00R\x05index\x12B\n" +
@@ -4499,8 +4712,10 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05drain\x18\x06 \x01(\v2\x17.towline.agent.v1.DrainH\x00R\x05drain\x12/\n" +
 	"\x05query\x18\a \x01(\v2\x17.towline.agent.v1.QueryH\x00R\x05query\x12/\n" +
 	"\x05leave\x18\b \x01(\v2\x17.towline.agent.v1.LeaveH\x00R\x05leave\x12,\n" +
-	"\x04move\x18\t \x01(\v2\x16.towline.agent.v1.MoveH\x00R\x04moveB\a\n" +
-	"\x05frame\"\xbe\x04\n" +
+	"\x04move\x18\t \x01(\v2\x16.towline.agent.v1.MoveH\x00R\x04move\x125\n" +
+	"\asecrets\x18\n" +
+	" \x01(\v2\x19.towline.agent.v1.SecretsH\x00R\asecretsB\a\n" +
+	"\x05frame\"\xdf\x04\n" +
 	"\x05Hello\x12!\n" +
 	"\fmin_protocol\x18\x01 \x01(\rR\vminProtocol\x12!\n" +
 	"\fmax_protocol\x18\x02 \x01(\rR\vmaxProtocol\x12\x1a\n" +
@@ -4526,7 +4741,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"conditions\x12*\n" +
 	"\x04boot\x18\x0f \x01(\v2\x16.towline.agent.v1.BootR\x04boot\x12\x1f\n" +
 	"\vstatus_seen\x18\x10 \x01(\bR\n" +
-	"statusSeen\".\n" +
+	"statusSeen\x12\x1f\n" +
+	"\vsealing_key\x18\x11 \x01(\fR\n" +
+	"sealingKey\".\n" +
 	"\x04Boot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"\xfe\x02\n" +
@@ -4770,7 +4987,21 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12!\n" +
-	"\fsince_millis\x18\x05 \x01(\x03R\vsinceMillis\",\n" +
+	"\fsince_millis\x18\x05 \x01(\x03R\vsinceMillis\"m\n" +
+	"\aSecrets\x128\n" +
+	"\asecrets\x18\x01 \x03(\v2\x1e.towline.agent.v1.SealedSecretR\asecrets\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\bR\x05first\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\"n\n" +
+	"\fSealedSecret\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06sealed\x18\x03 \x01(\fR\x06sealed\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"\x92\x01\n" +
+	"\fSecretValues\x12G\n" +
+	"\x06values\x18\x01 \x03(\v2*.towline.agent.v1.SecretValues.ValuesEntryB\x03\x80\x01\x01R\x06values\x1a9\n" +
+	"\vValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\",\n" +
 	"\tHeartbeat\x12\x1f\n" +
 	"\vsent_millis\x18\x01 \x01(\x03R\n" +
 	"sentMillis\"U\n" +
@@ -4873,7 +5104,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -4911,89 +5142,96 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*StatusAck)(nil),          // 33: towline.agent.v1.StatusAck
 	(*Conditions)(nil),         // 34: towline.agent.v1.Conditions
 	(*Condition)(nil),          // 35: towline.agent.v1.Condition
-	(*Heartbeat)(nil),          // 36: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 37: towline.agent.v1.Drain
-	(*Leave)(nil),              // 38: towline.agent.v1.Leave
-	(*Query)(nil),              // 39: towline.agent.v1.Query
-	(*LogOptions)(nil),         // 40: towline.agent.v1.LogOptions
-	(*LogCursor)(nil),          // 41: towline.agent.v1.LogCursor
-	(*QueryResult)(nil),        // 42: towline.agent.v1.QueryResult
-	(*Events)(nil),             // 43: towline.agent.v1.Events
-	(*Event)(nil),              // 44: towline.agent.v1.Event
-	(*Logs)(nil),               // 45: towline.agent.v1.Logs
-	(*PodLog)(nil),             // 46: towline.agent.v1.PodLog
-	(*Preview)(nil),            // 47: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 48: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 49: towline.agent.v1.FieldChange
-	nil,                        // 50: towline.agent.v1.Sync.ValuesEntry
+	(*Secrets)(nil),            // 36: towline.agent.v1.Secrets
+	(*SealedSecret)(nil),       // 37: towline.agent.v1.SealedSecret
+	(*SecretValues)(nil),       // 38: towline.agent.v1.SecretValues
+	(*Heartbeat)(nil),          // 39: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 40: towline.agent.v1.Drain
+	(*Leave)(nil),              // 41: towline.agent.v1.Leave
+	(*Query)(nil),              // 42: towline.agent.v1.Query
+	(*LogOptions)(nil),         // 43: towline.agent.v1.LogOptions
+	(*LogCursor)(nil),          // 44: towline.agent.v1.LogCursor
+	(*QueryResult)(nil),        // 45: towline.agent.v1.QueryResult
+	(*Events)(nil),             // 46: towline.agent.v1.Events
+	(*Event)(nil),              // 47: towline.agent.v1.Event
+	(*Logs)(nil),               // 48: towline.agent.v1.Logs
+	(*PodLog)(nil),             // 49: towline.agent.v1.PodLog
+	(*Preview)(nil),            // 50: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 51: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 52: towline.agent.v1.FieldChange
+	nil,                        // 53: towline.agent.v1.Sync.ValuesEntry
+	nil,                        // 54: towline.agent.v1.SecretValues.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
 	25, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
 	27, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	36, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	42, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	39, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	45, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
 	34, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
 	17, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
 	33, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	36, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	37, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	39, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	38, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	39, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	40, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	42, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	41, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
 	18, // 14: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
-	35, // 15: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
-	7,  // 16: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
-	7,  // 17: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
-	10, // 18: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	14, // 19: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	50, // 20: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	13, // 21: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
-	12, // 22: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
-	11, // 23: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
-	12, // 24: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
-	16, // 25: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	21, // 26: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	19, // 27: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
-	20, // 28: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
-	21, // 29: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	24, // 30: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	26, // 31: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	28, // 32: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	30, // 33: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	32, // 34: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	29, // 35: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
-	32, // 36: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	35, // 37: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	16, // 38: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	10, // 39: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	16, // 40: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
-	40, // 41: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
-	41, // 42: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
-	47, // 43: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	43, // 44: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
-	45, // 45: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
-	44, // 46: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
-	16, // 47: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
-	46, // 48: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
-	41, // 49: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
-	48, // 50: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	16, // 51: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	49, // 52: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	4,  // 53: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	22, // 54: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 55: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 56: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 57: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	23, // 58: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 59: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 60: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	57, // [57:61] is the sub-list for method output_type
-	53, // [53:57] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	36, // 15: towline.agent.v1.ConnectResponse.secrets:type_name -> towline.agent.v1.Secrets
+	35, // 16: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	7,  // 17: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
+	7,  // 18: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
+	10, // 19: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
+	14, // 20: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	53, // 21: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	13, // 22: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	12, // 23: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
+	11, // 24: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
+	12, // 25: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
+	16, // 26: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	21, // 27: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	19, // 28: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
+	20, // 29: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
+	21, // 30: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	24, // 31: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	26, // 32: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	28, // 33: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	30, // 34: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	32, // 35: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	29, // 36: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
+	32, // 37: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	35, // 38: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	37, // 39: towline.agent.v1.Secrets.secrets:type_name -> towline.agent.v1.SealedSecret
+	54, // 40: towline.agent.v1.SecretValues.values:type_name -> towline.agent.v1.SecretValues.ValuesEntry
+	16, // 41: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	10, // 42: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	16, // 43: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
+	43, // 44: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
+	44, // 45: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
+	50, // 46: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	46, // 47: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
+	48, // 48: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
+	47, // 49: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
+	16, // 50: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
+	49, // 51: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
+	44, // 52: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
+	51, // 53: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	16, // 54: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	52, // 55: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	4,  // 56: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	22, // 57: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 58: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 59: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 60: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	23, // 61: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 62: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 63: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	60, // [60:64] is the sub-list for method output_type
+	56, // [56:60] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -5019,6 +5257,7 @@ func file_towline_agent_v1_agent_proto_init() {
 		(*ConnectResponse_Query)(nil),
 		(*ConnectResponse_Leave)(nil),
 		(*ConnectResponse_Move)(nil),
+		(*ConnectResponse_Secrets)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5026,7 +5265,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,170 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/secrets"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// secretsPerFrame is how many bytes of sealed values a frame has at most, but for one that is larger by itself.
+const secretsPerFrame = 256 << 10
+
+// maxSecretSets is how many sets of policies are remembered by the secrets that they use.
+const maxSecretSets = 10_000
+
+// secretSets remembers which secrets the bindings of policy sets use. It is safe for concurrent use.
+type secretSets struct {
+	mu sync.Mutex
+	of map[fleet.Digest][]fleet.SecretKey
+}
+
+// use are the secrets of the bindings in a policy set, by its digest.
+func (s *Server) use(ctx context.Context, d fleet.Digest) ([]fleet.SecretKey, error) {
+	if d.IsZero() {
+		return nil, nil
+	}
+	s.secrets.mu.Lock()
+	keys, known := s.secrets.of[d]
+	s.secrets.mu.Unlock()
+	if known {
+		return keys, nil
+	}
+	content, err := s.o.Bundles.Content(ctx, d)
+	if err != nil {
+		return nil, fmt.Errorf("policies %s: %w", d.Short(), err)
+	}
+	set, err := wire.PolicySetFromContent(content)
+	if err != nil {
+		return nil, fmt.Errorf("policies %s: %w", d.Short(), err)
+	}
+	for _, b := range set.Bindings {
+		if b.Secret != nil {
+			keys = append(keys, *b.Secret)
+		}
+	}
+	s.secrets.mu.Lock()
+	defer s.secrets.mu.Unlock()
+	if s.secrets.of == nil || len(s.secrets.of) >= maxSecretSets {
+		s.secrets.of = map[fleet.Digest][]fleet.SecretKey{}
+	}
+	s.secrets.of[d] = keys
+	return keys, nil
+}
+
+// used are the keys of each secret that the modules of the cluster use, as the records say that were read last.
+func (x *session) used(ctx context.Context) (map[fleet.ModuleRef][]string, error) {
+	out := map[fleet.ModuleRef][]string{}
+	for i := range x.known.read {
+		s := x.known.read[i].sync
+		if s == nil {
+			continue
+		}
+		keys, err := x.server.use(ctx, s.Policies)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range keys {
+			ref := fleet.ModuleRef{Project: s.Module.Project, Name: k.Name}
+			out[ref] = append(out[ref], k.Key)
+		}
+	}
+	return out, nil
+}
+
+// sendSecrets sends the agent all values that its modules use, sealed for it, if any of them changed since it was sent them last.
+func (x *session) sendSecrets(ctx context.Context, st stream) error {
+	if len(x.hello.GetSealingKey()) == 0 || !slices.Contains(x.hello.GetFeatures(), wire.FeatureSecretBindings) {
+		return nil
+	}
+	used, err := x.used(ctx)
+	if err != nil {
+		x.log.Warn("secrets are not sent: which are used cannot be read", "error", err)
+		return nil
+	}
+	x.usesSecrets.Store(len(used) > 0)
+	if len(used) == 0 && x.sentSecrets == "" {
+		return nil
+	}
+	records, state, err := x.secretRecords(ctx, used)
+	if err != nil || state == x.sentSecrets {
+		return err
+	}
+	var list []*agentv1.SealedSecret
+	for _, ref := range sortedRefs(used) {
+		list = append(list, x.seal(ref, records[ref], used[ref]))
+	}
+	for _, frame := range secretFrames(list) {
+		if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Secrets{Secrets: frame}}); err != nil {
+			return err
+		}
+	}
+	x.sentSecrets = state
+	return nil
+}
+
+// secretRecords are the records of secrets that are used, and a text that is another one whenever what is to be sent is.
+func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]string) (map[fleet.ModuleRef]*storev1.SecretRecord, string, error) {
+	records, state := map[fleet.ModuleRef]*storev1.SecretRecord{}, "secrets"
+	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
+		for _, ref := range sortedRefs(used) {
+			keys := slices.Compact(slices.Sorted(slices.Values(used[ref])))
+			rec, e, ok := store.Get[*storev1.SecretRecord](r, store.SecretKey(ref.Project, ref.Name))
+			if ok {
+				records[ref] = rec
+			}
+			state += fmt.Sprintf("\n%s %q %d", ref, keys, e.ModRevision)
+		}
+		return nil
+	})
+	return records, state, err
+}
+
+// seal is one secret for the agent, or why it gets none.
+func (x *session) seal(ref fleet.ModuleRef, rec *storev1.SecretRecord, keys []string) *agentv1.SealedSecret {
+	out := &agentv1.SealedSecret{Project: ref.Project, Name: ref.Name}
+	if rec == nil {
+		out.Problem = secrets.Missing(ref.Project, ref.Name).Error()
+		return out
+	}
+	values, err := x.server.o.Secrets.Open(ref.Project, ref.Name, rec.GetValues())
+	if err != nil {
+		out.Problem = err.Error()
+		return out
+	}
+	maps.DeleteFunc(values, func(key string, _ []byte) bool { return !slices.Contains(keys, key) })
+	sealed, err := wire.SealSecret(x.hello.GetSealingKey(), ref.Project, ref.Name, values)
+	if err != nil {
+		x.log.Warn("a secret is not sealed for the agent", "secret", ref.String(), "error", err)
+		out.Problem = "the hub cannot seal it for the agent: " + err.Error()
+		return out
+	}
+	return sealed
+}
+
+func sortedRefs(used map[fleet.ModuleRef][]string) []fleet.ModuleRef {
+	return slices.SortedFunc(maps.Keys(used), func(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// secretFrames are secrets in as many frames as they need.
+func secretFrames(list []*agentv1.SealedSecret) []*agentv1.Secrets {
+	frames, size := []*agentv1.Secrets{{First: true}}, 0
+	for _, s := range list {
+		if size += len(s.GetSealed()); size > secretsPerFrame && len(frames[len(frames)-1].GetSecrets()) > 0 {
+			frames, size = append(frames, &agentv1.Secrets{}), len(s.GetSealed())
+		}
+		newest := frames[len(frames)-1]
+		newest.Secrets = append(newest.Secrets, s)
+	}
+	frames[len(frames)-1].Last = true
+	return frames
+}

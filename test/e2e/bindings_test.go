@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/test/lab"
+)
+
+// testBindings has a module use a secret of the hub and a ConfigMap of one cluster. When either changes, what uses it is applied anew in the
+// clusters where it changed, and nothing else is; no file of an agent has the value of the secret.
+func testBindings(t *testing.T) {
+	remove(t, "bound")
+	const one, two = "canary-e2e-one", "canary-e2e-two"
+	setSecret := func(value string) {
+		t.Helper()
+		if r := system.Feed(t.Context(), value, "secret", "set", "bound-api", "token=-"); r.Code != 0 {
+			t.Fatal(r.Err())
+		}
+	}
+	t.Cleanup(func() { system.CLI(context.Background(), "delete", "secret", "bound-api", "--yes") })
+	setSecret(one)
+	putReady(t, moduleOf("bound", "bound", map[string]string{"a.yaml": namespace("bound") + configMap("apart", "x") + "---\n" +
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: api}\nstringData: {header: 'Bearer ${TOKEN}'}\n" + configMap("uses", "${REGION}")},
+		"bindings: [{name: TOKEN, secret: {name: bound-api, key: token}}, {name: REGION, object: {apiVersion: v1, kind: ConfigMap, namespace: default, name: bound-info, fieldPath: data.region}, default: none}]"))
+	header := func(c *lab.Cluster, want string) error {
+		got, err := c.Get(t.Context(), "v1", "Secret", "bound", "api")
+		if err != nil {
+			return err
+		}
+		data, _, _ := unstructured.NestedString(got.Object, "data", "header")
+		if text, _ := base64.StdEncoding.DecodeString(data); string(text) != "Bearer "+want {
+			return fmt.Errorf("cluster %s: header %q", c.Name, text)
+		}
+		return nil
+	}
+	eventually(t, "the value is there", func() error { return everywhere(func(c *lab.Cluster) error { return header(c, one) }) })
+	writes := mark(t)
+	setSecret(two)
+	eventually(t, "the new value is there", func() error { return everywhere(func(c *lab.Cluster) error { return header(c, two) }) })
+	info := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": "bound-info", "namespace": "default"}, "data": map[string]any{"region": "eu"}}}
+	c1 := system.Clusters[0]
+	if err := c1.Create(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if maps, err := c1.Resource("v1", "ConfigMap", "default"); err == nil {
+			_ = maps.Delete(context.Background(), "bound-info", metav1.DeleteOptions{})
+		}
+	})
+	eventually(t, "the ConfigMap of the cluster counts", func() error { return there(t, c1, "bound", "uses", "eu") })
+	for _, c := range system.Clusters {
+		for _, r := range writes.requests(t, c, lab.Request.Applies) {
+			if r.Name != "api" && (c != c1 || r.Name != "uses") {
+				t.Errorf("cluster %s: a write that nothing called for: %s", c.Name, r)
+			}
+		}
+		noCanary(t, c)
+	}
+	if out := towline(t, "get", "objects", "--module", "bound", "-o", "json") + towline(t, "get", "trackers", "-o", "json"); strings.Contains(out, "canary-e2e") {
+		t.Errorf("a value is shown:\n%s", out)
+	}
+}
+
+// noCanary looks for planted values in an agent's state and log.
+func noCanary(t *testing.T, c *lab.Cluster) {
+	t.Helper()
+	found := func(data []byte) bool {
+		return bytes.Contains(data, []byte("canary-e2e")) || bytes.Contains(data, []byte("Y2FuYXJ5LWUyZ"))
+	}
+	if found([]byte(c.Agent.Tail())) {
+		t.Errorf("cluster %s: the agent's log has a value", c.Name)
+	}
+	err := filepath.WalkDir(c.Agent.StateDir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil // it came and went
+		}
+		if data, err := os.ReadFile(path); err == nil && found(data) {
+			t.Errorf("cluster %s: %s has a value", c.Name, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
