@@ -198,6 +198,9 @@ func gitURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
+// noRefName matches what git check-ref-format refuses of a branch or a tag.
+var noRefName = regexp.MustCompile(`^-|^/|/$|^\.|/\.|\.$|\.lock(/|$)|\.\.|//|@\{|^@$|[\x00-\x20\x7f~^:?*\[\\]`)
+
 // validateGitRef checks that one thing is named, and that it can be one.
 func validateGitRef(ref *towlinev1.GitRef) error {
 	if ref == nil {
@@ -212,6 +215,9 @@ func validateGitRef(ref *towlinev1.GitRef) error {
 	for field, name := range map[string]string{"git.ref.branch": ref.GetBranch(), "git.ref.tag": ref.GetTag()} {
 		if strings.HasPrefix(name, "refs/") {
 			return fleet.Invalidf(field, "%q: write the name alone, without refs/heads/ or refs/tags/", fleet.Clip(name, 80))
+		}
+		if noRefName.MatchString(name) {
+			return fleet.Invalidf(field, "%q is no name of a branch or tag: git takes none that begins so, or holds such a thing", fleet.Clip(name, 80))
 		}
 	}
 	return validateRange("git.ref.semver", ref.GetSemver())

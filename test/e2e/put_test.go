@@ -18,6 +18,7 @@ func installFleet(t *testing.T) {
 	}
 }
 
+// testPut is scenario 5: what the hub assembles for a cluster is there in its own API server, and the status comes back.
 func testPut(t *testing.T) {
 	want := objects(t, fleetNamespace, fleetFiles())
 	kinds := map[string]bool{}

@@ -14,7 +14,7 @@ import (
 
 // unfold takes a move, or refuses it as the real agent does.
 func (a *Agent) unfold(ctx context.Context, client agentv1.AgentServiceClient, st stream, m *agentv1.Move) error {
-	ix, contents, err := wire.IndexFromMove(m, a.Held(), a.content)
+	ix, contents, err := wire.IndexFromMove(m, a.Held(), a.Content)
 	if err == nil {
 		_, err = wire.AssemblageFromIndex(ix, a.Held())
 	}
@@ -30,8 +30,8 @@ func (a *Agent) unfold(ctx context.Context, client agentv1.AgentServiceClient, s
 	return a.accept(ctx, client, st, ix)
 }
 
-// content is one that is kept.
-func (a *Agent) content(d fleet.Digest) ([]byte, error) {
+// Content is one that is kept.
+func (a *Agent) Content(d fleet.Digest) ([]byte, error) {
 	a.mu.Lock()
 	b, ok := a.contents[d]
 	a.mu.Unlock()
@@ -58,7 +58,7 @@ func (a *Agent) keep(ctx context.Context, client agentv1.AgentServiceClient, nex
 		return err
 	}
 	for _, s := range next.Syncs {
-		raw, err := a.content(s.Bundle)
+		raw, err := a.Content(s.Bundle)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (a *Agent) keep(ctx context.Context, client agentv1.AgentServiceClient, nex
 func (a *Agent) get(ctx context.Context, client agentv1.AgentServiceClient, digests []fleet.Digest) error {
 	req := &agentv1.GetObjectsRequest{Epoch: a.current}
 	for _, d := range digests {
-		if _, err := a.content(d); err != nil && !d.IsZero() {
+		if _, err := a.Content(d); err != nil && !d.IsZero() {
 			req.Digests = append(req.Digests, d.Bytes())
 		}
 	}
