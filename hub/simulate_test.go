@@ -178,3 +178,61 @@ func simulate(t *testing.T, strategy *towlinev1.RolloutStrategy, rings map[strin
 	}
 	return steps, x
 }
+
+// TestSimulationDefersWhoIsHeld: by the holds that the API lists and what clusters say of themselves, the simulation defers the clusters that the
+// hub defers: one that is held, the module or an object of it there, an object by its annotation, one that its own policy froze. What is
+// held of another module or project, or was, keeps nobody.
+func TestSimulationDefersWhoIsHeld(t *testing.T) {
+	w := newWorld(t, true)
+	ref := fleet.ModuleRef{Project: fleet.DefaultProject, Name: "shop"}
+	web := fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "web"}
+	names := []string{"cluster", "module", "object", "annotation", "policy", "other", "free"}
+	for _, c := range names {
+		w.join(c, func(s fleet.Sync) fleet.SyncStatus {
+			out := simagent.Ready(s)
+			if c == "annotation" && s.Module == ref {
+				out.Holds = []fleet.ObjectHold{{ID: web, Version: "v1", Since: time.Now()}}
+			}
+			return out
+		}, nil)
+	}
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.put(module("base", map[string]string{"a.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: base, namespace: default}}"}))
+	must(t, w.agents["policy"].Tell(fleet.Condition{Type: fleet.ConditionLocalPolicy, Status: fleet.ConditionTrue, Reason: "Frozen"}))
+	w.awaitConditions("policy", fleet.ConditionLocalPolicy)
+	for _, h := range []*towlinev1.PutHoldRequest{{Cluster: "cluster"}, {Cluster: "module", Module: "shop"}, {Cluster: "other", Module: "base"},
+		{Cluster: "object", Object: &towlinev1.ObjectReference{ApiVersion: "v1", Kind: web.Kind, Namespace: web.Namespace, Name: web.Name}}} {
+		_, err := w.Modules.PutHold(w.ctx, h)
+		must(t, err)
+	}
+	list, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{Project: ref.Project})
+	must(t, err)
+	in := rollout.SimInput{Start: time.Now(), Held: map[fleet.ClusterName]time.Time{},
+		Plan: rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: 2}, Revision: 2, From: 1}}
+	for _, c := range names {
+		in.Plan.Clusters = append(in.Plan.Clusters, rollout.Candidate{Cluster: fleet.Cluster{Name: fleet.ClusterName(c)}, Selected: true, Revision: 1})
+		if until, held := wire.Stopped(w.cluster(c), ref, list.GetHolds(), true, in.Start); held {
+			in.Held[fleet.ClusterName(c)] = until
+		}
+	}
+	simulated, err := rollout.Simulate(in)
+	must(t, err)
+	var want, got []string
+	for _, e := range simulated.Events {
+		for _, c := range e.Clusters {
+			if e.To == "Deferred" && e.Reason == rollout.ReasonHeld {
+				want = append(want, string(c))
+			}
+		}
+	}
+	for _, c := range w.await("shop", w.put(module("shop", configMap("2"))).GetRevision()).GetStatus().GetClusters() {
+		if c.GetState() == "Deferred" && c.GetReason() == rollout.ReasonHeld {
+			got = append(got, c.GetCluster())
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" || len(got) != 5 {
+		t.Errorf("%d are held (-simulated +happened)\n%s", len(got), diff)
+	}
+}

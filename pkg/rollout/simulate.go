@@ -28,6 +28,8 @@ type SimInput struct {
 	// drawn by Seed.
 	Offline        []fleet.ClusterName
 	OfflinePercent int
+	// Held are clusters to which nothing is written, until when; zero: all the time.
+	Held map[fleet.ClusterName]time.Time
 	// Gates are outcomes by STAGE/POSITION/NAME; unset: Successful. An approval that fails is a rejection.
 	Gates map[string]GateState
 	// GateTime is how long a gate, or a person, takes to answer; default 0.
@@ -136,6 +138,7 @@ func newSim(in SimInput, plan *Plan, state State) *sim {
 			s.gen = 1
 			o := &s.observed[k]
 			o.Revision, o.Cordoned = c.Revision, c.Cluster.Cordoned
+			_, o.Held = in.Held[c.Cluster.Name]
 			if c.Revision != 0 {
 				o.Generation, o.Ready = 1, true
 			}
@@ -275,9 +278,42 @@ func (s *sim) deliver(a Assign) {
 		s.notReady++
 	}
 	o.Revision, o.Generation, o.Ready, o.Failed, o.Removed = a.Revision, s.gen, false, false, false
-	if o.Connected {
-		name := s.plan.Members[a.Member].Cluster
-		heap.Push(&s.due, due{at: s.now.Add(s.applyTime(name)), member: a.Member, generation: s.gen})
+	if !o.Held {
+		s.apply(a.Member)
+	}
+}
+
+// apply lets a member that is there become what it was given last, after its time.
+func (s *sim) apply(member int32) {
+	if o := &s.observed[member]; o.Connected {
+		heap.Push(&s.due, due{at: s.now.Add(s.applyTime(s.plan.Members[member].Cluster)), member: member, generation: o.Generation})
+	}
+}
+
+// holdEnds is when the next hold ends that does.
+func (s *sim) holdEnds() (at time.Time) {
+	for i := range s.observed {
+		if s.observed[i].Held {
+			at = earlier(at, s.in.Held[s.plan.Members[i].Cluster])
+		}
+	}
+	return at
+}
+
+// release ends the holds that end now.
+func (s *sim) release() {
+	if at := s.holdEnds(); at.IsZero() || at.After(s.now) {
+		return
+	}
+	for i := range s.observed {
+		o, until := &s.observed[i], s.in.Held[s.plan.Members[i].Cluster]
+		if !o.Held || until.IsZero() || until.After(s.now) {
+			continue
+		}
+		o.Held = false
+		if o.Generation != 0 && !o.Ready && !o.Failed && !o.Removed {
+			s.apply(int32(i))
+		}
 	}
 }
 
@@ -293,6 +329,7 @@ func (s *sim) next(d Decision) (time.Time, bool) {
 	if s.state.State != Paused && len(s.confirm) > 0 && d.Holds != nil {
 		t = earlier(t, s.now)
 	}
+	t = earlier(t, s.holdEnds())
 	if w := d.WakeAt; !w.IsZero() && !s.pointless(d) {
 		t = earlier(t, w)
 	}
@@ -306,6 +343,7 @@ func (s *sim) pointless(d Decision) bool {
 
 // happen lets everything happen that is due now.
 func (s *sim) happen() {
+	s.release()
 	for len(s.due) > 0 && !s.due[0].at.After(s.now) {
 		x, _ := heap.Pop(&s.due).(due)
 		o := &s.observed[x.member]

@@ -104,3 +104,29 @@ func TestSimulationOfGates(t *testing.T) {
 		t.Errorf("a cluster that is not there: %v", err)
 	}
 }
+
+// TestSimulationOfHolds: who is held is deferred and never moved, until the hold ends while the rollout runs.
+func TestSimulationOfHolds(t *testing.T) {
+	start := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	in := rollout.SimInput{Start: start, Strategy: rollout.Strategy{Stages: []rollout.Stage{{Name: "all", MaxConcurrency: rollout.Percent(20)}}},
+		ApplyMin: time.Minute, ApplyMax: time.Minute, Held: map[fleet.ClusterName]time.Time{"a": {}, "b": start.Add(90 * time.Second)},
+		Plan: rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: 2}, Revision: 2, From: 1}}
+	for _, c := range []fleet.ClusterName{"a", "b", "c", "d", "e"} {
+		in.Plan.Clusters = append(in.Plan.Clusters, rollout.Candidate{Cluster: fleet.Cluster{Name: c}, Selected: true, Revision: 1})
+	}
+	got, err := rollout.Simulate(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := map[fleet.ClusterName]time.Duration{}
+	for _, e := range got.Events {
+		for _, c := range e.Clusters {
+			if e.Reason == rollout.SimAssign {
+				moved[c] = e.At
+			}
+		}
+	}
+	if at, is := moved["a"]; is || moved["b"] < 90*time.Second || got.State != rollout.Succeeded || got.Summary.Deferred != 1 || got.Summary.Succeeded != 4 {
+		t.Errorf("%s, %d deferred; a moved at %s (%t), b at %s", got.State, got.Summary.Deferred, at, is, moved["b"])
+	}
+}

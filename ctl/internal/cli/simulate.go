@@ -91,10 +91,26 @@ func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
 		return simulationError(err)
 	}
 	if o.output == "table" {
-		a.printf("%s", a.timelinePage(&in, plan, &timeline))
+		a.printf("%s%s", a.timelinePage(&in, plan, &timeline), waitsUnknown(m))
 		return nil
 	}
-	return a.printPlain(simulationOf(&in, plan, &timeline), o.output)
+	out := simulationOf(&in, plan, &timeline)
+	for _, first := range m.DependsOn {
+		out.WaitsNotSimulated = append(out.WaitsNotSimulated, first.Name)
+	}
+	return a.printPlain(out, o.output)
+}
+
+// waitsUnknown says what of the module's order the simulation leaves out.
+func waitsUnknown(m *wire.Module) string {
+	if len(m.DependsOn) == 0 {
+		return ""
+	}
+	names := make([]string, len(m.DependsOn))
+	for i, first := range m.DependsOn {
+		names[i] = first.Name
+	}
+	return fmt.Sprintf("Not simulated: each cluster begins when it has %s Ready, so that it may take longer.\n", strings.Join(names, ", "))
 }
 
 // simulationError names a hypothesis by its flag.
@@ -215,7 +231,7 @@ func (a *app) simulatedFleet(ctx context.Context, o *simulateOptions, m *wire.Mo
 	return nil, nil
 }
 
-// liveFleet is what the hub has: clusters, what they run, who is away, what is pinned.
+// liveFleet is what the hub has: clusters, what they run, who is away, what is pinned or held.
 func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInput) (map[fleet.ClusterName]bool, error) {
 	c, err := a.hub(ctx)
 	if err != nil {
@@ -243,7 +259,12 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 	if err != nil {
 		return nil, err
 	}
+	holds, err := collect(c.AllHolds(ctx, &v1.ListHoldsRequest{Project: m.Ref.Project}))
+	if err != nil {
+		return nil, err
+	}
 	away := map[fleet.ClusterName]bool{}
+	in.Held = map[fleet.ClusterName]time.Time{}
 	for _, cl := range clusters {
 		if cl.GetStatus().GetState() == "Removing" {
 			continue
@@ -257,9 +278,13 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		x.UnselectedOlder = !assemble.Places(older, value, x.Revision != 0)
 		x.Last = !x.Selected && cl.GetStatus().GetModules() == 1
 		in.Plan.Clusters = append(in.Plan.Clusters, x)
-		switch state := fleet.ClusterState(cl.GetStatus().GetState()); {
-		case state == fleet.ClusterPending, state == fleet.ClusterDisconnected, state == fleet.ClusterRevoked, blind(cl.GetStatus()):
+		state := fleet.ClusterState(cl.GetStatus().GetState())
+		connected := state != fleet.ClusterPending && state != fleet.ClusterDisconnected && state != fleet.ClusterRevoked
+		if !connected || blind(cl.GetStatus()) {
 			away[value.Name] = true
+		}
+		if until, held := wire.Stopped(cl, m.Ref, holds, connected, in.Start); held {
+			in.Held[value.Name] = until
 		}
 	}
 	return away, nil
@@ -397,6 +422,8 @@ type simulation struct {
 	MaxNotReadyAt string     `json:"maxNotReadyAt"`
 	Stages        []simStage `json:"stages"`
 	Events        []simEvent `json:"events"`
+	// WaitsNotSimulated are the modules for which each cluster waits.
+	WaitsNotSimulated []string `json:"waitsNotSimulated"`
 }
 
 type simStage struct {
@@ -432,7 +459,8 @@ type simEvent struct {
 func simulationOf(in *rollout.SimInput, plan *rollout.Plan, x *rollout.Timeline) simulation {
 	out := simulation{Module: plan.ID.Module.Display(), FromRevision: plan.From, Revision: plan.Revision, Clusters: len(plan.Members), Seed: in.Seed,
 		State: string(x.State), Reason: x.Reason, Facts: plainOf(wire.FactsToProto(x.Facts)), Stuck: x.Stuck, Duration: x.Duration.String(), Steps: x.Steps,
-		MaxNotReady: x.MaxNotReady, MaxNotReadyAt: x.MaxNotReadyAt.String(), Stages: []simStage{}, Events: []simEvent{}}
+		MaxNotReady: x.MaxNotReady, MaxNotReadyAt: x.MaxNotReadyAt.String(), Stages: []simStage{}, Events: []simEvent{},
+		WaitsNotSimulated: []string{}}
 	for _, s := range x.Summary.Stages {
 		out.Stages = append(out.Stages, simStage{Name: s.Name, State: string(s.State), Total: s.Total, Done: s.Succeeded, Failed: s.Failed,
 			Deferred: s.Deferred, Skipped: s.Skipped + s.Removed, ToGo: s.ToGo, Limit: s.Limit})

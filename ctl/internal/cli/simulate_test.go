@@ -197,3 +197,40 @@ func TestSimulateRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestSimulateSaysWhatIsHeldAndWaitedFor: what the hub lists as held is deferred, but not what an annotation or its policy holds in a
+// cluster that is away, as with the hub; and nobody is told that modules come in time which the simulation knows nothing of.
+func TestSimulateSaysWhatIsHeldAndWaitedFor(t *testing.T) {
+	hub := &fakeHub{modules: surfaceModules(), clusters: surfaceClusters(), rollouts: []*v1.Rollout{ended("Succeeded", nil)}, revisions: revisionEverywhere(41)}
+	for _, c := range hub.clusters {
+		c.Status.State = "Ready"
+		hub.trackers = append(hub.trackers, &v1.Tracker{Project: "default", Module: "shop", Cluster: c.GetMetadata().GetName(), Revision: 41})
+	}
+	held, away := hub.clusters[0].GetMetadata().GetName(), hub.clusters[1]
+	away.Status.State = "Disconnected"
+	hub.holds = []*v1.Hold{{Kind: "Freeze", Cluster: held}, {Kind: "Freeze", Project: "default", Module: "shop", Cluster: away.GetMetadata().GetName(), Source: "Annotation"}}
+	module := strings.Replace(simulatedShop, "env: prod}}", "}}", 1)
+	module = strings.Replace(module, "    - {name: canary, selector: {matchLabels: {ring: canary}}, soak: 5m, after: [{approval: {}}]}\n", "", 1)
+	module = strings.Replace(module, "  placement:", "  dependsOn: [{module: base}]\n  placement:", 1)
+	file := writeFile(t, module)
+	got := hub.run(t, run{}, "rollout", "simulate", "-f", file, "-o", "json")
+	var out simulation
+	if err := json.Unmarshal([]byte(got.out), &out); err != nil {
+		t.Fatalf("%v: %s%s", err, got.out, got.err)
+	}
+	deferred := map[string]string{}
+	for _, e := range out.Events {
+		for _, c := range e.Clusters {
+			if e.To == "Deferred" {
+				deferred[string(c)] = e.Reason
+			}
+		}
+	}
+	if deferred[held] != "Held" || deferred[away.GetMetadata().GetName()] != "Disconnected" || !slices.Equal(out.WaitsNotSimulated, []string{"base"}) {
+		t.Errorf("deferred %v, not simulated %v", deferred, out.WaitsNotSimulated)
+	}
+	const want = "Not simulated: each cluster begins when it has base Ready, so that it may take longer.\n"
+	if got := hub.run(t, run{}, "rollout", "simulate", "-f", file); !strings.HasSuffix(got.out, want) {
+		t.Errorf("%s%s", got.out, got.err)
+	}
+}
