@@ -84,7 +84,7 @@ type chartEntry struct {
 func (f *Fetcher) fetchChart(ctx context.Context, client *retryablehttp.Client, r chartRequest) (Artifact, error) {
 	at := r.place
 	at.url = r.url.JoinPath("index.yaml")
-	data, err := f.download(ctx, client, request{place: at})
+	data, err := f.download(ctx, client, request{place: at, most: MaxIndexBytes, tooMuch: errIndexTooLarge})
 	if err != nil {
 		return Artifact{}, err
 	}
@@ -134,12 +134,16 @@ func (r chartRequest) find(data []byte) (chartEntry, error) {
 	var index struct {
 		Entries map[string][]chartEntry `yaml:"entries"`
 	}
+	data, err := indexOf(data, r.chart)
+	if err != nil {
+		return chartEntry{}, err
+	}
 	if err := yaml.Unmarshal(data, &index); err != nil {
 		return chartEntry{}, refused("its index.yaml cannot be read: %s", clip(err.Error()))
 	}
 	versions := index.Entries[r.chart]
 	if len(versions) == 0 {
-		return chartEntry{}, fleet.Errorf(fleet.ErrNotFound, "is not in the repository, which has %d others: check source.helm.chart", len(index.Entries))
+		return chartEntry{}, noChartOf(len(index.Entries))
 	}
 	names := make([]string, len(versions))
 	for i, v := range versions {

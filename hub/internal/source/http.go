@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -59,7 +60,9 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.
 // request is a checked HTTP source.
 type request struct {
 	place
-	want fleet.Digest
+	want    fleet.Digest
+	most    int64 // bytes that are taken; 0: MaxDownloadBytes
+	tooMuch error // what is wrong with more; nil: errTooLarge
 }
 
 func readRequest(src *towlinev1.HttpSource) (request, error) {
@@ -135,15 +138,16 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 	if resp.StatusCode != http.StatusOK {
 		return nil, false, &statusError{resp.StatusCode}
 	}
-	if resp.ContentLength > MaxDownloadBytes {
-		return nil, false, errTooLarge
+	most, tooMuch := cmp.Or(r.most, MaxDownloadBytes), cmp.Or(r.tooMuch, errTooLarge)
+	if resp.ContentLength > most {
+		return nil, false, tooMuch
 	}
-	body, err = io.ReadAll(io.LimitReader(resp.Body, MaxDownloadBytes+1))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err != nil {
 		return nil, true, err
 	}
-	if len(body) > MaxDownloadBytes {
-		return nil, false, errTooLarge
+	if int64(len(body)) > most {
+		return nil, false, tooMuch
 	}
 	return body, false, nil
 }
