@@ -8,6 +8,7 @@ import (
 
 	"towline.dev/towline/ctl/internal/importer"
 	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -110,7 +111,7 @@ func (a *app) importFiles(o *importOptions, kind string) error {
 		dropped += n
 	}
 	for _, where := range unread {
-		a.notef("%s is not imported\n", where)
+		a.notef("%s is not imported\n", table.Clean(where))
 	}
 	if dropped > 0 {
 		a.warnf("%s not carried over: see the comments above the modules", countNot(dropped))

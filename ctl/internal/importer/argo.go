@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -179,7 +180,7 @@ func (d *argo) source(f field) {
 	f.at("name").pass()
 	dir := strings.Trim(path.Clean("/"+f.at("path").text()), "/")
 	src := d.m.Spec.Source
-	switch url := repo.text(); {
+	switch url := d.bareURL(repo); {
 	case chart != "":
 		src.Helm = &v1.HelmSource{Repo: chartRepository(url), Chart: chart, Version: revision}
 		src.Helm.SecretName = d.repositorySecret(repo, "username=NAME password=-")
@@ -491,18 +492,35 @@ const sshKeys = "identity=@KEYFILE known_hosts=@KNOWN_HOSTS"
 
 // gitURL is a repository's address as a source has it: without credentials, and ssh with its scheme.
 func (d *draft) gitURL(f field) string {
-	url := f.text()
-	scheme, rest, found := strings.Cut(url, "://")
-	if !found {
+	url := d.bareURL(f)
+	if !strings.Contains(url, "://") {
 		if user, where, ok := strings.Cut(url, "@"); ok && strings.Contains(where, ":") && !strings.Contains(user, "/") {
 			host, dir, _ := strings.Cut(where, ":")
 			return fmt.Sprintf("ssh://%s@%s/%s", user, host, strings.TrimPrefix(dir, "/"))
 		}
 		return url
 	}
-	if at := strings.LastIndex(strings.SplitN(rest, "/", 2)[0], "@"); at >= 0 && scheme != "ssh" {
-		f.drop("its credentials: run: towline secret set %s-git username=NAME password=-, and name it in source.git.secretName", d.m.Metadata.Name)
-		return scheme + "://" + rest[at+1:]
-	}
 	return url
+}
+
+// bareURL is an address without credentials, which are no part of a module.
+func (d *draft) bareURL(f field) string {
+	url := f.text()
+	scheme, rest, found := strings.Cut(url, "://")
+	at := strings.LastIndex(strings.SplitN(rest, "/", 2)[0], "@")
+	if !found || at < 0 {
+		return url
+	}
+	user, _, hasPassword := strings.Cut(rest[:at], ":")
+	if scheme == "ssh" && !hasPassword {
+		return url
+	}
+	text := fmt.Sprintf("its credentials: run: towline secret set %s-login username=NAME password=-, and name it in secretName of the source", d.m.Metadata.Name)
+	if !slices.ContainsFunc(d.notes, func(n Note) bool { return n.Text == text }) {
+		f.note(Dropped, "%s", text)
+	}
+	if scheme == "ssh" {
+		return scheme + "://" + user + rest[at:]
+	}
+	return scheme + "://" + rest[at+1:]
 }

@@ -384,7 +384,7 @@ func (d *rancher) helm(f field) *v1.HelmPackage {
 	files := f.at("valuesFiles")
 	switch {
 	case repo.set() || strings.HasPrefix(chart, "oci://"):
-		at := strings.TrimSuffix(repo.text(), "/")
+		at := strings.TrimSuffix(d.bareURL(repo), "/")
 		if at == "" {
 			at, chart = chart[:max(strings.LastIndex(chart, "/"), 0)], path.Base(chart)
 		}

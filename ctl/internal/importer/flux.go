@@ -305,7 +305,7 @@ func (d *flux) oneRef(f field, out *v1.GitSource) {
 
 func (d *flux) oci(spec field, dir string) *v1.OciSource {
 	ref := spec.at("ref")
-	out := &v1.OciSource{Url: spec.at("url").text(), Path: dir, Timeout: spec.at("timeout").text(), Insecure: spec.at("insecure").flag()}
+	out := &v1.OciSource{Url: d.bareURL(spec.at("url")), Path: dir, Timeout: spec.at("timeout").text(), Insecure: spec.at("insecure").flag()}
 	switch {
 	case ref.at("digest").set():
 		out.Ref = &v1.OciRef{Digest: ref.at("digest").text()}

@@ -93,7 +93,7 @@ func (d *flux) chart(spec field, h *v1.HelmPackage) error {
 }
 
 func (d *flux) chartSource(spec field, chart, version string) *v1.HelmSource {
-	out := &v1.HelmSource{Repo: strings.TrimSuffix(spec.at("url").text(), "/"), Chart: chart, Version: version, Timeout: spec.at("timeout").text(), Insecure: spec.at("insecure").flag()}
+	out := &v1.HelmSource{Repo: strings.TrimSuffix(d.bareURL(spec.at("url")), "/"), Chart: chart, Version: version, Timeout: spec.at("timeout").text(), Insecure: spec.at("insecure").flag()}
 	if out.Version == "*" {
 		out.Version = ""
 	}

@@ -246,6 +246,9 @@ func (d *draft) finish() (Module, error) {
 		d.m.Spec.Source.Follow = &v1.Follow{Interval: d.interval}
 	}
 	errs := append(d.tree.finish(), d.errs...)
+	if _, err := wire.ModuleFromProto(d.m); err != nil && len(errs) == 0 {
+		d.notes = append(d.notes, Note{Kind: Check, Path: "the module", Text: "is refused as it stands: " + err.Error()})
+	}
 	return Module{Module: d.m, From: d.Kind() + " " + d.Name(), Notes: d.notes}, errors.Join(errs...)
 }
 

@@ -157,6 +157,44 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// TestNoCredentialIsPrinted: what is in an address, or in a Secret beside, is in no module and in no note.
+func TestNoCredentialIsPrinted(t *testing.T) {
+	const canary = "hunter22"
+	secret := "---\napiVersion: v1\nkind: Secret\nmetadata: {name: repo, labels: {argocd.argoproj.io/secret-type: repository}}\nstringData: {url: 'https://bot:hunter22@git.example.com/a.git', password: hunter22}\n"
+	app := strings.Replace(application, "https://git", "https://bot:hunter22@git", 1)
+	chart := strings.Replace(app, "path: a", "chart: a, targetRevision: 1.0.0", 1)
+	ssh := strings.Replace(application, "https://git", "ssh://git:hunter22@git", 1)
+	release := "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {name: a, namespace: b}\nspec: {chart: {spec: {chart: a, sourceRef: {kind: HelmRepository, name: a}}}}\n---\n" +
+		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: a}\nspec: {url: 'https://bot:hunter22@charts.example.com'}\n"
+	for kind, texts := range map[string][]string{"argocd-application": {app + secret, chart + secret, ssh + secret}, "flux-helmrelease": {release}} {
+		for _, text := range texts {
+			modules, unread, err := convert(t, kind, text, importer.Options{})
+			if err != nil || len(modules) != 1 {
+				t.Fatal(modules, err)
+			}
+			var got strings.Builder
+			if _, err := modules[0].Write(&got); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(got.String()+strings.Join(unread, ""), canary) || !strings.Contains(got.String(), "towline secret set") {
+				t.Errorf("%s: prints\n%s", kind, got.String())
+			}
+		}
+	}
+}
+
+// TestSaysWhatAHubRefuses: a manifest that its own tool would not take either is not passed on in silence.
+func TestSaysWhatAHubRefuses(t *testing.T) {
+	modules, _, err := convert(t, "argocd-application", strings.Replace(application, "repoURL: https://git.example.com/a.git, ", "", 1), importer.Options{})
+	if err != nil || len(modules) != 1 {
+		t.Fatal(modules, err)
+	}
+	notes := modules[0].Notes
+	if last := notes[len(notes)-1]; last.Path != "the module" || !strings.Contains(last.Text, "spec.source.git") {
+		t.Errorf("%v", notes)
+	}
+}
+
 // TestAliases: a manifest is what its aliases stand for.
 func TestAliases(t *testing.T) {
 	text := strings.Replace(application, "path: a}", "path: &p a, directory: {recurse: true, exclude: *p}}", 1)
