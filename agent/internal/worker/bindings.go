@@ -27,7 +27,7 @@ const (
 	bindAgain = 3 * time.Second
 	// bindBlind is the same of one that cannot be watched.
 	bindBlind = 30 * time.Second
-	// bindTime bounds one reading.
+	// bindTime bounds the reading of all sources together: a server that does not answer holds the module up once, not for each.
 	bindTime = 10 * time.Second
 )
 
@@ -134,7 +134,9 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 	for _, s := range b.sources {
 		s.used = false
 	}
-	values := assemble.LateValues(b.late, w.cur.sync.Values, bindingReader{ctx, w, now})
+	reading, cancel := context.WithTimeout(ctx, bindTime)
+	values := assemble.LateValues(b.late, w.cur.sync.Values, bindingReader{reading, w, now})
+	cancel()
 	w.releaseSources(func(s *source) bool { return s.used })
 	w.forgetLasts(values)
 	if err := w.m.lasts.save(ctx); err != nil {
