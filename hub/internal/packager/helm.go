@@ -287,4 +287,4 @@ func inShort(text string) string {
 }
 
 // clean makes one line of a message.
-func clean(text string) string { return strings.Join(strings.Fields(text), " ") }
+func clean(text string) string { return strings.Join(strings.Fields(fleet.CleanText(text)), " ") }
