@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -355,7 +356,15 @@ func (h *Hub) servers() error {
 
 // audit logs every write with who and why; the record of who changed what last is on each resource.
 func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
-	h.o.Log.Info("audit", "caller", e.Caller, "method", e.Method, "subject", e.Subject, "reason", e.Reason, "result", e.Result)
+	h.o.Log.Info("audit", "caller", e.Caller, "method", methodOf(e), "subject", e.Subject, "reason", e.Reason, "result", e.Result)
+}
+
+// methodOf is the method as people know what they did: one method confirms what waits for a word and ends what was held.
+func methodOf(e rpc.AuditEntry) string {
+	if strings.HasSuffix(e.Method, "/ConfirmHold") && strings.HasPrefix(e.Subject, record.FreezeID) {
+		return e.Method + " (unhold)"
+	}
+	return e.Method
 }
 
 // defaultGrace is time for an agent to try again that has tried in vain for long, and to say how its cluster stands.

@@ -53,6 +53,17 @@ func resource(r protoreflect.Message) string {
 	return join(text(meta, "project"), text(meta, "name"))
 }
 
+// isDryRun reports that the request asks what would be, and changes nothing: that is no write.
+func isDryRun(req any) bool {
+	m, ok := req.(proto.Message)
+	if !ok {
+		return false
+	}
+	r := m.ProtoReflect()
+	fd := r.Descriptor().Fields().ByName("dry_run")
+	return fd != nil && fd.Kind() == protoreflect.BoolKind && r.Get(fd).Bool()
+}
+
 // reasonOf is the request's reason field.
 func reasonOf(m proto.Message) string { return text(m.ProtoReflect(), "reason") }
 

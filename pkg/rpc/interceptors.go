@@ -143,7 +143,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (i *interceptors) record(ctx context.Context, c Caller, method string, req any, err error) {
-	if i.audit == nil {
+	if i.audit == nil || isDryRun(req) {
 		return
 	}
 	result := codes.OK

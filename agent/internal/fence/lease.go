@@ -21,7 +21,8 @@ import (
 // acquire returns when this process holds the Lease.
 func (f *Fence) acquire(ctx context.Context) error {
 	var seen string
-	var since time.Time
+	var since, began time.Time
+	hinted := false
 	for {
 		version, err := f.try(ctx, seen != "" && time.Since(since) >= f.o.Duration, seen)
 		if err == nil && version == "" {
@@ -39,6 +40,11 @@ func (f *Fence) acquire(ctx context.Context) error {
 		} else if version != seen {
 			if seen == "" {
 				f.o.Log.Info("lease is held by another process; waiting", "lease", f.name())
+				began = time.Now()
+			}
+			if !hinted && time.Since(began) > hintAfter*f.o.Duration {
+				hinted = true
+				f.o.Log.Warn("another agent holds the lease and renews it; if there should be none in this cluster, look whether --kubeconfig is of the cluster that is meant", "lease", f.name())
 			}
 			seen, since = version, time.Now() // of all clocks the one that counts least
 		}
@@ -48,6 +54,9 @@ func (f *Fence) acquire(ctx context.Context) error {
 		}
 	}
 }
+
+// hintAfter is after how many durations of a Lease that another process renews a person is told what may be wrong.
+const hintAfter = 2
 
 // try takes the Lease if it is free, ours, or expired at the version seen. It returns the version of a Lease that
 // another process holds, or "" when it is taken.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -344,7 +346,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		}
 		return out, false
 	}
-	generation := e.in.Age.Generation
+	generation := ordered(e.in.Age)
 	if verdict == plan.Release {
 		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "left_to", seen.TakenBy(r),
 			"because", "it is to be left without our marks")
@@ -538,4 +540,12 @@ func namespaceOf(res apply.Resource, id fleet.ObjectID) string {
 		return ""
 	}
 	return id.Namespace
+}
+
+// ordered says by which generation something goes: none orders what goes because its cluster leaves the fleet.
+func ordered(a fleet.Age) string {
+	if a.Generation == math.MaxUint64 {
+		return "none: the cluster leaves"
+	}
+	return strconv.FormatUint(a.Generation, 10)
 }

@@ -32,6 +32,7 @@ type embedded struct {
 	lock      *fileutil.LockedFile
 	keep      int64
 	history   history
+	disk      *disk
 	quota     int64 // of what it holds
 	limit     int64 // of the file, when etcd raises its alarm
 	compacted atomic.Int64
@@ -53,19 +54,23 @@ func openEmbedded(ctx context.Context, o Options) (backend.Backend, error) {
 	if o.KeepBytes <= 0 {
 		o.KeepBytes = defaultKeepBytes
 	}
+	if o.DiskFree == nil {
+		o.DiskFree = freeBytes
+	}
 	lock, err := lockDir(o.Dir)
 	if err != nil {
 		return nil, err
 	}
+	place := &disk{dir: o.Dir, free: o.DiskFree}
 	limit := fileLimit(o)
 	server, err := startEtcd(ctx, o, limit)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("etcd in %s: %w", o.Dir, err), lock.Close())
+		return nil, errors.Join(place.blames(fmt.Errorf("etcd in %s: %w", o.Dir, err)), lock.Close())
 	}
 	b := newKeyspace(v3client.New(server.Server), adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), o)
 	b.limits = backend.Limits{Ops: embeddedMaxOps, Bytes: transactionBytes}
 	b.embedded = &embedded{
-		keyspace: b, server: server, lock: lock, keep: o.KeepRevisions, history: history{most: o.KeepBytes}, quota: o.QuotaBytes, limit: limit,
+		keyspace: b, server: server, lock: lock, keep: o.KeepRevisions, history: history{most: o.KeepBytes}, disk: place, quota: o.QuotaBytes, limit: limit,
 		care: make(chan struct{}, 1), noSpace: make(chan struct{}, 1),
 	}
 	// The limit is above the size of the file: an alarm of before is out of date.
@@ -109,7 +114,12 @@ func lockDir(dir string) (*fileutil.LockedFile, error) {
 	return lock, nil
 }
 
-func startEtcd(ctx context.Context, o Options, limit int64) (*embed.Etcd, error) {
+func startEtcd(ctx context.Context, o Options, limit int64) (server *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil { // where it cannot make its files
+			err = fmt.Errorf("it cannot start: %v", p)
+		}
+	}()
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = "hub", filepath.Join(o.Dir, "etcd")
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
@@ -122,8 +132,7 @@ func startEtcd(ctx context.Context, o Options, limit int64) (*embed.Etcd, error)
 	cfg.BootstrapDefragThresholdMegabytes = bootstrapDefragMegabytes
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(o.Log))
-	server, err := embed.StartEtcd(cfg)
-	if err != nil {
+	if server, err = embed.StartEtcd(cfg); err != nil {
 		return nil, err
 	}
 	select {
@@ -231,10 +240,16 @@ func (e *embedded) inUse() int64 {
 // unseenShare is the part of the quota that may be written before what is in use is looked at anew: a sixteenth.
 const unseenShare = 16
 
-// pressed reports that the store holds as much as it should, or that etcd itself says so.
-func (e *embedded) pressed() bool { return e.inUse() >= e.quota || e.alarmed() }
+// pressed reports that the store holds as much as it should, or its disk does, or that etcd itself says so.
+func (e *embedded) pressed() bool {
+	_, short := e.disk.short()
+	return short || e.inUse() >= e.quota || e.alarmed()
+}
 
 func (e *embedded) exhausted() error {
+	if err := e.disk.exhausted(); err != nil && e.inUse() < e.quota {
+		return err
+	}
 	return fleet.Errorf(fleet.ErrExhausted, "the store is full: %s are in use: delete modules, or start the hub with a larger --store-quota; reads and deletions go on", e.usage())
 }
 
@@ -308,7 +323,7 @@ func (e *embedded) free(ctx context.Context) bool {
 	full := e.pressed()
 	switch {
 	case full && !e.stuck:
-		log.Error("etcd: the store is full and stays so: raise its quota or delete something", "bytes", e.inUse(), "quota", e.quota)
+		log.Error("etcd: the store is full and stays so", "because", e.exhausted(), "bytes", e.inUse(), "quota", e.quota)
 	case !full:
 		log.Warn("etcd: the store was full; space is free again", "bytes", e.inUse(), "quota", e.quota)
 	}

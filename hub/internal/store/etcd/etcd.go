@@ -39,6 +39,8 @@ type Options struct {
 	KeepRevisions int64
 	// KeepBytes is how much may be written before what is older goes, however few revisions that are; 0: 64 MiB.
 	KeepBytes int64
+	// DiskFree is how many bytes are free on the disk of a directory, for tests; nil: the system is asked.
+	DiskFree func(dir string) (bytes int64, known bool)
 	// UnsafeNoFsync makes the embedded etcd forget commits when the machine stops. For tests.
 	UnsafeNoFsync bool
 

@@ -2,7 +2,11 @@ package etcd
 
 import (
 	"context"
+	"io/fs"
 	"log/slog"
+	"regexp"
+	"strconv"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -55,7 +59,10 @@ func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 }
 
 func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.log.Log(context.Background(), level(e.Level), "etcd: "+e.Message, attributes(fields)...)
+	c.log.Log(context.Background(), level(e.Level), "etcd: "+mended(e.Message), attributes(fields)...)
+	if e.Level >= zapcore.FatalLevel {
+		c.log.Error("the hub ends, for etcd cannot go on: look whether the disk of --data-dir is full or read-only, and start the hub again. What was acknowledged is kept")
+	}
 	return nil
 }
 
@@ -73,4 +80,19 @@ func attributes(fields []zapcore.Field) []any {
 		}
 	}
 	return out
+}
+
+// misprinted is what the database below etcd writes of an error, for it prints as others wrap: %!w(*fs.PathError=&{write /path 28}).
+var misprinted = regexp.MustCompile(`%!w\(\*fs\.PathError=&\{(\S+) (\S+) (?:0x)?([0-9a-f]+)\}\)`)
+
+// mended is a message with its error in words.
+func mended(message string) string {
+	return misprinted.ReplaceAllStringFunc(message, func(s string) string {
+		m := misprinted.FindStringSubmatch(s)
+		n, err := strconv.ParseUint(m[3], 10, 16)
+		if err != nil {
+			return m[1] + " " + m[2] + ": " + m[3]
+		}
+		return (&fs.PathError{Op: m[1], Path: m[2], Err: syscall.Errno(n)}).Error()
+	})
 }

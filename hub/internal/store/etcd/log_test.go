@@ -22,3 +22,10 @@ func TestRepeatedComplaintsAreFew(t *testing.T) {
 		t.Error("another complaint is lost")
 	}
 }
+
+func TestMessagesOfTheDatabaseAreReadable(t *testing.T) {
+	got := mended("writeAt failed, offset: 24576: %!w(*fs.PathError=&{write /data/db 28})")
+	if want := "writeAt failed, offset: 24576: write /data/db: no space left on device"; got != want {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,22 @@
+package rpc
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+)
+
+// A request that only asks what would be is no write, and stands in no record.
+func TestDryRunsAreNotRecorded(t *testing.T) {
+	var got []string
+	i := &interceptors{now: time.Now, audit: func(_ context.Context, e AuditEntry) { got = append(got, e.Subject) }}
+	const method = "/towline.v1.ModuleService/DeleteModule"
+	i.record(t.Context(), Caller{}, method, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true}, nil)
+	i.record(t.Context(), Caller{}, method, &towlinev1.DeleteModuleRequest{Name: "shop"}, nil)
+	i.record(t.Context(), Caller{}, method, nil, nil)
+	if len(got) != 2 || got[0] != "shop" {
+		t.Errorf("recorded: %q", got)
+	}
+}
