@@ -157,6 +157,11 @@ func TestExamplesOfThePackagePage(t *testing.T) {
 	rollOutExamples(t, "../docs/packages.md", 3, nil)
 }
 
+// TestExamplesOfTheOverridesPage: every module of docs/overrides.md is rolled out to a cluster that its overrides match.
+func TestExamplesOfTheOverridesPage(t *testing.T) {
+	rollOutExamples(t, "../docs/overrides.md", 3, map[string]string{"env": "prod", "tier": "gold"})
+}
+
 // rollOutExamples applies the modules of a page, of which there are so many at least, to a cluster with labels.
 func rollOutExamples(t *testing.T, page string, least int, labels map[string]string) {
 	t.Helper()

@@ -28,6 +28,7 @@ const (
 	WarnNoSecret      = "NoSuchSecret"
 	WarnNoStages      = "NoStages"
 	WarnEmptyStage    = "EmptyStage"
+	WarnEmptyOverride = "EmptyOverride"
 	WarnUnmatched     = "UnmatchedClusters"
 	WarnNoDependency  = "NoSuchDependency"
 	WarnDeletedFirst  = "DeletedFirst"

@@ -32,11 +32,19 @@ type Helm struct {
 	// ValuesFiles, relative to the root of the files, count over the chart's own values, in order, and Values over them.
 	ValuesFiles []string        `json:"valuesFiles,omitempty"`
 	Values      json.RawMessage `json:"values,omitempty"`
+	// Overlays count over Values, in order.
+	Overlays []Overlay `json:"overlays,omitempty"`
 	// SkipCRDs leaves out what is in crds/.
 	SkipCRDs bool `json:"skipCRDs,omitempty"`
 	// KubeVersion and APIVersions are what templates see of a cluster; empty is what Helm takes for it.
 	KubeVersion string   `json:"kubeVersion,omitempty"`
 	APIVersions []string `json:"apiVersions,omitempty"`
+}
+
+// Overlay is values of a chart, and what messages call them.
+type Overlay struct {
+	Field  string          `json:"field"`
+	Values json.RawMessage `json:"values"`
 }
 
 // Kustomize is a kustomization in the files.

@@ -32,6 +32,8 @@ type Module struct {
 	Package   render.Package
 	Namespace string
 	Bindings  []fleet.Binding
+	// Overrides are what is different in some clusters.
+	Overrides []fleet.Override
 	Placement fleet.Placement
 	Policies  []fleet.Policy
 	// HealthRules are the module's own; those of its project come after them.
@@ -106,6 +108,9 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	}
 	if m.Package, err = packageOf(packageFor(spec), m.Ref, m.Namespace, under); err != nil {
 		return nil, fleet.Join("spec.package", err)
+	}
+	if m.Overrides, err = overrides(spec.GetOverrides(), m.Package, spec, under); err != nil {
+		return nil, fleet.Join("spec.overrides", err)
 	}
 	if m.Bindings, err = bindings(spec.GetBindings(), m.Namespace); err != nil {
 		return nil, fleet.Join("spec.bindings", err)

@@ -62,19 +62,28 @@ func kustomizeOf(in *towlinev1.KustomizePackage, under string) (*render.Kustomiz
 	if err := inSource("path", in.GetPath()); err != nil {
 		return nil, err
 	}
-	if n := len(in.GetComponents()); n > maxComponents {
-		return nil, fleet.Invalidf("components", "has %d entries; at most %d", n, maxComponents)
+	at := path.Join(under, in.GetPath())
+	if err := components(in.GetComponents(), at); err != nil {
+		return nil, err
 	}
-	for i, c := range in.GetComponents() {
+	return &render.Kustomize{Path: at, Components: in.GetComponents()}, nil
+}
+
+// components validates folders that are relative to another one of the source.
+func components(in []string, at string) error {
+	if n := len(in); n > maxComponents {
+		return fleet.Invalidf("components", "has %d entries; at most %d", n, maxComponents)
+	}
+	for i, c := range in {
 		field := fmt.Sprintf("components[%d]", i)
 		if c == "" {
-			return nil, fleet.Invalid(field, "is empty; write a folder, such as ../components/tls")
+			return fleet.Invalid(field, "is empty; write a folder, such as ../components/tls")
 		}
-		if err := inSource(field, path.Join(under, in.GetPath(), c)); err != nil || strings.HasPrefix(c, "/") {
-			return nil, fleet.Invalidf(field, "%q is no folder in the source, relative to path: write, for example, ../components/tls", c)
+		if err := inSource(field, path.Join(at, c)); err != nil || strings.HasPrefix(c, "/") {
+			return fleet.Invalidf(field, "%q is no folder in the source, relative to path: write, for example, ../components/tls", c)
 		}
 	}
-	return &render.Kustomize{Path: path.Join(under, in.GetPath()), Components: in.GetComponents()}, nil
+	return nil
 }
 
 // Limits of a chart's options.

@@ -278,6 +278,16 @@ func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, 
 	s.line("Ref", "%s", r.GetResolvedRef())
 	s.line("Artifact", "%s", r.GetArtifact())
 	s.line("Bundle", "%s", r.GetBundle())
+	if len(r.GetVariants()) > 0 {
+		s.section("Variants")
+	}
+	for _, v := range r.GetVariants() {
+		says := count(v.GetObjects(), "object") + " in " + count(v.GetClusters(), "cluster") + ", " + v.GetBundle()
+		if v.GetProblem() != "" {
+			says = v.GetProblem()
+		}
+		s.indented(table.Clean(variantName(v.GetOverrides())+": "+says) + "\n")
+	}
 	return nil
 }
 

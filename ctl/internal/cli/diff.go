@@ -181,7 +181,11 @@ func (a *app) printDiffs(o *diffOptions, all []*moduleDiff) error {
 }
 
 func (a *app) printDiff(d *moduleDiff) {
-	a.printf("module/%s selects %s of %s; %s in each\n", d.name, number(d.plan.GetSelected()), count(d.plan.GetTotal(), "cluster"), count(d.plan.GetObjects(), "object"))
+	each := count(d.plan.GetObjects(), "object") + " in each"
+	if n := d.plan.GetVariants(); n > 1 {
+		each = count(n, "variant") + ", with up to " + count(d.plan.GetObjects(), "object")
+	}
+	a.printf("module/%s selects %s of %s; %s\n", d.name, number(d.plan.GetSelected()), count(d.plan.GetTotal(), "cluster"), each)
 	groups := slices.Clone(d.groups)
 	slices.SortFunc(groups, func(x, y *v1.DiffGroup) int {
 		return strings.Compare(d.of(x.GetNumber())[0].GetCluster(), d.of(y.GetNumber())[0].GetCluster())

@@ -65,7 +65,7 @@ func TestLostHubIsSaidInLogs(t *testing.T) {
 }
 
 func TestRenderOfAModuleWithANameLikeARevision(t *testing.T) {
-	hub := &fakeHub{}
+	hub := &fakeHub{revisions: []*v1.Revision{{Number: 3}}}
 	hub.run(t, run{}, "render", "web-r2", "--revision", "r3")
 	if r := asked[*v1.GetRevisionObjectsRequest](hub); r.GetModule() != "web-r2" || r.GetNumber() != 3 {
 		t.Errorf("asked for %s r%d", r.GetModule(), r.GetNumber())

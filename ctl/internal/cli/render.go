@@ -13,7 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -23,8 +25,9 @@ func (a *app) renderCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "render MODULE | -f FILE", Short: "Print the manifests of a revision, or of a module as it would be put; Secret values are masked",
 		Long: "Prints the manifests of a revision as the hub rendered them. With -f the hub renders the module of a file as an apply would, and changes nothing;\n" +
-			"--cluster puts in the values of a cluster, and without it placeholders stay.",
-		Example: "  towline render shop --revision r42\n  towline render -f shop.yaml --from deploy/ --cluster prod-eu-01",
+			"--cluster puts in the values of a cluster, --all those of every selected cluster, and without them placeholders stay. Of a module with\n" +
+			"overrides each variant is printed once, behind a line that says which clusters have it.",
+		Example: "  towline render shop --revision r42\n  towline render -f shop.yaml --from deploy/ --cluster prod-eu-01\n  towline render -f shop.yaml -l env=prod",
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: a.completeArg("module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(cmd, args); err != nil {
@@ -54,17 +57,15 @@ func (a *app) renderCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			resp, err := c.Modules.GetRevisionObjects(cmd.Context(), &v1.GetRevisionObjectsRequest{Project: ref.Project, Module: ref.Name, Number: number})
-			if err != nil {
-				return err
-			}
-			return a.printManifests(resp.GetObjects(), format)
+			return a.renderRevision(cmd.Context(), c, &v1.GetRevisionRequest{Project: ref.Project, Module: ref.Name, Number: number}, format)
 		},
 	}
 	cmd.Flags().StringVar(&rev, "revision", "", "revision, such as r42 (default the newest)")
 	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "yaml or json")
 	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "file with one module, or - for stdin")
 	cmd.Flags().StringVar(&o.cluster, "cluster", "", "with -f: put in the values of this cluster")
+	cmd.Flags().BoolVar(&o.all, "all", false, "with -f: put in the values of every selected cluster")
+	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "with -f: only for clusters with these labels, such as env=prod")
 	o.from.flag(cmd)
 	must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
@@ -73,8 +74,9 @@ func (a *app) renderCommand() *cobra.Command {
 
 // renderOptions are those of a module in a file.
 type renderOptions struct {
-	file, cluster string
-	from          fromFlag
+	file, cluster, selector string
+	all                     bool
+	from                    fromFlag
 }
 
 func (o *renderOptions) check(cmd *cobra.Command, args []string) error {
@@ -83,8 +85,10 @@ func (o *renderOptions) check(cmd *cobra.Command, args []string) error {
 		return usagef("render: name a module, or a file with -f, and not both")
 	case o.file == "" && len(args) == 0:
 		return usagef("render: name a module, or a file with -f")
-	case o.file == "" && (o.cluster != "" || cmd.Flags().Changed("from")):
-		return usagef("render: --cluster and --from are for the module of a file: name it with -f")
+	case o.file == "" && (o.cluster != "" || o.all || o.selector != "" || cmd.Flags().Changed("from")):
+		return usagef("render: --cluster, --all, -l and --from are for the module of a file: name it with -f")
+	case o.cluster != "" && (o.all || o.selector != ""):
+		return usagef("render: --cluster is one cluster, and --all and -l are for several")
 	case o.file != "" && cmd.Flags().Changed("revision"):
 		return usagef("render: --revision is of a module that the hub has, not of a file")
 	}
@@ -111,45 +115,147 @@ func (a *app) renderFile(ctx context.Context, o *renderOptions, format string) e
 	if err != nil {
 		return err
 	}
-	st, err := c.Modules.RenderModule(ctx, &v1.RenderModuleRequest{Module: found[0].Message.(*v1.Module), Cluster: o.cluster})
+	st, err := c.Modules.RenderModule(ctx, &v1.RenderModuleRequest{Module: found[0].Message.(*v1.Module), Cluster: o.cluster, All: o.all, LabelSelector: o.selector})
 	if err != nil {
 		return err
 	}
-	var objects [][]byte
+	var all []manifests
 	for {
 		m, err := st.Recv()
 		if errors.Is(err, io.EOF) {
-			return a.printManifests(objects, format)
+			break
 		}
 		if err != nil {
 			return inFile(found[0], err)
 		}
-		objects = append(objects, m.GetObject())
+		if g := m.GetGroup(); g != nil {
+			all = append(all, manifests{of: g, title: groupTitle(g)})
+			continue
+		}
+		if len(all) == 0 {
+			all = append(all, manifests{})
+		}
+		all[len(all)-1].objects = append(all[len(all)-1].objects, m.GetObject())
 	}
+	if err := a.printManifests(all, format); err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(all, func(m manifests) bool { return m.of.GetProblem() != "" }); i >= 0 {
+		return fleet.Errorf(fleet.ErrInvalid, "%s: %s", strings.Join(all[i].of.GetClusters(), ", "), all[i].of.GetProblem())
+	}
+	return nil
 }
 
-func (a *app) printManifests(objects [][]byte, format string) error {
+// renderRevision prints a revision, variant by variant.
+func (a *app) renderRevision(ctx context.Context, c *client.Client, req *v1.GetRevisionRequest, format string) error {
+	got, err := c.Modules.GetRevision(ctx, req)
+	if err != nil {
+		return err
+	}
+	rev := got.GetRevision()
+	variants := rev.GetVariants()
+	if len(rev.GetSpec().GetOverrides()) == 0 {
+		variants = []*v1.Variant{nil}
+	}
+	var all []manifests
+	for _, v := range variants {
+		m := manifests{}
+		if v != nil {
+			m.of = &v1.RenderGroup{Overrides: v.GetOverrides(), Problem: v.GetProblem()}
+			m.title = variantName(v.GetOverrides()) + ", in " + count(v.GetClusters(), "cluster") + problemText(v.GetProblem())
+		}
+		if v.GetProblem() == "" {
+			resp, err := c.Modules.GetRevisionObjects(ctx, &v1.GetRevisionObjectsRequest{Project: req.GetProject(), Module: req.GetModule(), Number: rev.GetNumber(), Overrides: v.GetOverrides()})
+			if err != nil {
+				return err
+			}
+			m.objects = resp.GetObjects()
+		}
+		all = append(all, m)
+	}
+	return a.printManifests(all, format)
+}
+
+// manifests are what some clusters have, with a line that says which.
+type manifests struct {
+	of      *v1.RenderGroup // nil: all have the same
+	title   string
+	objects [][]byte
+}
+
+func groupTitle(g *v1.RenderGroup) string {
+	const most = 10
+	names := g.GetClusters()
+	in := "no cluster"
+	if n := len(names); n > most {
+		in = strings.Join(names[:most], ", ") + " and " + number(int32(n-most)) + " more"
+	} else if n > 0 {
+		in = strings.Join(names, ", ")
+	}
+	return variantName(g.GetOverrides()) + ", in " + in + problemText(g.GetProblem())
+}
+
+func problemText(problem string) string {
+	if problem == "" {
+		return ""
+	}
+	return ": " + strings.ReplaceAll(problem, "\n", " ")
+}
+
+// variantName names the overrides that make a variant.
+func variantName(overrides []int32) string { return fleet.Variant(overrides).String() }
+
+func (a *app) printManifests(all []manifests, format string) error {
 	if format == "json" {
-		items := make([]json.RawMessage, len(objects))
-		for i, o := range objects {
-			items[i] = o
-		}
-		data, err := json.MarshalIndent(map[string]any{"items": items}, "", "  ")
-		if err != nil {
-			return fleet.Errorf(fleet.ErrCorrupt, "the hub sent a manifest that is no JSON: %v", err)
-		}
-		a.printf("%s\n", data)
-		return nil
+		return a.printManifestsJSON(all)
 	}
-	for i, o := range objects {
-		data, err := yaml.JSONToYAML(o)
-		if err != nil {
-			return fleet.Errorf(fleet.ErrCorrupt, "the hub sent a manifest that is no JSON: %v", err)
+	first := true
+	for _, m := range all {
+		if m.of != nil {
+			a.printf("# %s\n", table.Clean(m.title))
 		}
-		if i > 0 {
-			a.printf("---\n")
+		for i, o := range m.objects {
+			data, err := yaml.JSONToYAML(o)
+			if err != nil {
+				return fleet.Errorf(fleet.ErrCorrupt, "the hub sent a manifest that is no JSON: %v", err)
+			}
+			if !first && (i > 0 || m.of != nil) {
+				a.printf("---\n")
+			}
+			first = false
+			a.printf("%s", data)
 		}
-		a.printf("%s", data)
 	}
+	return nil
+}
+
+// printManifestsJSON prints items, and of several variants what each item is of.
+func (a *app) printManifestsJSON(all []manifests) error {
+	type group struct {
+		Overrides []int32           `json:"overrides"`
+		Clusters  []string          `json:"clusters,omitempty"`
+		Problem   string            `json:"problem,omitempty"`
+		Items     []json.RawMessage `json:"items"`
+	}
+	groups := []group{}
+	for _, m := range all {
+		g := group{Overrides: append([]int32{}, m.of.GetOverrides()...), Clusters: m.of.GetClusters(), Problem: m.of.GetProblem(), Items: []json.RawMessage{}}
+		for _, o := range m.objects {
+			g.Items = append(g.Items, o)
+		}
+		groups = append(groups, g)
+	}
+	var out any = map[string]any{"variants": groups}
+	switch {
+	case len(all) == 0:
+		out = map[string]any{"items": []json.RawMessage{}}
+	case all[0].of == nil:
+		out = map[string]any{"items": groups[0].Items}
+	}
+	data, err := json.MarshalIndent(out, "", "  ")
+	if err != nil {
+		return fleet.Errorf(fleet.ErrCorrupt, "the hub sent a manifest that is no JSON: %v", err)
+	}
+	a.printf("%s\n", data)
 	return nil
 }

@@ -81,7 +81,7 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 		}
 		return stage + " matches no cluster; label one, or promote, or set allowEmpty", true
 	case rollout.ReasonEmptyOverride:
-		return "no cluster is matched by " + strings.Join(f.GetNames(), ", ") + "; correct the selector, or promote", true
+		return "no cluster is matched by " + strings.Join(f.GetNames(), ", ") + "; correct the selector, or promote, or set allowEmpty", true
 	case rollout.ReasonAllDeferred:
 		return "no cluster of " + stage + " has shown that " + revision(f.GetRevision()) + " works: " + someClusters(f) + " deferred; wait for one, or promote", true
 	case rollout.ReasonAllAway:

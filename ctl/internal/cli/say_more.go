@@ -230,6 +230,8 @@ func warningSays(module string, n *v1.Note) string {
 		return "no rollout stages: a change goes to all " + count(f.GetCount(), "cluster") + " at once"
 	case fleet.WarnEmptyStage:
 		return "stage " + f.GetStage() + " matches no cluster: the rollout waits there"
+	case fleet.WarnEmptyOverride:
+		return "none of the selected clusters is matched by " + strings.Join(f.GetNames(), ", ") + ": the rollout waits before it moves anything; correct the selector, or set allowEmpty"
 	case fleet.WarnUnmatched:
 		return agree(f.GetCount(), "cluster matches", "clusters match") + " no stage and unmatched is Fail: the rollout will fail"
 	case fleet.WarnNoDependency:

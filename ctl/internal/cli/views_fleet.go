@@ -20,11 +20,19 @@ func revisionView(allProjects bool) view[*v1.Revision] {
 				m := r.GetMetadata()
 				t.Add(text(m.GetName()), text(r.GetModule()), text(revision(r.GetNumber())), num(r.GetObjects()), num(r.GetClusters()),
 					text(a.since(m.GetCreationTimestamp())), text(orDash(m.GetChangedBy())), text(orDash(m.GetChangeReason())),
-					text(orDash(r.GetResolvedRef())), text(orDash(r.GetArtifact())), text(orDash(r.GetBundle())))
+					text(orDash(r.GetResolvedRef())), text(orDash(r.GetArtifact())), text(orDash(bundleText(r))))
 			}
 			return withProject(allProjects, t, func(i int) string { return items[i].GetMetadata().GetProject() })
 		},
 	}
+}
+
+// bundleText is the bundle of a revision, or how many it has.
+func bundleText(r *v1.Revision) string {
+	if n := len(r.GetVariants()); n > 0 {
+		return count(int32(n), "variant")
+	}
+	return r.GetBundle()
 }
 
 func rolloutView(allProjects bool) view[*v1.Rollout] {

@@ -132,6 +132,9 @@ type ModuleSpec struct {
 	// Objects that somebody else makes and that the module only watches: it is not ready before each is there and healthy. An agent
 	// of before it does not know it.
 	Watch []*WatchedObject `protobuf:"bytes,10,rep,name=watch,proto3" json:"watch,omitempty"`
+	// What is different in the clusters that a selector matches. Those that match a cluster make its variant, in order; each variant that
+	// clusters have is rendered once, and shared by them; at most 100 variants. A rollout waits where one matches no cluster of its own.
+	Overrides []*Override `protobuf:"bytes,11,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	// Modules that come first in every cluster: a revision is not begun in a cluster before each of them is ready there, and of modules
 	// that are deleted together they go last. An agent of before does not know it.
 	DependsOn []*Dependency `protobuf:"bytes,12,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
@@ -242,6 +245,13 @@ func (x *ModuleSpec) GetWatch() []*WatchedObject {
 	return nil
 }
 
+func (x *ModuleSpec) GetOverrides() []*Override {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
 func (x *ModuleSpec) GetDependsOn() []*Dependency {
 	if x != nil {
 		return x.DependsOn
@@ -256,6 +266,329 @@ func (x *ModuleSpec) GetBindingsMode() string {
 	return ""
 }
 
+// Override is what is different in some clusters: patches of what the package renders to, values of its chart, or components of its
+// kustomization.
+type Override struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which clusters, by their labels; {} matches all. Required.
+	Selector *LabelSelector `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Patches, in order, after those of the overrides before.
+	Patches []*Patch `protobuf:"bytes,2,rep,name=patches,proto3" json:"patches,omitempty"`
+	// Of a helm package: values over those of the package and of the overrides before.
+	Helm *HelmOverride `protobuf:"bytes,3,opt,name=helm,proto3" json:"helm,omitempty"`
+	// Of a kustomize package: what is added to the kustomization.
+	Kustomize *KustomizeOverride `protobuf:"bytes,4,opt,name=kustomize,proto3" json:"kustomize,omitempty"`
+	// Lets the selector match no cluster; otherwise a rollout waits before it moves anything.
+	AllowEmpty    bool `protobuf:"varint,5,opt,name=allow_empty,json=allowEmpty,proto3" json:"allow_empty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Override) Reset() {
+	*x = Override{}
+	mi := &file_towline_v1_module_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Override) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Override) ProtoMessage() {}
+
+func (x *Override) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Override.ProtoReflect.Descriptor instead.
+func (*Override) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Override) GetSelector() *LabelSelector {
+	if x != nil {
+		return x.Selector
+	}
+	return nil
+}
+
+func (x *Override) GetPatches() []*Patch {
+	if x != nil {
+		return x.Patches
+	}
+	return nil
+}
+
+func (x *Override) GetHelm() *HelmOverride {
+	if x != nil {
+		return x.Helm
+	}
+	return nil
+}
+
+func (x *Override) GetKustomize() *KustomizeOverride {
+	if x != nil {
+		return x.Kustomize
+	}
+	return nil
+}
+
+func (x *Override) GetAllowEmpty() bool {
+	if x != nil {
+		return x.AllowEmpty
+	}
+	return false
+}
+
+// Patch changes objects. One that finds nothing to change is an error.
+type Patch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which objects; unset: the one that a merge patch names itself, by its apiVersion, kind, name and namespace.
+	Target *PatchTarget `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	// In YAML or JSON. A list is a JSON patch (RFC 6902). A map is merged: strategically into objects of Kubernetes' own kinds, as
+	// a JSON merge patch (RFC 7386) into others; with `$patch: delete` at its top the object is left out. Placeholders may stand in it.
+	// Viewers see it masked.
+	Patch         string `protobuf:"bytes,2,opt,name=patch,proto3" json:"patch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Patch) Reset() {
+	*x = Patch{}
+	mi := &file_towline_v1_module_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Patch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Patch) ProtoMessage() {}
+
+func (x *Patch) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Patch.ProtoReflect.Descriptor instead.
+func (*Patch) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Patch) GetTarget() *PatchTarget {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Patch) GetPatch() string {
+	if x != nil {
+		return x.Patch
+	}
+	return ""
+}
+
+// PatchTarget selects objects as the package renders them; what is empty matches all.
+type PatchTarget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// API group, such as apps.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Version, such as v1.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Kind.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Namespace: a regular expression for the whole of it.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name: a regular expression for the whole of it.
+	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// Labels of the manifest.
+	LabelSelector *LabelSelector `protobuf:"bytes,6,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PatchTarget) Reset() {
+	*x = PatchTarget{}
+	mi := &file_towline_v1_module_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PatchTarget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PatchTarget) ProtoMessage() {}
+
+func (x *PatchTarget) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PatchTarget.ProtoReflect.Descriptor instead.
+func (*PatchTarget) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PatchTarget) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PatchTarget) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *PatchTarget) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *PatchTarget) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PatchTarget) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PatchTarget) GetLabelSelector() *LabelSelector {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return nil
+}
+
+// HelmOverride is of a chart.
+type HelmOverride struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Values, merged as those of the package are. Viewers see them masked.
+	Values        *structpb.Struct `protobuf:"bytes,1,opt,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HelmOverride) Reset() {
+	*x = HelmOverride{}
+	mi := &file_towline_v1_module_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HelmOverride) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HelmOverride) ProtoMessage() {}
+
+func (x *HelmOverride) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HelmOverride.ProtoReflect.Descriptor instead.
+func (*HelmOverride) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *HelmOverride) GetValues() *structpb.Struct {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+// KustomizeOverride is of a kustomization.
+type KustomizeOverride struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Folders of components, after those of the package. Relative to its path.
+	Components    []string `protobuf:"bytes,1,rep,name=components,proto3" json:"components,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KustomizeOverride) Reset() {
+	*x = KustomizeOverride{}
+	mi := &file_towline_v1_module_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KustomizeOverride) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KustomizeOverride) ProtoMessage() {}
+
+func (x *KustomizeOverride) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KustomizeOverride.ProtoReflect.Descriptor instead.
+func (*KustomizeOverride) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *KustomizeOverride) GetComponents() []string {
+	if x != nil {
+		return x.Components
+	}
+	return nil
+}
+
 // Dependency names a module of the same project that comes first.
 type Dependency struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -267,7 +600,7 @@ type Dependency struct {
 
 func (x *Dependency) Reset() {
 	*x = Dependency{}
-	mi := &file_towline_v1_module_proto_msgTypes[2]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -279,7 +612,7 @@ func (x *Dependency) String() string {
 func (*Dependency) ProtoMessage() {}
 
 func (x *Dependency) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[2]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -292,7 +625,7 @@ func (x *Dependency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dependency.ProtoReflect.Descriptor instead.
 func (*Dependency) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{2}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Dependency) GetModule() string {
@@ -319,7 +652,7 @@ type WatchedObject struct {
 
 func (x *WatchedObject) Reset() {
 	*x = WatchedObject{}
-	mi := &file_towline_v1_module_proto_msgTypes[3]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +664,7 @@ func (x *WatchedObject) String() string {
 func (*WatchedObject) ProtoMessage() {}
 
 func (x *WatchedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[3]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +677,7 @@ func (x *WatchedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedObject.ProtoReflect.Descriptor instead.
 func (*WatchedObject) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchedObject) GetApiVersion() string {
@@ -399,7 +732,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_towline_v1_module_proto_msgTypes[4]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -411,7 +744,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[4]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -424,7 +757,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Source) GetInline() *InlineSource {
@@ -489,7 +822,7 @@ type Follow struct {
 
 func (x *Follow) Reset() {
 	*x = Follow{}
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +834,7 @@ func (x *Follow) String() string {
 func (*Follow) ProtoMessage() {}
 
 func (x *Follow) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +847,7 @@ func (x *Follow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Follow.ProtoReflect.Descriptor instead.
 func (*Follow) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Follow) GetInterval() string {
@@ -535,7 +868,7 @@ type InlineSource struct {
 
 func (x *InlineSource) Reset() {
 	*x = InlineSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +880,7 @@ func (x *InlineSource) String() string {
 func (*InlineSource) ProtoMessage() {}
 
 func (x *InlineSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +893,7 @@ func (x *InlineSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InlineSource.ProtoReflect.Descriptor instead.
 func (*InlineSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InlineSource) GetFiles() map[string]string {
@@ -589,7 +922,7 @@ type HttpSource struct {
 
 func (x *HttpSource) Reset() {
 	*x = HttpSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -601,7 +934,7 @@ func (x *HttpSource) String() string {
 func (*HttpSource) ProtoMessage() {}
 
 func (x *HttpSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -614,7 +947,7 @@ func (x *HttpSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpSource.ProtoReflect.Descriptor instead.
 func (*HttpSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HttpSource) GetUrl() string {
@@ -668,7 +1001,7 @@ type GitSource struct {
 
 func (x *GitSource) Reset() {
 	*x = GitSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +1013,7 @@ func (x *GitSource) String() string {
 func (*GitSource) ProtoMessage() {}
 
 func (x *GitSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +1026,7 @@ func (x *GitSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitSource.ProtoReflect.Descriptor instead.
 func (*GitSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GitSource) GetUrl() string {
@@ -748,7 +1081,7 @@ type GitRef struct {
 
 func (x *GitRef) Reset() {
 	*x = GitRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +1093,7 @@ func (x *GitRef) String() string {
 func (*GitRef) ProtoMessage() {}
 
 func (x *GitRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +1106,7 @@ func (x *GitRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitRef.ProtoReflect.Descriptor instead.
 func (*GitRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GitRef) GetBranch() string {
@@ -829,7 +1162,7 @@ type OciSource struct {
 
 func (x *OciSource) Reset() {
 	*x = OciSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1174,7 @@ func (x *OciSource) String() string {
 func (*OciSource) ProtoMessage() {}
 
 func (x *OciSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1187,7 @@ func (x *OciSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciSource.ProtoReflect.Descriptor instead.
 func (*OciSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *OciSource) GetUrl() string {
@@ -914,7 +1247,7 @@ type OciRef struct {
 
 func (x *OciRef) Reset() {
 	*x = OciRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1259,7 @@ func (x *OciRef) String() string {
 func (*OciRef) ProtoMessage() {}
 
 func (x *OciRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1272,7 @@ func (x *OciRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciRef.ProtoReflect.Descriptor instead.
 func (*OciRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OciRef) GetTag() string {
@@ -974,7 +1307,7 @@ type UploadSource struct {
 
 func (x *UploadSource) Reset() {
 	*x = UploadSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1319,7 @@ func (x *UploadSource) String() string {
 func (*UploadSource) ProtoMessage() {}
 
 func (x *UploadSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1332,7 @@ func (x *UploadSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadSource.ProtoReflect.Descriptor instead.
 func (*UploadSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UploadSource) GetDigest() string {
@@ -1034,7 +1367,7 @@ type HelmSource struct {
 
 func (x *HelmSource) Reset() {
 	*x = HelmSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1379,7 @@ func (x *HelmSource) String() string {
 func (*HelmSource) ProtoMessage() {}
 
 func (x *HelmSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1392,7 @@ func (x *HelmSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmSource.ProtoReflect.Descriptor instead.
 func (*HelmSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HelmSource) GetRepo() string {
@@ -1119,7 +1452,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1464,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1477,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -1179,7 +1512,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1524,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1537,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -1238,7 +1571,7 @@ type HelmPackage struct {
 
 func (x *HelmPackage) Reset() {
 	*x = HelmPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1583,7 @@ func (x *HelmPackage) String() string {
 func (*HelmPackage) ProtoMessage() {}
 
 func (x *HelmPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1596,7 @@ func (x *HelmPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmPackage.ProtoReflect.Descriptor instead.
 func (*HelmPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HelmPackage) GetPath() string {
@@ -1329,7 +1662,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1674,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1687,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -1407,7 +1740,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1752,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1765,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Binding) GetName() string {
@@ -1525,7 +1858,7 @@ type BindingObject struct {
 
 func (x *BindingObject) Reset() {
 	*x = BindingObject{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1870,7 @@ func (x *BindingObject) String() string {
 func (*BindingObject) ProtoMessage() {}
 
 func (x *BindingObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1883,7 @@ func (x *BindingObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindingObject.ProtoReflect.Descriptor instead.
 func (*BindingObject) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BindingObject) GetApiVersion() string {
@@ -1601,7 +1934,7 @@ type BindingSecret struct {
 
 func (x *BindingSecret) Reset() {
 	*x = BindingSecret{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1946,7 @@ func (x *BindingSecret) String() string {
 func (*BindingSecret) ProtoMessage() {}
 
 func (x *BindingSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1959,7 @@ func (x *BindingSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindingSecret.ProtoReflect.Descriptor instead.
 func (*BindingSecret) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BindingSecret) GetName() string {
@@ -1658,7 +1991,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +2003,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +2016,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -1720,7 +2053,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +2065,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +2078,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1816,7 +2149,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +2161,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +2174,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1964,7 +2297,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2309,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2322,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -2021,7 +2354,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2366,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2379,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -2086,7 +2419,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2431,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2444,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -2175,7 +2508,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2520,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2533,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -2301,7 +2634,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2646,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2659,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2535,7 +2868,7 @@ type FollowStatus struct {
 
 func (x *FollowStatus) Reset() {
 	*x = FollowStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[29]
+	mi := &file_towline_v1_module_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2880,7 @@ func (x *FollowStatus) String() string {
 func (*FollowStatus) ProtoMessage() {}
 
 func (x *FollowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[29]
+	mi := &file_towline_v1_module_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2893,7 @@ func (x *FollowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowStatus.ProtoReflect.Descriptor instead.
 func (*FollowStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{29}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FollowStatus) GetLooked() *timestamppb.Timestamp {
@@ -2653,7 +2986,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[30]
+	mi := &file_towline_v1_module_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +2998,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[30]
+	mi := &file_towline_v1_module_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3011,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{30}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Hold) GetId() string {
@@ -2803,9 +3136,9 @@ type Revision struct {
 	Spec *ModuleSpec `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
 	// SHA-256 of the fetched source.
 	Artifact string `protobuf:"bytes,7,opt,name=artifact,proto3" json:"artifact,omitempty"`
-	// SHA-256 of the rendered bundle.
+	// SHA-256 of the rendered bundle; empty of a revision with overrides, whose variants have one each.
 	Bundle string `protobuf:"bytes,8,opt,name=bundle,proto3" json:"bundle,omitempty"`
-	// How many objects it renders to.
+	// How many objects it renders to; with overrides the most of a variant.
 	Objects int32 `protobuf:"varint,9,opt,name=objects,proto3" json:"objects,omitempty"`
 	// The module's spec generation it was cut from.
 	ModuleGeneration int64 `protobuf:"varint,10,opt,name=module_generation,json=moduleGeneration,proto3" json:"module_generation,omitempty"`
@@ -2813,14 +3146,16 @@ type Revision struct {
 	Clusters int32 `protobuf:"varint,11,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	// What the source's ref was when the revision was cut, exactly: main@sha1:COMMIT of Git,
 	// 1.2.0@sha256:DIGEST of OCI and Helm. Empty of a source that has no refs.
-	ResolvedRef   string `protobuf:"bytes,12,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
+	ResolvedRef string `protobuf:"bytes,12,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
+	// With overrides: what it renders to for the clusters that are there. One that a cluster comes to later is rendered then.
+	Variants      []*Variant `protobuf:"bytes,13,rep,name=variants,proto3" json:"variants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[31]
+	mi := &file_towline_v1_module_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2832,7 +3167,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[31]
+	mi := &file_towline_v1_module_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2845,7 +3180,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{31}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -2932,6 +3267,95 @@ func (x *Revision) GetResolvedRef() string {
 	return ""
 }
 
+func (x *Revision) GetVariants() []*Variant {
+	if x != nil {
+		return x.Variants
+	}
+	return nil
+}
+
+// Variant is what a revision renders to for the clusters that the same overrides match.
+type Variant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Indexes of the overrides that match, in order; empty: none does.
+	Overrides []int32 `protobuf:"varint,1,rep,packed,name=overrides,proto3" json:"overrides,omitempty"`
+	// SHA-256 of the rendered bundle.
+	Bundle string `protobuf:"bytes,2,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// How many objects it renders to.
+	Objects int32 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Clusters that are assigned it now.
+	Clusters int32 `protobuf:"varint,4,opt,name=clusters,proto3" json:"clusters,omitempty"`
+	// Why it cannot be rendered; empty: it is.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Variant) Reset() {
+	*x = Variant{}
+	mi := &file_towline_v1_module_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Variant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Variant) ProtoMessage() {}
+
+func (x *Variant) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Variant.ProtoReflect.Descriptor instead.
+func (*Variant) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Variant) GetOverrides() []int32 {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *Variant) GetBundle() string {
+	if x != nil {
+		return x.Bundle
+	}
+	return ""
+}
+
+func (x *Variant) GetObjects() int32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *Variant) GetClusters() int32 {
+	if x != nil {
+		return x.Clusters
+	}
+	return 0
+}
+
+func (x *Variant) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 var File_towline_v1_module_proto protoreflect.FileDescriptor
 
 const file_towline_v1_module_proto_rawDesc = "" +
@@ -2944,7 +3368,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.towline.v1.ModuleSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xbb\x04\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xef\x04\n" +
 	"\n" +
 	"ModuleSpec\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.towline.v1.SourceR\x06source\x12-\n" +
@@ -2958,10 +3382,34 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"allowEmpty\x129\n" +
 	"\fhealth_rules\x18\t \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRules\x12/\n" +
 	"\x05watch\x18\n" +
-	" \x03(\v2\x19.towline.v1.WatchedObjectR\x05watch\x125\n" +
+	" \x03(\v2\x19.towline.v1.WatchedObjectR\x05watch\x122\n" +
+	"\toverrides\x18\v \x03(\v2\x14.towline.v1.OverrideR\toverrides\x125\n" +
 	"\n" +
 	"depends_on\x18\f \x03(\v2\x16.towline.v1.DependencyR\tdependsOn\x12#\n" +
-	"\rbindings_mode\x18\r \x01(\tR\fbindingsMode\"$\n" +
+	"\rbindings_mode\x18\r \x01(\tR\fbindingsMode\"\xfa\x01\n" +
+	"\bOverride\x125\n" +
+	"\bselector\x18\x01 \x01(\v2\x19.towline.v1.LabelSelectorR\bselector\x12+\n" +
+	"\apatches\x18\x02 \x03(\v2\x11.towline.v1.PatchR\apatches\x12,\n" +
+	"\x04helm\x18\x03 \x01(\v2\x18.towline.v1.HelmOverrideR\x04helm\x12;\n" +
+	"\tkustomize\x18\x04 \x01(\v2\x1d.towline.v1.KustomizeOverrideR\tkustomize\x12\x1f\n" +
+	"\vallow_empty\x18\x05 \x01(\bR\n" +
+	"allowEmpty\"S\n" +
+	"\x05Patch\x12/\n" +
+	"\x06target\x18\x01 \x01(\v2\x17.towline.v1.PatchTargetR\x06target\x12\x19\n" +
+	"\x05patch\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05patch\"\xc5\x01\n" +
+	"\vPatchTarget\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12@\n" +
+	"\x0elabel_selector\x18\x06 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"D\n" +
+	"\fHelmOverride\x124\n" +
+	"\x06values\x18\x01 \x01(\v2\x17.google.protobuf.StructB\x03\x80\x01\x01R\x06values\"3\n" +
+	"\x11KustomizeOverride\x12\x1e\n" +
+	"\n" +
+	"components\x18\x01 \x03(\tR\n" +
+	"components\"$\n" +
 	"\n" +
 	"Dependency\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\"v\n" +
@@ -3187,7 +3635,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x05since\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +
-	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\x87\x03\n" +
+	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\xb8\x03\n" +
 	"\bRevision\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -3202,7 +3650,14 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x11module_generation\x18\n" +
 	" \x01(\x03R\x10moduleGeneration\x12\x1a\n" +
 	"\bclusters\x18\v \x01(\x05R\bclusters\x12!\n" +
-	"\fresolved_ref\x18\f \x01(\tR\vresolvedRefB\x94\x01\n" +
+	"\fresolved_ref\x18\f \x01(\tR\vresolvedRef\x12/\n" +
+	"\bvariants\x18\r \x03(\v2\x13.towline.v1.VariantR\bvariants\"\x8f\x01\n" +
+	"\aVariant\x12\x1c\n" +
+	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x16\n" +
+	"\x06bundle\x18\x02 \x01(\tR\x06bundle\x12\x18\n" +
+	"\aobjects\x18\x03 \x01(\x05R\aobjects\x12\x1a\n" +
+	"\bclusters\x18\x04 \x01(\x05R\bclusters\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblemB\x94\x01\n" +
 	"\x0ecom.towline.v1B\vModuleProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -3219,105 +3674,120 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
-	(*Dependency)(nil),            // 2: towline.v1.Dependency
-	(*WatchedObject)(nil),         // 3: towline.v1.WatchedObject
-	(*Source)(nil),                // 4: towline.v1.Source
-	(*Follow)(nil),                // 5: towline.v1.Follow
-	(*InlineSource)(nil),          // 6: towline.v1.InlineSource
-	(*HttpSource)(nil),            // 7: towline.v1.HttpSource
-	(*GitSource)(nil),             // 8: towline.v1.GitSource
-	(*GitRef)(nil),                // 9: towline.v1.GitRef
-	(*OciSource)(nil),             // 10: towline.v1.OciSource
-	(*OciRef)(nil),                // 11: towline.v1.OciRef
-	(*UploadSource)(nil),          // 12: towline.v1.UploadSource
-	(*HelmSource)(nil),            // 13: towline.v1.HelmSource
-	(*Package)(nil),               // 14: towline.v1.Package
-	(*PlainPackage)(nil),          // 15: towline.v1.PlainPackage
-	(*HelmPackage)(nil),           // 16: towline.v1.HelmPackage
-	(*KustomizePackage)(nil),      // 17: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 18: towline.v1.Binding
-	(*BindingObject)(nil),         // 19: towline.v1.BindingObject
-	(*BindingSecret)(nil),         // 20: towline.v1.BindingSecret
-	(*Placement)(nil),             // 21: towline.v1.Placement
-	(*Toleration)(nil),            // 22: towline.v1.Toleration
-	(*Policy)(nil),                // 23: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 24: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 25: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 26: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 27: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 28: towline.v1.ModuleStatus
-	(*FollowStatus)(nil),          // 29: towline.v1.FollowStatus
-	(*Hold)(nil),                  // 30: towline.v1.Hold
-	(*Revision)(nil),              // 31: towline.v1.Revision
-	nil,                           // 32: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 33: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 34: towline.v1.RolloutStrategy
-	(*structpb.Struct)(nil),       // 35: google.protobuf.Struct
-	(*LabelSelector)(nil),         // 36: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 37: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
-	(*Condition)(nil),             // 39: towline.v1.Condition
-	(*StagePosition)(nil),         // 40: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 41: towline.v1.ObjectReference
+	(*Override)(nil),              // 2: towline.v1.Override
+	(*Patch)(nil),                 // 3: towline.v1.Patch
+	(*PatchTarget)(nil),           // 4: towline.v1.PatchTarget
+	(*HelmOverride)(nil),          // 5: towline.v1.HelmOverride
+	(*KustomizeOverride)(nil),     // 6: towline.v1.KustomizeOverride
+	(*Dependency)(nil),            // 7: towline.v1.Dependency
+	(*WatchedObject)(nil),         // 8: towline.v1.WatchedObject
+	(*Source)(nil),                // 9: towline.v1.Source
+	(*Follow)(nil),                // 10: towline.v1.Follow
+	(*InlineSource)(nil),          // 11: towline.v1.InlineSource
+	(*HttpSource)(nil),            // 12: towline.v1.HttpSource
+	(*GitSource)(nil),             // 13: towline.v1.GitSource
+	(*GitRef)(nil),                // 14: towline.v1.GitRef
+	(*OciSource)(nil),             // 15: towline.v1.OciSource
+	(*OciRef)(nil),                // 16: towline.v1.OciRef
+	(*UploadSource)(nil),          // 17: towline.v1.UploadSource
+	(*HelmSource)(nil),            // 18: towline.v1.HelmSource
+	(*Package)(nil),               // 19: towline.v1.Package
+	(*PlainPackage)(nil),          // 20: towline.v1.PlainPackage
+	(*HelmPackage)(nil),           // 21: towline.v1.HelmPackage
+	(*KustomizePackage)(nil),      // 22: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 23: towline.v1.Binding
+	(*BindingObject)(nil),         // 24: towline.v1.BindingObject
+	(*BindingSecret)(nil),         // 25: towline.v1.BindingSecret
+	(*Placement)(nil),             // 26: towline.v1.Placement
+	(*Toleration)(nil),            // 27: towline.v1.Toleration
+	(*Policy)(nil),                // 28: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 29: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 30: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 31: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 32: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 33: towline.v1.ModuleStatus
+	(*FollowStatus)(nil),          // 34: towline.v1.FollowStatus
+	(*Hold)(nil),                  // 35: towline.v1.Hold
+	(*Revision)(nil),              // 36: towline.v1.Revision
+	(*Variant)(nil),               // 37: towline.v1.Variant
+	nil,                           // 38: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 39: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 40: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 41: towline.v1.LabelSelector
+	(*structpb.Struct)(nil),       // 42: google.protobuf.Struct
+	(*Facts)(nil),                 // 43: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
+	(*Condition)(nil),             // 45: towline.v1.Condition
+	(*StagePosition)(nil),         // 46: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 47: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	33, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	39, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	28, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
-	4,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	14, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	18, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	21, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	34, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	23, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	26, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
-	3,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
-	2,  // 11: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
-	6,  // 12: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
-	7,  // 13: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	8,  // 14: towline.v1.Source.git:type_name -> towline.v1.GitSource
-	10, // 15: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	13, // 16: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
-	12, // 17: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
-	5,  // 18: towline.v1.Source.follow:type_name -> towline.v1.Follow
-	32, // 19: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	9,  // 20: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	11, // 21: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
-	15, // 22: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	16, // 23: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
-	17, // 24: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	35, // 25: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	19, // 26: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
-	20, // 27: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
-	36, // 28: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	22, // 29: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	27, // 30: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	25, // 31: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	24, // 32: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	36, // 33: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	37, // 34: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	38, // 35: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	39, // 36: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	30, // 37: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	40, // 38: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	29, // 39: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
-	38, // 40: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
-	38, // 41: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
-	38, // 42: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
-	41, // 43: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	38, // 44: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	38, // 45: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	33, // 46: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 47: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	33, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	9,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
+	19, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	23, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	26, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	40, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	28, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	31, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	8,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
+	2,  // 11: towline.v1.ModuleSpec.overrides:type_name -> towline.v1.Override
+	7,  // 12: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
+	41, // 13: towline.v1.Override.selector:type_name -> towline.v1.LabelSelector
+	3,  // 14: towline.v1.Override.patches:type_name -> towline.v1.Patch
+	5,  // 15: towline.v1.Override.helm:type_name -> towline.v1.HelmOverride
+	6,  // 16: towline.v1.Override.kustomize:type_name -> towline.v1.KustomizeOverride
+	4,  // 17: towline.v1.Patch.target:type_name -> towline.v1.PatchTarget
+	41, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
+	42, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
+	11, // 20: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
+	12, // 21: towline.v1.Source.http:type_name -> towline.v1.HttpSource
+	13, // 22: towline.v1.Source.git:type_name -> towline.v1.GitSource
+	15, // 23: towline.v1.Source.oci:type_name -> towline.v1.OciSource
+	18, // 24: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
+	17, // 25: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
+	10, // 26: towline.v1.Source.follow:type_name -> towline.v1.Follow
+	38, // 27: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	14, // 28: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	16, // 29: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	20, // 30: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	21, // 31: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	22, // 32: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	42, // 33: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	24, // 34: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
+	25, // 35: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
+	41, // 36: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	27, // 37: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	32, // 38: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	30, // 39: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	29, // 40: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	41, // 41: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	43, // 42: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	44, // 43: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	45, // 44: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	35, // 45: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	46, // 46: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	34, // 47: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
+	44, // 48: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
+	44, // 49: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
+	44, // 50: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
+	47, // 51: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	44, // 52: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	44, // 53: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	39, // 54: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 55: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	37, // 56: towline.v1.Revision.variants:type_name -> towline.v1.Variant
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -3328,17 +3798,17 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[16].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[18].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[22].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[21].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[23].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[27].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

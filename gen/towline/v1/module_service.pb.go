@@ -478,7 +478,11 @@ type RenderModuleRequest struct {
 	// The module; status is ignored.
 	Module *Module `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
 	// Put in the values of this cluster, which the placement has to select. Empty: placeholders stay.
-	Cluster       string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Put in the values of each cluster that the placement selects.
+	All bool `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
+	// Only clusters with these labels, such as env=prod; without all or cluster: the variants of those.
+	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -527,11 +531,27 @@ func (x *RenderModuleRequest) GetCluster() string {
 	return ""
 }
 
-// RenderModuleResponse is one object.
+func (x *RenderModuleRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *RenderModuleRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+// RenderModuleResponse is one object, or what the objects behind it are of.
 type RenderModuleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JSON.
-	Object        []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// JSON; empty where group is set.
+	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// The objects from here on are those of some clusters. Comes before the first object.
+	Group         *RenderGroup `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -573,6 +593,77 @@ func (x *RenderModuleResponse) GetObject() []byte {
 	return nil
 }
 
+func (x *RenderModuleResponse) GetGroup() *RenderGroup {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+// RenderGroup are clusters for which a module renders to the same.
+type RenderGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Indexes of the overrides that match them, in order.
+	Overrides []int32 `protobuf:"varint,1,rep,packed,name=overrides,proto3" json:"overrides,omitempty"`
+	// The clusters, sorted.
+	Clusters []string `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Why there are no objects for them, such as a binding without a value.
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenderGroup) Reset() {
+	*x = RenderGroup{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenderGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenderGroup) ProtoMessage() {}
+
+func (x *RenderGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenderGroup.ProtoReflect.Descriptor instead.
+func (*RenderGroup) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RenderGroup) GetOverrides() []int32 {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *RenderGroup) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *RenderGroup) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // DiffModuleRequest is a module as it would be put.
 type DiffModuleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -586,7 +677,7 @@ type DiffModuleRequest struct {
 
 func (x *DiffModuleRequest) Reset() {
 	*x = DiffModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +689,7 @@ func (x *DiffModuleRequest) String() string {
 func (*DiffModuleRequest) ProtoMessage() {}
 
 func (x *DiffModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +702,7 @@ func (x *DiffModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffModuleRequest.ProtoReflect.Descriptor instead.
 func (*DiffModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DiffModuleRequest) GetModule() *Module {
@@ -645,7 +736,7 @@ type DiffModuleResponse struct {
 
 func (x *DiffModuleResponse) Reset() {
 	*x = DiffModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +748,7 @@ func (x *DiffModuleResponse) String() string {
 func (*DiffModuleResponse) ProtoMessage() {}
 
 func (x *DiffModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +761,7 @@ func (x *DiffModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffModuleResponse.ProtoReflect.Descriptor instead.
 func (*DiffModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DiffModuleResponse) GetPart() isDiffModuleResponse_Part {
@@ -741,18 +832,20 @@ type DiffPlan struct {
 	Selected int32 `protobuf:"varint,2,opt,name=selected,proto3" json:"selected,omitempty"`
 	// How many clusters there are.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// How many objects there are in each.
+	// How many objects there are in each; with overrides the most of a variant.
 	Objects int32 `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
 	// The module has this spec already: a put starts a rollout only if it is bound to this plan, and that is not what the newest
 	// rollout is about.
-	SameSpec      bool `protobuf:"varint,5,opt,name=same_spec,json=sameSpec,proto3" json:"same_spec,omitempty"`
+	SameSpec bool `protobuf:"varint,5,opt,name=same_spec,json=sameSpec,proto3" json:"same_spec,omitempty"`
+	// How many variants the selected clusters have; 1 without overrides.
+	Variants      int32 `protobuf:"varint,6,opt,name=variants,proto3" json:"variants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DiffPlan) Reset() {
 	*x = DiffPlan{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +857,7 @@ func (x *DiffPlan) String() string {
 func (*DiffPlan) ProtoMessage() {}
 
 func (x *DiffPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +870,7 @@ func (x *DiffPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPlan.ProtoReflect.Descriptor instead.
 func (*DiffPlan) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DiffPlan) GetDigest() string {
@@ -815,6 +908,13 @@ func (x *DiffPlan) GetSameSpec() bool {
 	return false
 }
 
+func (x *DiffPlan) GetVariants() int32 {
+	if x != nil {
+		return x.Variants
+	}
+	return 0
+}
+
 // DiffGroup is what would become of the objects in some clusters.
 type DiffGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -832,7 +932,7 @@ type DiffGroup struct {
 
 func (x *DiffGroup) Reset() {
 	*x = DiffGroup{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +944,7 @@ func (x *DiffGroup) String() string {
 func (*DiffGroup) ProtoMessage() {}
 
 func (x *DiffGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +957,7 @@ func (x *DiffGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffGroup.ProtoReflect.Descriptor instead.
 func (*DiffGroup) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DiffGroup) GetNumber() int32 {
@@ -909,7 +1009,7 @@ type DiffCluster struct {
 
 func (x *DiffCluster) Reset() {
 	*x = DiffCluster{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1021,7 @@ func (x *DiffCluster) String() string {
 func (*DiffCluster) ProtoMessage() {}
 
 func (x *DiffCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1034,7 @@ func (x *DiffCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffCluster.ProtoReflect.Descriptor instead.
 func (*DiffCluster) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DiffCluster) GetCluster() string {
@@ -1004,7 +1104,7 @@ type ObjectDiff struct {
 
 func (x *ObjectDiff) Reset() {
 	*x = ObjectDiff{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1116,7 @@ func (x *ObjectDiff) String() string {
 func (*ObjectDiff) ProtoMessage() {}
 
 func (x *ObjectDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1129,7 @@ func (x *ObjectDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectDiff.ProtoReflect.Descriptor instead.
 func (*ObjectDiff) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ObjectDiff) GetObject() *ObjectReference {
@@ -1096,7 +1196,7 @@ type FieldDiff struct {
 
 func (x *FieldDiff) Reset() {
 	*x = FieldDiff{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1208,7 @@ func (x *FieldDiff) String() string {
 func (*FieldDiff) ProtoMessage() {}
 
 func (x *FieldDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1221,7 @@ func (x *FieldDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldDiff.ProtoReflect.Descriptor instead.
 func (*FieldDiff) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FieldDiff) GetField() string {
@@ -1158,7 +1258,7 @@ type StageCount struct {
 
 func (x *StageCount) Reset() {
 	*x = StageCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1270,7 @@ func (x *StageCount) String() string {
 func (*StageCount) ProtoMessage() {}
 
 func (x *StageCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1283,7 @@ func (x *StageCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageCount.ProtoReflect.Descriptor instead.
 func (*StageCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StageCount) GetName() string {
@@ -1215,7 +1315,7 @@ type GetModuleRequest struct {
 
 func (x *GetModuleRequest) Reset() {
 	*x = GetModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1327,7 @@ func (x *GetModuleRequest) String() string {
 func (*GetModuleRequest) ProtoMessage() {}
 
 func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1340,7 @@ func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleRequest.ProtoReflect.Descriptor instead.
 func (*GetModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetModuleRequest) GetProject() string {
@@ -1275,7 +1375,7 @@ type GetModuleResponse struct {
 
 func (x *GetModuleResponse) Reset() {
 	*x = GetModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1387,7 @@ func (x *GetModuleResponse) String() string {
 func (*GetModuleResponse) ProtoMessage() {}
 
 func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1400,7 @@ func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleResponse.ProtoReflect.Descriptor instead.
 func (*GetModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetModuleResponse) GetModule() *Module {
@@ -1331,7 +1431,7 @@ type ListModulesRequest struct {
 
 func (x *ListModulesRequest) Reset() {
 	*x = ListModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1443,7 @@ func (x *ListModulesRequest) String() string {
 func (*ListModulesRequest) ProtoMessage() {}
 
 func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1456,7 @@ func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesRequest.ProtoReflect.Descriptor instead.
 func (*ListModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListModulesRequest) GetProject() string {
@@ -1418,7 +1518,7 @@ type ListModulesResponse struct {
 
 func (x *ListModulesResponse) Reset() {
 	*x = ListModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1530,7 @@ func (x *ListModulesResponse) String() string {
 func (*ListModulesResponse) ProtoMessage() {}
 
 func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1543,7 @@ func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesResponse.ProtoReflect.Descriptor instead.
 func (*ListModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListModulesResponse) GetModules() []*Module {
@@ -1494,7 +1594,7 @@ type WatchModulesRequest struct {
 
 func (x *WatchModulesRequest) Reset() {
 	*x = WatchModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1606,7 @@ func (x *WatchModulesRequest) String() string {
 func (*WatchModulesRequest) ProtoMessage() {}
 
 func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1619,7 @@ func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesRequest.ProtoReflect.Descriptor instead.
 func (*WatchModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchModulesRequest) GetProject() string {
@@ -1574,7 +1674,7 @@ type WatchModulesResponse struct {
 
 func (x *WatchModulesResponse) Reset() {
 	*x = WatchModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1686,7 @@ func (x *WatchModulesResponse) String() string {
 func (*WatchModulesResponse) ProtoMessage() {}
 
 func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1699,7 @@ func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesResponse.ProtoReflect.Descriptor instead.
 func (*WatchModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchModulesResponse) GetType() string {
@@ -1655,7 +1755,7 @@ type DeleteModuleRequest struct {
 
 func (x *DeleteModuleRequest) Reset() {
 	*x = DeleteModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1767,7 @@ func (x *DeleteModuleRequest) String() string {
 func (*DeleteModuleRequest) ProtoMessage() {}
 
 func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1780,7 @@ func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleRequest.ProtoReflect.Descriptor instead.
 func (*DeleteModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteModuleRequest) GetProject() string {
@@ -1756,7 +1856,7 @@ type DeleteModuleResponse struct {
 
 func (x *DeleteModuleResponse) Reset() {
 	*x = DeleteModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1868,7 @@ func (x *DeleteModuleResponse) String() string {
 func (*DeleteModuleResponse) ProtoMessage() {}
 
 func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1881,7 @@ func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleResponse.ProtoReflect.Descriptor instead.
 func (*DeleteModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteModuleResponse) GetObjects() int32 {
@@ -1825,7 +1925,7 @@ type KindCount struct {
 
 func (x *KindCount) Reset() {
 	*x = KindCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1937,7 @@ func (x *KindCount) String() string {
 func (*KindCount) ProtoMessage() {}
 
 func (x *KindCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1950,7 @@ func (x *KindCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindCount.ProtoReflect.Descriptor instead.
 func (*KindCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *KindCount) GetKind() string {
@@ -1884,7 +1984,7 @@ type GetRevisionRequest struct {
 
 func (x *GetRevisionRequest) Reset() {
 	*x = GetRevisionRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[24]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1996,7 @@ func (x *GetRevisionRequest) String() string {
 func (*GetRevisionRequest) ProtoMessage() {}
 
 func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[24]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +2009,7 @@ func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetRevisionRequest) GetProject() string {
@@ -1951,7 +2051,7 @@ type GetRevisionResponse struct {
 
 func (x *GetRevisionResponse) Reset() {
 	*x = GetRevisionResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[25]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2063,7 @@ func (x *GetRevisionResponse) String() string {
 func (*GetRevisionResponse) ProtoMessage() {}
 
 func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[25]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2076,7 @@ func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetRevisionResponse) GetRevision() *Revision {
@@ -2007,7 +2107,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[26]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2119,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[26]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2132,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListRevisionsRequest) GetProject() string {
@@ -2092,7 +2192,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[27]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2204,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[27]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2217,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -2151,14 +2251,16 @@ type GetRevisionObjectsRequest struct {
 	// 0: the newest.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	// Read at this store revision or a later one.
-	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	MinRevision int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	// Of a revision with overrides: those of the variant, as the revision has it. Empty: that of no override, or the only one.
+	Overrides     []int32 `protobuf:"varint,5,rep,packed,name=overrides,proto3" json:"overrides,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetRevisionObjectsRequest) Reset() {
 	*x = GetRevisionObjectsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[28]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2272,7 @@ func (x *GetRevisionObjectsRequest) String() string {
 func (*GetRevisionObjectsRequest) ProtoMessage() {}
 
 func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[28]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2285,7 @@ func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{28}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetRevisionObjectsRequest) GetProject() string {
@@ -2214,6 +2316,13 @@ func (x *GetRevisionObjectsRequest) GetMinRevision() int64 {
 	return 0
 }
 
+func (x *GetRevisionObjectsRequest) GetOverrides() []int32 {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
 // GetRevisionObjectsResponse carries the rendered manifests; Secret values are masked.
 type GetRevisionObjectsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2225,7 +2334,7 @@ type GetRevisionObjectsResponse struct {
 
 func (x *GetRevisionObjectsResponse) Reset() {
 	*x = GetRevisionObjectsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[29]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2346,7 @@ func (x *GetRevisionObjectsResponse) String() string {
 func (*GetRevisionObjectsResponse) ProtoMessage() {}
 
 func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[29]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2250,7 +2359,7 @@ func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{29}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetRevisionObjectsResponse) GetObjects() [][]byte {
@@ -2283,7 +2392,7 @@ type ListHoldsRequest struct {
 
 func (x *ListHoldsRequest) Reset() {
 	*x = ListHoldsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[30]
+	mi := &file_towline_v1_module_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2404,7 @@ func (x *ListHoldsRequest) String() string {
 func (*ListHoldsRequest) ProtoMessage() {}
 
 func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[30]
+	mi := &file_towline_v1_module_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +2417,7 @@ func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{30}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListHoldsRequest) GetProject() string {
@@ -2375,7 +2484,7 @@ type ListHoldsResponse struct {
 
 func (x *ListHoldsResponse) Reset() {
 	*x = ListHoldsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[31]
+	mi := &file_towline_v1_module_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +2496,7 @@ func (x *ListHoldsResponse) String() string {
 func (*ListHoldsResponse) ProtoMessage() {}
 
 func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[31]
+	mi := &file_towline_v1_module_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +2509,7 @@ func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{31}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListHoldsResponse) GetHolds() []*Hold {
@@ -2441,7 +2550,7 @@ type ConfirmHoldRequest struct {
 
 func (x *ConfirmHoldRequest) Reset() {
 	*x = ConfirmHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[32]
+	mi := &file_towline_v1_module_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2562,7 @@ func (x *ConfirmHoldRequest) String() string {
 func (*ConfirmHoldRequest) ProtoMessage() {}
 
 func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[32]
+	mi := &file_towline_v1_module_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2575,7 @@ func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{32}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ConfirmHoldRequest) GetId() string {
@@ -2510,7 +2619,7 @@ type ConfirmHoldResponse struct {
 
 func (x *ConfirmHoldResponse) Reset() {
 	*x = ConfirmHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[33]
+	mi := &file_towline_v1_module_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2631,7 @@ func (x *ConfirmHoldResponse) String() string {
 func (*ConfirmHoldResponse) ProtoMessage() {}
 
 func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[33]
+	mi := &file_towline_v1_module_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2644,7 @@ func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{33}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConfirmHoldResponse) GetHold() *Hold {
@@ -2578,7 +2687,7 @@ type PutHoldRequest struct {
 
 func (x *PutHoldRequest) Reset() {
 	*x = PutHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[34]
+	mi := &file_towline_v1_module_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +2699,7 @@ func (x *PutHoldRequest) String() string {
 func (*PutHoldRequest) ProtoMessage() {}
 
 func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[34]
+	mi := &file_towline_v1_module_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +2712,7 @@ func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldRequest.ProtoReflect.Descriptor instead.
 func (*PutHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{34}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PutHoldRequest) GetProject() string {
@@ -2675,7 +2784,7 @@ type PutHoldResponse struct {
 
 func (x *PutHoldResponse) Reset() {
 	*x = PutHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[35]
+	mi := &file_towline_v1_module_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2796,7 @@ func (x *PutHoldResponse) String() string {
 func (*PutHoldResponse) ProtoMessage() {}
 
 func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[35]
+	mi := &file_towline_v1_module_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2809,7 @@ func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldResponse.ProtoReflect.Descriptor instead.
 func (*PutHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{35}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PutHoldResponse) GetHold() *Hold {
@@ -2758,12 +2867,19 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x06result\x18\x01 \x01(\tR\x06result\x12\x18\n" +
 	"\arollout\x18\x02 \x01(\tR\arollout\x12!\n" +
 	"\fresolved_ref\x18\x03 \x01(\tR\vresolvedRef\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"[\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"\x94\x01\n" +
 	"\x13RenderModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x18\n" +
-	"\acluster\x18\x02 \x01(\tR\acluster\".\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\x12%\n" +
+	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\"]\n" +
 	"\x14RenderModuleResponse\x12\x16\n" +
-	"\x06object\x18\x01 \x01(\fR\x06object\"[\n" +
+	"\x06object\x18\x01 \x01(\fR\x06object\x12-\n" +
+	"\x05group\x18\x02 \x01(\v2\x17.towline.v1.RenderGroupR\x05group\"a\n" +
+	"\vRenderGroup\x12\x1c\n" +
+	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x1a\n" +
+	"\bclusters\x18\x02 \x03(\tR\bclusters\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"[\n" +
 	"\x11DiffModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\bclusters\x18\x02 \x03(\tR\bclusters\"\xac\x01\n" +
@@ -2771,13 +2887,14 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\v2\x14.towline.v1.DiffPlanH\x00R\x04plan\x12-\n" +
 	"\x05group\x18\x02 \x01(\v2\x15.towline.v1.DiffGroupH\x00R\x05group\x123\n" +
 	"\acluster\x18\x03 \x01(\v2\x17.towline.v1.DiffClusterH\x00R\aclusterB\x06\n" +
-	"\x04part\"\x8b\x01\n" +
+	"\x04part\"\xa7\x01\n" +
 	"\bDiffPlan\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
 	"\bselected\x18\x02 \x01(\x05R\bselected\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x18\n" +
 	"\aobjects\x18\x04 \x01(\x05R\aobjects\x12\x1b\n" +
-	"\tsame_spec\x18\x05 \x01(\bR\bsameSpec\"\x8d\x01\n" +
+	"\tsame_spec\x18\x05 \x01(\bR\bsameSpec\x12\x1a\n" +
+	"\bvariants\x18\x06 \x01(\x05R\bvariants\"\x8d\x01\n" +
 	"\tDiffGroup\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x120\n" +
 	"\aobjects\x18\x02 \x03(\v2\x16.towline.v1.ObjectDiffR\aobjects\x12\x1c\n" +
@@ -2873,12 +2990,13 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x15ListRevisionsResponse\x122\n" +
 	"\trevisions\x18\x01 \x03(\v2\x14.towline.v1.RevisionR\trevisions\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"\x88\x01\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\xa6\x01\n" +
 	"\x19GetRevisionObjectsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\x12!\n" +
-	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"6\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\x12\x1c\n" +
+	"\toverrides\x18\x05 \x03(\x05R\toverrides\"6\n" +
 	"\x1aGetRevisionObjectsResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x03(\fR\aobjects\"\xd3\x01\n" +
 	"\x10ListHoldsRequest\x12\x18\n" +
@@ -2948,7 +3066,7 @@ func file_towline_v1_module_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_service_proto_rawDescData
 }
 
-var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_towline_v1_module_service_proto_goTypes = []any{
 	(*PutModuleRequest)(nil),           // 0: towline.v1.PutModuleRequest
 	(*ModuleOrder)(nil),                // 1: towline.v1.ModuleOrder
@@ -2957,103 +3075,105 @@ var file_towline_v1_module_service_proto_goTypes = []any{
 	(*ResyncModuleResponse)(nil),       // 4: towline.v1.ResyncModuleResponse
 	(*RenderModuleRequest)(nil),        // 5: towline.v1.RenderModuleRequest
 	(*RenderModuleResponse)(nil),       // 6: towline.v1.RenderModuleResponse
-	(*DiffModuleRequest)(nil),          // 7: towline.v1.DiffModuleRequest
-	(*DiffModuleResponse)(nil),         // 8: towline.v1.DiffModuleResponse
-	(*DiffPlan)(nil),                   // 9: towline.v1.DiffPlan
-	(*DiffGroup)(nil),                  // 10: towline.v1.DiffGroup
-	(*DiffCluster)(nil),                // 11: towline.v1.DiffCluster
-	(*ObjectDiff)(nil),                 // 12: towline.v1.ObjectDiff
-	(*FieldDiff)(nil),                  // 13: towline.v1.FieldDiff
-	(*StageCount)(nil),                 // 14: towline.v1.StageCount
-	(*GetModuleRequest)(nil),           // 15: towline.v1.GetModuleRequest
-	(*GetModuleResponse)(nil),          // 16: towline.v1.GetModuleResponse
-	(*ListModulesRequest)(nil),         // 17: towline.v1.ListModulesRequest
-	(*ListModulesResponse)(nil),        // 18: towline.v1.ListModulesResponse
-	(*WatchModulesRequest)(nil),        // 19: towline.v1.WatchModulesRequest
-	(*WatchModulesResponse)(nil),       // 20: towline.v1.WatchModulesResponse
-	(*DeleteModuleRequest)(nil),        // 21: towline.v1.DeleteModuleRequest
-	(*DeleteModuleResponse)(nil),       // 22: towline.v1.DeleteModuleResponse
-	(*KindCount)(nil),                  // 23: towline.v1.KindCount
-	(*GetRevisionRequest)(nil),         // 24: towline.v1.GetRevisionRequest
-	(*GetRevisionResponse)(nil),        // 25: towline.v1.GetRevisionResponse
-	(*ListRevisionsRequest)(nil),       // 26: towline.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),      // 27: towline.v1.ListRevisionsResponse
-	(*GetRevisionObjectsRequest)(nil),  // 28: towline.v1.GetRevisionObjectsRequest
-	(*GetRevisionObjectsResponse)(nil), // 29: towline.v1.GetRevisionObjectsResponse
-	(*ListHoldsRequest)(nil),           // 30: towline.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),          // 31: towline.v1.ListHoldsResponse
-	(*ConfirmHoldRequest)(nil),         // 32: towline.v1.ConfirmHoldRequest
-	(*ConfirmHoldResponse)(nil),        // 33: towline.v1.ConfirmHoldResponse
-	(*PutHoldRequest)(nil),             // 34: towline.v1.PutHoldRequest
-	(*PutHoldResponse)(nil),            // 35: towline.v1.PutHoldResponse
-	(*Module)(nil),                     // 36: towline.v1.Module
-	(*Dependency)(nil),                 // 37: towline.v1.Dependency
-	(*Note)(nil),                       // 38: towline.v1.Note
-	(*ObjectReference)(nil),            // 39: towline.v1.ObjectReference
-	(*Revision)(nil),                   // 40: towline.v1.Revision
-	(*Hold)(nil),                       // 41: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 42: google.protobuf.Timestamp
+	(*RenderGroup)(nil),                // 7: towline.v1.RenderGroup
+	(*DiffModuleRequest)(nil),          // 8: towline.v1.DiffModuleRequest
+	(*DiffModuleResponse)(nil),         // 9: towline.v1.DiffModuleResponse
+	(*DiffPlan)(nil),                   // 10: towline.v1.DiffPlan
+	(*DiffGroup)(nil),                  // 11: towline.v1.DiffGroup
+	(*DiffCluster)(nil),                // 12: towline.v1.DiffCluster
+	(*ObjectDiff)(nil),                 // 13: towline.v1.ObjectDiff
+	(*FieldDiff)(nil),                  // 14: towline.v1.FieldDiff
+	(*StageCount)(nil),                 // 15: towline.v1.StageCount
+	(*GetModuleRequest)(nil),           // 16: towline.v1.GetModuleRequest
+	(*GetModuleResponse)(nil),          // 17: towline.v1.GetModuleResponse
+	(*ListModulesRequest)(nil),         // 18: towline.v1.ListModulesRequest
+	(*ListModulesResponse)(nil),        // 19: towline.v1.ListModulesResponse
+	(*WatchModulesRequest)(nil),        // 20: towline.v1.WatchModulesRequest
+	(*WatchModulesResponse)(nil),       // 21: towline.v1.WatchModulesResponse
+	(*DeleteModuleRequest)(nil),        // 22: towline.v1.DeleteModuleRequest
+	(*DeleteModuleResponse)(nil),       // 23: towline.v1.DeleteModuleResponse
+	(*KindCount)(nil),                  // 24: towline.v1.KindCount
+	(*GetRevisionRequest)(nil),         // 25: towline.v1.GetRevisionRequest
+	(*GetRevisionResponse)(nil),        // 26: towline.v1.GetRevisionResponse
+	(*ListRevisionsRequest)(nil),       // 27: towline.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),      // 28: towline.v1.ListRevisionsResponse
+	(*GetRevisionObjectsRequest)(nil),  // 29: towline.v1.GetRevisionObjectsRequest
+	(*GetRevisionObjectsResponse)(nil), // 30: towline.v1.GetRevisionObjectsResponse
+	(*ListHoldsRequest)(nil),           // 31: towline.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),          // 32: towline.v1.ListHoldsResponse
+	(*ConfirmHoldRequest)(nil),         // 33: towline.v1.ConfirmHoldRequest
+	(*ConfirmHoldResponse)(nil),        // 34: towline.v1.ConfirmHoldResponse
+	(*PutHoldRequest)(nil),             // 35: towline.v1.PutHoldRequest
+	(*PutHoldResponse)(nil),            // 36: towline.v1.PutHoldResponse
+	(*Module)(nil),                     // 37: towline.v1.Module
+	(*Dependency)(nil),                 // 38: towline.v1.Dependency
+	(*Note)(nil),                       // 39: towline.v1.Note
+	(*ObjectReference)(nil),            // 40: towline.v1.ObjectReference
+	(*Revision)(nil),                   // 41: towline.v1.Revision
+	(*Hold)(nil),                       // 42: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 43: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
-	36, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
+	37, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
 	1,  // 1: towline.v1.PutModuleRequest.with:type_name -> towline.v1.ModuleOrder
-	37, // 2: towline.v1.ModuleOrder.depends_on:type_name -> towline.v1.Dependency
-	36, // 3: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
-	14, // 4: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
-	38, // 5: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
-	36, // 6: towline.v1.RenderModuleRequest.module:type_name -> towline.v1.Module
-	36, // 7: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
-	9,  // 8: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
-	10, // 9: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
-	11, // 10: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
-	12, // 11: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
-	23, // 12: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
-	39, // 13: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
-	13, // 14: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
-	36, // 15: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	36, // 16: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	36, // 17: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	23, // 18: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
-	40, // 19: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	40, // 20: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	41, // 21: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	41, // 22: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	42, // 23: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	39, // 24: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
-	41, // 25: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 26: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	7,  // 27: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
-	5,  // 28: towline.v1.ModuleService.RenderModule:input_type -> towline.v1.RenderModuleRequest
-	3,  // 29: towline.v1.ModuleService.ResyncModule:input_type -> towline.v1.ResyncModuleRequest
-	15, // 30: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	17, // 31: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	19, // 32: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	21, // 33: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	24, // 34: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	26, // 35: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	28, // 36: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	30, // 37: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	32, // 38: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	34, // 39: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	2,  // 40: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	8,  // 41: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
-	6,  // 42: towline.v1.ModuleService.RenderModule:output_type -> towline.v1.RenderModuleResponse
-	4,  // 43: towline.v1.ModuleService.ResyncModule:output_type -> towline.v1.ResyncModuleResponse
-	16, // 44: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	18, // 45: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	20, // 46: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	22, // 47: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	25, // 48: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	27, // 49: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	29, // 50: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	31, // 51: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	33, // 52: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	35, // 53: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	40, // [40:54] is the sub-list for method output_type
-	26, // [26:40] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	38, // 2: towline.v1.ModuleOrder.depends_on:type_name -> towline.v1.Dependency
+	37, // 3: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
+	15, // 4: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
+	39, // 5: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
+	37, // 6: towline.v1.RenderModuleRequest.module:type_name -> towline.v1.Module
+	7,  // 7: towline.v1.RenderModuleResponse.group:type_name -> towline.v1.RenderGroup
+	37, // 8: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
+	10, // 9: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
+	11, // 10: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
+	12, // 11: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
+	13, // 12: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
+	24, // 13: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
+	40, // 14: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
+	14, // 15: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
+	37, // 16: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	37, // 17: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	37, // 18: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	24, // 19: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	41, // 20: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	41, // 21: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	42, // 22: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	42, // 23: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	43, // 24: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	40, // 25: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
+	42, // 26: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 27: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	8,  // 28: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
+	5,  // 29: towline.v1.ModuleService.RenderModule:input_type -> towline.v1.RenderModuleRequest
+	3,  // 30: towline.v1.ModuleService.ResyncModule:input_type -> towline.v1.ResyncModuleRequest
+	16, // 31: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	18, // 32: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	20, // 33: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	22, // 34: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	25, // 35: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	27, // 36: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	29, // 37: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	31, // 38: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	33, // 39: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	35, // 40: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	2,  // 41: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	9,  // 42: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
+	6,  // 43: towline.v1.ModuleService.RenderModule:output_type -> towline.v1.RenderModuleResponse
+	4,  // 44: towline.v1.ModuleService.ResyncModule:output_type -> towline.v1.ResyncModuleResponse
+	17, // 45: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	19, // 46: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	21, // 47: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	23, // 48: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	26, // 49: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	28, // 50: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	30, // 51: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	32, // 52: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	34, // 53: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	36, // 54: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	41, // [41:55] is the sub-list for method output_type
+	27, // [27:41] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }
@@ -3064,7 +3184,7 @@ func file_towline_v1_module_service_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_module_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_service_proto_msgTypes[8].OneofWrappers = []any{
+	file_towline_v1_module_service_proto_msgTypes[9].OneofWrappers = []any{
 		(*DiffModuleResponse_Plan)(nil),
 		(*DiffModuleResponse_Group)(nil),
 		(*DiffModuleResponse_Cluster)(nil),
@@ -3075,7 +3195,7 @@ func file_towline_v1_module_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_service_proto_rawDesc), len(file_towline_v1_module_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -59,7 +59,7 @@ func isPlanned(r store.Reader, ref fleet.ModuleRef, plan string) bool {
 	}
 	rev := record.Revision(r, ref, ro.GetRevision())
 	spec, err := wire.SpecDigest(rev.GetRevision().GetSpec())
-	return err == nil && record.Plan(spec, record.Digest(rev.GetBundle()), record.Digest(rev.GetPolicies())).String() == plan
+	return err == nil && record.PlanOf(rev, spec).String() == plan
 }
 
 func (a *API) propose(ctx context.Context, m *wire.Module, in *towlinev1.Module) (record.Proposal, error) {
@@ -87,7 +87,7 @@ func (a *API) DiffModule(req *towlinev1.DiffModuleRequest, st grpc.ServerStreami
 	if d.proposal, err = a.propose(st.Context(), m, in); err != nil {
 		return named("module", m.Ref.Display(), err)
 	}
-	plan := &towlinev1.DiffPlan{Digest: d.proposal.Plan.String(), Objects: int32(len(d.proposal.Entries))}
+	plan := &towlinev1.DiffPlan{Digest: d.proposal.Plan.String(), Objects: int32(d.proposal.Objects()), Variants: int32(len(d.proposal.Variants))}
 	if err := a.o.Store.View(st.Context(), 0, func(r store.Reader) (err error) {
 		if plan.SameSpec, err = sameSpec(r, m.Ref, in.GetSpec()); err != nil {
 			return err
@@ -175,11 +175,15 @@ func (d *diff) target(r store.Reader, c fleet.Cluster) diffTarget {
 	t := diffTarget{name: c.Name}
 	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(c.Name))
 	values, err := assemble.Values(d.module.Bindings, c)
+	var p record.Proposed
 	if err == nil {
-		err = manifest.ResolveIDs(d.proposal.Entries, values)
+		p, err = d.proposal.In(d.module, c)
 	}
 	if err == nil {
-		_, err = assemble.Watched(d.module.Watch, d.proposal.Entries, values)
+		err = manifest.ResolveIDs(p.Entries, values)
+	}
+	if err == nil {
+		_, err = assemble.Watched(d.module.Watch, p.Entries, values)
 	}
 	switch {
 	case err != nil:
@@ -189,8 +193,8 @@ func (d *diff) target(r store.Reader, c fleet.Cluster) diffTarget {
 	case !slices.Contains(s.GetFeatures(), wire.FeaturePreview):
 		t.reason, t.message = diffUnsupported, "its agent is too old to say"
 	}
-	t.sync = &agentv1.Sync{Module: d.module.Ref.String(), Generation: 1, Bundle: d.proposal.Bundle.Bytes(), Values: values,
-		Policies: d.proposal.Policies.Bytes(), Objects: uint32(len(d.proposal.Entries)), Watched: uint32(len(d.module.Watch))}
+	t.sync = &agentv1.Sync{Module: d.module.Ref.String(), Generation: 1, Bundle: p.Bundle.Bytes(), Values: values,
+		Policies: p.Policies.Bytes(), Objects: uint32(len(p.Entries)), Watched: uint32(len(d.module.Watch))}
 	return t
 }
 

@@ -66,7 +66,7 @@ func regional(value string) *towlinev1.Module {
 // proposing renders anything to one object, and to a plan by its source.
 func proposing(_ context.Context, _ *wire.Module, spec fleet.Digest) (record.Proposal, error) {
 	e := fleet.BundleEntry{Digest: fleet.DigestOf([]byte("o")), ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"}, Version: "v1"}
-	return record.Proposal{Plan: spec, Bundle: fleet.DigestOf([]byte("b")), Policies: fleet.DigestOf([]byte("p")), Entries: []fleet.BundleEntry{e}}, nil
+	return record.Proposal{Plan: spec, Variants: []record.Proposed{{Bundle: fleet.DigestOf([]byte("b")), Policies: fleet.DigestOf([]byte("p")), Entries: []fleet.BundleEntry{e}}}}, nil
 }
 
 func diffAPI(t *testing.T) *API {

@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -15,16 +17,35 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// assignedTo counts in how many clusters each revision is, by its key.
-func assignedTo(r store.Reader) map[string]int32 {
-	out := map[string]int32{}
+// assignments are in how many clusters each bundle of each revision is, by the revision's key.
+type assignments map[string]map[fleet.Digest]int32
+
+// assignedTo counts in how many clusters each revision is.
+func assignedTo(r store.Reader) assignments {
+	out := assignments{}
 	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
 		if _, ref, ok := store.SplitClusterModule(e.Key); ok && (d.GetSync() != nil || d.GetNextRevision() != 0) {
-			out[store.RevisionKey(ref, max(d.GetSync().GetRevision(), d.GetNextRevision()))]++
+			key := store.RevisionKey(ref, max(d.GetSync().GetRevision(), d.GetNextRevision()))
+			if out[key] == nil {
+				out[key] = map[fleet.Digest]int32{}
+			}
+			out[key][record.Digest(d.GetSync().GetBundle())]++
 		}
 		return true
 	})
 	return out
+}
+
+// count has a revision and its variants say in how many clusters they are.
+func (x assignments) count(key string, rec *storev1.RevisionRecord, out *towlinev1.Revision) {
+	for _, n := range x[key] {
+		out.Clusters += n
+	}
+	for i, v := range rec.GetVariants() {
+		if i < len(out.GetVariants()) {
+			out.Variants[i].Clusters = x[key][record.Digest(v.GetBundle())]
+		}
+	}
 }
 
 // ListRevisions reads the revisions of modules, newest first for each, without the files of inline sources.
@@ -43,7 +64,7 @@ func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsReq
 			}
 			lines = append(lines, line[*towlinev1.Revision]{key: newestFirst(ref, rec.GetRevision().GetNumber()), show: func() *towlinev1.Revision {
 				rev := proto.CloneOf(rec.GetRevision())
-				rev.Clusters = assigned[e.Key]
+				assigned.count(e.Key, rec, rev)
 				if inline := rev.GetSpec().GetSource().GetInline(); inline != nil {
 					inline.Files = nil
 				}
@@ -76,7 +97,7 @@ func (a *API) GetRevision(ctx context.Context, req *towlinev1.GetRevisionRequest
 			return err
 		}
 		resp.Revision = proto.CloneOf(rec.GetRevision())
-		resp.Revision.Clusters = assignedTo(r)[store.RevisionKey(ref, rec.GetRevision().GetNumber())]
+		assignedTo(r).count(store.RevisionKey(ref, rec.GetRevision().GetNumber()), rec, resp.Revision)
 		return nil
 	})
 }
@@ -113,7 +134,11 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	v, err := chooseVariant(rev, req.GetOverrides())
+	if err != nil {
+		return nil, named("module", ref.Display(), err)
+	}
+	b, err := a.o.Bundles.Get(ctx, record.Digest(v.GetBundle()))
 	if err != nil {
 		return nil, err
 	}
@@ -129,4 +154,21 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 		resp.Objects = append(resp.Objects, raw)
 	}
 	return resp, nil
+}
+
+// chooseVariant is the variant of a revision that somebody asks for; without overrides there is one.
+func chooseVariant(rev *storev1.RevisionRecord, overrides []int32) (*storev1.VariantRecord, error) {
+	all := record.Variants(rev)
+	if len(overrides) == 0 && len(all) == 1 && all[0].GetProblem() == "" {
+		return all[0], nil
+	}
+	v, err := record.VariantIn(rev, overrides)
+	if err == nil || !errors.Is(err, record.ErrNotRendered) {
+		return v, err
+	}
+	names := make([]string, len(all))
+	for i, x := range all {
+		names[i] = fleet.Variant(x.GetOverrides()).String()
+	}
+	return nil, fleet.Invalidf("overrides", "r%d is not rendered with %s; it is with: %s", rev.GetRevision().GetNumber(), fleet.Variant(overrides), strings.Join(names, "; "))
 }

@@ -30,28 +30,41 @@ type assigner struct {
 	revision int64
 	lost     error // why there is nothing to assign
 	rev      *storev1.RevisionRecord
-	module   *wire.Module // of the revision's spec: its bindings
-	bundle   fleet.Bundle
+	module   *wire.Module // of the revision's spec: its bindings and overrides
+	o        outside
+	parts    map[string]*part // by the key of the variant
+	shared   *record.Shared   // nil: the contests of each part have their own
 	holds    record.Holds
 	rollout  int64
 	override map[fleet.ClusterName]bool // prune confirmed
-	contest  *record.Contest
 	heirs    *record.Succession
+}
+
+// part is what the clusters of one variant are assigned.
+type part struct {
+	*storev1.VariantRecord
+	bundle  fleet.Bundle
+	contest *record.Contest
 }
 
 // newAssigner reads the revision. One that is lost, or what it consists of, can still be assigned: the clusters then say
 // why they do not get it, and nothing else waits for it.
 func (c *Controller) newAssigner(ctx context.Context, r store.Reader, o outside, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
 	a := &assigner{c: c, ref: ref, revision: revision, holds: record.ReadHolds(r, o.now), rollout: rolloutNumber,
-		heirs: newSuccession(o, ref)}
-	err := a.read(ctx, r, o)
-	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrInvalid) {
+		heirs: newSuccession(o, ref), o: o, parts: map[string]*part{}}
+	err := a.read(ctx, r)
+	if isLost(err) {
 		a.lost, err = err, nil
 	}
 	return a, err
 }
 
-func (a *assigner) read(ctx context.Context, r store.Reader, o outside) error {
+// isLost reports that something of a revision is not there any more, or cannot be read.
+func isLost(err error) bool {
+	return errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrInvalid)
+}
+
+func (a *assigner) read(ctx context.Context, r store.Reader) error {
 	if err := record.DamagedRevision(r, a.ref, a.revision); err != nil {
 		return err
 	}
@@ -63,15 +76,41 @@ func (a *assigner) read(ctx context.Context, r store.Reader, o outside) error {
 	if err != nil {
 		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
-	b, err := o.bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	a.rev, a.module = rev, m
+	if !record.HasOverrides(rev) {
+		_, err = a.partIn(ctx, fleet.Cluster{})
+	}
+	return err
+}
+
+// partIn is what a cluster is assigned. One that is not rendered yet is asked for, and is cannotAssign, as is what cannot be rendered.
+func (a *assigner) partIn(ctx context.Context, cluster fleet.Cluster) (*part, error) {
+	variant := assemble.VariantOf(a.module.Overrides, cluster)
+	if p := a.parts[variant.Key()]; p != nil {
+		return p, nil
+	}
+	v, err := record.VariantIn(a.rev, variant)
 	if err != nil {
-		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
+		a.c.wantVariant(a.ref, a.rev, variant)
+		return nil, &cannotAssign{err}
+	}
+	b, err := a.o.bundles.Get(ctx, record.Digest(v.GetBundle()))
+	if err != nil {
+		err = fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
+		if isLost(err) && record.HasOverrides(a.rev) {
+			err = &cannotAssign{err}
+		}
+		return nil, err
 	}
 	if b.Digest.IsZero() {
-		return errLacks // who has nothing of a bundle would take all that is assigned for dropped, and ask what every module lists
+		return nil, errLacks // who has nothing of a bundle would take all that is assigned for dropped, and ask what every module lists
 	}
-	a.rev, a.module, a.bundle, a.contest = rev, m, b, a.c.newContest(o, a.ref, b, record.Digest(rev.GetPolicies()))
-	return nil
+	p := &part{v, b, a.c.newContest(a.o, a.ref, b, record.Digest(v.GetPolicies()))}
+	if a.shared != nil {
+		p.contest.Shared = a.shared
+	}
+	a.parts[variant.Key()] = p
+	return p, nil
 }
 
 // desired makes the record for a cluster. What cannot be made keeps the last good sync, or the tombstone that is not
@@ -101,28 +140,31 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	if err != nil {
 		return nil, &cannotAssign{err}
 	}
-	if err := a.fit(values); err != nil {
-		return nil, err
-	}
-	rivals, err := a.contest.In(ctx, r, cluster.Name, generation, values)
+	p, err := a.partIn(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	bundle := a.rev.GetBundle()
-	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: a.rev.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
-		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(), Watched: uint32(len(a.module.Watch)),
+	if err := a.fit(p.bundle, values); err != nil {
+		return nil, err
+	}
+	rivals, err := p.contest.In(ctx, r, cluster.Name, generation, values)
+	if err != nil {
+		return nil, err
+	}
+	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: p.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
+		Revision: a.rev.GetRevision().GetNumber(), Bundle: p.GetBundle(), Values: values, Policies: p.GetPolicies(), Watched: uint32(len(a.module.Watch)),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
-		Objects: uint32(len(a.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
+		Objects: uint32(len(p.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
 		Recycles: recycles(r, cluster.Name, a.ref, a.revision), DependsOn: wire.DependsOnToProto(a.module.DependsOn)}}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 
-// fit checks what values make of the identities of what the revision lists; an error is cannotAssign.
-func (a *assigner) fit(values map[string]string) error {
-	if err := manifest.ResolveIDs(a.bundle.Entries, values); err != nil {
+// fit checks what values make of the identities of what a bundle of the revision lists; an error is cannotAssign.
+func (a *assigner) fit(b fleet.Bundle, values map[string]string) error {
+	if err := manifest.ResolveIDs(b.Entries, values); err != nil {
 		return &cannotAssign{err}
 	}
-	if _, err := assemble.Watched(a.module.Watch, a.bundle.Entries, values); err != nil {
+	if _, err := assemble.Watched(a.module.Watch, b.Entries, values); err != nil {
 		return &cannotAssign{err}
 	}
 	return nil
@@ -173,9 +215,12 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 	if err != nil {
 		return 0, 0, err
 	}
-	if a.contest != nil && g.shared != nil {
-		a.contest.Shared = g.shared
+	if a.shared = g.shared; a.shared != nil {
+		for _, p := range a.parts {
+			p.contest.Shared = a.shared
+		}
 	}
+	lacks := false
 	for _, name := range names(g.clusters) {
 		if bytes > writeBytes {
 			return done, bytes, nil
@@ -188,11 +233,18 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 			continue
 		}
 		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
+		if errors.Is(err, errLacks) { // the bundles of other variants are found to be lacking in the same run
+			lacks = true
+			continue
+		}
 		if err != nil {
 			return 0, 0, err
 		}
 		putDesired(w, name, run.Module, desired)
 		bytes += proto.Size(desired)
+	}
+	if lacks {
+		return 0, 0, errLacks
 	}
 	return done, bytes, nil
 }

@@ -34,7 +34,7 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, o outside, ref f
 	if len(record.Clusters(r)) > rollout.ChunkSize {
 		return nil, nil
 	}
-	run, err := rollouts.Plan(r, ref, rec, record.Candidates(r, m))
+	run, err := rollouts.Plan(r, ref, rec, record.Candidates(r, m), m.Overrides)
 	if err != nil {
 		return nil, nil
 	}
@@ -43,6 +43,9 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, o outside, ref f
 	in.Confirmed = record.ConfirmedDigests(r, ref)
 	d := rollout.Decide(in)
 	if len(d.Assign) > inlineDesired || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {
+		return nil, nil
+	}
+	if c.lacking(w, run, d) {
 		return nil, nil
 	}
 	if _, err := c.writeDecision(ctx, w, o, run, d, assignGroups(run, d), run.Chunks(d), true); err != nil {

@@ -92,7 +92,7 @@ func manyJoin(t *testing.T, planned, join int, commits int64) (ended bool) {
 	l.read(func(r store.Reader) {
 		rec, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 1))
 		var err error
-		run, err = rollouts.Plan(r, shop, rec, all)
+		run, err = rollouts.Plan(r, shop, rec, all, nil)
 		l.must(err)
 	})
 	run.Observed = make([]rollout.Observed, planned)

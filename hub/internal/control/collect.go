@@ -85,7 +85,10 @@ func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.
 	store.Scan(r, store.RevisionPrefix, func(rev *storev1.RevisionRecord, _ store.Entry) bool {
 		yield(record.Digest(rev.GetArtifact()))
 		yield(record.Digest(rev.GetPolicies()))
-		bundles[record.Digest(rev.GetBundle())] = true
+		for _, v := range record.Variants(rev) {
+			yield(record.Digest(v.GetPolicies()))
+			bundles[record.Digest(v.GetBundle())] = true
+		}
 		return true
 	})
 	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
@@ -152,6 +155,9 @@ func (c *Controller) trim(ctx context.Context) error {
 		return err
 	}
 	if err := c.write(ctx, puts); err != nil {
+		return err
+	}
+	if err := c.trimVariants(ctx); err != nil {
 		return err
 	}
 	return c.trimForgotten(ctx)

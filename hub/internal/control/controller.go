@@ -68,6 +68,7 @@ type Controller struct {
 	modules  *runner
 	resolver *runner // of sources that need nobody else
 	fetcher  *runner // of those that another server has
+	variants *runner // of revisions that clusters have come to since they were cut
 	origins  *origins
 	looker   *runner // of sources that are looked at again
 	lookedAt *origins
@@ -138,6 +139,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	c.looker, c.lookedAt = newRunner(maxLooks, c.runLook), &origins{}
 	c.looks.begin(time.Now())
+	c.variants = newRunner(maxResolvers, c.runVariants)
 	var wg sync.WaitGroup
 	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
 	c.mu.Unlock()
@@ -146,6 +148,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	wg.Go(func() { c.resolver.loop(ctx) })
 	wg.Go(func() { c.fetcher.loop(ctx) })
 	wg.Go(func() { c.looker.loop(ctx) })
+	wg.Go(func() { c.variants.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.collectLoop(ctx) })
 	wg.Go(func() { c.freezeLoop(ctx) })
@@ -457,6 +460,15 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 		again = max(again, awayRetry)
 	}
 	return again
+}
+
+// runVariants renders what clusters have come to since a revision of a module was cut.
+func (c *Controller) runVariants(ctx context.Context, key string) time.Duration {
+	ref, ok := store.SplitModule(key)
+	if !ok {
+		return 0
+	}
+	return c.outcome(ctx, "render "+key, guarded(func() error { return c.renderWanted(ctx, ref) }))
 }
 
 // guarded runs a part of a driver. A bug that one key runs into keeps no other from being driven, and comes back with each

@@ -193,7 +193,7 @@ func TestDamagedRevisionStopsNothingElse(t *testing.T) {
 	})
 	epoch, err := l.all.Blobs().Epoch(t.Context())
 	l.must(err)
-	l.must(l.cutAnd(t.Context(), shop, &resolved{put: put, number: 3, rendered: rendered{bundle: l.bundle, input: fleet.DigestOf(nil), epoch: epoch}}, false))
+	l.must(l.cutAnd(t.Context(), shop, &resolved{put: put, number: 3, rendered: rendered{variants: []storedVariant{{bundle: l.bundle}}, input: fleet.DigestOf(nil), epoch: epoch}}, false))
 	l.state(shop).reset()
 	l.must(l.reconcileModule(t.Context(), shop))
 	if c := l.desired("c"); c.GetSync().GetRevision() != 3 || c.GetProblem() != "" {

@@ -48,7 +48,11 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, e
 	if err != nil {
 		return record.Draft{}, nil
 	}
-	return record.Draft{Entries: manifest.ToBundle(x.objects), Known: true}, nil
+	out := record.Draft{Entries: map[string][]fleet.BundleEntry{}, Known: true}
+	for _, v := range x.variants {
+		out.Entries[v.variant.Key()] = manifest.ToBundle(v.objects)
+	}
+	return out, nil
 }
 
 // fetchDraft has a resolver fetch the source of a queued put, if this hub leads.

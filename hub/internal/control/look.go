@@ -13,10 +13,8 @@ import (
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
-	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -219,15 +217,14 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 	found, x := s.found, made{source: artifact}
 	found.Person, found.Same = len(asks) > 0, s.has(artifact.Digest)
 	if !found.Same {
-		if x.objects, err = c.renderSource(ctx, s.m, artifact); err != nil {
+		if x.variants, err = c.renderSource(ctx, s.m, artifact); err != nil {
 			return record.Resynced{}, &lookError{err, lookReason(err)}
 		}
-		bundle, _ := assemble.BundleDigest(manifest.ToBundle(x.objects))
-		found.Same = s.newest != nil && bundle == record.Digest(s.newest.GetBundle())
+		found.Same = s.newest != nil && record.HasOverrides(s.newest) == (len(s.m.Overrides) > 0) && sameAs(s.newest, x.variants)
 	}
 	came := record.Resynced{Ref: artifact.Ref}
 	if found.Begins() {
-		if x.objects != nil {
+		if x.variants != nil {
 			c.ahead(s.m, record.Digest(s.rec.GetSpecDigest()), x)
 		}
 		if came.Number, err = c.tell(ctx, s, artifact.Ref, asks); err != nil {

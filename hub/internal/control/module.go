@@ -93,6 +93,9 @@ func (c *Controller) driveRollout(ctx context.Context, ref fleet.ModuleRef, rec 
 	if err := c.queueResolve(ctx, ref, rec, st); err != nil {
 		return errors.Join(driving, err)
 	}
+	if err := c.keepRendered(ctx, ref, rec, st.run, dirty, all); err != nil {
+		return errors.Join(driving, err)
+	}
 	contested := st.takeContested()
 	if err := c.reconcileAssigned(ctx, ref, dirty, all, contested); err != nil {
 		for cluster, own := range contested {
@@ -157,6 +160,13 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	st.run = run
 	placedBy := in.State.PlacedBy()
 	d := rollout.Decide(in)
+	lacks := false
+	if err := c.view(ctx, func(r store.Reader) error {
+		lacks = c.lacking(r, run, d)
+		return nil
+	}); err != nil || lacks { // the run that follows the rendering decides
+		return err
+	}
 	written, err := c.commit(ctx, run, d)
 	if err != nil {
 		var placed *placedError
@@ -258,7 +268,7 @@ func loadRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, kn
 	if err != nil {
 		return nil, err
 	}
-	return rollouts.Plan(r, ref, rec, record.Candidates(r, m))
+	return rollouts.Plan(r, ref, rec, record.Candidates(r, m), m.Overrides)
 }
 
 // reconcileAssigned looks after what is assigned already in the clusters that changed: confirmed tombstones, values,

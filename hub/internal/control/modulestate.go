@@ -1,6 +1,7 @@
 package control
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,8 @@ type moduleState struct {
 		number int64
 		since  time.Time
 	}
+	// variants are those that are to be rendered of revisions, by their number.
+	variants map[int64][]fleet.Variant
 
 	took    atomic.Int64 // nanoseconds of the last run
 	awaited atomic.Int64 // clusters that may report soon
@@ -149,6 +152,27 @@ func (s *moduleState) asksAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = 0
+}
+
+// want has a variant of a revision rendered.
+func (s *moduleState) want(revision int64, v fleet.Variant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.variants == nil {
+		s.variants = map[int64][]fleet.Variant{}
+	}
+	if !slices.ContainsFunc(s.variants[revision], func(x fleet.Variant) bool { return slices.Equal(x, v) }) {
+		s.variants[revision] = append(s.variants[revision], v)
+	}
+}
+
+// wanted are the variants that are to be rendered, once.
+func (s *moduleState) wanted() map[int64][]fleet.Variant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.variants
+	s.variants = nil
+	return out
 }
 
 func (s *moduleState) markAll() {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"towline.dev/towline/hub/internal/patch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -14,6 +15,9 @@ import (
 // on its way: the resolver takes what came of that. It does not wait, may do nothing, and what it leaves behind when the put
 // fails is collected as garbage.
 func (c *Controller) Render(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error) {
+	if err := patch.Check(m.Overrides); err != nil {
+		return nil, err
+	}
 	if !wire.Contained(m.Source) {
 		return func() {}, nil
 	}

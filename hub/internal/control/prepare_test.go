@@ -62,8 +62,8 @@ func TestPreparedSourceIsRenderedOnce(t *testing.T) {
 			for i, want := range []int{tc.fetches, tc.another} {
 				before := src.n
 				r, err := l.prepare(t.Context(), m, spec)
-				if l.must(err); src.n-before != want || r.objects != 1 {
-					t.Errorf("resolver %d: %d fetches and %d objects, want %d fetches", i+1, src.n-before, r.objects, want)
+				if l.must(err); src.n-before != want || r.variants[0].objects != 1 {
+					t.Errorf("resolver %d: %d fetches and %d objects, want %d fetches", i+1, src.n-before, r.variants[0].objects, want)
 				}
 			}
 		})
@@ -92,7 +92,7 @@ func TestPreparedSourceIsOfOneModule(t *testing.T) {
 			continue
 		}
 		r, err := l.prepare(t.Context(), m, spec)
-		if l.must(err); len(r.needs) > 0 {
+		if l.must(err); len(r.variants[0].needs) > 0 {
 			t.Error("a module is given the health rules of another project")
 		}
 	}

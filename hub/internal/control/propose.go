@@ -20,5 +20,9 @@ func (c *Controller) Propose(ctx context.Context, m *wire.Module, spec fleet.Dig
 	if err != nil {
 		return record.Proposal{}, err
 	}
-	return record.Proposal{Plan: record.Plan(spec, r.bundle, r.policies), Bundle: r.bundle, Policies: r.policies, Entries: manifest.ToBundle(x.objects), Needs: r.needs}, nil
+	out := record.Proposal{Plan: record.Plan(spec, r.named(), r.policies)}
+	for i, v := range r.variants {
+		out.Variants = append(out.Variants, record.Proposed{Variant: v.variant, Bundle: v.bundle, Policies: v.policies, Entries: manifest.ToBundle(x.variants[i].objects)})
+	}
+	return out, nil
 }

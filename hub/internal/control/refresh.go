@@ -1,6 +1,8 @@
 package control
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +36,7 @@ type refresh struct {
 	recycles   []*agentv1.Recycle
 	policy     string // of a tombstone
 	again      bool   // the assignment that could not be made can be made, or cannot for another reason
+	anew       int64  // the revision to be assigned anew, since other overrides of it match the cluster; 0: none
 	problem    string // why the assignment could not be made any more
 }
 
@@ -73,7 +76,14 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		recycles: record.Recycles(x.r, cluster.Name, t.Module)}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
-		v, err := x.values(ctx, t, m, cluster)
+		varies, err := x.varies(ctx, t, m, cluster)
+		if err == nil && varies {
+			return refresh{cluster: cluster.Name, generation: t.Generation(), anew: s.GetRevision()}, true, nil
+		}
+		var v map[string]string
+		if err == nil {
+			v, err = x.values(ctx, t, m, cluster)
+		}
 		if cannot := (*cannotAssign)(nil); errors.As(err, &cannot) { // it is said, and does not take the good values away
 			return refresh{cluster: cluster.Name, generation: t.Generation(), problem: cannot.Error()}, true, nil
 		}
@@ -105,6 +115,23 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	return again, otherwise, nil
 }
 
+// varies reports that other overrides match the cluster than those of the sync that it has, and that what it is to have by them can be
+// assigned; cannotAssign: it cannot. While it is being rendered the cluster keeps what it has.
+func (x *refresher) varies(ctx context.Context, t record.Tracked, m *wire.Module, cluster fleet.Cluster) (bool, error) {
+	if len(m.Overrides) == 0 {
+		return false, nil
+	}
+	a, err := x.assigner(ctx, t, t.Desired.GetSync().GetRevision())
+	if err != nil || a.lost != nil {
+		return false, err
+	}
+	p, err := a.partIn(ctx, cluster)
+	if errors.Is(err, record.ErrNotRendered) {
+		return false, nil
+	}
+	return err == nil && !bytes.Equal(p.GetBundle(), t.Desired.GetSync().GetBundle()), err
+}
+
 // values are those that a cluster is to have of its sync as it is now, or cannotAssign. What the sync has it was checked with.
 func (x *refresher) values(ctx context.Context, t record.Tracked, m *wire.Module, cluster fleet.Cluster) (map[string]string, error) {
 	s := t.Desired.GetSync()
@@ -119,7 +146,11 @@ func (x *refresher) values(ctx context.Context, t record.Tracked, m *wire.Module
 	if err != nil || a.lost != nil {
 		return v, err
 	}
-	return v, a.fit(v)
+	p, err := a.partIn(ctx, cluster)
+	if err != nil { // of overrides it was said above
+		return v, nil
+	}
+	return v, a.fit(p.bundle, v)
 }
 
 // assigner is that of a revision, read once.
@@ -206,6 +237,11 @@ func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster flee
 	if err != nil {
 		return false, false, err
 	}
+	if a.lost == nil {
+		if _, err := a.partIn(ctx, cluster); errors.Is(err, record.ErrNotRendered) {
+			return false, false, nil
+		}
+	}
 	d, err := a.desired(ctx, x.r, cluster, t.Generation())
 	return d.GetProblem() == "", d.GetProblem() != t.Desired.GetProblem() && !record.Damaged(t.Desired), err
 }
@@ -246,14 +282,14 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 	return wire.YieldsToProto(rivals.Yields), !assemble.EqualYields(was, rivals.Yields), nil
 }
 
-// module is the spec of a revision if it has bindings.
+// module is the spec of a revision if it has bindings or overrides.
 func (x *refresher) module(ref fleet.ModuleRef, number int64) *wire.Module {
 	if m, ok := x.modules[number]; ok {
 		return m
 	}
 	var m *wire.Module
 	rev, _, ok := store.Get[*storev1.RevisionRecord](store.Untracked(x.r), store.RevisionKey(ref, number))
-	if ok && len(rev.GetRevision().GetSpec().GetBindings()) > 0 {
+	if spec := rev.GetRevision().GetSpec(); ok && len(spec.GetBindings())+len(spec.GetOverrides()) > 0 {
 		if v, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev)); err == nil {
 			m = v
 		}
@@ -292,8 +328,8 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 }
 
 func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, x refresh, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
-	if x.again {
-		a, err := c.newAssigner(ctx, w, o, ref, old.GetProblemRevision(), old.GetRollout())
+	if x.again || x.anew != 0 {
+		a, err := c.newAssigner(ctx, w, o, ref, cmp.Or(x.anew, old.GetProblemRevision()), old.GetRollout())
 		if err != nil {
 			return nil, err
 		}

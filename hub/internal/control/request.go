@@ -166,6 +166,9 @@ func (c *Controller) giveTo(ctx context.Context, w store.Writer, o outside, m *w
 	if record.Revision(w, m.Ref, revision) == nil {
 		return 0, record.NoRevision(m.Ref, revision)
 	}
+	if c.wantVariants(w, m.Ref, revision, clusters) {
+		return 0, fleet.Errorf(fleet.ErrUnavailable, "module %s r%d: %v", m.Ref.Display(), revision, record.ErrNotRendered)
+	}
 	by := rollouts.Driven(store.Untracked(w), m.Ref).GetRollout().GetNumber() // tells the module from one that had its name before
 	a, err := c.newAssigner(ctx, w, o, m.Ref, revision, by)
 	if err != nil {

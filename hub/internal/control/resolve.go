@@ -19,7 +19,6 @@ import (
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
-	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
@@ -27,13 +26,21 @@ import (
 // rendered is a source turned into what a revision refers to.
 type rendered struct {
 	artifact fleet.Digest
-	bundle   fleet.Digest
-	policies fleet.Digest
-	objects  int
-	input    fleet.Digest
-	epoch    uint64
-	needs    []string // features of agents
-	ref      string   // what the source's ref was, exactly
+	variants []storedVariant // without overrides it is one
+	// overrides says that the module has some, so that variants may be added.
+	overrides bool
+	policies  fleet.Digest // with overrides as far as they do not depend on the variant
+	input     fleet.Digest
+	epoch     uint64
+	ref       string // what the source's ref was, exactly
+}
+
+// named is what a plan is made of: the bundle, or with overrides the source, since which variants there are is up to the clusters.
+func (r rendered) named() fleet.Digest {
+	if r.overrides {
+		return r.artifact
+	}
+	return r.variants[0].bundle
 }
 
 // resolved is what the source of a put came to: what its revision refers to, or why it gets none.
@@ -95,7 +102,7 @@ func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord, 
 		return fails("SourceFailed", err)
 	}
 	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
-	if err == nil && bound != "" && bound != record.Plan(spec, r.bundle, r.policies).String() {
+	if err == nil && bound != "" && bound != record.Plan(spec, r.named(), r.policies).String() {
 		return fails("SourceFailed", errors.New(record.OtherPlan))
 	}
 	r.input = fleet.DigestOf(slices.Concat(spec.Bytes(), r.artifact.Bytes(), r.policies.Bytes()))
@@ -125,8 +132,8 @@ func (e *storeError) Unwrap() error { return e.error }
 
 // made is a source turned into objects, of which nothing is stored yet.
 type made struct {
-	source  source.Artifact
-	objects []manifest.Object
+	source   source.Artifact
+	variants []madeVariant
 }
 
 // makeObjects fetches and renders the source of a module.
@@ -137,20 +144,25 @@ func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made,
 		}
 		return out, err
 	}
-	out.objects, err = c.renderSource(ctx, m, out.source)
+	out.variants, err = c.renderSource(ctx, m, out.source)
 	return out, err
 }
 
-// renderSource renders what was fetched for a module.
-func (c *Controller) renderSource(ctx context.Context, m *wire.Module, a source.Artifact) ([]manifest.Object, error) {
-	objects, err := render.Render(ctx, c.o.Engine, a.Files, m.Package, render.Options{Options: m.Placeholders(), Path: m.Path, AllowEmpty: m.AllowEmpty})
+// renderSource renders what was fetched for a module, for each variant that the selected clusters have.
+func (c *Controller) renderSource(ctx context.Context, m *wire.Module, a source.Artifact) (out []madeVariant, err error) {
+	wanted, err := c.wantedVariants(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	if err := assemble.WatchedApart(m.Watch, manifest.ToBundle(objects)); err != nil {
-		return nil, err
+	x := renderer{c: c, m: m, files: a.Files}
+	for _, w := range wanted {
+		v, err := x.render(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
 	}
-	return objects, inOrder(m, objects)
+	return out, nil
 }
 
 // inOrder refuses objects that could never be applied, because each waits for a field of the other.
@@ -180,36 +192,33 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 
 // keep puts all contents into the blobs.
 func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered, error) {
-	var out rendered
-	entries := manifest.ToBundle(x.objects)
-	contents := make([][]byte, 0, len(x.objects)+3)
-	for _, o := range x.objects {
-		contents = append(contents, o.Raw)
-	}
+	out := rendered{artifact: x.source.Digest, overrides: len(m.Overrides) > 0, ref: x.source.Ref}
 	set, err := c.policySet(ctx, m)
 	if err != nil {
 		return out, err
 	}
-	if set.Policies, err = render.Kept(set.Policies, x.objects); err != nil {
-		return out, err
-	}
-	set.Substitution, set.Bindings = substitution(m, x.objects), m.Late()
-	policies, err := wire.PolicySetContent(set)
-	if err != nil {
-		return out, err
-	}
-	out.needs = append(wire.Needs(set), wire.SyncNeeds(m)...)
-	digest, bundle := assemble.BundleDigest(entries)
-	contents = append(contents, bundle, policies, x.source.Archive)
 	if out.epoch, err = c.o.Store.Blobs().Epoch(ctx); err != nil {
 		return out, &storeError{err}
 	}
-	if _, err := c.o.Store.Blobs().Put(ctx, contents...); err != nil {
-		return out, fmt.Errorf("module %s: %w", m.Ref.Display(), &storeError{err})
+	if out.variants, err = c.store(ctx, m, set, x.variants); err != nil {
+		return out, err
 	}
-	out.artifact, out.bundle, out.policies, out.objects = x.source.Digest, digest, fleet.DigestOf(policies), len(x.objects)
-	out.ref = x.source.Ref
-	return out, nil
+	contents := [][]byte{x.source.Archive}
+	if out.policies = out.variants[0].policies; out.overrides {
+		policies, err := wire.PolicySetContent(set)
+		if err != nil {
+			return out, err
+		}
+		out.policies, contents = fleet.DigestOf(policies), append(contents, policies)
+	}
+	return out, c.put(ctx, m, contents)
+}
+
+func (c *Controller) put(ctx context.Context, m *wire.Module, contents [][]byte) error {
+	if _, err := c.o.Store.Blobs().Put(ctx, contents...); err != nil {
+		return fmt.Errorf("module %s: %w", m.Ref.Display(), &storeError{err})
+	}
+	return nil
 }
 
 // substitution is what agents have to know of placeholders; nil: nothing but ${NAME}.
@@ -318,22 +327,31 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 // nobody knows what they were, and its number is taken.
 func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, by *towlinev1.RolloutStatus, r rendered, now *timestamppb.Timestamp) int64 {
 	newest, taken := record.NewestRevision(w, ref), record.NewestNumber(w, ref)
-	same := record.Digest(newest.GetInputDigest()) == r.input && record.Digest(newest.GetBundle()) == r.bundle
+	same := record.Digest(newest.GetInputDigest()) == r.input && record.HasOverrides(newest) == r.overrides && r.agrees(newest)
 	if newest != nil && newest.GetRevision().GetNumber() == taken && same {
+		if next := withVariants(newest, r.records()); next != nil {
+			w.Put(store.RevisionKey(ref, taken), next)
+		}
 		return taken
 	}
 	n := max(taken+1, m.GetFirstRevision(), 1)
 	key := store.RevisionKey(ref, n)
 	w.Get(key) // the number must still be free at the commit
 	meta := m.GetModule().GetMetadata()
-	w.Put(key, &storev1.RevisionRecord{
+	rev := &storev1.RevisionRecord{
 		Revision: &towlinev1.Revision{ApiVersion: fleet.APIVersion, Kind: "Revision", Module: ref.Name, Number: n,
 			Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-r%d", ref.Name, n), Project: ref.Project, CreationTimestamp: now,
 				ChangedBy: by.GetStartedBy(), ChangeReason: by.GetStartReason()},
-			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), Bundle: r.bundle.String(), Objects: int32(r.objects),
-			ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref},
-		Artifact: r.artifact.Bytes(), Bundle: r.bundle.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(), Needs: r.needs,
-	})
+			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref},
+		Artifact: r.artifact.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(),
+	}
+	if r.overrides {
+		rev = withVariants(rev, r.records())
+	} else {
+		v := r.variants[0]
+		rev.Bundle, rev.Needs, rev.Revision.Bundle, rev.Revision.Objects = v.bundle.Bytes(), v.needs, v.bundle.String(), int32(v.objects)
+	}
+	w.Put(key, rev)
 	return n
 }
 

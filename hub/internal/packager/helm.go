@@ -52,7 +52,7 @@ func renderChart(files map[string][]byte, h render.Helm) (child.Result, error) {
 	}
 	rel, err := install.RunWithContext(context.Background(), c, values)
 	if err != nil {
-		at, text := sayHelm(err, c, root, h.Values)
+		at, text := sayHelm(err, c, root, h)
 		return child.Result{}, fleet.Invalid(at, text)
 	}
 	made, ok := rel.(*release.Release)
@@ -196,14 +196,22 @@ func valuesOf(files map[string][]byte, h render.Helm) (map[string]any, error) {
 		}
 		out = loader.MergeMaps(out, values)
 	}
+	for _, over := range ownValues(h) {
+		var values map[string]any
+		if err := json.Unmarshal(over.Values, &values); err != nil {
+			return nil, fleet.Invalid(over.Field, err.Error())
+		}
+		out = loader.MergeMaps(out, values)
+	}
+	return out, nil
+}
+
+// ownValues are those that the module has itself, in order.
+func ownValues(h render.Helm) []render.Overlay {
 	if len(h.Values) == 0 {
-		return out, nil
+		return h.Overlays
 	}
-	var values map[string]any
-	if err := json.Unmarshal(h.Values, &values); err != nil {
-		return nil, fleet.Invalid("package.helm.values", err.Error())
-	}
-	return loader.MergeMaps(out, values), nil
+	return append([]render.Overlay{{Field: "package.helm.values", Values: h.Values}}, h.Overlays...)
 }
 
 // installOf is the action of `helm template --include-crds`.
@@ -266,12 +274,14 @@ func inChart(name string, c *chartv2.Chart, root string) string {
 var placed = regexp.MustCompile(`^(?:template: |(?:execution|parse) error at \(|YAML parse error on )([^\s():]+(?::\d+)*)\)?: (.*)$`)
 
 // sayHelm is an error of Helm as people can read it, and where it is: files are those of the source, and of values none is told.
-func sayHelm(err error, c *chartv2.Chart, root string, values []byte) (at, says string) {
+func sayHelm(err error, c *chartv2.Chart, root string, h render.Helm) (at, says string) {
 	text := clean(err.Error())
 	for _, dir := range []string{"templates/", "charts/", "crds/"} {
 		text = strings.ReplaceAll(text, c.Name()+"/"+dir, path.Join(root, dir)+"/")
 	}
-	text = render.MaskValues(text, values)
+	for _, own := range ownValues(h) {
+		text = render.MaskValues(text, own.Values)
+	}
 	if m := placed.FindStringSubmatch(text); m != nil {
 		return m[1], inShort(m[2])
 	}

@@ -36,7 +36,8 @@ type Drafts func(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord,
 
 // Draft is what is known of such a put.
 type Draft struct {
-	Entries []fleet.BundleEntry
+	// Entries are what it lists, by the key of the variant.
+	Entries map[string][]fleet.BundleEntry
 	Known   bool
 	// Coming says that it is not known yet, but going to be soon.
 	Coming bool
@@ -51,8 +52,8 @@ type successor struct {
 	module  *wire.Module
 	// revision is 0 where there is none yet.
 	revision int64
-	entries  []fleet.BundleEntry
-	keys     map[uint64]bool // of a bundle without placeholders
+	entries  map[string][]fleet.BundleEntry // by the key of the variant
+	keys     map[string]map[uint64]bool     // the same, of bundles without placeholders
 }
 
 // NewSuccession is for what one module lets go.
@@ -109,17 +110,18 @@ func (x *Succession) awaitsUs(r store.Reader, c fleet.ClusterName, heir fleet.Mo
 
 // claim is what another module is about to have of what is dropped in a cluster.
 func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster, o *successor, dropped map[uint64]bool) (claim assemble.Claimant, claims bool, err error) {
-	claim = assemble.Claimant{Module: o.ref, Unknown: o.unknown}
+	unknown := o.unknownIn(c)
+	claim = assemble.Claimant{Module: o.ref, Unknown: unknown}
 	if !assemble.Selects(o.module.Placement, c) || o.late && assigned(r, c.Name, o.ref) != nil {
 		return claim, false, nil
 	}
-	if o.unknown && o.revision != 0 && o.revision == assigned(r, c.Name, o.ref).GetRevision() {
+	if unknown && o.revision != 0 && o.revision == assigned(r, c.Name, o.ref).GetRevision() {
 		return claim, false, nil // it is there, and its agent knows what it lists
 	}
-	if o.unknown && !o.foreign {
+	if unknown && !o.foreign {
 		return claim, true, nil
 	}
-	if !o.unknown {
+	if !unknown {
 		if claim.Lists, _ = o.lists(c); !meets(dropped, claim.Lists) {
 			return claim, false, nil
 		}
@@ -231,7 +233,7 @@ func HeirsOf(d *storev1.DesiredRecord) []*agentv1.Heir {
 func (x *Succession) dropAll(ctx context.Context, c fleet.Cluster, next *storev1.DesiredRecord, dropped map[uint64]bool) error {
 	for i := range x.others {
 		o := &x.others[i]
-		if o.unknown || !assemble.Selects(o.module.Placement, c) {
+		if o.unknownIn(c) || !assemble.Selects(o.module.Placement, c) {
 			continue
 		}
 		lists, _ := o.lists(c)
@@ -339,19 +341,38 @@ func assigned(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *agentv1
 	return d.GetSync()
 }
 
-// lists are the keys of what it is to list in a cluster. False: it cannot be assigned there yet, for want of a value; the keys
-// are of what has no placeholder in its name.
-func (o *successor) lists(c fleet.Cluster) (keys map[uint64]bool, ok bool) {
-	if o.keys != nil {
-		return o.keys, true
+// variantIn is the key of the variant that it has in a cluster.
+func (o *successor) variantIn(c fleet.Cluster) string {
+	return assemble.VariantOf(o.module.Overrides, c).Key()
+}
+
+// unknownIn reports that nobody knows what it is to list in a cluster.
+func (o *successor) unknownIn(c fleet.Cluster) bool {
+	if o.unknown {
+		return true
 	}
+	_, known := o.entries[o.variantIn(c)]
+	return !known
+}
+
+// lists are the keys of what it is to list in a cluster, of which that is known. False: it cannot be assigned there yet, for want of a
+// value; the keys are of what has no placeholder in its name.
+func (o *successor) lists(c fleet.Cluster) (keys map[uint64]bool, ok bool) {
+	variant := o.variantIn(c)
+	if keys := o.keys[variant]; keys != nil {
+		return keys, true
+	}
+	entries := o.entries[variant]
 	values, err := assemble.Values(o.module.Bindings, c)
 	if err != nil {
-		return assemble.HeirKeys(withoutRead(o.entries, o.module.Policies), nil), false
+		return assemble.HeirKeys(withoutRead(entries, o.module.Policies), nil), false
 	}
-	keys = assemble.HeirKeys(withoutRead(assemble.Resolved(o.entries, values), o.module.Policies), values)
+	keys = assemble.HeirKeys(withoutRead(assemble.Resolved(entries, values), o.module.Policies), values)
 	if len(o.module.Bindings) == 0 {
-		o.keys = keys
+		if o.keys == nil {
+			o.keys = map[string]map[uint64]bool{}
+		}
+		o.keys[variant] = keys
 	}
 	return keys, true
 }
@@ -476,12 +497,22 @@ func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev
 	if err != nil {
 		return nil, nil
 	}
-	b, err := bundles.Get(ctx, Digest(rev.GetBundle()))
-	unknown := errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt)
-	if unknown {
-		err = nil
+	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}}
+	for _, v := range Variants(rev) {
+		if v.GetProblem() != "" {
+			out.entries[fleet.Variant(v.GetOverrides()).Key()] = nil // nobody gets it
+			continue
+		}
+		b, err := bundles.Get(ctx, Digest(v.GetBundle()))
+		if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out.entries[fleet.Variant(v.GetOverrides()).Key()] = b.Entries
 	}
-	return &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), unknown: unknown, entries: b.Entries}, err
+	return out, nil
 }
 
 // comes is the rollout of a module's newest put while that has no revision yet, nil after that: its source is being fetched and

@@ -140,7 +140,7 @@ func (p *Place) Track(ref fleet.ModuleRef) (Tracked, bool) {
 	p.observe(&t)
 	t.Input.Desired, t.Input.Tombstone = wanted(d)
 	if t.Input.Tombstone != nil && d.GetNextRevision() != 0 {
-		t.Input.Desired, t.Input.Before, t.Input.Tombstone = next(p.r, ref, d), t.Input.Tombstone, nil
+		t.Input.Desired, t.Input.Before, t.Input.Tombstone = next(p.r, p.cluster, ref, d), t.Input.Tombstone, nil
 	}
 	if d.GetSync() != nil && t.Input.Connected {
 		t.Input.Unable = p.unable(d)

@@ -3,23 +3,59 @@ package record
 import (
 	"slices"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Proposal is what a put of a module would come to.
 type Proposal struct {
 	// Plan names it.
 	Plan fleet.Digest
+	// Variants are what it renders to for the clusters that are selected now; without overrides it is one.
+	Variants []Proposed
+}
+
+// Proposed is a variant of a proposal.
+type Proposed struct {
+	Variant fleet.Variant
 	// Bundle and Policies are stored contents, Entries what the bundle lists.
 	Bundle, Policies fleet.Digest
 	Entries          []fleet.BundleEntry
-	// Needs are features that agents must have.
-	Needs []string
 }
 
-// Plan names what a spec comes to with what its source renders to: two puts with the same one assign the same.
-func Plan(spec, bundle, policies fleet.Digest) fleet.Digest {
-	return fleet.DigestOf(slices.Concat(spec.Bytes(), bundle.Bytes(), policies.Bytes()))
+// In is what a cluster would have. One that has come since, to a variant that nobody had, is an error.
+func (p Proposal) In(m *wire.Module, c fleet.Cluster) (Proposed, error) {
+	v := assemble.VariantOf(m.Overrides, c)
+	i := slices.IndexFunc(p.Variants, func(x Proposed) bool { return slices.Equal(x.Variant, v) })
+	if i < 0 {
+		return Proposed{}, fleet.Errorf(fleet.ErrUnavailable, "cluster %s has come to %s just now, which is not rendered yet: ask again", c.Name, v)
+	}
+	return p.Variants[i], nil
+}
+
+// Objects is how many objects there are in a cluster; the most of a variant.
+func (p Proposal) Objects() (n int) {
+	for _, v := range p.Variants {
+		n = max(n, len(v.Entries))
+	}
+	return n
+}
+
+// Plan names what a spec comes to with what its source renders to: two puts with the same one assign the same. rendered is the bundle, or
+// the source where a spec has overrides: which variants there are is up to the clusters.
+func Plan(spec, rendered, policies fleet.Digest) fleet.Digest {
+	return fleet.DigestOf(slices.Concat(spec.Bytes(), rendered.Bytes(), policies.Bytes()))
+}
+
+// PlanOf is the plan that a revision came of.
+func PlanOf(rev *storev1.RevisionRecord, spec fleet.Digest) fleet.Digest {
+	rendered := Digest(rev.GetBundle())
+	if HasOverrides(rev) {
+		rendered = Digest(rev.GetArtifact())
+	}
+	return Plan(spec, rendered, Digest(rev.GetPolicies()))
 }
 
 // OtherPlan is why a put that is bound to a plan comes to nothing.

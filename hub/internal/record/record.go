@@ -157,11 +157,12 @@ func LastWord(r store.Reader, c fleet.ClusterName, s *storev1.SessionRecord) tim
 }
 
 // next is what a cluster is to have once a final tombstone is carried out.
-func next(r store.Reader, ref fleet.ModuleRef, d *storev1.DesiredRecord) *fleet.Sync {
+func next(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev1.DesiredRecord) *fleet.Sync {
 	// One that is damaged is said when its turn comes.
 	rev, _, _ := store.Get[*storev1.RevisionRecord](store.Untracked(r), store.RevisionKey(ref, d.GetNextRevision()))
-	return &fleet.Sync{Module: ref, Generation: d.GetNextGeneration(), Revision: d.GetNextRevision(), Bundle: Digest(rev.GetBundle()),
-		Objects: int(rev.GetRevision().GetObjects()), Watched: len(rev.GetRevision().GetSpec().GetWatch())}
+	v := nextVariant(r, c, ref, rev)
+	return &fleet.Sync{Module: ref, Generation: d.GetNextGeneration(), Revision: d.GetNextRevision(), Bundle: Digest(v.GetBundle()),
+		Objects: int(v.GetObjects()), Watched: len(rev.GetRevision().GetSpec().GetWatch())}
 }
 
 func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {

@@ -6,6 +6,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
@@ -86,8 +87,9 @@ func (run *Run) Index(c fleet.ClusterName) int {
 	return -1
 }
 
-// Plan makes the run of a rollout that has none yet: it fixes stages and members from the clusters as they are now.
-func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clusters []rollout.Candidate) (*Run, error) {
+// Plan makes the run of a rollout that has none yet: it fixes stages and members from the clusters as they are now. overrides are those of
+// its revision.
+func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clusters []rollout.Candidate, overrides []fleet.Override) (*Run, error) {
 	ro := rec.GetRollout()
 	strategy, err := wire.StrategyFromProto(ro.GetStrategy())
 	if err != nil {
@@ -95,11 +97,26 @@ func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clust
 	}
 	plan, state, err := rollout.NewPlan(strategy, rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: ro.GetNumber()},
 		Revision: ro.GetRevision(), From: ro.GetFromRevision(), ModuleGeneration: ro.GetModuleGeneration(),
-		StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(), Pins: Pins(r, ref, ro.GetNumber()), Clusters: clusters})
+		StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(), Pins: Pins(r, ref, ro.GetNumber()), Clusters: clusters,
+		EmptyOverrides: emptyOverrides(overrides, clusters)})
 	if err != nil {
 		return nil, err
 	}
 	return &Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
+}
+
+// emptyOverrides are those that match no cluster which the module is to be in. Where it is to be nowhere nothing is misspelt.
+func emptyOverrides(overrides []fleet.Override, candidates []rollout.Candidate) []string {
+	var selected []fleet.Cluster
+	for _, c := range candidates {
+		if c.Selected {
+			selected = append(selected, c.Cluster)
+		}
+	}
+	if len(selected) == 0 {
+		return nil
+	}
+	return assemble.Unmatched(overrides, selected)
 }
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.

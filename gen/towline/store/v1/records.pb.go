@@ -1032,14 +1032,16 @@ type RevisionRecord struct {
 	Revision *v1.Revision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// SHA-256 of the source's bytes, a blob.
 	Artifact []byte `protobuf:"bytes,2,opt,name=artifact,proto3" json:"artifact,omitempty"`
-	// SHA-256 of the BundleManifest, a blob.
+	// SHA-256 of the BundleManifest, a blob; empty with overrides.
 	Bundle []byte `protobuf:"bytes,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
-	// SHA-256 of the policies' canonical JSON, a blob.
+	// SHA-256 of the policies' canonical JSON, a blob; with overrides as far as they do not depend on the variant.
 	Policies []byte `protobuf:"bytes,4,opt,name=policies,proto3" json:"policies,omitempty"`
 	// SHA-256 of canonical spec and artifact: equal inputs make no new revision.
 	InputDigest []byte `protobuf:"bytes,5,opt,name=input_digest,json=inputDigest,proto3" json:"input_digest,omitempty"`
 	// Features that an agent must have to do all that the revision says.
-	Needs         []string `protobuf:"bytes,6,rep,name=needs,proto3" json:"needs,omitempty"`
+	Needs []string `protobuf:"bytes,6,rep,name=needs,proto3" json:"needs,omitempty"`
+	// With overrides: what it renders to by the overrides that match a cluster, as far as there are such clusters.
+	Variants      []*VariantRecord `protobuf:"bytes,7,rep,name=variants,proto3" json:"variants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1116,6 +1118,104 @@ func (x *RevisionRecord) GetNeeds() []string {
 	return nil
 }
 
+func (x *RevisionRecord) GetVariants() []*VariantRecord {
+	if x != nil {
+		return x.Variants
+	}
+	return nil
+}
+
+// VariantRecord is a part of a RevisionRecord.
+type VariantRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Indexes of the overrides that match, in order.
+	Overrides []int32 `protobuf:"varint,1,rep,packed,name=overrides,proto3" json:"overrides,omitempty"`
+	// See RevisionRecord.
+	Bundle []byte `protobuf:"bytes,2,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// See RevisionRecord.
+	Policies []byte `protobuf:"bytes,3,opt,name=policies,proto3" json:"policies,omitempty"`
+	// See RevisionRecord.
+	Needs []string `protobuf:"bytes,4,rep,name=needs,proto3" json:"needs,omitempty"`
+	// How many objects there are.
+	Objects int32 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Why it cannot be rendered.
+	Problem       string `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VariantRecord) Reset() {
+	*x = VariantRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VariantRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VariantRecord) ProtoMessage() {}
+
+func (x *VariantRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VariantRecord.ProtoReflect.Descriptor instead.
+func (*VariantRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *VariantRecord) GetOverrides() []int32 {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *VariantRecord) GetBundle() []byte {
+	if x != nil {
+		return x.Bundle
+	}
+	return nil
+}
+
+func (x *VariantRecord) GetPolicies() []byte {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *VariantRecord) GetNeeds() []string {
+	if x != nil {
+		return x.Needs
+	}
+	return nil
+}
+
+func (x *VariantRecord) GetObjects() int32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *VariantRecord) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // RolloutRecord is starts/PROJECT/MODULE/N while the rollout waits for its revision, written by the API in the transaction of the
 // spec change; then rollouts/PROJECT/MODULE/N, with its head, written by the leader.
 type RolloutRecord struct {
@@ -1134,7 +1234,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1246,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1259,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1201,7 +1301,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1313,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1326,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1255,7 +1355,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1367,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1380,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1353,7 +1453,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1465,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1478,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1477,7 +1577,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1589,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1602,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -1529,7 +1629,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1641,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1654,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -1598,7 +1698,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1710,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1723,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -1657,7 +1757,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1769,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1782,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1726,7 +1826,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1838,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1851,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1800,7 +1900,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +1912,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +1925,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1941,7 +2041,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2053,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2066,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2074,7 +2174,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2186,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2199,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2133,7 +2233,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2145,7 +2245,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2158,7 +2258,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2213,7 +2313,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2325,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2338,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2309,7 +2409,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2421,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2434,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2383,7 +2483,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2495,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2508,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2446,7 +2546,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2558,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2571,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -2552,7 +2652,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2664,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2677,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -2620,7 +2720,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +2732,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +2745,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2764,14 +2864,22 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2*.towline.store.v1.SecretValues.ValuesEntryB\x03\x80\x01\x01R\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xcb\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x88\x02\n" +
 	"\x0eRevisionRecord\x120\n" +
 	"\brevision\x18\x01 \x01(\v2\x14.towline.v1.RevisionR\brevision\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\fR\bartifact\x12\x16\n" +
 	"\x06bundle\x18\x03 \x01(\fR\x06bundle\x12\x1a\n" +
 	"\bpolicies\x18\x04 \x01(\fR\bpolicies\x12!\n" +
 	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\x12\x14\n" +
-	"\x05needs\x18\x06 \x03(\tR\x05needs\"\x86\x01\n" +
+	"\x05needs\x18\x06 \x03(\tR\x05needs\x12;\n" +
+	"\bvariants\x18\a \x03(\v2\x1f.towline.store.v1.VariantRecordR\bvariants\"\xab\x01\n" +
+	"\rVariantRecord\x12\x1c\n" +
+	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x16\n" +
+	"\x06bundle\x18\x02 \x01(\fR\x06bundle\x12\x1a\n" +
+	"\bpolicies\x18\x03 \x01(\fR\bpolicies\x12\x14\n" +
+	"\x05needs\x18\x04 \x03(\tR\x05needs\x12\x18\n" +
+	"\aobjects\x18\x05 \x01(\x05R\aobjects\x12\x18\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\"\x86\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
@@ -2930,7 +3038,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2947,90 +3055,92 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*SealedValues)(nil),          // 12: towline.store.v1.SealedValues
 	(*SecretValues)(nil),          // 13: towline.store.v1.SecretValues
 	(*RevisionRecord)(nil),        // 14: towline.store.v1.RevisionRecord
-	(*RolloutRecord)(nil),         // 15: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 16: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 17: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 18: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 19: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 20: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 21: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 22: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 23: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 24: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 25: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 26: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 27: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 28: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 29: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 30: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 31: towline.store.v1.FollowRecord
-	(*ConfirmRecord)(nil),         // 32: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 33: towline.store.v1.BlobHead
-	nil,                           // 34: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 35: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 37: towline.v1.Module
-	(*v1.Cluster)(nil),            // 38: towline.v1.Cluster
-	(*v1.Token)(nil),              // 39: towline.v1.Token
-	(*v1.User)(nil),               // 40: towline.v1.User
-	(*v1.Project)(nil),            // 41: towline.v1.Project
-	(*v1.Secret)(nil),             // 42: towline.v1.Secret
-	(*v1.Revision)(nil),           // 43: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 44: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 45: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 46: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 47: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 48: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 49: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 50: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 51: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 52: towline.v1.Hold
+	(*VariantRecord)(nil),         // 15: towline.store.v1.VariantRecord
+	(*RolloutRecord)(nil),         // 16: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 17: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 18: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 19: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 20: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 21: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 22: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 23: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 24: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 25: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 26: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 27: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 28: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 29: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 30: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 31: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 32: towline.store.v1.FollowRecord
+	(*ConfirmRecord)(nil),         // 33: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 34: towline.store.v1.BlobHead
+	nil,                           // 35: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 36: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 38: towline.v1.Module
+	(*v1.Cluster)(nil),            // 39: towline.v1.Cluster
+	(*v1.Token)(nil),              // 40: towline.v1.Token
+	(*v1.User)(nil),               // 41: towline.v1.User
+	(*v1.Project)(nil),            // 42: towline.v1.Project
+	(*v1.Secret)(nil),             // 43: towline.v1.Secret
+	(*v1.Revision)(nil),           // 44: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 45: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 46: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 47: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 48: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 49: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 50: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 51: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 52: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 53: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	36, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	37, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	38, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	37, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	38, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	39, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	36, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	36, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	36, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	36, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	39, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	36, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	40, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	41, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	42, // 12: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	37, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	37, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	37, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	37, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	40, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	37, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	41, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	42, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	43, // 12: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	12, // 13: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	34, // 14: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	43, // 15: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	44, // 16: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	36, // 17: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	45, // 18: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	46, // 19: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	21, // 20: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	20, // 21: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	47, // 22: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	36, // 23: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	35, // 24: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	48, // 25: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	23, // 26: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	36, // 27: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	36, // 28: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	36, // 29: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	49, // 30: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	50, // 31: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	51, // 32: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	36, // 33: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	36, // 34: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	52, // 35: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	36, // 36: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	36, // 37: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	36, // 38: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	35, // 14: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	44, // 15: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	15, // 16: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
+	45, // 17: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	37, // 18: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	46, // 19: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	47, // 20: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	22, // 21: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	21, // 22: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	48, // 23: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	37, // 24: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	36, // 25: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	49, // 26: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	24, // 27: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	37, // 28: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	37, // 29: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	37, // 30: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	50, // 31: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	51, // 32: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	52, // 33: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	37, // 34: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	37, // 35: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	53, // 36: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	37, // 37: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	37, // 38: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	37, // 39: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3044,7 +3154,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,151 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/artifact"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// pairSource has two ConfigMaps, and counts how often it is asked.
+type pairSource struct{ n int }
+
+func (s *pairSource) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
+	s.n++
+	files := map[string][]byte{"all.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: '1'}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n")}
+	archive := artifact.Encode(files)
+	return source.Artifact{Digest: fleet.DigestOf(archive), Files: files, Archive: archive}, nil
+}
+
+func labelledRecord(name string, labels map[string]string) *storev1.ClusterRecord {
+	rec := clusterRecord(name)
+	rec.Cluster.Metadata.Labels = labels
+	return rec
+}
+
+// varying is a leader with a module of two overrides, one of which nothing fits to, and the revision that it was rendered to.
+func varying(t *testing.T, clusters ...*storev1.ClusterRecord) (*leader, *storev1.RevisionRecord) {
+	l := newLeader(t)
+	l.o.Source = &pairSource{}
+	l.variants = newRunner(1, l.runVariants)
+	put := moduleRecord()
+	put.Module.Spec = &towlinev1.ModuleSpec{Namespace: "shop", Source: &towlinev1.Source{Http: &towlinev1.HttpSource{Url: "http://example/x"}},
+		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}, Overrides: []*towlinev1.Override{
+			{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}, Patches: []*towlinev1.Patch{{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n$patch: delete"}}},
+			{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "bad"}}, AllowEmpty: true, Patches: []*towlinev1.Patch{{Target: &towlinev1.PatchTarget{Kind: "Secret"}, Patch: "data: {}"}}}}}
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), put)
+		for _, c := range clusters {
+			w.Put(store.ClusterKey(fleet.ClusterName(c.GetCluster().GetMetadata().GetName())), c)
+		}
+	})
+	m, err := wire.ModuleFromProto(put.GetModule())
+	l.must(err)
+	r, err := l.render(t.Context(), m)
+	l.must(err)
+	l.put(func(w store.Writer) { revisionFor(w, shop, put, nil, r, nil) })
+	return l, l.newestRevision()
+}
+
+func (l *leader) newestRevision() (rev *storev1.RevisionRecord) {
+	l.read(func(r store.Reader) { rev = record.NewestRevision(r, shop) })
+	return rev
+}
+
+func keysOf(rev *storev1.RevisionRecord) (out []string) {
+	for _, v := range rev.GetVariants() {
+		key := fleet.Variant(v.GetOverrides()).Key()
+		if v.GetProblem() != "" {
+			key += "!"
+		}
+		out = append(out, key)
+	}
+	return out
+}
+
+// TestVariantsComeAndGo: what clusters come to is added to a revision from the files that it was cut from, what cannot be rendered is noted,
+// what no cluster has or would have goes, and its contents with it; what is assigned stays.
+func TestVariantsComeAndGo(t *testing.T) {
+	l, rev := varying(t, labelledRecord("a", nil), labelledRecord("p", map[string]string{"env": "prod"}))
+	if got := keysOf(rev); !slices.Equal(got, []string{"", "0"}) {
+		t.Fatalf("variants: %q", got)
+	}
+	fetched := l.o.Source.(*pairSource).n
+	l.must(l.addVariants(t.Context(), shop, 1, []fleet.Variant{{1}}))
+	if got := keysOf(l.newestRevision()); !slices.Equal(got, []string{"", "0", "1!"}) || l.o.Source.(*pairSource).n != fetched {
+		t.Errorf("with one that cannot be rendered: %q", got)
+	}
+	prod := record.Digest(rev.GetVariants()[1].GetBundle())
+	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("p"), labelledRecord("p", nil))
+		w.Put(store.DesiredKey("p", shop), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: shop.String(), Generation: 5, Revision: 1, Bundle: prod.Bytes()}})
+	})
+	l.must(l.trimVariants(t.Context()))
+	if got := keysOf(l.newestRevision()); !slices.Equal(got, []string{"", "0"}) {
+		t.Errorf("while a cluster has it: %q", got)
+	}
+	if live := l.liveBlobs(); !live[prod] || !live[record.Digest(rev.GetVariants()[0].GetBundle())] {
+		t.Error("bundles in use would be collected")
+	}
+	l.put(func(w store.Writer) { w.Delete(store.DesiredKey("p", shop)) })
+	l.must(l.trimVariants(t.Context()))
+	if got := keysOf(l.newestRevision()); !slices.Equal(got, []string{""}) {
+		t.Errorf("when nobody has it: %q", got)
+	}
+	if l.liveBlobs()[prod] {
+		t.Error("the bundle of a variant that nobody has is kept")
+	}
+	l.must(l.addVariants(t.Context(), shop, 1, []fleet.Variant{{0}}))
+	if now := l.newestRevision(); record.Digest(now.GetVariants()[1].GetBundle()) != prod {
+		t.Error("rendered again it is another bundle")
+	}
+}
+
+func (l *leader) liveBlobs() map[fleet.Digest]bool {
+	live := map[fleet.Digest]bool{}
+	l.read(func(r store.Reader) { l.must(l.live(l.t.Context(), r, func(d fleet.Digest) { live[d] = true })) })
+	return live
+}
+
+// TestSamePutAddsVariants: the same put, when other clusters are there, is the same revision, with what they have besides.
+func TestSamePutAddsVariants(t *testing.T) {
+	l, _ := varying(t, labelledRecord("a", nil))
+	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("p"), labelledRecord("p", map[string]string{"env": "prod"}))
+	})
+	var put *storev1.ModuleRecord
+	l.read(func(r store.Reader) { put, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(shop)) })
+	m, err := wire.ModuleFromProto(put.GetModule())
+	l.must(err)
+	r, err := l.render(t.Context(), m)
+	l.must(err)
+	n := int64(0)
+	l.put(func(w store.Writer) { n = revisionFor(w, shop, put, nil, r, nil) })
+	if got := keysOf(l.newestRevision()); n != 1 || !slices.Equal(got, []string{"", "0"}) {
+		t.Errorf("r%d with %q", n, got)
+	}
+}
+
+// TestVariantsOfARevisionAreBounded: labels that keep changing do not make a revision grow for ever.
+func TestVariantsOfARevisionAreBounded(t *testing.T) {
+	rev := &storev1.RevisionRecord{Revision: &towlinev1.Revision{Spec: &towlinev1.ModuleSpec{Overrides: []*towlinev1.Override{{}}}}}
+	for i := range assemble.MaxVariants + 20 {
+		if next := withVariants(rev, []*storev1.VariantRecord{{Overrides: []int32{int32(i)}, Bundle: []byte(fmt.Sprint(i))}}); next != nil {
+			rev = next
+		}
+	}
+	if _, err := record.VariantIn(rev, fleet.Variant{500}); len(rev.GetVariants()) != assemble.MaxVariants || err == nil || err == record.ErrNotRendered {
+		t.Errorf("%d variants, %v", len(rev.GetVariants()), err)
+	}
+}

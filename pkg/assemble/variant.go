@@ -1,0 +1,54 @@
+package assemble
+
+import (
+	"fmt"
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// MaxVariants is how many variants a module may have: each is rendered, and each is a bundle.
+const MaxVariants = 100
+
+// VariantOf is which of the overrides match the cluster.
+func VariantOf(overrides []fleet.Override, c fleet.Cluster) fleet.Variant {
+	var out fleet.Variant
+	for i := range overrides {
+		if overrides[i].Selector.Matches(c.Labels) {
+			out = append(out, int32(i))
+		}
+	}
+	return out
+}
+
+// Variants are the distinct variants of the clusters, in order of their overrides; where there are no clusters it is that of none, so that
+// what cannot be rendered at all is found. More than MaxVariants are an error.
+func Variants(overrides []fleet.Override, clusters []fleet.Cluster) ([]fleet.Variant, error) {
+	seen := map[string]bool{}
+	var out []fleet.Variant
+	for _, c := range clusters {
+		if v := VariantOf(overrides, c); !seen[v.Key()] {
+			seen[v.Key()] = true
+			out = append(out, v)
+		}
+	}
+	if len(out) > MaxVariants {
+		return nil, fleet.Invalidf("overrides", "the selected clusters have %d variants, which is how many different sets of overrides match them; at most %d are rendered: merge overrides, or put what differs into bindings",
+			len(out), MaxVariants)
+	}
+	if len(out) == 0 {
+		out = append(out, nil)
+	}
+	slices.SortFunc(out, func(a, b fleet.Variant) int { return slices.Compare(a, b) })
+	return out, nil
+}
+
+// Unmatched names the overrides that match none of the clusters and do not say that they may.
+func Unmatched(overrides []fleet.Override, clusters []fleet.Cluster) (names []string) {
+	for i, o := range overrides {
+		if !o.AllowEmpty && !slices.ContainsFunc(clusters, func(c fleet.Cluster) bool { return o.Selector.Matches(c.Labels) }) {
+			names = append(names, fmt.Sprintf("overrides[%d]", i))
+		}
+	}
+	return names
+}
