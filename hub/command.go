@@ -33,6 +33,7 @@ func Command() *cobra.Command {
 type serveFlags struct {
 	o           Options
 	listen, api string
+	hooks       string
 	metrics     string
 	quota       string
 	cache       string
@@ -48,6 +49,10 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:7443", "address that serves agents")
 	fl.StringVar(&f.api, "api", "127.0.0.1:7444", "address that serves people and programs")
 	fl.StringVar(&f.metrics, "metrics", "", "address that serves metrics to Prometheus at /metrics, without authentication, such as 127.0.0.1:9464 (default: none)")
+	fl.StringVar(&f.hooks, "hooks", "", "address that takes signed webhooks over https, POST /hooks/PROJECT/MODULE, which ask for a look at the module's source (default: none are taken)")
+	fl.StringVar(&f.o.HooksCert, "hooks-cert", "", "file in PEM of the certificate that --hooks shows, with those between it and its authority (default: one of the hub's own CA)")
+	fl.StringVar(&f.o.HooksKey, "hooks-key", "", "file in PEM of its key")
+	c.MarkFlagsRequiredTogether("hooks-cert", "hooks-key")
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
@@ -102,6 +107,14 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	if f.metrics != "" {
 		if f.o.Metrics, err = net.Listen("tcp", f.metrics); err != nil {
 			return fmt.Errorf("--metrics %s: %w", f.metrics, err)
+		}
+	}
+	if f.hooks == "" && f.o.HooksCert != "" {
+		return fmt.Errorf("--hooks-cert is for --hooks, which is not set")
+	}
+	if f.hooks != "" {
+		if f.o.Hooks, err = net.Listen("tcp", f.hooks); err != nil {
+			return fmt.Errorf("--hooks %s: %w", f.hooks, err)
 		}
 	}
 	for _, a := range f.o.Advertise {

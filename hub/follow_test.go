@@ -1,12 +1,16 @@
 package hub_test
 
 import (
+	"crypto/tls"
 	"errors"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub"
 	"towline.dev/towline/hub/internal/source/sourcetest"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -96,5 +100,50 @@ func TestResyncOfWhatCannotBeHad(t *testing.T) {
 	w.await("inline", w.put(listing("inline", "x")).GetRevision())
 	if _, err := w.resync("inline"); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "its source is inline") {
 		t.Errorf("inline: %v", err)
+	}
+}
+
+// TestWebhook: a call that is signed with the module's secret has the branch looked at, and what moved is rolled out, started by it.
+func TestWebhook(t *testing.T) {
+	hooks, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	w := newWorldWith(t, func(o *hub.Options) { o.Memory, o.Hooks = true, hooks })
+	w.join("a", nil, nil)
+	repo := sourcetest.NewRepo(t)
+	repo.Branch("main", deployed(configMap("1")))
+	srv := httptest.NewServer(repo.Handler())
+	t.Cleanup(srv.Close)
+	m := following("shop", srv.URL)
+	m.Spec.Source.Follow.Webhook = true
+	put := w.put(m)
+	if notes := put.GetWarnings(); len(notes) != 1 || notes[0].GetCode() != fleet.WarnNoWebhookKey {
+		t.Errorf("warnings %v", notes)
+	}
+	w.await("shop", put.GetRevision())
+	_, err = w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "webhook", Values: map[string][]byte{"webhook": []byte("of the repository")}})
+	must(t, err)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	t.Cleanup(client.CloseIdleConnections)
+	call := func(module, token string) int {
+		req, err := http.NewRequestWithContext(w.ctx, http.MethodPost, "https://"+hooks.Addr().String()+"/hooks/default/"+module, strings.NewReader(`{"after": "of nobody's business"}`))
+		must(t, err)
+		req.Header.Set("X-Gitlab-Token", token)
+		resp, err := client.Do(req)
+		must(t, err)
+		must(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	second := repo.Branch("main", deployed(configMap("2")))
+	if a, b := call("shop", "wrong"), call("none", "of the repository"); a != http.StatusForbidden || b != a {
+		t.Errorf("refused by %d and %d", a, b)
+	}
+	if code := call("shop", "of the repository"); code != http.StatusAccepted {
+		t.Fatalf("answered %d", code)
+	}
+	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetSucceededRevision() == 2 })
+	ro, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop"})
+	must(t, err)
+	if st := ro.GetRollout().GetStatus(); st.GetStartedBy() != "webhook" || st.GetStartReason() != "main@sha1:"+second || s.GetRollout() != "shop/2" {
+		t.Errorf("started by %s: %s", st.GetStartedBy(), st.GetStartReason())
 	}
 }

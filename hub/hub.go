@@ -5,17 +5,20 @@ package hub
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -28,6 +31,7 @@ import (
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/control"
 	"towline.dev/towline/hub/internal/gate"
+	"towline.dev/towline/hub/internal/hook"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/secrets"
@@ -55,6 +59,10 @@ type Options struct {
 	EtcdEndpoints []string
 	// Listen serves agents, API people and programs; both are made by the caller so that ports are known.
 	Listen, API net.Listener
+	// Hooks serves the webhooks that ask for looks at sources; nil: none are taken.
+	Hooks net.Listener
+	// HooksCert and HooksKey are files in PEM of the certificate that Hooks shows; default: that of the hub's own CA.
+	HooksCert, HooksKey string
 	// Metrics serves Prometheus, without authentication; nil: nothing does.
 	Metrics net.Listener
 	// Advertise are the addresses that agents are told to dial; default: that of Listen.
@@ -106,6 +114,7 @@ type Hub struct {
 	hub      *storev1.Hub
 	agents   *grpc.Server
 	people   *grpc.Server
+	hooks    *http.Server // nil: none
 	health   []*health.Server
 	renders  *child.Pool // nil: none
 }
@@ -203,7 +212,11 @@ func (h *Hub) sit(ctx context.Context) error {
 
 func hosts(o Options) []string {
 	var out []string
-	for _, a := range append([]string{o.Listen.Addr().String(), o.API.Addr().String()}, o.Advertise...) {
+	all := append([]string{o.Listen.Addr().String(), o.API.Addr().String()}, o.Advertise...)
+	if o.Hooks != nil {
+		all = append(all, o.Hooks.Addr().String())
+	}
+	for _, a := range all {
 		if host, _, err := net.SplitHostPort(a); err == nil {
 			out = append(out, host)
 		}
@@ -307,7 +320,7 @@ func (h *Hub) build() error {
 	}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble,
-		Resync: h.control.Resync, Followed: h.control.Followed}); err != nil {
+		Resync: h.control.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)
@@ -351,8 +364,45 @@ func (h *Hub) servers() error {
 		hs.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 		h.health = append(h.health, hs)
 	}
+	return h.buildHooks()
+}
+
+// buildHooks makes what serves webhooks, if that is wanted.
+func (h *Hub) buildHooks() error {
+	if h.o.Hooks == nil {
+		return nil
+	}
+	h.hooks = hook.Server(hook.New(hook.Options{Key: h.api.HookKey, Ask: h.control.Called, Log: h.o.Log}), h.o.Log)
+	h.hooks.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.ca.Server() }}
+	if h.o.HooksCert == "" && h.o.HooksKey == "" {
+		return nil
+	}
+	read := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(h.o.HooksCert, h.o.HooksKey)
+		if err != nil {
+			return nil, fmt.Errorf("hub: certificate for webhooks: %w", err)
+		}
+		return &pair, nil
+	}
+	h.hooks.TLSConfig.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return read() } // it may have been renewed
+	_, err := read()
+	return err
+}
+
+// serveHooks serves webhooks until they are stopped.
+func (h *Hub) serveHooks() error {
+	if h.hooks == nil {
+		return nil
+	}
+	h.o.Log.Info("serving webhooks", "hooks", h.o.Hooks.Addr().String())
+	if err := h.hooks.ServeTLS(netutil.LimitListener(h.o.Hooks, maxHookConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
 	return nil
 }
+
+// maxHookConnections is how many connections of webhooks there are at a time.
+const maxHookConnections = 256
 
 // audit logs every write with who and why; the record of who changed what last is on each resource.
 func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
@@ -389,6 +439,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return serve(h.agents, h.o.Listen) })
 	g.Go(func() error { return serve(h.people, h.o.API) })
+	g.Go(h.serveHooks)
 	if h.o.Metrics != nil {
 		g.Go(func() error { return h.serveMetrics(ctx) })
 	}
@@ -421,6 +472,9 @@ func (h *Hub) stop() {
 	var wg sync.WaitGroup
 	wg.Go(func() { stopServer(h.agents, drainDeadline) })
 	wg.Go(func() { stopServer(h.people, callDeadline) })
+	if h.hooks != nil {
+		wg.Go(func() { _ = h.hooks.Close() }) // who calls, calls again
+	}
 	wg.Wait()
 }
 

@@ -26,6 +26,8 @@ const (
 	WarnNoSuchCluster = "NoSuchCluster"
 	WarnNoCluster     = "NoCluster"
 	WarnNoSecret      = "NoSuchSecret"
+	WarnNoHooks       = "NoHooks"
+	WarnNoWebhookKey  = "NoWebhookKey"
 	WarnNoStages      = "NoStages"
 	WarnEmptyStage    = "EmptyStage"
 	WarnEmptyOverride = "EmptyOverride"

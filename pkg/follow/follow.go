@@ -49,6 +49,27 @@ const Condition = "Following"
 type Plan struct {
 	// Interval is the time between two looks.
 	Interval time.Duration
+	// Webhook is the secret that calls are signed with which ask for a look; empty: none are taken.
+	Webhook string
+}
+
+// DefaultWebhook is the secret that is meant where none is named.
+const DefaultWebhook = "webhook"
+
+const (
+	// settle is how long after a call a look is made: a push comes as several.
+	settle = time.Second
+	// apart is how far looks are apart that are asked for by calls.
+	apart = 10 * time.Second
+)
+
+// Called is when a look is made after a call.
+func Called(m Memory, now time.Time) time.Time {
+	at := now.Add(settle)
+	if next := m.Looked.Add(apart); next.After(at) && !m.Looked.After(now) {
+		return next
+	}
+	return at
 }
 
 // Memory is what is known of the looks at a source.

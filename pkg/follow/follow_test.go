@@ -83,6 +83,26 @@ func TestAwaySourcesAreLookedAtMoreRarely(t *testing.T) {
 	}
 }
 
+// Calls that come together make one look, and many calls few looks.
+func TestCallsMakeFewLooks(t *testing.T) {
+	m := Memory{Looked: start}
+	looks := 0
+	for at := start.Add(time.Minute); at.Before(start.Add(2 * time.Minute)); { // ten calls a second
+		next := Called(m, at)
+		if wait := next.Sub(at); wait < time.Second || wait > 10*time.Second {
+			t.Fatalf("a look after %s", wait)
+		}
+		m.Looked, at = next, next.Add(time.Second/10)
+		looks++
+	}
+	if looks < 6 || looks > 8 {
+		t.Errorf("%d looks in a minute", looks)
+	}
+	if at := Called(Memory{Looked: start.Add(time.Hour)}, start); at.After(start.Add(time.Second)) {
+		t.Errorf("a look at %s, of a clock that was set back", at)
+	}
+}
+
 func TestBegins(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -24,7 +24,19 @@ func followed(s *towlinev1.Source) (*follow.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &follow.Plan{Interval: d}, nil
+	p := &follow.Plan{Interval: d}
+	switch name := f.GetSecretName(); {
+	case f.GetWebhook() && name == "":
+		p.Webhook = follow.DefaultWebhook
+	case f.GetWebhook():
+		p.Webhook, err = name, fleet.ValidateLabel(name)
+	case name != "":
+		return nil, fleet.Invalid("follow.secretName", "is for calls, and webhook is not true: set it, or leave secretName out")
+	}
+	if err != nil {
+		return nil, fleet.Invalid("follow.secretName", err.Error())
+	}
+	return p, nil
 }
 
 // Exact says which field of a source makes it always the same files, and why; empty: it may come to others.

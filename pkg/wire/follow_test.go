@@ -62,3 +62,28 @@ func TestFollow(t *testing.T) {
 		}
 	}
 }
+
+// Calls are signed with the secret that is named, or the one of the name webhook.
+func TestFollowByWebhook(t *testing.T) {
+	for _, c := range []struct {
+		f       *towlinev1.Follow
+		secret  string
+		refused string
+	}{
+		{f: &towlinev1.Follow{}},
+		{f: &towlinev1.Follow{Webhook: true}, secret: "webhook"},
+		{f: &towlinev1.Follow{Webhook: true, SecretName: "hooks"}, secret: "hooks"},
+		{f: &towlinev1.Follow{SecretName: "hooks"}, refused: "webhook is not true"},
+		{f: &towlinev1.Follow{Webhook: true, SecretName: "No/Name"}, refused: "follow.secretName"},
+	} {
+		p, err := followed(&towlinev1.Source{Git: &towlinev1.GitSource{Url: "https://git.example.com/shop.git"}, Follow: c.f})
+		switch {
+		case c.refused != "":
+			if err == nil || !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%v: %v", c.f, err)
+			}
+		case err != nil || p.Webhook != c.secret:
+			t.Errorf("%v: %+v, %v", c.f, p, err)
+		}
+	}
+}

@@ -55,7 +55,7 @@ var tiers = []tier{
 	{
 		name:     "edges",
 		why:      "what the system does must not depend on how it is asked: every edge (gRPC, HTTP, the command line) gets the same behaviour",
-		packages: []string{"hub/internal/api/...", "pkg/client/...", "ctl/..."},
+		packages: []string{"hub/internal/api/...", "hub/internal/hook/...", "pkg/client/...", "ctl/..."},
 	},
 	{
 		name:     "composition",

@@ -115,7 +115,7 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	st := m.GetStatus()
 	s.meta(a, m.GetMetadata())
 	s.line("Source", "%s", sourceText(m.GetSpec().GetSource()))
-	a.describeFollow(s, m.GetSpec().GetSource(), st.GetFollow())
+	a.describeFollow(s, m.GetMetadata(), m.GetSpec().GetSource(), st.GetFollow())
 	s.line("Revision", "%s", moduleRevision(st))
 	s.line("Rollout", "%s", a.moduleState(m).Text)
 	if _, told := a.rolloutCell(m); !told {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 
 	"towline.dev/towline/ctl/internal/table"
@@ -41,7 +42,7 @@ func shortRef(ref string) string {
 }
 
 // describeFollow adds the lines about how a source is followed.
-func (a *app) describeFollow(s *sheet, src *v1.Source, f *v1.FollowStatus) {
+func (a *app) describeFollow(s *sheet, m *v1.Metadata, src *v1.Source, f *v1.FollowStatus) {
 	if f == nil {
 		return
 	}
@@ -50,6 +51,9 @@ func (a *app) describeFollow(s *sheet, src *v1.Source, f *v1.FollowStatus) {
 		every = span(follow.DefaultInterval)
 	}
 	s.line("Follows", "every %s; looked %s; next at %s", every, a.lookedText(f), a.clock(f.GetNext()))
+	if src.GetFollow().GetWebhook() {
+		s.line("Webhook", "POST /hooks/%s/%s, signed with secret %s", m.GetProject(), m.GetName(), cmp.Or(src.GetFollow().GetSecretName(), follow.DefaultWebhook))
+	}
 	if f.GetResolvedRef() != "" {
 		s.line("Resolved", "%s", f.GetResolvedRef())
 	}

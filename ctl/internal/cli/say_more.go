@@ -222,6 +222,11 @@ func warningSays(module string, n *v1.Note) string {
 			"numbers of its rollouts go on"
 	case fleet.WarnNoSecret:
 		return "secret " + strings.Join(f.GetNames(), ", ") + " is not there yet; the rollout waits for it: towline secret set " + strings.Join(f.GetNames(), " ") + " KEY=-"
+	case fleet.WarnNoHooks:
+		return "no call asks for a look at its source, which is looked at in the interval only: the hub takes webhooks where it is started with --hooks"
+	case fleet.WarnNoWebhookKey:
+		name := strings.Join(f.GetNames(), " ")
+		return "no call is taken before its secret has what calls are signed with: towline secret set " + name + " webhook=-"
 	case fleet.WarnNoSuchCluster:
 		return "placement names cluster " + strings.Join(f.GetClusters(), ", ") + ", which is not registered"
 	case fleet.WarnNoCluster:

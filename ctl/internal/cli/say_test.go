@@ -204,7 +204,7 @@ func sayings() map[string][]saying {
 			{rollout.NoteLoseAfter, "", &v1.Facts{Count: 1, Revision: 41}}, {rollout.NoteSourceAgain, "", nil},
 			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
 			{fleet.WarnDamaged, "", nil}, {fleet.WarnNoSuchCluster, "", &v1.Facts{Clusters: []string{"c9"}}}, {fleet.WarnNoCluster, "", nil},
-			{fleet.WarnNoSecret, "", &v1.Facts{Names: []string{"repo"}}},
+			{fleet.WarnNoSecret, "", &v1.Facts{Names: []string{"repo"}}}, {fleet.WarnNoHooks, "", nil}, {fleet.WarnNoWebhookKey, "", &v1.Facts{Names: []string{"hooks"}}},
 			{fleet.WarnNoDependency, "", &v1.Facts{Names: []string{"base"}}},
 			{fleet.WarnNoStages, "", &v1.Facts{Count: 300}}, {fleet.WarnEmptyStage, "", stage(&v1.Facts{})}, {fleet.WarnUnmatched, "", &v1.Facts{Count: 1}},
 			{fleet.WarnEmptyOverride, "", &v1.Facts{Names: []string{"overrides[0]", "overrides[2]"}}},

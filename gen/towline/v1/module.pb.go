@@ -815,7 +815,13 @@ func (x *Source) GetFollow() *Follow {
 type Follow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The time between two looks, of 30s to 24h; default 5m. It varies by a tenth, so that modules do not all look at once.
-	Interval      string `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
+	Interval string `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
+	// true: a call of POST /hooks/PROJECT/MODULE has the source be looked at at once, if the hub serves such calls (--hooks) and it is
+	// signed with the secret. Nothing else is taken from the call.
+	Webhook bool `protobuf:"varint,2,opt,name=webhook,proto3" json:"webhook,omitempty"`
+	// A secret of the project (towline secret set) that has as webhook what calls are signed with, as GitHub, GitLab, Gitea and others
+	// do. Only with webhook; default: the secret of the name webhook.
+	SecretName    string `protobuf:"bytes,3,opt,name=secret_name,json=secretName,proto3" json:"secret_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -853,6 +859,20 @@ func (*Follow) Descriptor() ([]byte, []int) {
 func (x *Follow) GetInterval() string {
 	if x != nil {
 		return x.Interval
+	}
+	return ""
+}
+
+func (x *Follow) GetWebhook() bool {
+	if x != nil {
+		return x.Webhook
+	}
+	return false
+}
+
+func (x *Follow) GetSecretName() string {
+	if x != nil {
+		return x.SecretName
 	}
 	return ""
 }
@@ -3426,9 +3446,12 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\x12*\n" +
 	"\x04helm\x18\x05 \x01(\v2\x16.towline.v1.HelmSourceR\x04helm\x120\n" +
 	"\x06upload\x18\x06 \x01(\v2\x18.towline.v1.UploadSourceR\x06upload\x12*\n" +
-	"\x06follow\x18\a \x01(\v2\x12.towline.v1.FollowR\x06follow\"$\n" +
+	"\x06follow\x18\a \x01(\v2\x12.towline.v1.FollowR\x06follow\"_\n" +
 	"\x06Follow\x12\x1a\n" +
-	"\binterval\x18\x01 \x01(\tR\binterval\"\x88\x01\n" +
+	"\binterval\x18\x01 \x01(\tR\binterval\x12\x18\n" +
+	"\awebhook\x18\x02 \x01(\bR\awebhook\x12\x1f\n" +
+	"\vsecret_name\x18\x03 \x01(\tR\n" +
+	"secretName\"\x88\x01\n" +
 	"\fInlineSource\x12>\n" +
 	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryB\x03\x80\x01\x01R\x05files\x1a8\n" +
 	"\n" +

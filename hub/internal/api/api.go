@@ -63,6 +63,8 @@ type Options struct {
 	Resync func(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
 	// Followed, if set, is what is known of the looks at the source of a module, newer than what is stored, and when the next one is.
 	Followed func(fleet.ModuleRef) (*storev1.FollowRecord, time.Time)
+	// Hooks says that the hub serves calls that ask for looks at sources.
+	Hooks bool
 	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.
 	Trouble func(fleet.ModuleRef) error
 }

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -9,6 +11,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/secrets"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
@@ -93,6 +96,50 @@ func (a *API) StartFollowed(ctx context.Context, n record.News) (number int64, e
 	a.o.Log.Info("audit", "caller", n.Ask.By, "method", "FollowSource", "subject", n.Module.Display(), "reason", n.Ask.Reason, "ref", n.Ref,
 		"rollout", fleet.RolloutID{Module: n.Module, Number: number}.String(), "result", "OK")
 	return number, nil
+}
+
+// HookKey is what calls are signed with that ask for a look at the source of a module; empty: it takes none, or has no secret that
+// can be read, or there is no such module.
+func (a *API) HookKey(ctx context.Context, ref fleet.ModuleRef) (key []byte) {
+	_ = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		if rec == nil || rec.GetDeleting() != "" {
+			return nil
+		}
+		m, err := wire.ModuleFromProto(rec.GetModule())
+		if err != nil || m.Follow == nil || m.Follow.Webhook == "" {
+			return nil
+		}
+		secret := fleet.ModuleRef{Project: ref.Project, Name: m.Follow.Webhook}
+		values, _, ok := store.Get[*storev1.SecretRecord](r, store.SecretKey(secret.Project, secret.Name))
+		if !ok {
+			return nil
+		}
+		open, err := a.valuesOf(secret, values)
+		if err == nil {
+			key = bytes.TrimRight(open[webhookKey], "\r\n")
+		}
+		return nil
+	})
+	return key
+}
+
+// webhookKey is the key of a secret that has what calls are signed with.
+const webhookKey = "webhook"
+
+// warnHooks warns of a webhook that nobody can call.
+func (a *API) warnHooks(r store.Reader, m *wire.Module) []*towlinev1.Note {
+	if m.Follow == nil || m.Follow.Webhook == "" {
+		return nil
+	}
+	if !a.o.Hooks {
+		return []*towlinev1.Note{note(fleet.WarnNoHooks, nil)}
+	}
+	rec, _, ok := store.Get[*storev1.SecretRecord](store.Untracked(r), store.SecretKey(m.Ref.Project, m.Follow.Webhook))
+	if !ok || !slices.Contains(rec.GetSecret().GetKeys(), webhookKey) {
+		return []*towlinev1.Note{note(fleet.WarnNoWebhookKey, &towlinev1.Facts{Names: []string{secrets.Display(m.Ref.Project, m.Follow.Webhook)}})}
+	}
+	return nil
 }
 
 // followStatus is how the source of a module is followed; nil: it is not.

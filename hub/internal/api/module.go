@@ -349,6 +349,7 @@ func (a *API) describePut(r overview, m *wire.Module, req *towlinev1.PutModuleRe
 		}
 	}
 	resp.Warnings = append(resp.Warnings, missingSecrets(r, m)...)
+	resp.Warnings = append(resp.Warnings, a.warnHooks(r, m)...)
 	if len(selected) == 0 {
 		resp.Warnings = append(resp.Warnings, note(fleet.WarnNoCluster, nil))
 	}

@@ -243,7 +243,9 @@ func usersOf(r store.Reader, ref fleet.ModuleRef) []string {
 // missingSecrets warns of the secrets that a module uses and that are not there.
 func missingSecrets(r store.Reader, m *wire.Module) []*towlinev1.Note {
 	var out []*towlinev1.Note
-	names := record.SecretNames(m.Source)
+	source := proto.CloneOf(m.Source)
+	source.Follow = nil // no rollout waits for the secret of calls
+	names := record.SecretNames(source)
 	for _, b := range m.Bindings {
 		if b.Secret != nil && !slices.Contains(names, b.Secret.Name) {
 			names = append(names, b.Secret.Name)

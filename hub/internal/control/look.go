@@ -23,6 +23,8 @@ const (
 	maxLooks = 8
 	// maxLookTries is how often a look begins anew because the module was put meanwhile.
 	maxLookTries = 3
+	// calledAgain is when a module is looked at again for which a call came while it waited for its source.
+	calledAgain = 10 * time.Second
 	// looksStored is how old the stored time of the last look may be: a look that finds nothing new writes nothing before.
 	looksStored = time.Hour
 )
@@ -37,6 +39,7 @@ type sight struct {
 	number int64                   // of its newest rollout
 	waits  bool                    // that one waits for its source
 	found  follow.Found
+	called bool // a call asks for the look
 }
 
 // sight reads it; nil: there is no such module.
@@ -77,7 +80,8 @@ func (c *Controller) runLook(ctx context.Context, key string) time.Duration {
 		return err
 	})
 	if err != nil {
-		for _, a := range c.looks.take(ref) {
+		asks, _ := c.looks.take(ref)
+		for _, a := range asks {
 			a.answer <- answer{err: err}
 		}
 		if errors.As(err, new(*lookError)) {
@@ -98,7 +102,8 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 	case err != nil:
 		return 0, err
 	case s == nil:
-		for _, a := range c.looks.take(ref) {
+		asks, _ := c.looks.take(ref)
+		for _, a := range asks {
 			a.answer <- answer{err: fleet.NotFound(ref.Object(), "module %s not found", ref.Display())}
 		}
 		c.looks.drop(ref)
@@ -119,7 +124,9 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 			}
 		}()
 	}
-	if err := c.lookFor(ctx, s, c.looks.take(ref)); err != nil {
+	var asks []ask
+	asks, s.called = c.looks.take(ref)
+	if err := c.lookFor(ctx, s, asks); err != nil {
 		return 0, err
 	}
 	again, err = c.untilLook(ctx, s)
@@ -150,6 +157,7 @@ func (c *Controller) lookFor(ctx context.Context, s *sight, asks []ask) (err err
 		if viewed != nil || next == nil {
 			break
 		}
+		next.called = s.called
 		*s = *next
 	}
 	told := err
@@ -178,8 +186,11 @@ func (e *lookError) Unwrap() error { return e.error }
 // look looks at the source, and has a rollout begin if there is something new. A *lookError is remembered, and changes nothing.
 func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came record.Resynced, err error) {
 	if s.waits { // it is resolved by itself
-		if len(asks) > 0 {
+		if len(asks) > 0 || s.called {
 			c.resolverOf(s.rec).add(store.ModuleKey(s.ref))
+		}
+		if s.called { // what is fetched now may be older than the call
+			c.looks.call(s.ref, time.Now().Add(calledAgain))
 		}
 		if s.m.Follow != nil {
 			c.looks.postpone(s.ref, s.rec, time.Now().Add(s.m.Follow.Interval))
@@ -251,6 +262,9 @@ func (c *Controller) tell(ctx context.Context, s *sight, ref string, asks []ask)
 	meta := s.rec.GetModule().GetMetadata()
 	n := record.News{Module: s.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Rollout: s.number, Ref: ref,
 		Ask: record.Ask{By: record.ByFollow}}
+	if s.called {
+		n.Ask.By = record.ByWebhook
+	}
 	if len(asks) > 0 {
 		n.Ask = asks[0].Ask
 	}

@@ -358,3 +358,39 @@ func TestNoHerdOfLooksAtTheStart(t *testing.T) {
 		}
 	})
 }
+
+// Many calls make one look, a moment later; one that comes while the module waits for its source is followed when that is over; and a
+// call lifts no rollback.
+func TestCallsAskForALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.end(1, rollout.Succeeded)
+		f.lives(time.Minute)
+		looks := len(f.source.asked)
+		f.source.at("2", "two")
+		for range 20 {
+			f.Called(shop)
+		}
+		f.lives(5 * time.Second)
+		if len(f.begun) != 1 || f.begun[0].Ask.By != record.ByWebhook || len(f.source.asked) != looks+2 { // the look, and the cut
+			t.Fatalf("begun %v, %d looks", f.begun, len(f.source.asked)-looks)
+		}
+		f.end(2, rollout.RolledBack)
+		f.Called(shop)
+		f.lives(time.Minute)
+		if len(f.begun) != 1 {
+			t.Fatalf("a call lifted a rollback: %v", f.begun)
+		}
+		waits := rolloutRecord(3, string(rollout.Pending))
+		waits.Rollout.Revision, waits.Rollout.ModuleGeneration = 0, 1
+		f.put(func(w store.Writer) { w.Put(store.StartKey(shop, 3), waits) })
+		f.Called(shop)
+		f.lives(15 * time.Second)
+		f.resolves()
+		f.source.at("3", "three") // after it was fetched
+		f.lives(20 * time.Second)
+		if len(f.begun) != 2 || f.begun[1].Ref != "main@sha1:3" {
+			t.Fatalf("the call is forgotten: %v", f.begun)
+		}
+	})
+}

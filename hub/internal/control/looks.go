@@ -27,6 +27,7 @@ type looking struct {
 	memory     *storev1.FollowRecord // what came of the last look, newer than what is stored; nil: there was none
 	next       time.Time
 	after      time.Time // it is not looked at before that by itself
+	called     time.Time // when it is looked at because of a call; zero: none came
 	asks       []ask
 }
 
@@ -72,7 +73,7 @@ func (x *looks) at(ref fleet.ModuleRef, m *storev1.ModuleRecord) *looking {
 		x.of[ref] = l
 	}
 	if l.uid != meta.GetUid() || l.generation != meta.GetGeneration() {
-		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks}
+		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks, called: l.called}
 	}
 	return l
 }
@@ -102,6 +103,9 @@ func (x *looks) schedule(ref fleet.ModuleRef, m *storev1.ModuleRecord, p follow.
 	l.next = p.Next(known, l.uid, x.led)
 	if l.next.Before(l.after) {
 		l.next = l.after
+	}
+	if !l.called.IsZero() && l.called.Before(l.next) {
+		l.next = l.called
 	}
 	return l.next
 }
@@ -156,17 +160,39 @@ func (x *looks) asked(ref fleet.ModuleRef) bool {
 	return l != nil && len(l.asks) > 0
 }
 
-// take returns who waits; they are answered by the caller.
-func (x *looks) take(ref fleet.ModuleRef) []ask {
+// take returns who waits, to be answered by the caller, and whether a call came.
+func (x *looks) take(ref fleet.ModuleRef) (asks []ask, called bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	l := x.of[ref]
 	if l == nil {
-		return nil
+		return nil, false
 	}
-	asks := l.asks
-	l.asks = nil
-	return asks
+	asks, called = l.asks, !l.called.IsZero()
+	l.asks, l.called = nil, time.Time{}
+	return asks, called
+}
+
+// call has a look be made because of a call, and returns when; of several calls the first counts. Zero: nobody looks.
+func (x *looks) call(ref fleet.ModuleRef, now time.Time) time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.of == nil {
+		return time.Time{}
+	}
+	l := x.of[ref]
+	if l == nil {
+		l = &looking{}
+		x.of[ref] = l
+	}
+	if l.called.IsZero() {
+		var m follow.Memory
+		if at := l.memory.GetLooked(); at != nil {
+			m.Looked = at.AsTime()
+		}
+		l.called = follow.Called(m, now)
+	}
+	return l.called
 }
 
 // drop forgets a module that is not followed, unless somebody waits.
@@ -201,6 +227,13 @@ func (c *Controller) Resync(ctx context.Context, ref fleet.ModuleRef, by record.
 		return a.Resynced, a.err
 	case <-ctx.Done():
 		return record.Resynced{}, ctx.Err()
+	}
+}
+
+// Called has the source of a module that follows it be looked at soon, because a call asks for that.
+func (c *Controller) Called(ref fleet.ModuleRef) {
+	if at := c.looks.call(ref, time.Now()); !at.IsZero() {
+		c.looker.addAt(store.ModuleKey(ref), at)
 	}
 }
 

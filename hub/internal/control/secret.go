@@ -8,6 +8,7 @@ import (
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 )
 
 // waitsForSecret reports that a source cannot be fetched before somebody sets its secret: no time makes it better. A store that does
@@ -29,6 +30,10 @@ func (c *Controller) touchSecret(key string) {
 		return nil
 	})
 	for _, user := range users {
-		c.modules.add(store.ModuleKey(fleet.ModuleRef{Project: project, Name: user}))
+		ref := fleet.ModuleRef{Project: project, Name: user}
+		c.modules.add(store.ModuleKey(ref))
+		if known, _ := c.Followed(ref); known.GetReason() == follow.ReasonNeedsSecret || known.GetReason() == follow.ReasonDenied {
+			c.Called(ref)
+		}
 	}
 }

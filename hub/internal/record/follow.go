@@ -14,6 +14,9 @@ import (
 // ByFollow is who starts a rollout when nobody does: the source has changed, and the module follows it.
 const ByFollow = "follow"
 
+// ByWebhook is who starts one that a signed call has asked for.
+const ByWebhook = "webhook"
+
 // Ask is who asks for a look at a source, and why.
 type Ask struct{ By, Reason string }
 

@@ -9,6 +9,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 )
 
 // secretField is what a field is called that names a secret, in a source of any kind.
@@ -19,6 +20,9 @@ func SecretNames(src *towlinev1.Source) []string {
 	var out []string
 	if src != nil {
 		eachSecretName(src.ProtoReflect(), func(name string) { out = append(out, name) })
+	}
+	if f := src.GetFollow(); f.GetWebhook() && f.GetSecretName() == "" {
+		out = append(out, follow.DefaultWebhook)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

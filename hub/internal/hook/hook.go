@@ -1,0 +1,151 @@
+// Package hook takes the webhooks of Git servers and registries: a call that is signed with a module's secret asks for a look at the
+// module's source. It takes nothing from what a call says, and tells nobody which modules there are.
+package hook
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Limits of calls.
+const (
+	MaxBody  = 25 << 20 // what GitHub sends at most; it is read through, and not kept
+	maxCalls = 32       // whose bodies are read at a time
+	// refuseStep is of what the time is a multiple after which a call is refused, so that it does not tell why.
+	refuseStep = 200 * time.Millisecond
+	timeout    = 30 * time.Second
+	minTimeout = 5 * time.Second
+)
+
+// prefix is of the paths: /hooks/PROJECT/MODULE.
+const prefix = "/hooks/"
+
+// Refused is what a call is told that is not signed as it must be, or whose module there is not, or that takes none.
+const Refused = "no module takes a call with this path and signature"
+
+// Options of a Handler; Key, Ask and Log are required.
+type Options struct {
+	// Key is what calls for a module are signed with; empty: it takes none, or there is no such module.
+	Key func(context.Context, fleet.ModuleRef) []byte
+	// Ask has the source of a module be looked at.
+	Ask func(fleet.ModuleRef)
+	Log *slog.Logger
+}
+
+// Handler serves the calls.
+type Handler struct {
+	o       Options
+	calls   chan struct{}
+	limiter limiter
+}
+
+// New makes a Handler.
+func New(o Options) *Handler { return &Handler{o: o, calls: make(chan struct{}, maxCalls)} }
+
+// Server is how a handler is served: whoever is slow is cut off.
+func Server(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: minTimeout, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+}
+
+// ServeHTTP takes one call.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	if !h.limiter.allow(callerOf(r), began) {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many calls", http.StatusTooManyRequests)
+		return
+	}
+	ref, ok := refOf(r.URL.Path)
+	switch {
+	case !ok:
+		http.Error(w, "the path is not /hooks/PROJECT/MODULE", http.StatusNotFound)
+		return
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "only POST is taken", http.StatusMethodNotAllowed)
+		return
+	}
+	genuine, status := h.judge(w, r, ref)
+	switch {
+	case status != 0:
+		http.Error(w, http.StatusText(status), status)
+	case !genuine:
+		h.o.Log.Debug("webhook refused", "module", ref.Display(), "from", r.RemoteAddr)
+		refuse(w, r, began)
+	default:
+		h.o.Log.Info("audit", "caller", "webhook", "method", "Hook", "subject", ref.Display(), "from", r.RemoteAddr, "result", "OK")
+		h.o.Ask(ref)
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = io.WriteString(w, "asked\n")
+	}
+}
+
+// judge reads the call, and reports whether it is signed as it must be. Status says that it could not be read.
+func (h *Handler) judge(w http.ResponseWriter, r *http.Request, ref fleet.ModuleRef) (genuine bool, status int) {
+	select {
+	case h.calls <- struct{}{}:
+		defer func() { <-h.calls }()
+	default:
+		return false, http.StatusServiceUnavailable
+	}
+	key := h.o.Key(r.Context(), ref)
+	known := len(key) > 0
+	if !known {
+		key = []byte("of nobody; the same work is done with it")
+	}
+	claim, signed := claimOf(r.Header)
+	c := claim.with(key)
+	if _, err := io.Copy(c.mac, http.MaxBytesReader(w, r.Body, MaxBody)); err != nil {
+		return false, http.StatusRequestEntityTooLarge
+	}
+	holds := c.holds()
+	return holds && signed && known, 0
+}
+
+// refuse answers after a time that does not tell how long it took to find out.
+func refuse(w http.ResponseWriter, r *http.Request, began time.Time) {
+	took := time.Since(began)
+	timer := time.NewTimer((took/refuseStep+1)*refuseStep - took)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.Context().Done():
+	}
+	http.Error(w, Refused, http.StatusForbidden)
+}
+
+// refOf reads the module out of a path.
+func refOf(path string) (fleet.ModuleRef, bool) {
+	rest, is := strings.CutPrefix(path, prefix)
+	project, name, found := strings.Cut(rest, "/")
+	if !is || !found || fleet.ValidateLabel(project) != nil || fleet.ValidateLabel(name) != nil {
+		return fleet.ModuleRef{}, false
+	}
+	return fleet.ModuleRef{Project: project, Name: name}, true
+}
+
+// callerOf is by what calls are counted: the address, or of IPv6 the network, of which one machine has many.
+func callerOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil || addr.Is4() || addr.Is4In6() {
+		return host
+	}
+	network, err := addr.WithZone("").Prefix(64)
+	if err != nil {
+		return host
+	}
+	return network.String()
+}
