@@ -20,6 +20,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // guarded is a server that gives a manifest to who has the password.
@@ -404,6 +405,56 @@ func TestProjectGoesWhileASecretIsMade(t *testing.T) {
 		must(t, err)
 		if len(list.GetSecrets()) > 0 && len(projects.GetProjects()) < 2 {
 			t.Fatalf("left: %v", list)
+		}
+	}
+}
+
+// TestAbortOfARolloutThatWaitsForItsRevision: an abort without a number is for the newest rollout that has not ended. One that waits for a
+// secret ends, with who said so; its module stays as it is, whatever comes of the secret, until somebody tries again.
+func TestAbortOfARolloutThatWaitsForItsRevision(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	for i, number := range []int64{0, 3} {
+		n := int64(i) + 2
+		g := newGuarded(t, "x")
+		w.waitsForSecret("shop", w.put(g.module("shop")).GetRevision())
+		abort := &towlinev1.AbortRolloutRequest{Module: "shop", Number: number, Reason: "no secret", RequestId: fmt.Sprint("abort-", n)}
+		for range 2 { // the second is the same request, whose answer was lost
+			got, err := w.Rollouts.AbortRollout(w.ctx, abort)
+			must(t, err)
+			ro := got.GetAnswer().GetRollout()
+			if s := ro.GetStatus(); ro.GetNumber() != n || s.GetState() != "Aborted" || s.GetReason() != rollout.ReasonAbortedByUser || s.GetFacts().GetDetail() != "no secret" {
+				t.Errorf("aborted: %v", ro)
+			}
+		}
+	}
+	if _, err := w.Rollouts.AbortRollout(w.ctx, &towlinev1.AbortRolloutRequest{Module: "shop"}); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("nothing is left to abort: %v", err)
+	}
+	w.setSecret("repo", "username", "ci", "password", "x")
+	if m := w.module("shop").GetStatus(); m.GetRevision() != 1 || m.GetHealthy() != 1 {
+		t.Errorf("module: %v", m)
+	}
+	again, err := w.Rollouts.RetryRollout(w.ctx, &towlinev1.RetryRolloutRequest{Module: "shop"})
+	must(t, err)
+	if ro := w.await("shop", again.GetAnswer().GetRevision()); ro.GetNumber() != 4 || ro.GetStatus().GetState() != "Succeeded" || ro.GetRevision() != 2 {
+		t.Errorf("tried again: %v", ro)
+	}
+}
+
+// TestAbortMeansWhatMoves: while an older rollout moves clusters, an abort without a number is for that, not for the one that waits.
+func TestAbortMeansWhatMoves(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }, nil)
+	first := w.put(module("shop", configMap("1")))
+	w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetMoved() == 1 })
+	w.waitsForSecret("shop", w.put(newGuarded(t, "x").module("shop")).GetRevision())
+	for _, n := range []int64{1, 2} {
+		got, err := w.Rollouts.AbortRollout(w.ctx, &towlinev1.AbortRolloutRequest{Module: "shop"})
+		must(t, err)
+		if ro := got.GetAnswer().GetRollout(); ro.GetNumber() != n || ro.GetStatus().GetState() != "Aborted" {
+			t.Errorf("aborted: %v", ro)
 		}
 	}
 }

@@ -119,7 +119,7 @@ func (d *decider) closed() bool {
 	if !d.s.State.Ended() {
 		d.close(m)
 	}
-	if m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil {
+	if m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil || m.Aborted != nil {
 		d.dropHold()
 		return true
 	}
@@ -133,6 +133,8 @@ func (d *decider) close(m *Module) {
 	case m.Successor != 0:
 		d.s.SupersededBy = m.Successor
 		d.end(Superseded, ReasonSuperseded, &Facts{Rollout: fleet.RolloutID{Module: d.p.ID.Module, Number: m.Successor}.String()})
+	case m.Aborted != nil:
+		d.end(Aborted, ReasonAbortedByUser, byWhom(m.Aborted))
 	case m.SourceFailed != nil:
 		d.end(Failed, m.SourceFailed.Reason, detail(m.SourceFailed.Message))
 	case m.External:

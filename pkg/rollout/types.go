@@ -257,6 +257,8 @@ type Module struct {
 	Put int64
 	// SourceFailed is why there is no revision to roll out; nil: there is, or may be.
 	SourceFailed *SourceFailed
+	// Aborted is the word of a person who aborted it before it had a revision; nil: nobody did.
+	Aborted *Verb
 	// External says that another program assigns the revision.
 	External bool
 	// Revisions are those that there are, ascending; nil: not known.

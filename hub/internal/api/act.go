@@ -114,6 +114,11 @@ func meant(r store.Reader, ref fleet.ModuleRef, req word) (*storev1.ModuleRecord
 
 // putVerb records a verb of the rollout that a request means.
 func putVerb(w store.Writer, ref fleet.ModuleRef, req word, rec *storev1.ModuleRecord, v *storev1.VerbRecord) (said, error) {
+	if v.GetVerb().GetVerb() == rollout.VerbAbort {
+		if n := withoutRevision(w, ref, req.GetNumber()); n != 0 {
+			return abortWaiting(w, fleet.RolloutID{Module: ref, Number: n}, rec, v)
+		}
+	}
 	id, err := steered(w, ref, req.GetNumber(), rec)
 	if err != nil {
 		return said{}, err
@@ -130,6 +135,31 @@ func putVerb(w store.Writer, ref fleet.ModuleRef, req word, rec *storev1.ModuleR
 		if err := allRegistered(w, v.GetVerb().GetClusters()); err != nil {
 			return said{}, err
 		}
+	}
+	key, err := appendVerb(w, id, v)
+	return said{id: id, key: key}, err
+}
+
+// withoutRevision is the rollout that an abort means if that waits for its revision; 0: it has one. Without a number the one that moves
+// clusters comes first.
+func withoutRevision(r store.Reader, ref fleet.ModuleRef, number int64) int64 {
+	n := rollouts.Unresolved(r, ref).GetRollout().GetNumber()
+	if number != 0 && number != n {
+		return 0
+	}
+	if driven := rollouts.Driven(r, ref); number == 0 && driven != nil && !rollouts.Ended(driven) {
+		return 0
+	}
+	return n
+}
+
+// abortWaiting records that a rollout which has no revision yet is to end: the leader ends it without a run.
+func abortWaiting(w store.Writer, id fleet.RolloutID, rec *storev1.ModuleRecord, v *storev1.VerbRecord) (said, error) {
+	if err := mayAct(w, id.Module, rec); err != nil {
+		return said{}, err
+	}
+	if damaged, what := rollouts.Damaged(w, id.Module); damaged != 0 {
+		return said{}, fleet.Errorf(fleet.ErrCorrupt, "%s", what)
 	}
 	key, err := appendVerb(w, id, v)
 	return said{id: id, key: key}, err
@@ -264,6 +294,9 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 				if !v.Outcome.Accepted {
 					refused = fleet.Forbids(rolloutObject(id), "rollout %s: %s", id, v.Outcome.Sentence)
 				}
+			}
+			if ro.GetRollout().GetRevision() == 0 && rollouts.Ended(ro) {
+				answered = true // it ended by the word itself
 			}
 			if !answered && refused == nil {
 				refused = unheard(r, id)

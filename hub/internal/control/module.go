@@ -64,6 +64,26 @@ func (c *Controller) endOutdated(ctx context.Context, ref fleet.ModuleRef) error
 	return c.endWaiting(ctx, ref, outdated, rollout.Module{Successor: newest})
 }
 
+// endAborted ends the rollout that waits for its revision if a person has aborted it. One that has its revision answers itself.
+func (c *Controller) endAborted(ctx context.Context, ref fleet.ModuleRef) error {
+	var number int64
+	var word *rollout.Verb
+	if err := c.view(ctx, func(r store.Reader) error {
+		if number = rollouts.Unresolved(r, ref).GetRollout().GetNumber(); number == 0 {
+			return nil
+		}
+		for _, v := range rollouts.Verbs(r, ref, number) {
+			if v.Verb == rollout.VerbAbort {
+				word = &v
+			}
+		}
+		return nil
+	}); err != nil || word == nil {
+		return err
+	}
+	return c.endWaiting(ctx, ref, []int64{number}, rollout.Module{Aborted: word})
+}
+
 // endWaiting ends rollouts that wait for a revision, of which there may be more than a transaction takes: a source may take long, and
 // be put again and again.
 func (c *Controller) endWaiting(ctx context.Context, ref fleet.ModuleRef, numbers []int64, m rollout.Module) error {

@@ -256,7 +256,7 @@ func (c *Controller) policySet(ctx context.Context, m *wire.Module) (fleet.Polic
 // cutResolved cuts the revision that the resolver has handed over, if there is one. Only then does the new rollout supersede an active
 // one; a source that failed fails the new rollout and leaves the old one running.
 func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *moduleState) error {
-	if err := c.endOutdated(ctx, ref); err != nil {
+	if err := errors.Join(c.endOutdated(ctx, ref), c.endAborted(ctx, ref)); err != nil {
 		return err
 	}
 	r := st.handedOver()
