@@ -84,7 +84,7 @@ clean: ## Remove bin/, with the tools in it
 ##@ Check
 
 .PHONY: test
-test: lint test-unit test-lab test-e2e bench-smoke ## Everything CI runs: lint, unit and simulation tests, the agent on a real API server, e2e, bench smoke
+test: lint test-unit test-real bench-smoke ## Everything CI runs: lint, unit and simulation tests, the agent and whole systems on real API servers, bench smoke
 
 .PHONY: lint
 lint: lint-go lint-proto check-generate lint-shell ## Formatting, vet, staticcheck, buf, freshness of gen/, shell syntax
@@ -122,26 +122,32 @@ test-unit: ## Unit tests under the race detector, and the long random runs witho
 	@$(PHASE) 'some random runs under the race detector' env CGO_ENABLED=1 go test -race -timeout 15m $(RANDOM_RUNS) -rapid.checks=200
 	@$(PHASE) 'long random runs' go test -timeout 15m $(RANDOM_RUNS)
 
-# The longest first, three at a time: each waits most of the time, for leases to run out and for what must not happen.
-# What one says is printed when it has ended.
-E2E_RUNS := './test/e2e -run TestFaults' './test/e2e -run TestObjects' ./test/e2e/recovery ./test/e2e/rollouts ./test/e2e/truth
+# Where the tests on real API servers find what they run on.
+REAL = export TOWLINE_E2E=1 TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}"; \
+	KUBELAB=$$($(kubelab)); export KUBELAB
+
+# The packages of the agent that have tests on a real API server; without one those are skipped. They wait more than
+# they compute, so that many run at a time.
+LAB_TEST := go test -count=1 -parallel 8 -timeout 20m
+LAB_TESTS := ./agent ./agent/internal/state ./agent/internal/worker
+
+# The longest first.
 E2E_TEST := go test -count=1 -timeout 30m
+E2E_TESTS := '$(E2E_TEST) ./test/e2e -run TestFaults' '$(E2E_TEST) ./test/e2e -run TestObjects' \
+	'$(E2E_TEST) ./test/e2e/recovery' '$(E2E_TEST) ./test/e2e/rollouts' '$(E2E_TEST) ./test/e2e/truth'
+
+# Three at a time: each waits most of the time, for leases to run out and for what must not happen.
+.PHONY: test-real
+test-real: build build-race ## test-lab and test-e2e at the same time
+	@$(REAL); $(PHASE) 'tests on real API servers' tools/together.sh 3 '$(LAB_TEST) $(LAB_TESTS)' $(E2E_TESTS)
 
 .PHONY: test-e2e
 test-e2e: build build-race ## End-to-end tests on real control planes; ARGS='-run X -v' narrows them
-	@export TOWLINE_E2E=1 TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}"; \
-		KUBELAB=$$($(kubelab)); export KUBELAB; \
-		$(if $(ARGS),$(PHASE) 'e2e tests' $(E2E_TEST) -p 2 $(ARGS) ./test/e2e/... </dev/null,\
-		printf '%s\n' $(E2E_RUNS) | $(PHASE) 'e2e tests' xargs -P 3 -I{} bash -uc 'said=$$($(E2E_TEST) {} 2>&1); rc=$$?; echo "$$said"; exit $$rc')
+	@$(REAL); $(PHASE) 'e2e tests' $(if $(ARGS),$(E2E_TEST) -p 2 $(ARGS) ./test/e2e/... </dev/null,tools/together.sh 3 $(E2E_TESTS))
 
-# The packages of the agent that have tests on a real API server; without one those are skipped.
-LAB_TESTS := ./agent ./agent/internal/state ./agent/internal/worker
-
-# These tests wait more than they compute, so that many run at a time.
 .PHONY: test-lab
 test-lab: ## The agent's own tests on a real API server; ARGS='-run X -v' narrows them
-	@kubelab=$$($(kubelab)); $(PHASE) 'agent on a real API server' env KUBELAB="$$kubelab" \
-		go test -count=1 -parallel 8 -timeout 20m $(ARGS) $(LAB_TESTS) </dev/null
+	@$(REAL); $(PHASE) 'agent on a real API server' $(LAB_TEST) $(ARGS) $(LAB_TESTS) </dev/null
 
 # The programs that packages are compared with; in make test it is their libraries, which are linked anyway.
 $(TOOLS)/helm: PACKAGE := helm.sh/helm/v4/cmd/helm
