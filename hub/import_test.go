@@ -94,6 +94,15 @@ spec:
   timeout: 2m
   targetNamespace: back
   components: [../../kustomize/components]
+  patches:
+  - target: {kind: ConfigMap, labelSelector: "team notin (other)"}
+    patch: |
+      - {op: add, path: /data/tier, value: front}
+  - patch: |
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: x-shop}
+      data: {region: null}
   sourceRef: {kind: GitRepository, name: shop}
   postBuild: {substitute: {REGION: eu}}
 `,

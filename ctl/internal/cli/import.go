@@ -9,7 +9,6 @@ import (
 	"towline.dev/towline/ctl/internal/importer"
 	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
-	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -73,10 +72,7 @@ func (o *importOptions) options() (importer.Options, error) {
 	if err != nil {
 		return out, usagef("-l %s: %w", o.selector, err)
 	}
-	out.Selector = &v1.LabelSelector{MatchLabels: s.MatchLabels}
-	for _, e := range s.MatchExpressions {
-		out.Selector.MatchExpressions = append(out.Selector.MatchExpressions, &v1.LabelSelectorRequirement{Key: e.Key, Operator: string(e.Operator), Values: e.Values})
-	}
+	out.Selector = importer.SelectorOf(s)
 	return out, nil
 }
 

@@ -525,7 +525,47 @@ func (d *rancher) rollout(f field) {
 // amount is a number, or a percentage.
 func amount(f field) string { return f.text() }
 
-// customization says that what is different in some clusters is not carried over.
+// customization makes an override of what is different in some clusters.
 func (d *rancher) customization(f field) {
-	f.drop("write a module of its own for these clusters")
+	f.at("name").pass()
+	switch {
+	case f.at("doNotDeploy").flag():
+		f.drop("take these clusters out of the placement")
+		return
+	case f.at("clusterName").set():
+		f.drop("an override selects by labels: give the cluster one")
+		return
+	}
+	s, _, ok := d.target(f)
+	if !ok {
+		f.drop("it selects no cluster that is known here")
+		return
+	}
+	o := &v1.Override{Selector: s, AllowEmpty: true}
+	helm := f.at("helm")
+	values := helm.at("values")
+	switch {
+	case !values.set():
+	case d.m.Spec.Package.GetHelm() == nil:
+		values.drop("the module has no chart")
+	default:
+		o.Helm = &v1.HelmOverride{Values: d.templated(values)}
+	}
+	for _, key := range helm.keys() {
+		if key != "values" {
+			helm.at(key).drop("is the same in all clusters")
+		}
+	}
+	f.at("kustomize").drop("write what differs as components, and have them in kustomize.components of an override")
+	for _, name := range []string{"namespace", "defaultNamespace", "namespaceLabels", "namespaceAnnotations", "serviceAccount", "correctDrift", "keepResources", "deleteNamespace", "deleteCRDResources", "diff", "ignore", "forceSyncGeneration", "bundleDeploymentTemplate"} {
+		f.at(name).drop("is the same in all clusters")
+	}
+	f.at("yaml").drop("write what the overlays change as patches of an override")
+	if o.Helm == nil {
+		return
+	}
+	d.m.Spec.Overrides = append(d.m.Spec.Overrides, o)
+	if len(d.m.Spec.Overrides) == 2 {
+		f.check("in Fleet the first that matches a cluster counts alone; here all that match it do, one over the other")
+	}
 }
