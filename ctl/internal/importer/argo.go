@@ -271,6 +271,9 @@ func (d *argo) helm(f field, dir string) *v1.HelmPackage {
 	if out.ReleaseName == "" && d.m.Metadata.Name != d.Name() {
 		out.ReleaseName = d.Name()
 	}
+	if len(out.ApiVersions) == 0 {
+		f.check(seesNoCluster)
+	}
 	if skip := f.at("skipCrds"); skip.flag() {
 		out.IncludeCrds = proto.Bool(false)
 	}
@@ -369,6 +372,8 @@ func (d *argo) syncPolicy(f field) {
 	prune, heal, empty := auto.at("prune"), auto.at("selfHeal"), auto.at("allowEmpty")
 	if !prune.flag() || !enabled {
 		d.general.Prune = fleet.PruneOnModuleDelete
+	} else {
+		prune.check(readsNoAnnotation, "argocd.argoproj.io/sync-options: Prune=false or Delete=false")
 	}
 	if !heal.flag() || !enabled {
 		d.general.Drift = fleet.DriftReport

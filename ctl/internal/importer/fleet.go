@@ -43,7 +43,8 @@ func (r *run) gitRepo(doc resource.Document) ([]Module, error) {
 // rancher converts one path of a GitRepo.
 type rancher struct {
 	*draft
-	dir string
+	dir    string
+	bundle string // the name that fleet.yaml gives it
 }
 
 func (d *rancher) convert(alone bool) (Module, error) {
@@ -66,7 +67,7 @@ func (d *rancher) convert(alone bool) (Module, error) {
 	d.unused(spec)
 	if doc, ok := d.bundleFile(alone); ok {
 		f := d.beside(doc)
-		d.bundle(f)
+		d.bundled(f)
 		d.end(f)
 	} else {
 		d.root().at("spec", "paths").check("if the folder has a fleet.yaml, import it as well, with another -f")
@@ -273,9 +274,10 @@ func (d *rancher) bundleFile(alone bool) (resource.Document, bool) {
 	return d.docs[found[0]], true
 }
 
-// bundle reads a fleet.yaml.
-func (d *rancher) bundle(f field) {
+// bundled reads a fleet.yaml.
+func (d *rancher) bundled(f field) {
 	d.options(f)
+	d.bundle = f.at("name").text()
 	f.at("name").drop("a module of a path has the name of the GitRepo")
 	f.at("labels").drop("the module has the labels of the GitRepo")
 	f.at("annotations").drop("the module has the annotations of the GitRepo")
@@ -371,7 +373,8 @@ func (d *rancher) packageOf(helm, kustomize field) {
 		}
 		switch d.packaged(d.root().at("spec", "paths"), "plain", "Fleet looks into the folder whether it has a Chart.yaml or a kustomization.yaml") {
 		case "helm":
-			d.m.Spec.Package = &v1.Package{Helm: &v1.HelmPackage{}}
+			d.m.Spec.Package = &v1.Package{Helm: &v1.HelmPackage{ReleaseName: d.releaseName(helm)}}
+			d.root().at("spec", "paths").check(seesNoCluster)
 		case "kustomize":
 			d.m.Spec.Package = &v1.Package{Kustomize: &v1.KustomizePackage{}}
 		}
@@ -399,10 +402,35 @@ func (d *rancher) helm(f field) *v1.HelmPackage {
 			out.ValuesFiles = append(out.ValuesFiles, strings.TrimPrefix(path.Clean(name), "./"))
 		}
 	}
-	out.ReleaseName = f.at("releaseName").text()
+	out.ReleaseName = d.releaseName(f)
 	out.Values = d.templated(f.at("values"))
 	d.helmOptions(f)
+	f.check(seesNoCluster)
 	return out
+}
+
+// bundleName is what Fleet takes as it is for the name of a release.
+var bundleName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+
+// maxReleaseName is that of Helm.
+const maxReleaseName = 53
+
+// releaseName is what Fleet calls the release, by which charts name their objects: if nothing says so, it is the bundle's name, made of
+// the GitRepo's and the path. It is empty where the module's name is the same.
+func (d *rancher) releaseName(helm field) string {
+	if name := helm.at("releaseName").text(); name != "" {
+		return name
+	}
+	name := strings.ReplaceAll(cmp.Or(d.bundle, path.Join(d.Name(), d.dir)), "/", "-")
+	if !bundleName.MatchString(name) || len(name) > maxReleaseName {
+		helm.at("releaseName").check("Fleet shortens %s or changes it: write the name of the release, as helm list has it in a cluster, into package.helm.releaseName", name)
+		name = label(name)
+		name = strings.TrimRight(name[:min(len(name), maxReleaseName)], "-")
+	}
+	if name == d.m.Metadata.Name {
+		return ""
+	}
+	return name
 }
 
 func (d *rancher) helmOptions(f field) {

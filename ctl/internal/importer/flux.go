@@ -130,6 +130,9 @@ func (d *flux) pruning(spec field) {
 	default:
 		policy.drop("has nothing that does the same")
 	}
+	if d.general.Prune != fleet.PruneNever || d.general.Delete != fleet.DeleteOrphan {
+		spec.at("prune").check(readsNoAnnotation, "kustomize.toolkit.fluxcd.io/prune: disabled")
+	}
 }
 
 var substituted = regexp.MustCompile(`\$\{[^}]*(:=|:[0-9]|/|#|%|\^|,)`)

@@ -24,14 +24,19 @@ func (r *run) helmRelease(doc resource.Document) ([]Module, error) {
 	if target == "" {
 		d.m.Spec.Namespace = doc.Namespace()
 	}
-	if h.ReleaseName == "" && target != "" {
+	switch {
+	case h.ReleaseName != "":
+	case target != "":
 		h.ReleaseName = target + "-" + doc.Name()
+	case d.m.Metadata.Name != doc.Name():
+		h.ReleaseName = doc.Name()
 	}
 	if err := d.chart(spec, h); err != nil {
 		return nil, err
 	}
 	d.valuesFrom(spec.at("valuesFrom"), h)
 	h.Values = merged(h.Values, spec.at("values").values())
+	spec.check(seesNoCluster)
 	d.common(spec)
 	d.release(spec, h)
 	d.driftDetection(spec.at("driftDetection"))

@@ -145,6 +145,14 @@ func (r *run) find(group, kind, namespace, name string) (resource.Document, bool
 	return resource.Document{}, false
 }
 
+// What no field of a manifest shows, but its files may have.
+const (
+	// seesNoCluster is of charts: the other tools render them by what the API server has.
+	seesNoCluster = "the chart sees no cluster: what it makes only where a kind is known (.Capabilities.APIVersions), such as a ServiceMonitor, is made if package.helm.apiVersions names that, as in [monitoring.coreos.com/v1]"
+	// readsNoAnnotation is of objects that the other tool does not delete.
+	readsNoAnnotation = "the annotation %s of an object is not read, and it would be deleted: for those that have it write {match: {kinds: [KIND], names: [NAME]}, prune: Never} into policies"
+)
+
 // draft is a module that is being made of a manifest.
 type draft struct {
 	*run

@@ -1,13 +1,15 @@
 package importer_test
 
 import (
+	"cmp"
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
 	"towline.dev/towline/ctl/internal/importer"
@@ -84,7 +86,7 @@ func compare(t *testing.T, path, got string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	if diff := gocmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got; -update writes it):\n%s", path, diff)
 	}
 }
@@ -193,6 +195,69 @@ func TestSaysWhatAHubRefuses(t *testing.T) {
 	if last := notes[len(notes)-1]; last.Path != "the module" || !strings.Contains(last.Text, "spec.source.git") {
 		t.Errorf("%v", notes)
 	}
+}
+
+// TestReleaseNames: what a chart calls its objects by is what the other tool calls them by, so that they are the same ones.
+func TestReleaseNames(t *testing.T) {
+	const repo = "apiVersion: fleet.cattle.io/v1alpha1\nkind: GitRepo\nmetadata: {name: store}\nspec: {repo: 'https://git.example.com/a.git', paths: PATHS, targets: [{clusterSelector: {}}]}\n---\n"
+	const chart = "helm: {chart: ./web, values: {a: 1}}\n"
+	release := "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {name: a.b, namespace: c}\nspec: {chart: {spec: {chart: a, sourceRef: {kind: HelmRepository, name: a}}}}\n---\n" +
+		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: a}\nspec: {url: 'https://charts.example.com'}\n"
+	fleet := func(paths, more string) string { return strings.Replace(repo, "PATHS", paths, 1) + more }
+	for name, tc := range map[string]struct{ kind, text, want, note string }{
+		"Fleet":                  {"fleet-gitrepo", fleet("[charts/web]", chart), "store-charts-web", ""},
+		"Fleet, whole":           {"fleet-gitrepo", fleet("[]", chart), "store", ""},
+		"Fleet, named":           {"fleet-gitrepo", fleet("[charts]", "name: front\n"+chart), "front", ""},
+		"Fleet, release":         {"fleet-gitrepo", fleet("[charts]", "name: front\nhelm: {chart: ./web, releaseName: back}\n"), "back", ""},
+		"Fleet, no name of Helm": {"fleet-gitrepo", fleet("[Charts/my_web]", chart), "store-charts-my-web", "as helm list has it"},
+		"Flux, with a dot":       {"flux-helmrelease", release, "a.b", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			modules, _, err := convert(t, tc.kind, tc.text, importer.Options{})
+			if err != nil || len(modules) != 1 {
+				t.Fatal(modules, err)
+			}
+			m := modules[0]
+			if got := cmp.Or(m.GetSpec().GetPackage().GetHelm().GetReleaseName(), m.GetMetadata().GetName()); got != tc.want {
+				t.Errorf("the release is %s, want %s", got, tc.want)
+			}
+			if said := noted(m, "as helm list has it"); said != (tc.note != "") {
+				t.Errorf("%v", m.Notes)
+			}
+		})
+	}
+}
+
+// TestSaysWhatTheFilesMayHave: what the other tool reads in a cluster, or on an object, no field of its manifest shows.
+func TestSaysWhatTheFilesMayHave(t *testing.T) {
+	const git = "---\napiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: shop}\nspec: {url: 'https://git.example.com/a.git'}\n"
+	chart := strings.Replace(application, "path: a", "chart: a, targetRevision: 1.0.0", 1)
+	for name, tc := range map[string]struct {
+		kind, text, note string
+		want             bool
+	}{
+		"a chart":                 {"argocd-application", chart, "package.helm.apiVersions", true},
+		"a chart that is told":    {"argocd-application", strings.Replace(chart, "1.0.0", "1.0.0, helm: {apiVersions: [a.b/v1]}", 1), "package.helm.apiVersions", false},
+		"no chart":                {"argocd-application", application, "package.helm.apiVersions", false},
+		"what Flux prunes":        {"flux-kustomization", kustomization + git, "kustomize.toolkit.fluxcd.io/prune: disabled", true},
+		"what Flux keeps":         {"flux-kustomization", strings.Replace(kustomization, "prune: true", "prune: false", 1) + git, "kustomize.toolkit.fluxcd.io/prune: disabled", false},
+		"what Argo CD prunes":     {"argocd-application", application + "  syncPolicy: {automated: {prune: true}}\n", "Prune=false", true},
+		"what Argo CD only shows": {"argocd-application", application, "Prune=false", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			modules, _, err := convert(t, tc.kind, tc.text, importer.Options{})
+			if err != nil || len(modules) != 1 {
+				t.Fatal(modules, err)
+			}
+			if noted(modules[0], tc.note) != tc.want {
+				t.Errorf("%v", modules[0].Notes)
+			}
+		})
+	}
+}
+
+func noted(m importer.Module, text string) bool {
+	return slices.ContainsFunc(m.Notes, func(n importer.Note) bool { return strings.Contains(n.Text, text) })
 }
 
 // TestAliases: a manifest is what its aliases stand for.
