@@ -82,7 +82,11 @@ func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Pac
 	}
 	opts.Options.Chart = true
 	objects, err := built(ctx, engine, Job{Files: chartFiles(files, pkg.Helm), Helm: pkg.Helm}, opts)
-	return objects, maskError(err, pkg.Helm.Values)
+	err = maskError(err, pkg.Helm.Values)
+	for _, over := range pkg.Helm.Overlays {
+		err = maskError(err, over.Values)
+	}
+	return objects, err
 }
 
 // built are the objects of what an engine makes of a job.

@@ -140,9 +140,11 @@ func TestNoErrorShowsAValue(t *testing.T) {
 		if name == "twice" {
 			vs = []byte(`{"name":"canary-value"}`)
 		}
-		_, err := Render(t.Context(), e, nil, Package{Helm: &Helm{Values: vs}}, Options{Options: manifest.Options{Namespace: "shop"}})
-		if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), number) || name != "anchor" && !strings.Contains(err.Error(), fleet.Masked) {
-			t.Errorf("%s: %v", name, err)
+		for of, h := range map[string]*Helm{"package": {Values: vs}, "override": {Overlays: []Overlay{{Values: vs}}}, "two": {Values: []byte(`{}`), Overlays: []Overlay{{Values: []byte(`{}`)}, {Values: vs}}}} {
+			_, err := Render(t.Context(), e, nil, Package{Helm: h}, Options{Options: manifest.Options{Namespace: "shop"}})
+			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), number) || name != "anchor" && !strings.Contains(err.Error(), fleet.Masked) {
+				t.Errorf("%s, values of the %s: %v", name, of, err)
+			}
 		}
 	}
 }

@@ -283,6 +283,9 @@ func (p *parsed) mergeInto(o manifest.Object, value map[string]any) (map[string]
 		if _, has := p.merge["$patch"]; has {
 			return nil, fmt.Errorf("$patch is a strategic merge, which kinds of Kubernetes have, and %s has not; delete is the only one for it", o.ID.Kind)
 		}
+		if key := directive(p.merge); key != "" {
+			return nil, fmt.Errorf("%s is of a strategic merge, which kinds of Kubernetes have, and %s has not: write the list as it is to be, or a JSON patch", key, o.ID.Kind)
+		}
 		raw, err := jsonpatch.MergePatch(manifest.Canonical(value), patch)
 		if err != nil {
 			return nil, err
@@ -298,6 +301,28 @@ func (p *parsed) mergeInto(o manifest.Object, value map[string]any) (map[string]
 		return nil, err
 	}
 	return strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(value, merge, meta)
+}
+
+// directive finds a key that a strategic merge reads and any other takes for a field; empty: there is none.
+func directive(v any) string {
+	switch v := v.(type) {
+	case []any:
+		for _, x := range v {
+			if key := directive(x); key != "" {
+				return key
+			}
+		}
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if key == "$patch" || key == "$retainKeys" || strings.HasPrefix(key, "$setElementOrder/") || strings.HasPrefix(key, "$deleteFromPrimitiveList/") {
+				return key
+			}
+			if below := directive(v[key]); below != "" {
+				return below
+			}
+		}
+	}
+	return ""
 }
 
 // names reports that a value is of an object still.

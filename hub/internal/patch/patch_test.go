@@ -140,6 +140,8 @@ func TestRefusedPatches(t *testing.T) {
 		{"bad expression", to("Deployment", "w(", "spec: {}"), "overrides[0].patches[0].target.name: \"w(\" is no regular expression"},
 		{"another name", to("Deployment", "web", "- {op: replace, path: /metadata/name, value: x}"), "Deployment shop/web would be another object"},
 		{"what no manifest may say", to("Deployment", "web", "metadata: {labels: {towline.dev/hub: x}}"), "label towline.dev/hub is Towline's own"},
+		{"an item of a list of a kind that is merged plainly", to("Shop", "main", "spec: {lanes: [{name: a, $patch: delete}]}"), "Shop shop/main: $patch is of a strategic merge"},
+		{"what else a strategic merge may say", to("Shop", "main", "spec: {lanes: [{name: b}], $setElementOrder/lanes: [{name: b}]}"), "Shop shop/main: $setElementOrder/lanes is of a strategic merge"},
 		{"no map any more", to("Deployment", "web", "- {op: replace, path: /metadata, value: 1}"), "would be another object"},
 		{"copies that multiply", to("ConfigMap", ".*", "- {op: add, path: /data/b, value: \""+strings.Repeat("x", 60<<10)+"\"}\n"+
 			strings.Repeat("- {op: copy, from: /data, path: /data/c}\n", 20)), "ConfigMap shop/web-${REGION}: "},
