@@ -444,22 +444,22 @@ func (c *Controller) renderAgain(ctx context.Context, m *wire.Module, rev *store
 	}
 	x := renderer{c: c, m: m, files: files}
 	for _, v := range variants {
-		one, stored := madeVariant{}, []storedVariant{{variant: v}}
+		var one madeVariant
+		var stored []storedVariant
 		problem := err
 		if problem == nil {
 			one, problem = x.render(ctx, wantedVariant{variant: v})
 		}
+		if problem == nil {
+			stored, problem = c.store(ctx, m, set, []madeVariant{one})
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case errors.Is(problem, fleet.ErrUnavailable):
+		case errors.Is(problem, fleet.ErrUnavailable) || errors.As(problem, new(*storeError)):
 			return nil, problem
 		case problem != nil:
-			stored[0].problem = fleet.Clip(problem.Error(), 2000)
-		default:
-			if stored, failed = c.store(ctx, m, set, []madeVariant{one}); failed != nil {
-				return nil, failed
-			}
+			stored = []storedVariant{{variant: v, problem: fleet.Clip(problem.Error(), 2000)}}
 		}
 		out = append(out, stored[0].record())
 	}

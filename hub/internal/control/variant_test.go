@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -15,6 +16,7 @@ import (
 	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -109,6 +111,34 @@ func TestVariantsComeAndGo(t *testing.T) {
 	l.must(l.addVariants(t.Context(), shop, 1, []fleet.Variant{{0}}))
 	if now := l.newestRevision(); record.Digest(now.GetVariants()[1].GetBundle()) != prod {
 		t.Error("rendered again it is another bundle")
+	}
+}
+
+// chartEngine renders every chart to one object, whose name is a placeholder's.
+type chartEngine struct{}
+
+func (chartEngine) Build(context.Context, render.Job) (map[string][]byte, error) {
+	return map[string][]byte{"web.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'a-${NAME}'}\n")}, nil
+}
+
+// TestVariantThatCannotBeKept as its chart says is noted like one that cannot be rendered: it concerns the clusters that have come to it, and
+// keeps nobody else from another variant.
+func TestVariantThatCannotBeKept(t *testing.T) {
+	l, rev := varying(t, labelledRecord("a", nil))
+	l.o.Engine = chartEngine{}
+	m, err := wire.ModuleFromProto(record.ModuleOfRevision(shop, rev))
+	l.must(err)
+	m.Package, m.Bindings = render.Package{Helm: &render.Helm{}}, []fleet.Binding{{Name: "NAME"}}
+	annotated := func(value string) []fleet.Patch {
+		return []fleet.Patch{{Target: &fleet.PatchTarget{Kind: "ConfigMap"}, Text: "metadata: {annotations: {helm.sh/resource-policy: " + value + "}}"}}
+	}
+	m.Overrides[0].Patches, m.Overrides[1].Patches = annotated("other"), annotated("keep")
+	made, err := l.renderAgain(t.Context(), m, rev, []fleet.Variant{{1}, {0}})
+	if err != nil || len(made) != 2 {
+		t.Fatal(made, err)
+	}
+	if !strings.Contains(made[0].GetProblem(), "cannot be kept to") || made[1].GetProblem() != "" || len(made[1].GetBundle()) == 0 {
+		t.Errorf("got %v", made)
 	}
 }
 

@@ -190,6 +190,18 @@ func TestProcessesAreKept(t *testing.T) {
 	}
 }
 
+// TestProcessThatEndedWhileItWaited for a job, as one that the kernel ends for want of memory, is no fault of the job.
+func TestProcessThatEndedWhileItWaited(t *testing.T) {
+	p := pool(t, Limits{}, 1)
+	first := build(t, p, "well")
+	if err := p.idle[0].cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if second := build(t, p, "well"); second == first {
+		t.Error("a process that was ended built again")
+	}
+}
+
 // TestBuildsAtATime: as many processes as there are workers; who waits for one leaves with its context.
 func TestBuildsAtATime(t *testing.T) {
 	p := pool(t, Limits{}, 2)

@@ -84,6 +84,12 @@ func (p *Pool) Build(ctx context.Context, job render.Job) (map[string][]byte, er
 		return nil, err
 	}
 	result, err := c.build(ctx, job)
+	if c.lost && c.expiry != nil { // it may have ended while it waited; whether the job ends its process, a new one says
+		if c, err = p.begin(); err != nil {
+			return nil, err
+		}
+		result, err = c.build(ctx, job)
+	}
 	if result.Spent || c.broken {
 		c.end()
 		return result.Texts, err
@@ -96,14 +102,26 @@ func (p *Pool) Build(ctx context.Context, job render.Job) (map[string][]byte, er
 func (p *Pool) take() (*process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, fleet.Errorf(fleet.ErrUnavailable, "package: the hub is stopping")
-	}
 	if n := len(p.idle); n > 0 {
 		c := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		c.expiry.Stop()
 		return c, nil
+	}
+	return p.start()
+}
+
+// begin is a new process.
+func (p *Pool) begin() (*process, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.start()
+}
+
+// start makes a process, unless the pool is closed.
+func (p *Pool) start() (*process, error) {
+	if p.closed {
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "package: the hub is stopping")
 	}
 	c, err := start(p.o)
 	if err != nil {

@@ -27,6 +27,7 @@ type process struct {
 	out    *bufio.Reader
 	said   *tail
 	broken bool // it must not build again
+	lost   bool // it ended by itself in the middle of a build, or before
 	expiry *time.Timer
 	ended  sync.Once
 }
@@ -85,7 +86,7 @@ func (c *process) build(ctx context.Context, job render.Job) (Result, error) {
 		if over != nil {
 			c.end()
 			<-done
-			c.broken = true
+			c.broken, c.lost = true, false
 			return Result{}, over
 		}
 	}
@@ -127,7 +128,7 @@ func (c *process) exchange(job render.Job) (Result, error) {
 		c.broken = true
 		return Result{}, fleet.Errorf(fleet.ErrExhausted, "package: renders to more than %d MiB: split the module", c.limits.Output>>20)
 	case err != nil, !head.Done:
-		c.broken = true
+		c.broken, c.lost = true, true
 		return Result{}, c.gone()
 	}
 	return Result{Texts: texts, Spent: head.Spent}, head.err()
