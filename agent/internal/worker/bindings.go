@@ -9,9 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
@@ -66,6 +69,9 @@ type lateUse struct {
 	fail    *apply.Failure // why there are not all
 }
 
+// unvalued is wanted of an object whose bindings have no values: nothing that was written is that.
+var unvalued = fleet.DigestOf([]byte("its bindings have no values"))
+
 func (l *lateUse) failed() bool { return l != nil && l.fail != nil }
 
 // secrets are values in the object of an item that nobody may be shown.
@@ -118,6 +124,7 @@ func refersTo(it *item, late []fleet.LateBinding, contents Contents, how *fleet.
 		return fleet.Errorf(fleet.ErrCorrupt, "%s: %v", it.entry.ID, err)
 	}
 	if len(used)+len(escaped) > 0 {
+		it.want = unvalued
 		it.late = &lateUse{names: used, escaped: escaped, fail: &apply.Failure{Reason: apply.ReasonBinding, Transient: true, Kind: fleet.ErrNotFound,
 			Message: it.entry.ID.String() + ": its bindings are not evaluated yet"}}
 	}
@@ -180,14 +187,23 @@ func sameUse(a, b *lateUse) bool {
 
 // supplied has an item looked at whose values are others.
 func (w *worker) supplied(it *item) {
-	it.look, it.opinion = true, nil
+	it.look, it.opinion, it.reading, it.use = true, nil, nil, nil
 	if it.late.fail != nil {
+		it.want = unvalued
 		return
 	}
 	it.want = apply.WantDigest(it.entry.Digest, readingDigest(it.late.values, w.how), it.exempt.Name())
-	it.reading = nil
+	w.rereads(it)
 	it.clear()
 	w.log.Info("bindings have values", "object", it.entry.ID.String(), "bindings", strings.Join(it.late.names, ","))
+}
+
+// rereads has the bindings evaluated again that read the object of an item, which is as the sync says now, or is known to be.
+func (w *worker) rereads(it *item) {
+	if w.binds(it.liveID()) {
+		w.binder.again = true
+		dirty.Poke(w.signal)
+	}
 }
 
 func usersOf(items []*item) assemble.Users {
@@ -236,6 +252,14 @@ func unbindable(id fleet.ObjectID, name string, err error) *apply.Failure {
 	}
 	f.Message = fmt.Sprintf("%s: ${%s}: %v", id, name, err)
 	return &f
+}
+
+// verdictAt is when it counts as a failure that the bindings of an item have no values; zero: it does, or not by time alone.
+func (it *item) verdictAt() time.Time {
+	if !it.late.failed() || it.fail == nil || !it.fail.Awaited() {
+		return time.Time{}
+	}
+	return it.fail.Since.Add(awaited)
 }
 
 // withValues keeps back the jobs whose objects refer to bindings without a value.
@@ -302,7 +326,7 @@ func (w *worker) readField(ctx context.Context, name string, f fleet.ObjectField
 	if err != nil {
 		return w.unread(name, keyOf(f), err)
 	}
-	if object == nil && w.makes(s.id) {
+	if object == nil && w.makes(s.id) || w.changes(s.id) {
 		return assemble.Read{Failed: madeFirst(s.id)}
 	}
 	return w.valueIn(name, f, s, object)
@@ -360,6 +384,30 @@ func (w *worker) makes(id fleet.ObjectID) bool {
 	return rec == nil || !rec.Written()
 }
 
+// changes reports that the module itself has the object, and is about to write it as the sync says.
+func (w *worker) changes(id fleet.ObjectID) bool {
+	it, rec := w.byID[id], w.written(id)
+	return it != nil && rec != nil && w.started && !it.policy.Reads() && rec.Want != it.want && w.held() == "" && !w.holds(id)
+}
+
+// written is the record of an object that the module has written; nil: there is none.
+func (w *worker) written(id fleet.ObjectID) *apply.Record {
+	if rec := w.m.inventory.Get(id); rec != nil && rec.Module == w.ref && rec.Written() {
+		return rec
+	}
+	return nil
+}
+
+// outdated reports that an object, as a watch has shown it last, is older than the module's own last write to it.
+func (w *worker) outdated(id fleet.ObjectID, object map[string]any) bool {
+	rec := w.written(id)
+	if rec == nil || w.byID[id] == nil {
+		return false
+	}
+	u := &unstructured.Unstructured{Object: object}
+	return string(u.GetUID()) != rec.UID || apply.ParseVersion(u.GetResourceVersion()) < rec.ResourceVersion
+}
+
 // findSource finds the kind of a source, and has the object watched.
 func (w *worker) findSource(ctx context.Context, s *source, now time.Time) error {
 	if s.resource.Resource == "" && !now.Before(s.next) {
@@ -402,7 +450,11 @@ func (s *source) settle() error {
 
 // objectOf is the object of a source as it is now; nil: there is none. While no watch tells, it is asked for.
 func (w *worker) objectOf(ctx context.Context, s *source, now time.Time) (map[string]any, error) {
-	if object, known := w.m.watcher.ReadOne(s.single); known {
+	object, known := w.m.watcher.ReadOne(s.single)
+	switch {
+	case known && w.outdated(s.id, object): // its event wakes the worker
+		return w.m.readObject(ctx, s)
+	case known:
 		return object, nil
 	}
 	again := bindAgain

@@ -289,6 +289,7 @@ func (w *worker) settle(o outcome) {
 	drift := it.action.Drift == fleet.DriftDrifted && it.action.Verb.Writes()
 	if it.action.Verb.Writes() {
 		it.tookReplicas(now)
+		w.rereads(it)
 	}
 	it.clear()
 	it.renewed = it.renewed && !it.action.Verb.Writes()

@@ -116,6 +116,7 @@ func (w *worker) takeTurn(ctx context.Context) {
 		if w.awaits = w.m.sequence.awaitsDependency(w.ref); w.awaits != "" {
 			return
 		}
+		w.binder.again = true
 		w.log.Info("all that comes first is ready", "revision", s.Revision, "generation", s.Generation)
 	}
 	if err := w.m.begun.note(ctx, w.m.o.State, s); err != nil && ctx.Err() == nil {

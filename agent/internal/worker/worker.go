@@ -158,7 +158,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		w.prune(ctx, now)
 	}
 	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now), w.firstPods(ctx, now))
-	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, w.foreignDue(), w.binder.due, again)
+	return earliest(w.report(now), w.due(now), w.pruning.retry, w.search.retry, w.foreignDue(), w.binder.due, again)
 }
 
 // wants claims what the target lists that is new to the module, and returns what is to be done. It is not known while what the module
@@ -176,11 +176,11 @@ func (w *worker) wants(ctx context.Context, now time.Time) (jobs []*item, known 
 	w.giveBack(ctx)
 	w.takeTurn(ctx)
 	w.bind(ctx, now)
-	jobs = w.withValues(w.claim(w.inReach(w.jobs(now))))
+	jobs = w.claim(w.inReach(w.jobs(now)))
 	if w.started {
 		w.later.Store(nil) // all of it is claimed
 	}
-	return w.inTurn(jobs), true
+	return w.withValues(w.inTurn(jobs)), true // what its bindings read may come with what it waits for
 }
 
 // acquire starts the watch of a kind, once for a worker.
@@ -209,12 +209,15 @@ func (w *worker) releaseKinds(except map[apply.Resource]bool) {
 	}
 }
 
-// due is when the next object is to be tried again.
-func (w *worker) due() time.Time {
+// due is when the next object is to be tried again, or has waited long enough for its bindings to count as failed.
+func (w *worker) due(now time.Time) time.Time {
 	var out time.Time
 	for _, it := range w.items {
 		if it.waiting {
 			out = earliest(out, it.next)
+		}
+		if at := it.verdictAt(); now.Before(at) {
+			out = earliest(out, at)
 		}
 	}
 	return out
