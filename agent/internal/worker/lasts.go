@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -128,6 +129,16 @@ func (l *lasts) secrets(ref fleet.ModuleRef) (out []string) {
 		}
 	}
 	return out
+}
+
+// in reports that one of the texts holds a value of a module that nobody may be shown, or a part of one.
+func (l *lasts) in(ref fleet.ModuleRef, texts ...string) bool {
+	secrets := l.secrets(ref)
+	if len(secrets) == 0 {
+		return false
+	}
+	hidden := apply.HiddenValues(secrets)
+	return slices.ContainsFunc(texts, func(text string) bool { return hidden.Scrub(text) != text })
 }
 
 // save writes what changed.

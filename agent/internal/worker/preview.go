@@ -370,7 +370,7 @@ func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any,
 	out.Action, out.Message = fleet.PreviewRecreate, a.explain(ctx, immutable).Detail
 	if desired, err := a.desired.Object(); err == nil {
 		if d := apply.Difference(desired, live); d != nil {
-			out.Fields = masked(a.shows(), []apply.Differs{*d})
+			out.Fields = a.masked([]apply.Differs{*d})
 		}
 	}
 	return nil
@@ -379,11 +379,13 @@ func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any,
 // fieldsOf are the changes between an object and the answer to an apply. What a policy leaves to others from now on is let go of
 // before that is sent, so that it stays.
 func fieldsOf(a *writer, live, answer map[string]any) []fleet.FieldChange {
-	return masked(a.shows(), apply.WithoutExempt(apply.Changes(live, answer), live, a.exempt))
+	return a.masked(apply.WithoutExempt(apply.Changes(live, answer), live, a.exempt))
 }
 
-func masked(shows bool, list []apply.Differs) (out []fleet.FieldChange) {
+// masked are changes as people may see them.
+func (a *writer) masked(list []apply.Differs) (out []fleet.FieldChange) {
 	for _, d := range list {
+		shows := a.shows() && !a.w.m.lasts.in(a.w.ref, d.Live, d.Want)
 		c := fleet.FieldChange{Field: d.Pointer, Live: d.Live, Want: d.Want}
 		if !shows && c.Live != "" {
 			c.Live = fleet.Masked

@@ -95,7 +95,7 @@ func (a *writer) readLive(ctx context.Context, out *outcome) error {
 		return err
 	}
 	if d := apply.Difference(desired, live); d != nil && !a.exempt.KeepsWhole() {
-		r.values = valuesOf(a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
+		r.values = a.w.valuesOf(a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
 	}
 	out.reading = r
 	return nil

@@ -13,16 +13,19 @@ type values struct {
 	field, want, live string
 }
 
-// valuesOf are none of an object that does not show its values: statuses go to people who may not read it.
-func valuesOf(shows bool, f apply.Field, want string) values {
-	if !shows {
+// valuesOf are none of an object that does not show its values, nor those that hold a secret of its module, which an earlier revision may
+// have put there: statuses go to people who may not read it.
+func (w *worker) valuesOf(shows bool, f apply.Field, want string) values {
+	if !shows || w.m.lasts.in(w.ref, f.Live, want) {
 		return values{f.Pointer, fleet.Masked, fleet.Masked}
 	}
 	return values{f.Pointer, want, f.Live}
 }
 
 // shows reports that people may see the values of an object: it is no Secret, and holds none of the values that bindings read of one.
-func (it *item) shows() bool { return !it.entry.ID.IsSecret() && len(it.late.secrets()) == 0 }
+func (it *item) shows() bool {
+	return !it.entry.ID.IsSecret() && len(it.late.secrets()) == 0 && !it.late.failed()
+}
 
 func (j *job) shows() bool { return !j.id.IsSecret() && len(j.hidden) == 0 }
 
@@ -36,7 +39,7 @@ func (w *worker) drifting(it *item, c *watch.Change) values {
 	}
 	t := it.makeRare()
 	if t.change != c {
-		t.change, t.values = c, valuesOf(it.shows(), c.Field, w.wanted(it, c.Field))
+		t.change, t.values = c, w.valuesOf(it.shows(), c.Field, w.wanted(it, c.Field))
 	}
 	return t.values
 }

@@ -17,7 +17,7 @@ func TestValuesOfSecretsAreMasked(t *testing.T) {
 		{fleet.ObjectID{Group: "vault.example.com", Kind: "Secret", Name: "a"}, true},
 		{fleet.ObjectID{Kind: "ConfigMap", Name: "a"}, false},
 	} {
-		got := valuesOf(!tc.id.IsSecret(), apply.Field{Pointer: "/data/k", Live: "live"}, "want")
+		got := (&worker{m: &Manager{}}).valuesOf(!tc.id.IsSecret(), apply.Field{Pointer: "/data/k", Live: "live"}, "want")
 		want := values{"/data/k", "want", "live"}
 		if tc.masked {
 			want = values{"/data/k", fleet.Masked, fleet.Masked}
