@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -146,6 +148,54 @@ func (l *leader) liveBlobs() map[fleet.Digest]bool {
 	live := map[fleet.Digest]bool{}
 	l.read(func(r store.Reader) { l.must(l.live(l.t.Context(), r, func(d fleet.Digest) { live[d] = true })) })
 	return live
+}
+
+// countingEngine renders what says with which values, and counts that.
+type countingEngine struct{ n map[string]int }
+
+func (e *countingEngine) Build(_ context.Context, job render.Job) (map[string][]byte, error) {
+	values := fmt.Sprint(job.Helm.Overlays)
+	e.n[values]++
+	return map[string][]byte{"a.yaml": fmt.Appendf(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {values: %q}\n", values)}, nil
+}
+
+// TestVariantsAreRenderedOnce: for a thousand clusters a chart is rendered for each variant and no more, twice, as both have to agree.
+func TestVariantsAreRenderedOnce(t *testing.T) {
+	var clusters []*storev1.ClusterRecord
+	for i := range 1000 {
+		clusters = append(clusters, labelledRecord(fmt.Sprint("c", i), map[string]string{"env": []string{"dev", "prod"}[i%2], "ring": []string{"canary", "rest", "rest"}[i%3]}))
+	}
+	l, _ := varying(t)
+	for some := range slices.Chunk(clusters, 100) {
+		l.put(func(w store.Writer) {
+			for _, c := range some {
+				w.Put(store.ClusterKey(fleet.ClusterName(c.GetCluster().GetMetadata().GetName())), c)
+			}
+		})
+	}
+	engine := &countingEngine{n: map[string]int{}}
+	l.o.Engine = engine
+	put := moduleRecord().Module
+	put.Spec = &towlinev1.ModuleSpec{Namespace: "shop", Source: &towlinev1.Source{Http: &towlinev1.HttpSource{Url: "http://example/x"}},
+		Package: &towlinev1.Package{Helm: &towlinev1.HelmPackage{}}, Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}
+	for _, label := range [][2]string{{"env", "prod"}, {"ring", "canary"}} {
+		values, err := structpb.NewStruct(map[string]any{label[0]: label[1]})
+		l.must(err)
+		put.Spec.Overrides = append(put.Spec.Overrides, &towlinev1.Override{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{label[0]: label[1]}},
+			Helm: &towlinev1.HelmOverride{Values: values}})
+	}
+	m, err := wire.ModuleFromProto(put)
+	l.must(err)
+	r, err := l.render(t.Context(), m)
+	l.must(err)
+	if len(r.variants) != 4 || len(engine.n) != 4 {
+		t.Errorf("%d variants of %v", len(r.variants), engine.n)
+	}
+	for values, n := range engine.n {
+		if n != 2 {
+			t.Errorf("%s: rendered %d times", values, n)
+		}
+	}
 }
 
 // TestSamePutAddsVariants: the same put, when other clusters are there, is the same revision, with what they have besides.
