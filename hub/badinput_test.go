@@ -165,8 +165,8 @@ func TestBadInput(t *testing.T) {
 		// bindings
 		"binding twice":            {bind(&towlinev1.Binding{Name: "A", Value: text("1")}, &towlinev1.Binding{Name: "A", Value: text("2")}), "spec.bindings[1].name: A is declared twice"},
 		"binding in lowercase":     {bind(&towlinev1.Binding{Name: "a", Value: text("1")}), `spec.bindings[0].name: "a" is no binding name: use [A-Z][A-Z0-9_]*`},
-		"binding of two":           {bind(&towlinev1.Binding{Name: "A", Value: text("1"), ClusterLabel: "x"}), "spec.bindings[0]: A: set exactly one of value, clusterField, clusterLabel, clusterAnnotation and object"},
-		"binding of nothing":       {bind(&towlinev1.Binding{Name: "A"}), "spec.bindings[0]: A: set exactly one of value, clusterField, clusterLabel, clusterAnnotation and object"},
+		"binding of two":           {bind(&towlinev1.Binding{Name: "A", Value: text("1"), ClusterLabel: "x"}), "spec.bindings[0]: A: set exactly one of value, clusterField, clusterLabel, clusterAnnotation, object and secret"},
+		"binding of nothing":       {bind(&towlinev1.Binding{Name: "A"}), "spec.bindings[0]: A: set exactly one of value, clusterField, clusterLabel, clusterAnnotation, object and secret"},
 		"field that nobody has":    {bind(&towlinev1.Binding{Name: "A", ClusterField: "spec.region"}), `spec.bindings[0].clusterField: "spec.region" is unknown; use metadata.name`},
 		"type of nothing":          {bind(&towlinev1.Binding{Name: "A", Value: text("1"), Type: "Int"}), `spec.bindings[0].type: "Int" is unknown; use String, Integer, Number, Boolean`},
 		"object without a kind":    {bind(&towlinev1.Binding{Name: "A", Object: &towlinev1.BindingObject{ApiVersion: "v1", Name: "x", FieldPath: "data.x"}}), "spec.bindings[0].object.kind: is required"},

@@ -1,6 +1,8 @@
 package hub_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 
@@ -54,7 +56,9 @@ func TestModuleThatBecomesTheHubsOwn(t *testing.T) {
 	must(t, err)
 	w.awaitTracker("shop", "a", "ready", ready)
 	own := listing("shop", "1")
-	own.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: "http://127.0.0.1:1/a.tar.gz"}}
+	nothing := httptest.NewServer(http.NotFoundHandler())
+	defer nothing.Close()
+	own.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: nothing.URL + "/a.tar.gz"}}
 	put := w.put(own)
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
 	w.await("other", w.put(listing("other", "o")).GetRevision())
