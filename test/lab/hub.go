@@ -24,11 +24,11 @@ type Hub struct {
 }
 
 func (l *Lab) newHub() (*Hub, error) {
-	agents, err := freeAddress()
+	agents, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	api, err := freeAddress()
+	api, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}

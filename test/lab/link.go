@@ -23,7 +23,7 @@ type Link struct {
 
 // newLink opens a way to target.
 func newLink(target string) (*Link, error) {
-	address, err := freeAddress()
+	address, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}

@@ -14,8 +14,8 @@ const (
 	lastPort  = 20999
 )
 
-// freeAddress is an address of the loopback interface that nobody listens on.
-func freeAddress() (string, error) {
+// FreeAddress is an address of the loopback interface that nobody listens on.
+func FreeAddress() (string, error) {
 	for range 1000 {
 		address := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(lastPort-firstPort+1))
 		l, err := net.Listen("tcp", address)

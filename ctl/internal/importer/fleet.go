@@ -152,7 +152,7 @@ func (d *rancher) unused(spec field) {
 		spec.at(name).drop("nothing is written back to Git")
 	}
 	spec.at("ociRegistry").drop("the hub keeps what it rendered")
-	spec.at("webhookSecret").drop("the source is looked at by its interval, and when CI says towline resync module %s", d.m.Metadata.Name)
+	spec.at("webhookSecret").drop("set source.follow.webhook, and the key with: towline secret set webhook webhook=-")
 	spec.at("bundles").drop("write a Module for each folder")
 }
 
@@ -435,7 +435,7 @@ func (d *rancher) releaseName(helm field) string {
 
 func (d *rancher) helmOptions(f field) {
 	f.at("releaseName").pass()
-	f.at("valuesFrom").drop("put the values into package.helm.values, unless they are secret: then have an operator in the clusters make what needs them")
+	f.at("valuesFrom").drop("put the values into package.helm.values; for what is secret there, ${NAME} of a binding with secret, or have an operator in the clusters make what needs it")
 	f.at("templateValues").drop("values are no templates: declare bindings and write ${NAME}")
 	if f.at("force").flag() {
 		d.general.Recreate = fleet.RecreateIfImmutable

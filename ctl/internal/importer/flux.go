@@ -147,7 +147,7 @@ func (d *flux) postBuild(f field) {
 		name, kind := from.at("name").text(), from.at("kind").text()
 		from.at("optional").pass()
 		if kind != "ConfigMap" {
-			from.drop("values of Secrets are not read: have an operator in the clusters make what needs them")
+			from.drop("values of Secrets are not read: run towline secret set, and declare a binding with secret for each variable")
 			continue
 		}
 		doc, ok := d.find("", kind, d.Namespace(), name)

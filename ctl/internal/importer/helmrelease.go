@@ -146,7 +146,7 @@ func (d *flux) valuesFrom(f field, h *v1.HelmPackage) {
 		}
 		doc, ok := d.find("", "ConfigMap", d.Namespace(), name)
 		if kind != "ConfigMap" || !ok {
-			from.drop("put what it has into package.helm.values, unless it is secret: then have an operator in the clusters make what needs it")
+			from.drop("put what it has into package.helm.values; for what is secret, ${NAME} of a binding with secret, or have an operator in the clusters make what needs it")
 			continue
 		}
 		data := d.beside(doc)

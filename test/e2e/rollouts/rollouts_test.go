@@ -1,6 +1,7 @@
 // Package rollouts proves staged rollouts on four real clusters: a canary that fails and is rolled back alone, a revision
-// that goes through an approval and a budget while a cluster is away, and a hub that is killed in every phase of it. All
-// the while what the hub says is held against what the API servers have. It runs only with TOWLINE_E2E set.
+// that goes through an approval and a budget while a cluster is away, what is pushed to a Git server, which goes away and
+// comes back, and a hub that is killed in every phase of it. All the while what the hub says is held against what the API
+// servers have. It runs only with TOWLINE_E2E set.
 package rollouts
 
 import (
@@ -25,10 +26,11 @@ const limit = 90 * time.Second
 // world is the lab with what every step of the story uses.
 type world struct {
 	*lab.Lab
-	t     *testing.T
-	hub   *client.Client // reconnects by itself
-	maria string         // configuration of a second admin
-	truth *truth
+	t      *testing.T
+	hub    *client.Client // reconnects by itself
+	maria  string         // configuration of a second admin
+	truth  *truth
+	module string // whose rollouts the step is about
 }
 
 // TestStagedRollouts tells one story; each step begins where the one before ended.
@@ -47,6 +49,7 @@ func TestStagedRollouts(t *testing.T) {
 		{"a canary that fails is rolled back alone", failingCanary},
 		{"canary, approval, half of the rest, one cluster away", approvedWithOneAway},
 		{"a newer revision supersedes", superseding},
+		{"pushes to a Git server that goes away and comes back", followingGit},
 	} {
 		if !t.Run(step.name, func(t *testing.T) {
 			w.t = t
@@ -81,7 +84,7 @@ func start(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	w := &world{Lab: l, t: t, maria: filepath.Join(dir, "maria.yaml")}
+	w := &world{Lab: l, t: t, maria: filepath.Join(dir, "maria.yaml"), module: "web"}
 	for i, c := range l.Clusters {
 		ring := "rest"
 		if i == 0 {
@@ -114,8 +117,8 @@ func (w *world) logs(t *testing.T) {
 	for _, c := range w.Clusters {
 		t.Logf("agent of %s:\n%s", c.Name, c.Agent.Tail())
 	}
-	t.Logf("status:\n%s", w.CLI(t.Context(), "rollout", "status", "web", "--watch=false", "--all").Stdout)
-	t.Logf("explain:\n%s", w.CLI(t.Context(), "explain", "rollout", "web").Stdout)
+	t.Logf("status:\n%s", w.CLI(t.Context(), "rollout", "status", w.module, "--watch=false", "--all").Stdout)
+	t.Logf("explain:\n%s", w.CLI(t.Context(), "explain", "rollout", w.module).Stdout)
 }
 
 // towline runs a command that must end with 0.
@@ -204,7 +207,7 @@ func (w *world) until(what string, ok func(*v1.Rollout) bool) *v1.Rollout {
 	ctx, cancel := context.WithTimeoutCause(w.t.Context(), limit, fmt.Errorf("not within %s: %s", limit, what))
 	defer cancel()
 	var last *v1.Rollout
-	err := w.hub.WatchRollout(ctx, &v1.WatchRolloutRequest{Module: "web"}, func(r *v1.WatchRolloutResponse) error {
+	err := w.hub.WatchRollout(ctx, &v1.WatchRolloutRequest{Module: w.module}, func(r *v1.WatchRolloutResponse) error {
 		last = r.GetRollout()
 		if ok(last) {
 			return client.ErrStop
@@ -223,7 +226,7 @@ func (w *world) until(what string, ok func(*v1.Rollout) bool) *v1.Rollout {
 // in waits until the newest rollout is the one with the number and in the state.
 func (w *world) in(number int64, state, reason string) *v1.Rollout {
 	w.t.Helper()
-	return w.until(fmt.Sprintf("web/%d is %s %s", number, state, reason), func(r *v1.Rollout) bool {
+	return w.until(fmt.Sprintf("%s/%d is %s %s", w.module, number, state, reason), func(r *v1.Rollout) bool {
 		s := r.GetStatus()
 		return r.GetNumber() == number && s.GetState() == state && (reason == "" || s.GetReason() == reason)
 	})
@@ -232,7 +235,7 @@ func (w *world) in(number int64, state, reason string) *v1.Rollout {
 // at waits until a cluster is in a state in the newest rollout.
 func (w *world) at(number int64, cluster, state string) *v1.Rollout {
 	w.t.Helper()
-	return w.until(fmt.Sprintf("%s is %s in web/%d", cluster, state, number), func(r *v1.Rollout) bool {
+	return w.until(fmt.Sprintf("%s is %s in %s/%d", cluster, state, w.module, number), func(r *v1.Rollout) bool {
 		return r.GetNumber() == number && progress(r, cluster).GetState() == state
 	})
 }
@@ -256,7 +259,12 @@ func (w *world) eventually(what string, f func() error) {
 
 // runs fails unless the pods of the revision are ready in the cluster.
 func runs(ctx context.Context, c *lab.Cluster, image string) error {
-	d, err := c.Get(ctx, "apps/v1", "Deployment", "web", "web")
+	return isReady(ctx, c, "web", "web", image)
+}
+
+// isReady fails unless the one pod of a Deployment has the image and is ready.
+func isReady(ctx context.Context, c *lab.Cluster, namespace, name, image string) error {
+	d, err := c.Get(ctx, "apps/v1", "Deployment", namespace, name)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", c.Name, err)
 	}

@@ -219,7 +219,7 @@ func (w *world) ends(id string, code int, state string) string {
 func (w *world) moduleIs(what string, ok func(*v1.ModuleStatus) bool) {
 	w.t.Helper()
 	w.eventually("the module "+what, func() error {
-		m, err := w.hub.Modules.GetModule(w.t.Context(), &v1.GetModuleRequest{Name: "web"})
+		m, err := w.hub.Modules.GetModule(w.t.Context(), &v1.GetModuleRequest{Name: w.module})
 		if err != nil || ok(m.GetModule().GetStatus()) {
 			return err
 		}
@@ -229,7 +229,7 @@ func (w *world) moduleIs(what string, ok func(*v1.ModuleStatus) bool) {
 
 func (w *world) get(number int64) *v1.Rollout {
 	w.t.Helper()
-	r, err := w.hub.Rollouts.GetRollout(w.t.Context(), &v1.GetRolloutRequest{Module: "web", Number: number})
+	r, err := w.hub.Rollouts.GetRollout(w.t.Context(), &v1.GetRolloutRequest{Module: w.module, Number: number})
 	must(w.t, err)
 	return r.GetRollout()
 }
