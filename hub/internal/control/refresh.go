@@ -80,8 +80,10 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		if err == nil && varies {
 			return refresh{cluster: cluster.Name, generation: t.Generation(), anew: s.GetRevision()}, true, nil
 		}
-		var v map[string]string
-		if err == nil {
+		v := s.GetValues()
+		if errors.Is(err, record.ErrNotRendered) {
+			err = nil // the new values come with the new variant: in the one before they would make what neither has
+		} else if err == nil {
 			v, err = x.values(ctx, t, m, cluster)
 		}
 		if cannot := (*cannotAssign)(nil); errors.As(err, &cannot) { // it is said, and does not take the good values away
@@ -116,7 +118,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 }
 
 // varies reports that other overrides match the cluster than those of the sync that it has, and that what it is to have by them can be
-// assigned; cannotAssign: it cannot. While it is being rendered the cluster keeps what it has.
+// assigned; cannotAssign: it cannot. While it is being rendered, ErrNotRendered, the cluster keeps what it has.
 func (x *refresher) varies(ctx context.Context, t record.Tracked, m *wire.Module, cluster fleet.Cluster) (bool, error) {
 	if len(m.Overrides) == 0 {
 		return false, nil
@@ -126,9 +128,6 @@ func (x *refresher) varies(ctx context.Context, t record.Tracked, m *wire.Module
 		return false, err
 	}
 	p, err := a.partIn(ctx, cluster)
-	if errors.Is(err, record.ErrNotRendered) {
-		return false, nil
-	}
 	return err == nil && !bytes.Equal(p.GetBundle(), t.Desired.GetSync().GetBundle()), err
 }
 

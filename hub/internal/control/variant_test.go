@@ -229,3 +229,26 @@ func TestVariantsOfARevisionAreBounded(t *testing.T) {
 		t.Errorf("%d variants, %v", len(rev.GetVariants()), err)
 	}
 }
+
+// TestNewValuesComeWithTheNewVariant: a cluster whose label both a binding and an override read has what it had until it can have what is
+// right for it, and never the values of the one with the objects of the other.
+func TestNewValuesComeWithTheNewVariant(t *testing.T) {
+	l, rev := varying(t, labelledRecord("a", map[string]string{"env": "dev"}))
+	rev.Revision.Spec.Bindings = []*towlinev1.Binding{{Name: "ENV", ClusterLabel: "env"}}
+	l.put(func(w store.Writer) {
+		w.Put(store.RevisionKey(shop, 1), rev)
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: shop.String(), Generation: 5, Revision: 1,
+			Bundle: rev.GetVariants()[0].GetBundle(), Values: map[string]string{"ENV": "dev"}}})
+		w.Put(store.ClusterKey("a"), labelledRecord("a", map[string]string{"env": "prod"}))
+	})
+	l.must(l.reconcileAssigned(t.Context(), shop, nil, true, nil))
+	if s := l.desired("a").GetSync(); s.GetGeneration() != 5 || s.GetValues()["ENV"] != "dev" {
+		t.Errorf("while the variant is rendered the cluster is given %v", s)
+	}
+	l.must(l.renderWanted(t.Context(), shop))
+	l.must(l.reconcileAssigned(t.Context(), shop, nil, true, nil))
+	prod := l.newestRevision().GetVariants()[1]
+	if d := l.desired("a"); d.GetSync().GetValues()["ENV"] != "prod" || record.Digest(d.GetSync().GetBundle()) != record.Digest(prod.GetBundle()) || d.GetProblem() != "" {
+		t.Errorf("then it has %v", d)
+	}
+}
