@@ -118,9 +118,16 @@ type Found struct {
 	Uncut bool
 	// Stopped says that the newest rollout was rolled back, or failed before it had a revision.
 	Stopped bool
+	// Aborted says that a person ended the newest rollout before it had a revision, and that the source has nothing else since.
+	Aborted bool
 	// Person says that a person asked for the look.
 	Person bool
 }
 
 // Begins reports that a rollout begins. What stopped is not begun again by itself: the source has what it stopped with.
-func (f Found) Begins() bool { return f.Uncut || !f.Same || f.Stopped && f.Person }
+func (f Found) Begins() bool {
+	if f.Aborted {
+		return f.Person
+	}
+	return f.Uncut || !f.Same || f.Stopped && f.Person
+}

@@ -15,6 +15,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -39,7 +40,9 @@ type sight struct {
 	number int64                   // of its newest rollout
 	waits  bool                    // that one waits for its source
 	found  follow.Found
-	called bool // a call asks for the look
+	// aborted says that a person ended the newest rollout before it had a revision.
+	aborted bool
+	called  bool // a call asks for the look
 }
 
 // sight reads it; nil: there is no such module.
@@ -56,7 +59,9 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		s = &sight{ref: ref, rec: rec, m: m, memory: record.Followed(r, ref, rec), newest: record.NewestRevision(r, ref), number: rollouts.Newest(r, ref),
 			waits: rollouts.Unresolved(r, ref) != nil}
 		failed := record.SourceFailed(r, ref)
-		s.found.Stopped = failed || rollouts.RolledBack(r, ref, rollouts.Last(r, ref))
+		last := rollouts.Last(r, ref)
+		s.aborted = last.GetRollout().GetRevision() == 0 && rollouts.StateOf(last) == rollout.Aborted
+		s.found.Stopped = failed || rollouts.RolledBack(r, ref, last)
 		s.found.Uncut = failed && s.newest.GetRevision().GetModuleGeneration() != rec.GetModule().GetMetadata().GetGeneration()
 		return nil
 	})
@@ -198,7 +203,7 @@ func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came recor
 		return record.Resynced{Number: s.number, Waits: true}, nil
 	}
 	next := &storev1.FollowRecord{ModuleUid: uidOf(s.rec), Generation: s.rec.GetModule().GetMetadata().GetGeneration(), Looked: timestamppb.Now(),
-		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision()}
+		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision(), Fetched: s.memory.GetFetched()}
 	came, err = c.compare(ctx, s, asks, next)
 	var failed *lookError
 	switch {
@@ -226,7 +231,7 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 	}
 	next.ResolvedRef = artifact.Ref
 	found, x := s.found, made{source: artifact}
-	found.Person, found.Same = len(asks) > 0, s.has(artifact.Digest)
+	found.Person, found.Same, found.Aborted = len(asks) > 0, s.has(artifact.Digest), s.aborted && !s.moved(artifact.Digest)
 	if !found.Same {
 		if x.variants, err = c.renderSource(ctx, s.m, artifact); err != nil {
 			return record.Resynced{}, &lookError{err, lookReason(err)}
@@ -242,6 +247,7 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 			return came, err
 		}
 	}
+	next.Fetched = artifact.Digest.Bytes()
 	if found.Same {
 		next.Artifact, next.Revision = artifact.Digest.Bytes(), s.newest.GetRevision().GetNumber()
 	}
@@ -255,6 +261,12 @@ func (s *sight) has(artifact fleet.Digest) bool {
 	}
 	return artifact == record.Digest(s.newest.GetArtifact()) && s.newest.GetRevision().GetModuleGeneration() == s.rec.GetModule().GetMetadata().GetGeneration() ||
 		artifact == record.Digest(s.memory.GetArtifact()) && s.memory.GetRevision() == s.newest.GetRevision().GetNumber()
+}
+
+// moved reports that the source has something else than at the look before. What it had when nobody looked is not known.
+func (s *sight) moved(artifact fleet.Digest) bool {
+	before := s.memory.GetFetched()
+	return len(before) > 0 && record.Digest(before) != artifact
 }
 
 // tell has a rollout begin.

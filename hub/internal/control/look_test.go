@@ -57,6 +57,7 @@ type follower struct {
 	source *branch
 	begun  []record.News
 	refuse error
+	aborts bool // what it begins is aborted before it is cut
 }
 
 func newFollower(t *testing.T) *follower {
@@ -85,6 +86,10 @@ func (f *follower) news(_ context.Context, n record.News) (int64, error) {
 		return 0, f.refuse
 	}
 	f.begun = append(f.begun, n)
+	if f.aborts {
+		f.aborted(n.Rollout + 1)
+		return n.Rollout + 1, nil
+	}
 	var rec *storev1.ModuleRecord
 	f.read(func(r store.Reader) { rec, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(shop)) })
 	f.begins(rec, n.Rollout+1, n.Rollout)
@@ -109,6 +114,14 @@ func (f *follower) end(number int64, state rollout.RunState) {
 		ro.Rollout.Status.State = string(state)
 		w.Put(store.RolloutKey(shop, number), ro)
 	})
+}
+
+// aborted is a rollout that a person ended before it had a revision.
+func (f *follower) aborted(number int64) {
+	f.t.Helper()
+	ro := rolloutRecord(number, string(rollout.Aborted))
+	ro.Rollout.Revision = 0
+	f.put(func(w store.Writer) { w.Put(store.RolloutKey(shop, number), ro) })
 }
 
 // looks runs the looks at sources as the controller does until the duration is over.
@@ -218,6 +231,52 @@ func TestFollowKeepsWhatWasRolledBack(t *testing.T) {
 			t.Errorf("nothing has changed: %+v, %v", came, err)
 		}
 	})
+}
+
+// A rollout that a person aborted before it had a revision does not come again by itself, whether a put began it or the source, nor after a
+// start of the hub, but by a person, or when the source has something else.
+func TestFollowKeepsWhatWasAborted(t *testing.T) {
+	for name, begins := range map[string]func(f *follower){
+		"of a put": func(f *follower) {
+			rec := f.module(2)
+			rec.Module.Spec.Namespace = "other"
+			f.put(func(w store.Writer) { w.Put(store.ModuleKey(shop), rec) })
+		},
+		"of a push": func(f *follower) {
+			f.source.at("2", "broken")
+			f.aborts = true
+			f.lives(6 * time.Minute)
+			f.aborts = false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFollower(t)
+				f.end(1, rollout.Succeeded)
+				begins(f)
+				f.aborted(2)
+				f.begun = nil
+				f.lives(time.Hour)
+				f.restarts()
+				f.lives(time.Hour)
+				if len(f.begun) != 0 {
+					t.Fatalf("it came again by itself: %v", f.begun)
+				}
+				f.refuse = fleet.Errorf(fleet.ErrPrecondition, "not now")
+				f.source.at("3", "mended")
+				f.lives(6 * time.Minute)
+				f.refuse = nil
+				f.lives(6 * time.Minute)
+				if len(f.begun) != 1 || f.begun[0].Ref != "main@sha1:3" {
+					t.Fatalf("mended: %v", f.begun)
+				}
+				f.aborted(4)
+				if came, err := f.resync(); err != nil || came.Number != 5 {
+					t.Errorf("a person asks: %+v, %v", came, err)
+				}
+			})
+		})
+	}
 }
 
 // A source that is away changes nothing, is looked at more rarely, and says since when; a start of the hub forgets none of that.

@@ -2539,7 +2539,9 @@ type FollowRecord struct {
 	// In the words of the hub.
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	// Since when looks come to nothing.
-	Since         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
+	// SHA-256 of what the last look fetched that came to something.
+	Fetched       []byte `protobuf:"bytes,10,opt,name=fetched,proto3" json:"fetched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2633,6 +2635,13 @@ func (x *FollowRecord) GetMessage() string {
 func (x *FollowRecord) GetSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Since
+	}
+	return nil
+}
+
+func (x *FollowRecord) GetFetched() []byte {
+	if x != nil {
+		return x.Fetched
 	}
 	return nil
 }
@@ -2997,7 +3006,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"HoldRecord\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\tconfirmedR\fconfirmed_byR\n" +
-	"generation\"\xc0\x02\n" +
+	"generation\"\xda\x02\n" +
 	"\fFollowRecord\x12\x1d\n" +
 	"\n" +
 	"module_uid\x18\x01 \x01(\tR\tmoduleUid\x12\x1e\n" +
@@ -3010,7 +3019,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x06 \x01(\x03R\brevision\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\b \x01(\tR\amessage\x120\n" +
-	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"c\n" +
+	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\afetched\x18\n" +
+	" \x01(\fR\afetched\"c\n" +
 	"\rConfirmRecord\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
