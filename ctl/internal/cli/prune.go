@@ -111,11 +111,33 @@ func (r *applyRun) planPrune(ctx context.Context, modules []resource.Resource) (
 			had++
 		}
 	}
-	if err := out.needed(stay); err != nil {
+	if err := errors.Join(out.notBelow(r.o), out.needed(stay)); err != nil {
 		return nil, err
 	}
 	out.order()
 	return out, r.mayPrune(ctx, out, had)
+}
+
+// notBelow refuses to delete what is in folders below those that are named, which are not read without -R: a file that was moved there was
+// not taken away. Whatever else is there is not looked at, and may be no YAML.
+func (p *pruning) notBelow(o *applyOptions) error {
+	if o.recursive || len(p.modules) == 0 {
+		return nil
+	}
+	paths := slices.DeleteFunc(slices.Clone(o.files), func(path string) bool { return path == "-" })
+	found, _ := resource.Documents(paths, resource.Options{Recursive: true})
+	var errs []error
+	group, _, _ := strings.Cut(fleet.APIVersion, "/")
+	for _, m := range p.modules {
+		ref := refOfModule(m)
+		i := slices.IndexFunc(found, func(d resource.Document) bool {
+			return d.Kind() == "Module" && d.Group() == group && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
+		})
+		if i >= 0 {
+			errs = append(errs, usagef("--prune: module %s is in %s, which is not read: say -R, or move that out of the folder", ref.Display(), found[i].Source))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // needed refuses to delete what modules that stay depend on, before anything is put.

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -93,6 +95,31 @@ func TestApplyPrunesNothingByMistake(t *testing.T) {
 	}
 	hub := setHub("set/a:shop", "set/a:old", "set/a:older")
 	if got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--yes"); got.code != 0 || len(deletionsOf(hub)) != 2 {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
+
+// A module whose file was moved into a folder below, which is not read without -R, is not taken for one that is in the files no more.
+func TestApplyPrunesNothingThatIsBelow(t *testing.T) {
+	dir := t.TempDir()
+	below := filepath.Join(dir, "team", "old.yaml")
+	for file, text := range map[string]string{filepath.Join(dir, "shop.yaml"): shopYAML, below: strings.Replace(shopYAML, "name: shop", "name: old", 1),
+		filepath.Join(dir, "team", "chart.yaml"): "{{ range }}"} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hub := setHub("set/a:shop", "set/a:old", "set/a:keep")
+	got := hub.run(t, run{}, "apply", "-f", dir, "--set", "a", "--prune", "--yes")
+	if want := "module old is in " + below; got.code == 0 || !strings.Contains(got.err, want) || !strings.Contains(got.err, "-R") || len(deletionsOf(hub))+len(putsOf(hub)) > 0 {
+		t.Errorf("exit %d, stderr %q, want %q; the hub was asked %v", got.code, got.err, want, hub.requests)
+	}
+	must(os.Remove(below))
+	hub = setHub("set/a:shop", "set/a:old")
+	if got := hub.run(t, run{}, "apply", "-f", dir, "--set", "a", "--prune"); got.code != 0 || len(deletionsOf(hub)) != 1 {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
 }

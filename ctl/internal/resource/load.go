@@ -166,6 +166,9 @@ func (d Document) Name() string { return d.meta("name") }
 // Namespace is its metadata.namespace.
 func (d Document) Namespace() string { return d.meta("namespace") }
 
+// InProject is its metadata.project.
+func (d Document) InProject() string { return d.meta("project") }
+
 func (d Document) meta(name string) string {
 	if meta := at(d.Node, "metadata"); meta != nil {
 		return scalarAt(meta, name)
