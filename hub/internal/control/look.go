@@ -237,6 +237,11 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 			return record.Resynced{}, &lookError{err, lookReason(err)}
 		}
 		found.Same = s.newest != nil && record.HasOverrides(s.newest) == (len(s.m.Overrides) > 0) && sameAs(s.newest, x.variants)
+		if found.Same {
+			if found.Same, err = c.sameUnseen(ctx, s.m, s.newest, artifact.Files, x.variants); err != nil {
+				return record.Resynced{}, err
+			}
+		}
 	}
 	came := record.Resynced{Ref: artifact.Ref}
 	if found.Begins() {

@@ -20,6 +20,7 @@ import (
 	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
@@ -229,6 +230,63 @@ func TestFollowKeepsWhatWasRolledBack(t *testing.T) {
 		f.end(4, rollout.Succeeded)
 		if came, err := f.resync(); err != nil || came.Number != 0 || came.Ref != "main@sha1:4" {
 			t.Errorf("nothing has changed: %+v, %v", came, err)
+		}
+	})
+}
+
+// folders is an engine whose kustomizations are one file, and one for each component.
+type folders struct{}
+
+func (folders) Build(_ context.Context, job render.Job) (map[string][]byte, error) {
+	out := map[string][]byte{"a.yaml": job.Files["a.yaml"]}
+	for _, name := range job.Kustomize.Components {
+		out[name] = job.Files[name+"/c.yaml"]
+	}
+	return out, nil
+}
+
+// What only clusters are to have that are not there yet is looked at as well: who joins gets what the source has, not what it had when the
+// others were given theirs.
+func TestFollowSeesWhatNoClusterHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.o.Engine, f.variants = folders{}, newRunner(1, f.runVariants)
+		f.end(1, rollout.Succeeded)
+		component := func(text string) {
+			f.source.files["us/c.yaml"] = "{apiVersion: v1, kind: ConfigMap, metadata: {name: us, namespace: default}, data: {text: " + text + "}}"
+		}
+		component("one")
+		rec := f.module(2)
+		rec.Module.Spec.Package = &towlinev1.Package{Kustomize: &towlinev1.KustomizePackage{}}
+		rec.Module.Spec.Overrides = []*towlinev1.Override{{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"region": "us"}}, AllowEmpty: true,
+			Kustomize: &towlinev1.KustomizeOverride{Components: []string{"us"}}}}
+		digest, err := wire.SpecDigest(rec.Module.Spec)
+		f.must(err)
+		rec.SpecDigest = digest.Bytes()
+		f.put(func(w store.Writer) { w.Put(store.ModuleKey(shop), rec) })
+		f.begins(rec, 2, 1)
+		f.end(2, rollout.Succeeded)
+		f.source.files["README.md"] = "beside what is rendered"
+		f.lives(6 * time.Minute)
+		if len(f.begun) != 0 || f.revisions() != 2 {
+			t.Fatalf("nothing changed: begun %v, %d revisions", f.begun, f.revisions())
+		}
+		component("two")
+		f.lives(6 * time.Minute)
+		if len(f.begun) != 1 || f.revisions() != 3 {
+			t.Fatalf("begun %v, %d revisions", f.begun, f.revisions())
+		}
+		f.must(f.addVariants(t.Context(), shop, 3, []fleet.Variant{{0}}))
+		objects, err := f.o.Bundles.Get(t.Context(), record.Digest(f.newestRevision().GetVariants()[1].GetBundle()))
+		f.must(err)
+		content, err := f.o.Bundles.Content(t.Context(), objects.Entries[0].Digest)
+		if err != nil || !strings.Contains(string(content), "two") {
+			t.Errorf("who joins is given %s, %v", content, err)
+		}
+		f.end(3, rollout.Succeeded)
+		f.lives(time.Hour)
+		if len(f.begun) != 1 {
+			t.Errorf("begun %v", f.begun)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -230,6 +231,49 @@ func sameAs(rev *storev1.RevisionRecord, variants []madeVariant) bool {
 		known = true
 	}
 	return known
+}
+
+// sameUnseen reports that files come to what those of a revision do also by the overrides that none of the variants have: who joins later is
+// given what they were rendered to, or is to be. What only patches change is in the objects of the others.
+func (c *Controller) sameUnseen(ctx context.Context, m *wire.Module, rev *storev1.RevisionRecord, files map[string][]byte, variants []madeVariant) (bool, error) {
+	then, now := renderer{c: c, m: m}, renderer{c: c, m: m, files: files}
+	compared := func(n int32) bool {
+		return slices.ContainsFunc(variants, func(x madeVariant) bool {
+			_, err := record.VariantIn(rev, x.variant)
+			return err == nil && slices.Contains(x.variant, n)
+		})
+	}
+	for n := range m.Overrides {
+		v := fleet.Variant{int32(n)}
+		if packageKey(m, v) == "" || compared(int32(n)) {
+			continue
+		}
+		var a, b []manifest.Object
+		var before, after error
+		if then.files == nil {
+			then.files, before = c.filesOf(ctx, rev)
+		}
+		if before == nil {
+			a, before = then.objects(ctx, v)
+			b, after = now.objects(ctx, v)
+		}
+		if err := cmp.Or(ctx.Err(), errors.Join(before, after)); ctx.Err() != nil || errors.Is(err, fleet.ErrUnavailable) {
+			return false, err
+		}
+		if fmt.Sprint(before) != fmt.Sprint(after) || !slices.Equal(manifest.ToBundle(a), manifest.ToBundle(b)) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// filesOf are those that a revision was cut from.
+func (c *Controller) filesOf(ctx context.Context, rev *storev1.RevisionRecord) (map[string][]byte, error) {
+	archive, err := c.o.Store.Blobs().Get(ctx, record.Digest(rev.GetArtifact()))
+	if err != nil {
+		return nil, err
+	}
+	return artifact.Decode(archive)
 }
 
 // agrees reports that a revision has no other bundle for a variant that was rendered again.
