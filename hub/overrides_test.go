@@ -217,6 +217,21 @@ func TestLateVariantThatCannotBeRendered(t *testing.T) {
 	w.awaitTracker("shop", "a", "well", func(tr *towlinev1.Tracker) bool { return tr.GetReady() && w.held("a", "shop").Bundle == had.Bundle })
 }
 
+// TestOwnerThatKeepsWhatItHasForWantOfAVariant: where the owner of an object cannot have its variant it keeps what it has, so that another
+// module that lists the object is in conflict with it, and does not wait for it to be let go.
+func TestOwnerThatKeepsWhatItHasForWantOfAVariant(t *testing.T) {
+	w := fourClusters(t, true)
+	m := overriding("env=prod: a=prod b", "ring=canary: b=x")
+	m.Spec.Overrides[1].AllowEmpty = true
+	w.await("shop", w.put(m).GetRevision())
+	w.labelled("a", map[string]string{"env": "prod", "ring": "canary"})
+	w.awaitTracker("shop", "a", "refused", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "CannotAssign" })
+	w.put(listing("two", "a"))
+	for _, cluster := range []string{"a", "b"} {
+		w.awaitTracker("two", cluster, "in conflict", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "Conflict" })
+	}
+}
+
 // TestOverrideThatMatchesNothing: a misspelt selector is said at the put and holds the rollout before anything moves, until somebody
 // says that it is right.
 func TestOverrideThatMatchesNothing(t *testing.T) {

@@ -54,6 +54,7 @@ type successor struct {
 	revision int64
 	entries  map[string][]fleet.BundleEntry // by the key of the variant
 	keys     map[string]map[uint64]bool     // the same, of bundles without placeholders
+	refused  map[string]bool                // the variants that cannot be rendered: who has one keeps what it is assigned
 }
 
 // NewSuccession is for what one module lets go.
@@ -497,9 +498,10 @@ func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev
 	if err != nil {
 		return nil, nil
 	}
-	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}}
+	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}, refused: map[string]bool{}}
 	for _, v := range Variants(rev) {
 		if v.GetProblem() != "" {
+			out.refused[fleet.Variant(v.GetOverrides()).Key()] = true
 			out.entries[fleet.Variant(v.GetOverrides()).Key()] = nil // nobody gets it
 			continue
 		}
