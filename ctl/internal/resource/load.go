@@ -50,22 +50,8 @@ type Options struct {
 // Load reads files, directories (*.yaml, *.yml, *.json) and "-" for stdin, in the order given. The error joins one
 // Error for each thing that is wrong.
 func Load(paths []string, opts Options) ([]Resource, error) {
-	var out []Resource
-	var errs []error
-	for _, path := range paths {
-		files, err := expand(path, opts.Recursive)
-		errs = append(errs, err)
-		for _, file := range files {
-			data, source, err := read(file, opts.Stdin)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			found, err := Parse(source, data, opts)
-			out, errs = append(out, found...), append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	out, err := each(paths, opts, func(source string, data []byte) ([]Resource, error) { return Parse(source, data, opts) })
+	if err != nil {
 		return nil, err
 	}
 	if len(out) == 0 {
@@ -83,7 +69,20 @@ type Document struct {
 // Documents reads files, directories and "-" as Load does, whatever their documents say; the items of lists are documents of their own,
 // and aliases are what they stand for.
 func Documents(paths []string, opts Options) ([]Document, error) {
-	var out []Document
+	return each(paths, opts, func(source string, data []byte) (out []Document, err error) {
+		docs, err := documents(source, data)
+		errs := []error{err}
+		for _, doc := range docs {
+			found, err := flatten(source, doc)
+			out, errs = append(out, found...), append(errs, err)
+		}
+		return out, errors.Join(errs...)
+	})
+}
+
+// each is what is made of every file of the paths, in their order. The error joins all that is wrong, with what is right beside it.
+func each[T any](paths []string, opts Options, of func(source string, data []byte) ([]T, error)) ([]T, error) {
+	var out []T
 	var errs []error
 	for _, path := range paths {
 		files, err := expand(path, opts.Recursive)
@@ -94,12 +93,8 @@ func Documents(paths []string, opts Options) ([]Document, error) {
 				errs = append(errs, err)
 				continue
 			}
-			docs, err := documents(source, data)
-			errs = append(errs, err)
-			for _, doc := range docs {
-				found, err := flatten(source, doc)
-				out, errs = append(out, found...), append(errs, err)
-			}
+			found, err := of(source, data)
+			out, errs = append(out, found...), append(errs, err)
 		}
 	}
 	return out, errors.Join(errs...)
