@@ -131,7 +131,7 @@ func (p *pruning) notBelow(o *applyOptions) error {
 	for _, m := range p.modules {
 		ref := refOfModule(m)
 		i := slices.IndexFunc(found, func(d resource.Document) bool {
-			return d.Kind() == "Module" && d.Group() == group && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
+			return d.Kind() == string(m.ProtoReflect().Descriptor().Name()) && d.Group() == group && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
 		})
 		if i >= 0 {
 			errs = append(errs, usagef("--prune: module %s is in %s, which is not read: say -R, or move that out of the folder", ref.Display(), found[i].Source))
