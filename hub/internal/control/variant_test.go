@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -151,10 +152,15 @@ func (l *leader) liveBlobs() map[fleet.Digest]bool {
 }
 
 // countingEngine renders what says with which values, and counts that.
-type countingEngine struct{ n map[string]int }
+type countingEngine struct {
+	mu sync.Mutex
+	n  map[string]int
+}
 
 func (e *countingEngine) Build(_ context.Context, job render.Job) (map[string][]byte, error) {
 	values := fmt.Sprint(job.Helm.Overlays)
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.n[values]++
 	return map[string][]byte{"a.yaml": fmt.Appendf(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {values: %q}\n", values)}, nil
 }
