@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -131,7 +132,15 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		return nil, err
 	}
 	resp := &towlinev1.DeleteModuleResponse{}
-	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error { return mayBeDeleted(r, ref, req) }); err != nil {
+	may := func(r store.Reader) error { return mayBeDeleted(r, ref, req) }
+	err = a.o.Store.View(ctx, 0, may)
+	if errors.Is(err, fleet.ErrPrecondition) { // what depended on it may have been deleted just now, as the caller was told
+		var told int64
+		if told, err = a.o.Store.Barrier(ctx); err == nil {
+			err = a.o.Store.View(ctx, told, may)
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
