@@ -43,8 +43,11 @@ func Variants(overrides []fleet.Override, clusters []fleet.Cluster) ([]fleet.Var
 	return out, nil
 }
 
-// Unmatched names the overrides that match none of the clusters and do not say that they may.
+// Unmatched names the overrides that match none of the clusters and do not say that they may. Where there are no clusters nothing is misspelt.
 func Unmatched(overrides []fleet.Override, clusters []fleet.Cluster) (names []string) {
+	if len(clusters) == 0 {
+		return nil
+	}
 	for i, o := range overrides {
 		if !o.AllowEmpty && !slices.ContainsFunc(clusters, func(c fleet.Cluster) bool { return o.Selector.Matches(c.Labels) }) {
 			names = append(names, fmt.Sprintf("overrides[%d]", i))

@@ -65,4 +65,7 @@ func TestUnmatchedOverrides(t *testing.T) {
 	if got := assemble.Unmatched(overrides, []fleet.Cluster{labelled("a", "env=prod")}); !slices.Equal(got, []string{"overrides[1]"}) {
 		t.Errorf("unmatched: %v", got)
 	}
+	if got := assemble.Unmatched(overrides, nil); got != nil {
+		t.Errorf("unmatched, in no cluster: %v", got)
+	}
 }

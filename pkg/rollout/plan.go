@@ -57,6 +57,16 @@ type Candidate struct {
 	UnselectedOlder bool
 }
 
+// Selected are the clusters that the placement selects.
+func Selected(candidates []Candidate) (out []fleet.Cluster) {
+	for _, c := range candidates {
+		if c.Selected {
+			out = append(out, c.Cluster)
+		}
+	}
+	return out
+}
+
 // has reports that something is assigned.
 func (c *Candidate) has() bool { return c.Revision != 0 || c.Lost }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -176,9 +177,7 @@ func IndexFromMove(in *agentv1.Move, base fleet.Assemblage, content func(fleet.D
 		if err != nil {
 			return nil, nil, fmt.Errorf("move: module %s: %w", s.Module.Display(), err)
 		}
-		for d, b := range made.contents {
-			contents[d] = b
-		}
+		maps.Copy(contents, made.contents)
 		s.Bundle, s.Generation, s.Revision = made.bundle, m.GetGeneration(), m.GetRevision()
 		if s.Generation == 0 {
 			s.Generation = in.GetGeneration()

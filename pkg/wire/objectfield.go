@@ -8,13 +8,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/jsonpath"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/manifest"
 )
 
 // maxFieldPath is how long the path of a field may be.
@@ -25,33 +23,17 @@ func bindingObject(in *towlinev1.BindingObject, namespace string) (*fleet.Object
 	if in == nil {
 		return nil, nil
 	}
-	gv, err := schema.ParseGroupVersion(in.GetApiVersion())
-	o := &fleet.ObjectField{Group: gv.Group, Version: gv.Version, Kind: in.GetKind(), Namespace: in.GetNamespace(), Name: in.GetName(), Path: in.GetFieldPath()}
-	switch {
-	case in.GetApiVersion() == "":
-		return nil, fleet.Invalid("apiVersion", "is required")
-	case err != nil || gv.Version == "":
-		return nil, fleet.Invalidf("apiVersion", "%q is no group and version; write v1 or apps/v1", in.GetApiVersion())
-	case o.Kind == "":
-		return nil, fleet.Invalid("kind", "is required")
-	case strings.ContainsAny(o.Kind, "/ $"):
-		return nil, fleet.Invalidf("kind", "%q is no kind", o.Kind)
-	case o.Name == "":
-		return nil, fleet.Invalid("name", "is required")
-	case o.Path == "":
+	gv, err := namedKind(in, "/ $")
+	if err != nil {
+		return nil, err
+	}
+	if in.GetFieldPath() == "" {
 		return nil, fleet.Invalid("fieldPath", "is required; write data.KEY, or a JSONPath such as status.loadBalancer.ingress[0].ip")
 	}
-	namespaced, known := manifest.Namespaced(o.Group, o.Kind)
-	switch {
-	case known && !namespaced && o.Namespace != "":
-		return nil, fleet.Invalidf("namespace", "%s has no namespaces", o.Kind)
-	case o.Namespace == "" && (namespaced || !known):
-		o.Namespace = namespace
+	if namespace, err = namespaceIn(gv.Group, in, namespace); err != nil {
+		return nil, err
 	}
-	if namespaced && o.Namespace == "" {
-		return nil, fleet.Invalidf("namespace", "is required: %s has namespaces, and the module names none", o.Kind)
-	}
-	return o, nil
+	return &fleet.ObjectField{Group: gv.Group, Version: gv.Version, Kind: in.GetKind(), Namespace: namespace, Name: in.GetName(), Path: in.GetFieldPath()}, nil
 }
 
 // FieldPath is where a value is in an object.

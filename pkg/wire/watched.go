@@ -3,9 +3,6 @@ package wire
 import (
 	"fmt"
 	"slices"
-	"strings"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -53,29 +50,13 @@ func watched(in []*towlinev1.WatchedObject, m *Module) ([]fleet.WatchedObject, e
 }
 
 func watchedObject(in *towlinev1.WatchedObject, namespace string, declared map[string]string) (fleet.WatchedObject, error) {
-	gv, err := schema.ParseGroupVersion(in.GetApiVersion())
-	o := fleet.WatchedObject{Group: gv.Group, Version: gv.Version, Kind: in.GetKind(), Namespace: in.GetNamespace(), Name: in.GetName()}
-	switch {
-	case in.GetApiVersion() == "":
-		return o, fleet.Invalid("apiVersion", "is required")
-	case err != nil || gv.Version == "":
-		return o, fleet.Invalidf("apiVersion", "%q is no group and version; write v1 or apps/v1", in.GetApiVersion())
-	case o.Kind == "":
-		return o, fleet.Invalid("kind", "is required")
-	case strings.ContainsAny(o.Kind, "/ "):
-		return o, fleet.Invalidf("kind", "%q is no kind", o.Kind)
-	case o.Name == "":
-		return o, fleet.Invalid("name", "is required")
+	gv, err := namedKind(in, "/ ")
+	o := fleet.WatchedObject{Group: gv.Group, Version: gv.Version, Kind: in.GetKind(), Name: in.GetName()}
+	if err == nil {
+		o.Namespace, err = namespaceIn(gv.Group, in, namespace)
 	}
-	namespaced, known := manifest.Namespaced(o.Group, o.Kind)
-	switch {
-	case known && !namespaced && o.Namespace != "":
-		return o, fleet.Invalidf("namespace", "%s has no namespaces", o.Kind)
-	case o.Namespace == "" && (namespaced || !known):
-		o.Namespace = namespace
-	}
-	if namespaced && o.Namespace == "" {
-		return o, fleet.Invalidf("namespace", "is required: %s has namespaces, and the module names none", o.Kind)
+	if err != nil {
+		return o, err
 	}
 	// Whatever the values will be, the rest of the name must do.
 	if _, err := manifest.ResolveID(o.Entry().ID, declared); err != nil {

@@ -12,12 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
-	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
-	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -46,18 +44,6 @@ type binder struct {
 	secrets map[fleet.SecretKey]bool // of the hub, that the last evaluation used
 	// told is what is in force though its source is gone, as people are told.
 	told []string
-}
-
-// source is a field that a binding reads.
-type source struct {
-	id       fleet.ObjectID // in the cluster
-	version  string
-	path     *wire.FieldPath
-	resource apply.Resource // zero until its kind is found
-	single   watch.Single   // that is watched; zero: none
-	fail     error          // of the last search for the kind
-	next     time.Time      // of it
-	used     bool           // by the evaluation under way
 }
 
 // lateUse is what an item has of bindings that the agent evaluates. It is not changed once it is made.
@@ -334,15 +320,12 @@ func (w *worker) readField(ctx context.Context, name string, f fleet.ObjectField
 
 // valueIn reads the value and keeps it.
 func (w *worker) valueIn(name string, f fleet.ObjectField, s *source, object map[string]any) assemble.Read {
-	if object == nil {
-		return w.unread(name, keyOf(f), missing("%s does not exist", s.id.Short()))
-	}
-	value, err := s.path.Read(object)
+	value, err := s.value(object)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
-		return w.unread(name, keyOf(f), missing("%s has no %s", s.id.Short(), s.path))
+		return w.unread(name, keyOf(f), err)
 	case err != nil:
-		return assemble.Read{Failed: fleet.Invalidf("", "%s: %s %v", s.id.Short(), s.path, err)}
+		return assemble.Read{Failed: err}
 	}
 	w.m.lasts.put(w.ref, keyOf(f), lastValue{Value: value, Secret: s.id.IsSecret()})
 	return assemble.Read{Value: value, Secret: s.id.IsSecret()}
@@ -406,131 +389,4 @@ func (w *worker) outdated(id fleet.ObjectID, object map[string]any) bool {
 	}
 	u := &unstructured.Unstructured{Object: object}
 	return string(u.GetUID()) != rec.UID || apply.ParseVersion(u.GetResourceVersion()) < rec.ResourceVersion
-}
-
-// findSource finds the kind of a source, and has the object watched.
-func (w *worker) findSource(ctx context.Context, s *source, now time.Time) error {
-	if s.resource.Resource == "" && !now.Before(s.next) {
-		e := fleet.BundleEntry{ID: s.id, Version: s.version}
-		found, failed := w.resolveKinds(ctx, map[kindKey]fleet.BundleEntry{kindOfEntry(e): e})
-		s.resource, s.fail, s.next = found[kindOfEntry(e)], failed[kindOfEntry(e)], time.Now().Add(bindAgain)
-	}
-	if s.resource.Resource == "" {
-		w.binder.due = earliest(w.binder.due, s.next)
-		f := apply.Explain(s.id, s.fail)
-		if f.Reason == apply.ReasonNoKind {
-			return missing("the cluster has no kind %s of %s", s.id.Kind, groupVersion(s.id.Group, s.version))
-		}
-		return f
-	}
-	if err := s.settle(); err != nil {
-		return err
-	}
-	if s.single == (watch.Single{}) {
-		s.single = watch.Single{Resource: s.resource, Key: watch.Key{Namespace: s.id.Namespace, Name: s.id.Name}}
-		w.m.readers.add(s.id, w)
-		w.m.watcher.AcquireOne(s.single)
-	}
-	return nil
-}
-
-func groupVersion(group, version string) string {
-	return strings.TrimPrefix(group+"/"+version, "/")
-}
-
-// settle makes the identity that of the cluster.
-func (s *source) settle() error {
-	if !s.resource.Namespaced {
-		s.id.Namespace = ""
-	} else if s.id.Namespace == "" {
-		return fleet.Invalidf("", "%s: the kind has namespaces; name one in the binding", s.id.Short())
-	}
-	return nil
-}
-
-// objectOf is the object of a source as it is now; nil: there is none. While no watch tells, it is asked for.
-func (w *worker) objectOf(ctx context.Context, s *source, now time.Time) (map[string]any, error) {
-	object, known := w.m.watcher.ReadOne(s.single)
-	switch {
-	case known && w.outdated(s.id, object): // its event wakes the worker
-		return w.m.readObject(ctx, s)
-	case known:
-		return object, nil
-	}
-	again := bindAgain
-	if w.m.watcher.BlindOne(s.single) != nil {
-		again = bindBlind
-	}
-	w.binder.due = earliest(w.binder.due, now.Add(again))
-	return w.m.readObject(ctx, s)
-}
-
-// readObject asks the API server for the object of a source; nil: there is none.
-func (m *Manager) readObject(ctx context.Context, s *source) (map[string]any, error) {
-	ctx, cancel := context.WithTimeout(ctx, bindTime)
-	defer cancel()
-	object, err := m.client.Get(ctx, s.resource, s.id.Namespace, s.id.Name)
-	switch {
-	case apply.IsGone(err):
-		return nil, nil
-	case err != nil:
-		f := *apply.Explain(s.id, err)
-		if f.Reason == apply.ReasonForbidden {
-			f.Message += fmt.Sprintf("; grant the agent get, list and watch of %s there", s.resource.Resource)
-		}
-		return nil, &f
-	}
-	return object, nil
-}
-
-// mayBind says why a module may not read an object by its bindings; nil: it may.
-func (m *Manager) mayBind(ref fleet.ModuleRef, id fleet.ObjectID) error {
-	if why := fleet.OfAgent(id, m.o.Namespace); why != "" {
-		return protected(id, why)
-	}
-	m.accepts.mu.Lock()
-	is := m.accepts.is
-	m.accepts.mu.Unlock()
-	if is.Broken != "" {
-		return &apply.Failure{Reason: plan.ReasonDenied, Kind: fleet.ErrDenied, Message: id.Short() + ": Denied by the cluster's policy: nothing is read by bindings while it cannot be gone by: " + is.Broken}
-	}
-	if d := is.Policy.JudgeRead(ref, id); d != nil {
-		return denial(id, d)
-	}
-	return nil
-}
-
-// releaseSources ends the watches of all sources but those to keep.
-func (w *worker) releaseSources(keep func(*source) bool) {
-	for f, s := range w.binder.sources {
-		if keep(s) {
-			continue
-		}
-		delete(w.binder.sources, f)
-		if s.single != (watch.Single{}) {
-			w.unreadBy(s.id)
-			w.m.watcher.ReleaseOne(s.single)
-		}
-	}
-}
-
-// binds reports that a binding of the sync reads an object.
-func (w *worker) binds(id fleet.ObjectID) bool {
-	for _, s := range w.binder.sources {
-		if s.id == id && s.single != (watch.Single{}) {
-			return true
-		}
-	}
-	return false
-}
-
-// unreadBy notes that the worker does not read an object any more, unless it does for another reason.
-func (w *worker) unreadBy(id fleet.ObjectID) {
-	w.mu.Lock()
-	_, single := w.singles[id]
-	w.mu.Unlock()
-	if single || w.binds(id) || slices.ContainsFunc(w.foreign, func(f *foreign) bool { return f.entry.ID == id && f.single != (watch.Single{}) }) {
-		return
-	}
-	w.m.readers.remove(id, w)
 }

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/assemble"
@@ -95,29 +94,16 @@ func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.R
 func (p *preview) valueOf(ctx context.Context, s *source) (string, error) {
 	var err error
 	if s.resource, err = p.m.mapper.Resource(ctx, s.id, s.version); err != nil {
-		if f := apply.Explain(s.id, err); f.Reason != apply.ReasonNoKind {
-			return "", f
-		}
-		return "", missing("the cluster has no kind %s of %s", s.id.Kind, groupVersion(s.id.Group, s.version))
+		return "", s.kindless(err)
 	}
 	if err := s.settle(); err != nil {
 		return "", err
 	}
 	object, err := p.m.readObject(ctx, s)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case object == nil:
-		return "", missing("%s does not exist", s.id.Short())
 	}
-	value, err := s.path.Read(object)
-	switch {
-	case errors.Is(err, fleet.ErrNotFound):
-		return "", missing("%s has no %s", s.id.Short(), s.path)
-	case err != nil:
-		return "", fmt.Errorf("%s: %s %w", s.id.Short(), s.path, err)
-	}
-	return value, nil
+	return s.value(object)
 }
 
 // awaits says what becomes of an object that refers to a binding without a value: what the module brings itself may give it one.

@@ -77,7 +77,7 @@ func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
 	if err != nil {
 		return err
 	}
-	in.Plan.EmptyOverrides = emptyOverrides(m, in.Plan.Clusters)
+	in.Plan.EmptyOverrides = assemble.Unmatched(m.Overrides, rollout.Selected(in.Plan.Clusters))
 	plan, _, err := rollout.NewPlan(in.Strategy, in.Plan)
 	if err != nil {
 		return err
@@ -112,20 +112,6 @@ func waitsUnknown(m *wire.Module) string {
 		names[i] = first.Name
 	}
 	return fmt.Sprintf("Not simulated: each cluster begins when it has %s Ready, so that it may take longer.\n", strings.Join(names, ", "))
-}
-
-// emptyOverrides are those that match no cluster which the module is to be in.
-func emptyOverrides(m *wire.Module, candidates []rollout.Candidate) []string {
-	var selected []fleet.Cluster
-	for _, c := range candidates {
-		if c.Selected {
-			selected = append(selected, c.Cluster)
-		}
-	}
-	if len(selected) == 0 {
-		return nil
-	}
-	return assemble.Unmatched(m.Overrides, selected)
 }
 
 // simulationError names a hypothesis by its flag.

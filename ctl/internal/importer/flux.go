@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -200,16 +201,27 @@ func (d *flux) health(spec field) {
 	}
 }
 
-// source looks up what a Kustomization is made of.
-func (d *flux) source(ref field, dir string) error {
-	kind, name, namespace := ref.at("kind").text(), ref.at("name").text(), ref.at("namespace").text()
+// reference is what a reference to a source names, by default in the namespace of who refers to it.
+func (d *flux) reference(ref field) (kind, namespace, name string) {
 	ref.at("apiVersion").pass()
-	if namespace == "" {
-		namespace = d.Namespace()
-	}
+	return ref.at("kind").text(), cmp.Or(ref.at("namespace").text(), d.Namespace()), ref.at("name").text()
+}
+
+// sourceOf looks up the source that a reference names.
+func (d *flux) sourceOf(ref field) (kind string, doc resource.Document, err error) {
+	kind, namespace, name := d.reference(ref)
 	doc, ok := d.find(fluxSources, kind, namespace, name)
 	if !ok {
-		return d.missing(ref, kind, namespace, name)
+		err = d.missing(ref, kind, namespace, name)
+	}
+	return kind, doc, err
+}
+
+// source looks up what a Kustomization is made of.
+func (d *flux) source(ref field, dir string) error {
+	kind, doc, err := d.sourceOf(ref)
+	if err != nil {
+		return err
 	}
 	dir = strings.Trim(path.Clean("/"+dir), "/")
 	f := d.beside(doc)

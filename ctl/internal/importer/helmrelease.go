@@ -61,14 +61,9 @@ func (d *flux) chart(spec field, h *v1.HelmPackage) error {
 	spec.at("chart", "metadata").drop("nothing carries it")
 	c := spec.at("chart", "spec")
 	ref := c.at("sourceRef")
-	kind, name, namespace := ref.at("kind").text(), ref.at("name").text(), ref.at("namespace").text()
-	ref.at("apiVersion").pass()
-	if namespace == "" {
-		namespace = d.Namespace()
-	}
-	doc, ok := d.find(fluxSources, kind, namespace, name)
-	if !ok {
-		return d.missing(ref, kind, namespace, name)
+	kind, doc, err := d.sourceOf(ref)
+	if err != nil {
+		return err
 	}
 	f := d.beside(doc)
 	chart, version := c.at("chart").text(), c.at("version").text()
@@ -90,6 +85,7 @@ func (d *flux) chart(spec field, h *v1.HelmPackage) error {
 		}
 		c.at("version").pass()
 	default:
+		_, namespace, name := d.reference(ref)
 		return d.missing(ref, "HelmRepository or GitRepository", namespace, name)
 	}
 	d.sourceCommon(f.at("spec"))
@@ -113,11 +109,7 @@ func (d *flux) chartSource(spec field, chart, version string) *v1.HelmSource {
 
 // chartRef is a chart of a registry.
 func (d *flux) chartRef(ref field, h *v1.HelmPackage) error {
-	kind, name, namespace := ref.at("kind").text(), ref.at("name").text(), ref.at("namespace").text()
-	ref.at("apiVersion").pass()
-	if namespace == "" {
-		namespace = d.Namespace()
-	}
+	kind, namespace, name := d.reference(ref)
 	doc, ok := d.find(fluxSources, kind, namespace, name)
 	if !ok || kind != "OCIRepository" {
 		return d.missing(ref, "OCIRepository", namespace, name)

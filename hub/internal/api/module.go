@@ -392,7 +392,7 @@ func countStages(m *wire.Module, selected []fleet.Cluster, resp *towlinev1.PutMo
 			resp.Warnings = append(resp.Warnings, note(fleet.WarnEmptyStage, &towlinev1.Facts{Stage: s.Name}))
 		}
 	}
-	if empty := assemble.Unmatched(m.Overrides, selected); len(empty) > 0 && len(selected) > 0 {
+	if empty := assemble.Unmatched(m.Overrides, selected); len(empty) > 0 {
 		resp.Warnings = append(resp.Warnings, note(fleet.WarnEmptyOverride, &towlinev1.Facts{Names: empty}))
 	}
 	if len(plan.Unmatched) > 0 {

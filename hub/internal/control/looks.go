@@ -64,14 +64,18 @@ func (x *looks) end() {
 	x.led, x.of = time.Time{}, nil
 }
 
+// entry is of a module, made if there is none.
+func (x *looks) entry(ref fleet.ModuleRef) *looking {
+	if x.of[ref] == nil {
+		x.of[ref] = &looking{}
+	}
+	return x.of[ref]
+}
+
 // at is what is known of a module; of another spec than that of the record nothing is, but who waits.
 func (x *looks) at(ref fleet.ModuleRef, m *storev1.ModuleRecord) *looking {
 	meta := m.GetModule().GetMetadata()
-	l := x.of[ref]
-	if l == nil {
-		l = &looking{}
-		x.of[ref] = l
-	}
+	l := x.entry(ref)
 	if l.uid != meta.GetUid() || l.generation != meta.GetGeneration() {
 		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks, called: l.called}
 	}
@@ -143,11 +147,7 @@ func (x *looks) ask(ref fleet.ModuleRef, a ask) bool {
 	if x.of == nil {
 		return false
 	}
-	l := x.of[ref]
-	if l == nil {
-		l = &looking{}
-		x.of[ref] = l
-	}
+	l := x.entry(ref)
 	l.asks = append(l.asks, a)
 	return true
 }
@@ -180,11 +180,7 @@ func (x *looks) call(ref fleet.ModuleRef, now time.Time) time.Time {
 	if x.of == nil {
 		return time.Time{}
 	}
-	l := x.of[ref]
-	if l == nil {
-		l = &looking{}
-		x.of[ref] = l
-	}
+	l := x.entry(ref)
 	if l.called.IsZero() {
 		var m follow.Memory
 		if at := l.memory.GetLooked(); at != nil {

@@ -98,25 +98,11 @@ func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clust
 	plan, state, err := rollout.NewPlan(strategy, rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: ro.GetNumber()},
 		Revision: ro.GetRevision(), From: ro.GetFromRevision(), ModuleGeneration: ro.GetModuleGeneration(),
 		StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(), Pins: Pins(r, ref, ro.GetNumber()), Clusters: clusters,
-		EmptyOverrides: emptyOverrides(overrides, clusters)})
+		EmptyOverrides: assemble.Unmatched(overrides, rollout.Selected(clusters))})
 	if err != nil {
 		return nil, err
 	}
 	return &Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
-}
-
-// emptyOverrides are those that match no cluster which the module is to be in. Where it is to be nowhere nothing is misspelt.
-func emptyOverrides(overrides []fleet.Override, candidates []rollout.Candidate) []string {
-	var selected []fleet.Cluster
-	for _, c := range candidates {
-		if c.Selected {
-			selected = append(selected, c.Cluster)
-		}
-	}
-	if len(selected) == 0 {
-		return nil
-	}
-	return assemble.Unmatched(overrides, selected)
 }
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
