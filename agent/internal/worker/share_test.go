@@ -137,7 +137,7 @@ func TestKilledAnywhereSharing(t *testing.T) {
 			{"all share it", func() { r.set([]fleet.Sync{one, two, three}) }, map[string]string{"x": "one", "other": "v"}, "three", isReady(three)},
 			{"the first lets it go", func() { r.set([]fleet.Sync{less, second, third}) }, map[string]string{"x": "two", "other": "v"}, "two", isReady(second)},
 			{"the second goes", func() { r.set([]fleet.Sync{less, last}, gone) }, map[string]string{"x": "three", "other": "v"}, "two", isRemoved},
-			{"the last one goes", func() { r.set([]fleet.Sync{less}, end) }, map[string]string{"other": "v"}, "three", isRemoved},
+			{"the last one goes", func() { r.set([]fleet.Sync{less}, gone, end) }, map[string]string{"other": "v"}, "three", isRemoved},
 		}, r.ours, func(l life) {
 			if now := r.get("v1", "configmaps", "x"); now != nil {
 				if uid != "" && uid != now.GetUID() {
