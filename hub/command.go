@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"towline.dev/towline/hub/internal/packager"
@@ -55,6 +56,7 @@ func serveCommand() *cobra.Command {
 	c.MarkFlagsRequiredTogether("hooks-cert", "hooks-key")
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
+	f.etcdFlags(fl)
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.cache, "source-cache", "1Gi", "how much is kept in --data-dir of what sources have sent, so that it is not fetched again")
 	fl.BoolVar(&f.o.AllowFileSources, "allow-file-sources", false, "let modules take Git repositories from folders of this machine (file:///DIR): whoever may put a module then reads those that the hub can read")
@@ -65,6 +67,17 @@ func serveCommand() *cobra.Command {
 	fl.DurationVar(&f.o.Grace, "grace", defaultGrace, "how long the hub waits for an agent that had a session, after that ended or after its own start, before rollouts call it away")
 	_ = c.MarkFlagRequired("data-dir")
 	return c
+}
+
+// etcdFlags are those about an etcd of one's own.
+func (f *serveFlags) etcdFlags(fl *pflag.FlagSet) {
+	a := &f.o.Etcd
+	fl.StringVar(&a.CAFile, "etcd-cacert", "", "file in PEM that the certificate of --etcd-endpoints is checked against (default: what the system trusts)")
+	fl.StringVar(&a.CertFile, "etcd-cert", "", "file in PEM of the certificate that the hub shows to etcd; it is read again for each connection")
+	fl.StringVar(&a.KeyFile, "etcd-key", "", "file in PEM of its key")
+	fl.StringVar(&a.ServerName, "etcd-server-name", "", "name in etcd's certificate (default: that of the endpoint)")
+	fl.StringVar(&a.User, "etcd-user", "", "user of etcd (default: $"+EtcdUserEnv+")")
+	fl.StringVar(&a.PasswordFile, "etcd-password-file", "", "file of the user's password (default: $"+EtcdPasswordEnv+")")
 }
 
 // How much the heap may grow between two collections, as heap.Tune takes it.
@@ -83,6 +96,10 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	}
 	f.o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 	heap.Tune(HeapPercent, HeapFloor)
+	if f.o.Etcd.given() && len(f.o.EtcdEndpoints) == 0 {
+		return fmt.Errorf("--etcd-cacert, --etcd-cert, --etcd-key, --etcd-server-name, --etcd-user and --etcd-password-file are for --etcd-endpoints, which is not set")
+	}
+	f.o.Etcd = f.o.Etcd.fromEnvironment(os.Getenv)
 	quota, err := resource.ParseQuantity(f.quota)
 	if err != nil || quota.Value() < minQuota {
 		return fmt.Errorf("--store-quota %s: write a number of bytes of at least 64Mi, such as 8Gi", f.quota)

@@ -57,6 +57,8 @@ type Options struct {
 	CADir string
 	// EtcdEndpoints of an etcd of one's own; none: etcd runs in the process.
 	EtcdEndpoints []string
+	// Etcd is who the hub is for that etcd.
+	Etcd EtcdAccess
 	// Listen serves agents, API people and programs; both are made by the caller so that ports are known.
 	Listen, API net.Listener
 	// Hooks serves the webhooks that ask for looks at sources; nil: none are taken.
@@ -239,7 +241,11 @@ func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
 	case o.Memory:
 		return memory.New(), nil
 	case len(o.EtcdEndpoints) > 0:
-		return etcd.Open(ctx, etcd.Options{Log: o.Log, Endpoints: o.EtcdEndpoints, SessionTTL: o.SeatTTL})
+		access, err := o.Etcd.access()
+		if err != nil {
+			return nil, err
+		}
+		return etcd.Open(ctx, etcd.Options{Log: o.Log, Endpoints: o.EtcdEndpoints, Access: access, SessionTTL: o.SeatTTL})
 	}
 	return etcd.Open(ctx, etcd.Options{Log: o.Log, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync})
 }

@@ -5,7 +5,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/fleet"
@@ -46,9 +46,8 @@ type Options struct {
 
 	// Endpoints are those of an etcd of one's own, host:port. It is compacted and defragmented by who runs it.
 	Endpoints []string
-	// TLS, Username and Password are for Endpoints.
-	TLS                *tls.Config
-	Username, Password string
+	// Access is for Endpoints.
+	Access Access
 	// SessionTTL is after how long a leader that is gone is replaced, with Endpoints; 0: 7 s.
 	SessionTTL time.Duration
 
@@ -92,20 +91,54 @@ func Open(ctx context.Context, o Options) (backend.Backend, error) {
 }
 
 func openExternal(ctx context.Context, o Options) (backend.Backend, error) {
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
-		DialTimeout: dialTimeout, DialKeepAliveTime: dialKeepAliveTime, DialKeepAliveTimeout: dialKeepAliveTimeout,
-		PermitWithoutStream: true, Logger: zapTo(o.Log),
-	})
+	client, err := connect(o)
 	if err != nil {
-		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
+		return nil, err
 	}
 	b := newKeyspace(client, clientv3.RetryKVClient(client), o)
 	b.limits = backend.Limits{Ops: externalMaxOps, Bytes: transactionBytes}
-	if _, err := b.Revision(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err), client.Close())
+	_, err = b.Revision(ctx)
+	if err == nil {
+		err = b.mayWrite(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(o.explained(err), client.Close())
 	}
 	return b, nil
+}
+
+// connect makes the client of the endpoints. Who calls is judged by etcd when there is a user, and else by its first answer.
+func connect(o Options) (*clientv3.Client, error) {
+	if err := o.Access.check(o.Endpoints); err != nil {
+		return nil, err
+	}
+	secured, err := o.Access.tls()
+	if err != nil {
+		return nil, err
+	}
+	config := clientv3.Config{
+		Endpoints: o.Endpoints, TLS: secured, Username: o.Access.Username, Password: o.Access.Password,
+		DialTimeout: dialTimeout, DialKeepAliveTime: dialKeepAliveTime, DialKeepAliveTimeout: dialKeepAliveTimeout,
+		PermitWithoutStream: true, Logger: zapTo(o.Log),
+	}
+	if o.Access.ServerName != "" { // the client takes the endpoint's own name otherwise, whatever the configuration of TLS says
+		config.DialOptions = []grpc.DialOption{grpc.WithAuthority(o.Access.ServerName)}
+	}
+	client, err := clientv3.New(config)
+	if err == nil {
+		return client, nil
+	}
+	return nil, o.explained(err)
+}
+
+// explained says which etcd it is, and what to do about it.
+func (o Options) explained(err error) error {
+	if denied := o.Access.denied(err, o.Prefix); denied != nil {
+		err = denied
+	} else if why := o.Access.refusal(o.Endpoints); why != nil {
+		err = why
+	}
+	return fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
 }
 
 // keyspace is the backend.Backend on a client, in process or not.
@@ -113,6 +146,7 @@ type keyspace struct {
 	client   *clientv3.Client
 	txns     pb.KVClient // of the same client
 	prefix   string
+	access   Access
 	log      *slog.Logger
 	limits   backend.Limits
 	ttl      time.Duration
@@ -127,7 +161,7 @@ type keyspace struct {
 }
 
 func newKeyspace(client *clientv3.Client, txns pb.KVClient, o Options) *keyspace {
-	b := &keyspace{client: client, txns: txns, prefix: o.Prefix, log: o.Log, ttl: o.SessionTTL, seats: backend.NewSeats()}
+	b := &keyspace{client: client, txns: txns, prefix: o.Prefix, access: o.Access, log: o.Log, ttl: o.SessionTTL, seats: backend.NewSeats()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
@@ -344,6 +378,9 @@ func (b *keyspace) Usage() backend.Usage {
 
 // failure says in fleet's words what an error of etcd means.
 func (b *keyspace) failure(err error) error {
+	if denied := b.access.denied(err, b.prefix); denied != nil {
+		return denied
+	}
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return b.noSpace()
@@ -351,8 +388,6 @@ func (b *keyspace) failure(err error) error {
 		return backend.ErrCompacted
 	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrDuplicateKey):
 		return fleet.Errorf(fleet.ErrInvalid, "etcd: %v", err)
-	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrAuthFailed):
-		return fleet.Errorf(fleet.ErrDenied, "etcd: %v", err)
 	}
 	return backend.Open(fmt.Errorf("etcd: %w", err))
 }
