@@ -106,6 +106,7 @@ func TestObjects(t *testing.T) {
 		{"asks", testAsks},
 		{"watched", testWatched},
 		{"bindings", testBindings},
+		{"packages-of-others", testOthers},
 		{"prune", testPrune},
 		{"delete", testDelete},
 		{"name-again", testNameAgain},

@@ -23,6 +23,7 @@ import (
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/render/child"
+	"towline.dev/towline/pkg/testkit/otherstest"
 )
 
 // helmTemplate is what `helm template --include-crds` prints: of the program that TOWLINE_HELM names, else of the library on the disk.
@@ -116,7 +117,7 @@ func TestChartsAsHelmRendersThem(t *testing.T) {
 		check(t, "testdata/helm", plain)
 	})
 	t.Run("of others", func(t *testing.T) {
-		dir := sharedData(t)
+		dir := otherstest.Dir(t)
 		for _, h := range []render.Helm{
 			{Path: "metrics-server/charts/metrics-server", Values: []byte(`{"replicas":2,"podDisruptionBudget":{"enabled":true,"minAvailable":1}}`)},
 			{Path: "traefik/traefik", Values: []byte(`{"ingressRoute":{"dashboard":{"enabled":true}},"deployment":{"replicas":3}}`)},

@@ -22,6 +22,7 @@ import (
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/render/child"
+	"towline.dev/towline/pkg/testkit/otherstest"
 )
 
 // worker is the argument with which the test's own program is a process of a pool.
@@ -69,25 +70,6 @@ func filesOf(t testing.TB, dir string) map[string][]byte {
 		return err
 	}))
 	return out
-}
-
-// sharedData is a folder of charts and kustomizations of others, which is not part of the project: TOWLINE_SHARED_DATA, or
-// shared/data beside one of the folders above.
-func sharedData(t testing.TB) string {
-	t.Helper()
-	candidates := []string{os.Getenv("TOWLINE_SHARED_DATA")}
-	at, err := os.Getwd()
-	must(t, err)
-	for ; at != filepath.Dir(at); at = filepath.Dir(at) {
-		candidates = append(candidates, filepath.Join(filepath.Dir(at), "shared", "data"))
-	}
-	for _, dir := range candidates {
-		if info, err := os.Stat(filepath.Join(dir, "README.md")); dir != "" && err == nil && !info.IsDir() {
-			return dir
-		}
-	}
-	t.Skip("skipped: there are no charts and kustomizations of others in ../shared/data (or TOWLINE_SHARED_DATA)")
-	return ""
 }
 
 // parse reads what a tool printed.
@@ -164,7 +146,7 @@ func TestKustomizationsAsKustomizeBuildsThem(t *testing.T) {
 		check(t, "testdata/kustomize", "overlays/prod", "openapi", "without-schema", "overlays/prod")
 	})
 	t.Run("of others", func(t *testing.T) {
-		dir := sharedData(t)
+		dir := otherstest.Dir(t)
 		overlays := "manifests/overlays/"
 		check(t, filepath.Join(dir, "metrics-server"), overlays+"release", overlays+"release-ha", overlays+"release-ha-1.21+", overlays+"test", overlays+"test-ha")
 		check(t, filepath.Join(dir, "metallb"), "config/native", "config/frr", "config/frr-k8s-external", "config/prometheus-native")
