@@ -1,6 +1,9 @@
 package hub_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -229,11 +232,12 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 	must(t, err)
 	_, err = w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "git-key", Values: map[string][]byte{"identity": private, "known_hosts": []byte(ssh.KnownHosts)}})
 	must(t, err)
+	signed := signedSources(t, g.yaml, reg)
 	hosts := strings.NewReplacer("https://git.example.com/shop.git", git.URL+"/repo.git", "ssh://git@git.example.com/shop.git", "ssh://git@"+ssh.Addr+"/repo.git",
 		"oci://registry.example.com/team/shop", "oci://"+reg.Host+"/team/shop\n      insecure: true",
 		"https://charts.example.com/stable", chartRepository(t))
 	for _, example := range g.yaml {
-		module := hosts.Replace(example)
+		module := signed(hosts.Replace(example))
 		if !strings.Contains(module, "namespace:") {
 			module = strings.Replace(module, "spec:\n", "spec:\n  namespace: default\n", 1)
 		}
@@ -248,6 +252,33 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	g.commandsAreKnown(t, towline)
+}
+
+// signedSources signs what the examples want to have signed, and returns what puts the keys of that into them.
+func signedSources(t *testing.T, examples []string, reg *sourcetest.Registry) func(string) string {
+	s := sourcetest.NewSigner(t, "ssh-keygen")
+	if s == nil {
+		t.Skip("git or ssh-keygen is not here")
+	}
+	file, line := s.SSH("ed25519")
+	s.Commit("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}", "", "")
+	s.Tag("v1.4.0", "ssh", file)
+	git := httptest.NewServer(s.Repo().Handler())
+	t.Cleanup(git.Close)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	digest := reg.Digest("team/shop", "1.4.0")
+	reg.CosignTag("team/shop", digest, key, sourcetest.SimplePayload("team/shop", digest))
+	public := strings.ReplaceAll(strings.TrimSpace(sourcetest.PublicPEM(t, key)), "\n", "\n        ")
+	sshLine := regexp.MustCompile(`ssh-ed25519 \S+ ana@example\.com`)
+	block := regexp.MustCompile(`(?s)-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----`)
+	if all := strings.Join(examples, ""); !sshLine.MatchString(all) || !block.MatchString(all) {
+		t.Error("no example has a key")
+	}
+	return func(example string) string {
+		example = strings.ReplaceAll(example, "https://git.example.com/signed.git", git.URL+"/repo.git")
+		return block.ReplaceAllLiteralString(sshLine.ReplaceAllLiteralString(example, strings.TrimSpace(line)), public)
+	}
 }
 
 // chartRepository serves a chart in two versions.

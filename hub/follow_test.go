@@ -28,6 +28,50 @@ func following(name, server string) *towlinev1.Module {
 	return m
 }
 
+// TestFollowedSignature: a module that follows a branch keeps what it has when that moves to a commit nobody has signed, and says so;
+// the next one that is signed is rolled out. Keys that are none are refused at the put.
+func TestFollowedSignature(t *testing.T) {
+	s := sourcetest.NewSigner(t, "ssh-keygen")
+	if s == nil {
+		t.Skip("git or ssh-keygen is not here")
+	}
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	file, line := s.SSH("ed25519")
+	s.Commit(configMapText("1"), "ssh", file)
+	srv := httptest.NewServer(s.Repo().Handler())
+	t.Cleanup(srv.Close)
+	m := following("shop", srv.URL)
+	m.Spec.Source.Git.Path = ""
+	m.Spec.Source.Verify = &towlinev1.Verify{SshKeys: []string{"nonsense"}}
+	if _, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: m}); err == nil || !strings.Contains(err.Error(), "spec.source.verify.sshKeys: [0]") {
+		t.Fatalf("a key that is none: %v", err)
+	}
+	m.Spec.Source.Verify.SshKeys = []string{line}
+	w.await("shop", w.put(m).GetRevision())
+	unsigned := s.Commit(configMapText("2"), "", "")
+	if _, err := w.resync("shop"); err == nil || !strings.Contains(err.Error(), "main@sha1:"+unsigned+" is not taken: it has no signature") {
+		t.Fatalf("a commit without a signature: %v", err)
+	}
+	st := w.module("shop").GetStatus()
+	if st.GetFollow().GetReason() != "Unverified" || st.GetRevision() != 1 {
+		t.Errorf("follows: %v, revision %d", st.GetFollow(), st.GetRevision())
+	}
+	signed := s.Commit(configMapText("3"), "ssh", file)
+	came, err := w.resync("shop")
+	must(t, err)
+	if came.GetResolvedRef() != "main@sha1:"+signed {
+		t.Errorf("a commit with a signature: %v", came)
+	}
+	w.await("shop", came.GetRevision())
+	_, other := s.SSH("ed25519")
+	m.Spec.Source.Verify.SshKeys = []string{other}
+	w.put(m)
+	w.until("shop", 3, func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetState() == "Failed" && strings.Contains(r.GetStatus().GetFacts().GetDetail(), "by another key")
+	})
+}
+
 // TestResync: a branch that moved is rolled out when somebody asks, by a start like that of a put: it waits for an approval, says who
 // asked and which commit it is, and what was rolled back comes back only because somebody asks.
 func TestResync(t *testing.T) {
@@ -146,4 +190,12 @@ func TestWebhook(t *testing.T) {
 	if st := ro.GetRollout().GetStatus(); st.GetStartedBy() != "webhook" || st.GetStartReason() != "main@sha1:"+second || s.GetRollout() != "shop/2" {
 		t.Errorf("started by %s: %s", st.GetStartedBy(), st.GetStartReason())
 	}
+}
+
+// configMapText is the one file of configMap.
+func configMapText(value string) string {
+	for _, text := range configMap(value) {
+		return text
+	}
+	return ""
 }

@@ -31,6 +31,7 @@ const (
 	ReasonNotFound    = "NotFound"
 	ReasonDenied      = "Denied"
 	ReasonNeedsSecret = "NeedsSecret"
+	ReasonUnverified  = "Unverified" // it is not signed as the source wants it
 	ReasonTooLarge    = "TooLarge"
 	ReasonInvalid     = "Invalid" // it cannot be read or rendered
 	ReasonRefused     = "Refused" // a rollout runs, whose onSupersede is Reject

@@ -15,7 +15,7 @@ func followed(s *towlinev1.Source) (*follow.Plan, error) {
 		return nil, nil
 	}
 	if field, why := Exact(s); field != "" {
-		return nil, fleet.Invalidf(followField, "%s %s, so that there is nothing to follow: leave follow out", field, why)
+		return nil, fleet.Invalidf("follow", "%s %s, so that there is nothing to follow: leave follow out", field, why)
 	}
 	d, err := Duration("follow.interval", f.GetInterval(), follow.DefaultInterval)
 	if err == nil && (d < follow.MinInterval || d > follow.MaxInterval) {

@@ -15,14 +15,14 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// followField is the field of a source that is no kind of it.
-const followField = "follow"
+// isKind tells the kinds of a source from what is said beside it.
+func isKind(field string) bool { return field != "follow" && field != "verify" }
 
 // SourceKinds are the kinds that a source sets; a source is valid with exactly one.
 func SourceKinds(s *towlinev1.Source) []string {
 	var kinds []string
 	s.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		if fd.JSONName() != followField {
+		if isKind(fd.JSONName()) {
 			kinds = append(kinds, fd.JSONName())
 		}
 		return true
@@ -36,7 +36,7 @@ func OneSource(kinds []string) error {
 	fields := (&towlinev1.Source{}).ProtoReflect().Descriptor().Fields()
 	var all []string
 	for i := range fields.Len() {
-		if name := fields.Get(i).JSONName(); name != followField {
+		if name := fields.Get(i).JSONName(); isKind(name) {
 			all = append(all, name)
 		}
 	}
@@ -51,6 +51,9 @@ func validateSource(s *towlinev1.Source) error {
 	kinds := SourceKinds(s)
 	if len(kinds) != 1 {
 		return OneSource(kinds)
+	}
+	if err := validateVerify(s); err != nil {
+		return err
 	}
 	switch {
 	case s.GetInline() != nil:

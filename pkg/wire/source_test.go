@@ -100,12 +100,33 @@ func TestSourcesAreChecked(t *testing.T) {
 		{git("https://host/r", func(g *towlinev1.GitSource) { g.Path = "/x" }), `spec.source.git.path: "/x" begins with /`},
 		{git("https://host/r", func(g *towlinev1.GitSource) { g.Timeout = "1h" }), "spec.source.git.timeout: 1h is too short or too long"},
 		{git("https://host/r", func(g *towlinev1.GitSource) { g.Timeout = "soon" }), `spec.source.git.timeout: "soon" is no duration`},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{PgpKeys: []string{"k"}, SshKeys: []string{"k"}}), ""},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{}), "spec.source.verify: has no key"},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{SshKeys: []string{" "}}), "spec.source.verify.sshKeys: [0] is empty"},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{SshKeys: make([]string, 51)}), "spec.source.verify.sshKeys: has 51 keys; at most 50"},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{PgpKeys: []string{"-----BEGIN PGP PRIVATE KEY BLOCK-----"}}), "spec.source.verify.pgpKeys: [0] is a private key"},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{PgpKeys: []string{strings.Repeat("k", 65<<10)}}), "spec.source.verify.pgpKeys: [0] has 66560 bytes"},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{CosignKeys: []string{"k"}}), "spec.source.verify.cosignKeys: are for oci and helm"},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{PgpKeys: []string{"k"}, Mode: "Head"}), `spec.source.verify.mode: "Head" is none of HEAD, Tag, TagAndHEAD`},
+		{verify(git("https://host/r", nil), &towlinev1.Verify{PgpKeys: []string{"k"}, Mode: "Tag"}), "spec.source.verify.mode: is Tag, and git.ref names no tag"},
+		{verify(git("https://host/r", ref(&towlinev1.GitRef{Semver: "1.x"})), &towlinev1.Verify{PgpKeys: []string{"k"}, Mode: "TagAndHEAD"}), ""},
+		{verify(oci("oci://host/shop", nil), &towlinev1.Verify{CosignKeys: []string{"k"}}), ""},
+		{verify(oci("oci://host/shop", nil), &towlinev1.Verify{CosignKeys: []string{"k"}, Mode: "HEAD"}), "spec.source.verify: has mode, pgpKeys or sshKeys, which are for git"},
+		{verify(oci("oci://host/shop", nil), &towlinev1.Verify{}), "spec.source.verify: has no key"},
+		{verify(&towlinev1.Source{Http: &towlinev1.HttpSource{Url: "https://host/a"}}, &towlinev1.Verify{CosignKeys: []string{"k"}}), "spec.source.verify: is for git, oci, and helm whose repo is oci://"},
+		{verify(&towlinev1.Source{Helm: &towlinev1.HelmSource{Repo: "https://host/a", Chart: "web"}}, &towlinev1.Verify{CosignKeys: []string{"k"}}), "spec.source.verify: is for git"},
+		{verify(&towlinev1.Source{Helm: &towlinev1.HelmSource{Repo: "oci://host/a", Chart: "web"}}, &towlinev1.Verify{CosignKeys: []string{"k"}}), ""},
 	} {
 		err := fleet.Join("spec.source", validateSource(tt.source))
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%v: %v\nwant %s", tt.source, err, tt.want)
 		}
 	}
+}
+
+func verify(s *towlinev1.Source, v *towlinev1.Verify) *towlinev1.Source {
+	s.Verify = v
+	return s
 }
 
 // TestPathOfAPackageIsInThatOfItsSource: what a package names is below the folder that a Git source names.

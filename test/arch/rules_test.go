@@ -29,7 +29,7 @@ var tiers = []tier{
 		why:  "the vocabulary is what everything else is said in, so it can depend on nothing",
 		packages: []string{
 			"pkg/artifact/...", "pkg/manifest/...", "pkg/health/...", "pkg/assemble/...",
-			"pkg/rollout/...", "pkg/follow/...", "pkg/tracker/...", "pkg/plan/...", "pkg/celenv/...", "pkg/localpolicy/...",
+			"pkg/rollout/...", "pkg/follow/...", "pkg/tracker/...", "pkg/plan/...", "pkg/celenv/...", "pkg/localpolicy/...", "hub/internal/signature/...",
 		},
 	},
 	{

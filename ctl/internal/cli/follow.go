@@ -71,7 +71,7 @@ func followSays(reason string, s *v1.ModuleStatus) string {
 		return revision(s.GetFollow().GetSuspendedRevision()) + " was rolled back, and is not rolled out again before the source has something else, or by: towline resync"
 	case follow.ReasonUnavailable, follow.ReasonNotFound, follow.ReasonDenied, follow.ReasonNeedsSecret:
 		return "its source cannot be had; what runs stays: " + s.GetFollow().GetMessage()
-	case follow.ReasonTooLarge, follow.ReasonInvalid:
+	case follow.ReasonTooLarge, follow.ReasonInvalid, follow.ReasonUnverified:
 		return "what its source has cannot be taken; what runs stays: " + s.GetFollow().GetMessage()
 	case follow.ReasonRefused:
 		return "its source has something new, which may not begin yet: " + s.GetFollow().GetMessage()

@@ -708,7 +708,7 @@ func (x *WatchedObject) GetName() string {
 	return ""
 }
 
-// Source says where files come from; exactly one is set, and follow beside it.
+// Source says where files come from; exactly one is set, and follow and verify beside it.
 type Source struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Files in the module itself.
@@ -725,7 +725,10 @@ type Source struct {
 	Upload *UploadSource `protobuf:"bytes,6,opt,name=upload,proto3" json:"upload,omitempty"`
 	// Look at the source again by itself, and roll out what has changed in it. Unset: only a put or ResyncModule looks. It needs a source
 	// whose ref may come to something else: not inline, upload, a commit, a digest, one version of a chart, or a file with sha256.
-	Follow        *Follow `protobuf:"bytes,7,opt,name=follow,proto3" json:"follow,omitempty"`
+	Follow *Follow `protobuf:"bytes,7,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Take what one of these keys has signed, and nothing else. Unset: signatures are not looked at. It is for git, oci, and helm whose repo is
+	// oci://.
+	Verify        *Verify `protobuf:"bytes,8,opt,name=verify,proto3" json:"verify,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -809,6 +812,92 @@ func (x *Source) GetFollow() *Follow {
 	return nil
 }
 
+func (x *Source) GetVerify() *Verify {
+	if x != nil {
+		return x.Verify
+	}
+	return nil
+}
+
+// Verify says who must have signed what a source has. What no key of the list has signed is refused before anything of it is unpacked, by
+// put and by follow alike, and what runs stays. One key that fits is enough: during a change of keys both are listed. Public keys are no
+// secret.
+type Verify struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What of a git source must be signed: HEAD, the commit; Tag, the tag that ref.tag or ref.semver names, which must be one with a message;
+	// TagAndHEAD, both. Default HEAD. Not for oci and helm, where it is the manifest.
+	Mode string `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"`
+	// PGP public keys for git, armored, as `gpg --armor --export` prints them. A signature by a key that has expired or is revoked does
+	// not count, as for git verify-commit.
+	PgpKeys []string `protobuf:"bytes,2,rep,name=pgp_keys,json=pgpKeys,proto3" json:"pgp_keys,omitempty"`
+	// SSH public keys for git: lines of a .pub file, or of an allowed_signers file, of which valid-after, valid-before and namespaces count
+	// and the names do not.
+	SshKeys []string `protobuf:"bytes,3,rep,name=ssh_keys,json=sshKeys,proto3" json:"ssh_keys,omitempty"`
+	// Public keys of cosign for oci and helm, in PEM, as `cosign generate-key-pair` writes cosign.pub: ECDSA, Ed25519 or RSA. The signature is
+	// one of `cosign sign --key`. It is checked by the key alone, and no transparency log is asked.
+	CosignKeys    []string `protobuf:"bytes,4,rep,name=cosign_keys,json=cosignKeys,proto3" json:"cosign_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verify) Reset() {
+	*x = Verify{}
+	mi := &file_towline_v1_module_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verify) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verify) ProtoMessage() {}
+
+func (x *Verify) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verify.ProtoReflect.Descriptor instead.
+func (*Verify) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Verify) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *Verify) GetPgpKeys() []string {
+	if x != nil {
+		return x.PgpKeys
+	}
+	return nil
+}
+
+func (x *Verify) GetSshKeys() []string {
+	if x != nil {
+		return x.SshKeys
+	}
+	return nil
+}
+
+func (x *Verify) GetCosignKeys() []string {
+	if x != nil {
+		return x.CosignKeys
+	}
+	return nil
+}
+
 // Follow says when a source is looked at again. A rollout begins if what it renders to is not what the newest revision has, by the same rules
 // as after a put: strategy, gates, onSupersede and holds count. A source that is away changes nothing. What was rolled back is not
 // rolled out again before the source renders to something else, or a person says so by a put or ResyncModule.
@@ -828,7 +917,7 @@ type Follow struct {
 
 func (x *Follow) Reset() {
 	*x = Follow{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +929,7 @@ func (x *Follow) String() string {
 func (*Follow) ProtoMessage() {}
 
 func (x *Follow) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +942,7 @@ func (x *Follow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Follow.ProtoReflect.Descriptor instead.
 func (*Follow) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Follow) GetInterval() string {
@@ -888,7 +977,7 @@ type InlineSource struct {
 
 func (x *InlineSource) Reset() {
 	*x = InlineSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +989,7 @@ func (x *InlineSource) String() string {
 func (*InlineSource) ProtoMessage() {}
 
 func (x *InlineSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1002,7 @@ func (x *InlineSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InlineSource.ProtoReflect.Descriptor instead.
 func (*InlineSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InlineSource) GetFiles() map[string]string {
@@ -942,7 +1031,7 @@ type HttpSource struct {
 
 func (x *HttpSource) Reset() {
 	*x = HttpSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1043,7 @@ func (x *HttpSource) String() string {
 func (*HttpSource) ProtoMessage() {}
 
 func (x *HttpSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1056,7 @@ func (x *HttpSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpSource.ProtoReflect.Descriptor instead.
 func (*HttpSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HttpSource) GetUrl() string {
@@ -1021,7 +1110,7 @@ type GitSource struct {
 
 func (x *GitSource) Reset() {
 	*x = GitSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1122,7 @@ func (x *GitSource) String() string {
 func (*GitSource) ProtoMessage() {}
 
 func (x *GitSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1135,7 @@ func (x *GitSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitSource.ProtoReflect.Descriptor instead.
 func (*GitSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GitSource) GetUrl() string {
@@ -1101,7 +1190,7 @@ type GitRef struct {
 
 func (x *GitRef) Reset() {
 	*x = GitRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1202,7 @@ func (x *GitRef) String() string {
 func (*GitRef) ProtoMessage() {}
 
 func (x *GitRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1215,7 @@ func (x *GitRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitRef.ProtoReflect.Descriptor instead.
 func (*GitRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GitRef) GetBranch() string {
@@ -1182,7 +1271,7 @@ type OciSource struct {
 
 func (x *OciSource) Reset() {
 	*x = OciSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1283,7 @@ func (x *OciSource) String() string {
 func (*OciSource) ProtoMessage() {}
 
 func (x *OciSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1296,7 @@ func (x *OciSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciSource.ProtoReflect.Descriptor instead.
 func (*OciSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OciSource) GetUrl() string {
@@ -1267,7 +1356,7 @@ type OciRef struct {
 
 func (x *OciRef) Reset() {
 	*x = OciRef{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1368,7 @@ func (x *OciRef) String() string {
 func (*OciRef) ProtoMessage() {}
 
 func (x *OciRef) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1381,7 @@ func (x *OciRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OciRef.ProtoReflect.Descriptor instead.
 func (*OciRef) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *OciRef) GetTag() string {
@@ -1327,7 +1416,7 @@ type UploadSource struct {
 
 func (x *UploadSource) Reset() {
 	*x = UploadSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1428,7 @@ func (x *UploadSource) String() string {
 func (*UploadSource) ProtoMessage() {}
 
 func (x *UploadSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1441,7 @@ func (x *UploadSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadSource.ProtoReflect.Descriptor instead.
 func (*UploadSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UploadSource) GetDigest() string {
@@ -1387,7 +1476,7 @@ type HelmSource struct {
 
 func (x *HelmSource) Reset() {
 	*x = HelmSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1488,7 @@ func (x *HelmSource) String() string {
 func (*HelmSource) ProtoMessage() {}
 
 func (x *HelmSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1501,7 @@ func (x *HelmSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmSource.ProtoReflect.Descriptor instead.
 func (*HelmSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HelmSource) GetRepo() string {
@@ -1472,7 +1561,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1573,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[19]
+	mi := &file_towline_v1_module_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1586,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -1532,7 +1621,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1633,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[20]
+	mi := &file_towline_v1_module_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1646,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -1591,7 +1680,7 @@ type HelmPackage struct {
 
 func (x *HelmPackage) Reset() {
 	*x = HelmPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1692,7 @@ func (x *HelmPackage) String() string {
 func (*HelmPackage) ProtoMessage() {}
 
 func (x *HelmPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[21]
+	mi := &file_towline_v1_module_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1705,7 @@ func (x *HelmPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelmPackage.ProtoReflect.Descriptor instead.
 func (*HelmPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HelmPackage) GetPath() string {
@@ -1682,7 +1771,7 @@ type KustomizePackage struct {
 
 func (x *KustomizePackage) Reset() {
 	*x = KustomizePackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1783,7 @@ func (x *KustomizePackage) String() string {
 func (*KustomizePackage) ProtoMessage() {}
 
 func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[22]
+	mi := &file_towline_v1_module_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1796,7 @@ func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
 func (*KustomizePackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *KustomizePackage) GetPath() string {
@@ -1760,7 +1849,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1861,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[23]
+	mi := &file_towline_v1_module_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1874,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Binding) GetName() string {
@@ -1878,7 +1967,7 @@ type BindingObject struct {
 
 func (x *BindingObject) Reset() {
 	*x = BindingObject{}
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +1979,7 @@ func (x *BindingObject) String() string {
 func (*BindingObject) ProtoMessage() {}
 
 func (x *BindingObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[24]
+	mi := &file_towline_v1_module_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +1992,7 @@ func (x *BindingObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindingObject.ProtoReflect.Descriptor instead.
 func (*BindingObject) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BindingObject) GetApiVersion() string {
@@ -1954,7 +2043,7 @@ type BindingSecret struct {
 
 func (x *BindingSecret) Reset() {
 	*x = BindingSecret{}
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2055,7 @@ func (x *BindingSecret) String() string {
 func (*BindingSecret) ProtoMessage() {}
 
 func (x *BindingSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[25]
+	mi := &file_towline_v1_module_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2068,7 @@ func (x *BindingSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindingSecret.ProtoReflect.Descriptor instead.
 func (*BindingSecret) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{25}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BindingSecret) GetName() string {
@@ -2011,7 +2100,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2112,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[26]
+	mi := &file_towline_v1_module_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2125,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{26}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -2073,7 +2162,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2174,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[27]
+	mi := &file_towline_v1_module_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2187,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{27}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Toleration) GetKey() string {
@@ -2169,7 +2258,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2270,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[28]
+	mi := &file_towline_v1_module_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2283,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{28}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -2317,7 +2406,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[29]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2418,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[29]
+	mi := &file_towline_v1_module_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2431,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{29}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -2374,7 +2463,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[30]
+	mi := &file_towline_v1_module_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2475,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[30]
+	mi := &file_towline_v1_module_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2488,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{30}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -2439,7 +2528,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[31]
+	mi := &file_towline_v1_module_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2540,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[31]
+	mi := &file_towline_v1_module_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2553,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{31}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -2528,7 +2617,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[32]
+	mi := &file_towline_v1_module_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2629,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[32]
+	mi := &file_towline_v1_module_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2642,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{32}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -2654,7 +2743,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[33]
+	mi := &file_towline_v1_module_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2755,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[33]
+	mi := &file_towline_v1_module_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2768,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{33}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -2873,7 +2962,7 @@ type FollowStatus struct {
 	ResolvedRef string `protobuf:"bytes,2,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
 	// When it looks next.
 	Next *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
-	// CamelCase word: why the last look came to nothing. Unavailable, NotFound, Denied, NeedsSecret, Invalid, TooLarge or
+	// CamelCase word: why the last look came to nothing. Unavailable, NotFound, Denied, NeedsSecret, Unverified, Invalid, TooLarge or
 	// Refused (onSupersede is Reject, and a rollout runs). Empty: it did not.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// In the words of the hub.
@@ -2888,7 +2977,7 @@ type FollowStatus struct {
 
 func (x *FollowStatus) Reset() {
 	*x = FollowStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[34]
+	mi := &file_towline_v1_module_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +2989,7 @@ func (x *FollowStatus) String() string {
 func (*FollowStatus) ProtoMessage() {}
 
 func (x *FollowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[34]
+	mi := &file_towline_v1_module_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,7 +3002,7 @@ func (x *FollowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowStatus.ProtoReflect.Descriptor instead.
 func (*FollowStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{34}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FollowStatus) GetLooked() *timestamppb.Timestamp {
@@ -3006,7 +3095,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[35]
+	mi := &file_towline_v1_module_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3107,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[35]
+	mi := &file_towline_v1_module_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3120,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{35}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Hold) GetId() string {
@@ -3175,7 +3264,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[36]
+	mi := &file_towline_v1_module_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3276,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[36]
+	mi := &file_towline_v1_module_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3289,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{36}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -3313,7 +3402,7 @@ type Variant struct {
 
 func (x *Variant) Reset() {
 	*x = Variant{}
-	mi := &file_towline_v1_module_proto_msgTypes[37]
+	mi := &file_towline_v1_module_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3325,7 +3414,7 @@ func (x *Variant) String() string {
 func (*Variant) ProtoMessage() {}
 
 func (x *Variant) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[37]
+	mi := &file_towline_v1_module_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3338,7 +3427,7 @@ func (x *Variant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Variant.ProtoReflect.Descriptor instead.
 func (*Variant) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{37}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Variant) GetOverrides() []int32 {
@@ -3438,7 +3527,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\xc2\x02\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xee\x02\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
 	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\x12'\n" +
@@ -3446,7 +3535,14 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x03oci\x18\x04 \x01(\v2\x15.towline.v1.OciSourceR\x03oci\x12*\n" +
 	"\x04helm\x18\x05 \x01(\v2\x16.towline.v1.HelmSourceR\x04helm\x120\n" +
 	"\x06upload\x18\x06 \x01(\v2\x18.towline.v1.UploadSourceR\x06upload\x12*\n" +
-	"\x06follow\x18\a \x01(\v2\x12.towline.v1.FollowR\x06follow\"_\n" +
+	"\x06follow\x18\a \x01(\v2\x12.towline.v1.FollowR\x06follow\x12*\n" +
+	"\x06verify\x18\b \x01(\v2\x12.towline.v1.VerifyR\x06verify\"s\n" +
+	"\x06Verify\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\tR\x04mode\x12\x19\n" +
+	"\bpgp_keys\x18\x02 \x03(\tR\apgpKeys\x12\x19\n" +
+	"\bssh_keys\x18\x03 \x03(\tR\asshKeys\x12\x1f\n" +
+	"\vcosign_keys\x18\x04 \x03(\tR\n" +
+	"cosignKeys\"_\n" +
 	"\x06Follow\x12\x1a\n" +
 	"\binterval\x18\x01 \x01(\tR\binterval\x12\x18\n" +
 	"\awebhook\x18\x02 \x01(\bR\awebhook\x12\x1f\n" +
@@ -3697,7 +3793,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -3709,108 +3805,110 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*Dependency)(nil),            // 7: towline.v1.Dependency
 	(*WatchedObject)(nil),         // 8: towline.v1.WatchedObject
 	(*Source)(nil),                // 9: towline.v1.Source
-	(*Follow)(nil),                // 10: towline.v1.Follow
-	(*InlineSource)(nil),          // 11: towline.v1.InlineSource
-	(*HttpSource)(nil),            // 12: towline.v1.HttpSource
-	(*GitSource)(nil),             // 13: towline.v1.GitSource
-	(*GitRef)(nil),                // 14: towline.v1.GitRef
-	(*OciSource)(nil),             // 15: towline.v1.OciSource
-	(*OciRef)(nil),                // 16: towline.v1.OciRef
-	(*UploadSource)(nil),          // 17: towline.v1.UploadSource
-	(*HelmSource)(nil),            // 18: towline.v1.HelmSource
-	(*Package)(nil),               // 19: towline.v1.Package
-	(*PlainPackage)(nil),          // 20: towline.v1.PlainPackage
-	(*HelmPackage)(nil),           // 21: towline.v1.HelmPackage
-	(*KustomizePackage)(nil),      // 22: towline.v1.KustomizePackage
-	(*Binding)(nil),               // 23: towline.v1.Binding
-	(*BindingObject)(nil),         // 24: towline.v1.BindingObject
-	(*BindingSecret)(nil),         // 25: towline.v1.BindingSecret
-	(*Placement)(nil),             // 26: towline.v1.Placement
-	(*Toleration)(nil),            // 27: towline.v1.Toleration
-	(*Policy)(nil),                // 28: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 29: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 30: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 31: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 32: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 33: towline.v1.ModuleStatus
-	(*FollowStatus)(nil),          // 34: towline.v1.FollowStatus
-	(*Hold)(nil),                  // 35: towline.v1.Hold
-	(*Revision)(nil),              // 36: towline.v1.Revision
-	(*Variant)(nil),               // 37: towline.v1.Variant
-	nil,                           // 38: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 39: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 40: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 41: towline.v1.LabelSelector
-	(*structpb.Struct)(nil),       // 42: google.protobuf.Struct
-	(*Facts)(nil),                 // 43: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
-	(*Condition)(nil),             // 45: towline.v1.Condition
-	(*StagePosition)(nil),         // 46: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 47: towline.v1.ObjectReference
+	(*Verify)(nil),                // 10: towline.v1.Verify
+	(*Follow)(nil),                // 11: towline.v1.Follow
+	(*InlineSource)(nil),          // 12: towline.v1.InlineSource
+	(*HttpSource)(nil),            // 13: towline.v1.HttpSource
+	(*GitSource)(nil),             // 14: towline.v1.GitSource
+	(*GitRef)(nil),                // 15: towline.v1.GitRef
+	(*OciSource)(nil),             // 16: towline.v1.OciSource
+	(*OciRef)(nil),                // 17: towline.v1.OciRef
+	(*UploadSource)(nil),          // 18: towline.v1.UploadSource
+	(*HelmSource)(nil),            // 19: towline.v1.HelmSource
+	(*Package)(nil),               // 20: towline.v1.Package
+	(*PlainPackage)(nil),          // 21: towline.v1.PlainPackage
+	(*HelmPackage)(nil),           // 22: towline.v1.HelmPackage
+	(*KustomizePackage)(nil),      // 23: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 24: towline.v1.Binding
+	(*BindingObject)(nil),         // 25: towline.v1.BindingObject
+	(*BindingSecret)(nil),         // 26: towline.v1.BindingSecret
+	(*Placement)(nil),             // 27: towline.v1.Placement
+	(*Toleration)(nil),            // 28: towline.v1.Toleration
+	(*Policy)(nil),                // 29: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 30: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 31: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 32: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 33: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 34: towline.v1.ModuleStatus
+	(*FollowStatus)(nil),          // 35: towline.v1.FollowStatus
+	(*Hold)(nil),                  // 36: towline.v1.Hold
+	(*Revision)(nil),              // 37: towline.v1.Revision
+	(*Variant)(nil),               // 38: towline.v1.Variant
+	nil,                           // 39: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 40: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 41: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 42: towline.v1.LabelSelector
+	(*structpb.Struct)(nil),       // 43: google.protobuf.Struct
+	(*Facts)(nil),                 // 44: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
+	(*Condition)(nil),             // 46: towline.v1.Condition
+	(*StagePosition)(nil),         // 47: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 48: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	39, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	40, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	33, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	34, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	9,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	19, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	23, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	26, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	40, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	28, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	31, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	20, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	24, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	27, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	41, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	29, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	32, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	8,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	2,  // 11: towline.v1.ModuleSpec.overrides:type_name -> towline.v1.Override
 	7,  // 12: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
-	41, // 13: towline.v1.Override.selector:type_name -> towline.v1.LabelSelector
+	42, // 13: towline.v1.Override.selector:type_name -> towline.v1.LabelSelector
 	3,  // 14: towline.v1.Override.patches:type_name -> towline.v1.Patch
 	5,  // 15: towline.v1.Override.helm:type_name -> towline.v1.HelmOverride
 	6,  // 16: towline.v1.Override.kustomize:type_name -> towline.v1.KustomizeOverride
 	4,  // 17: towline.v1.Patch.target:type_name -> towline.v1.PatchTarget
-	41, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
-	42, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
-	11, // 20: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
-	12, // 21: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	13, // 22: towline.v1.Source.git:type_name -> towline.v1.GitSource
-	15, // 23: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	18, // 24: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
-	17, // 25: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
-	10, // 26: towline.v1.Source.follow:type_name -> towline.v1.Follow
-	38, // 27: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	14, // 28: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	16, // 29: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
-	20, // 30: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	21, // 31: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
-	22, // 32: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	42, // 33: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	24, // 34: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
-	25, // 35: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
-	41, // 36: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	27, // 37: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	32, // 38: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	30, // 39: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	29, // 40: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	41, // 41: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	43, // 42: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	44, // 43: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	45, // 44: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	35, // 45: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	46, // 46: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	34, // 47: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
-	44, // 48: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
-	44, // 49: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
-	44, // 50: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
-	47, // 51: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	44, // 52: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	44, // 53: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	39, // 54: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 55: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	37, // 56: towline.v1.Revision.variants:type_name -> towline.v1.Variant
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	42, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
+	43, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
+	12, // 20: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
+	13, // 21: towline.v1.Source.http:type_name -> towline.v1.HttpSource
+	14, // 22: towline.v1.Source.git:type_name -> towline.v1.GitSource
+	16, // 23: towline.v1.Source.oci:type_name -> towline.v1.OciSource
+	19, // 24: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
+	18, // 25: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
+	11, // 26: towline.v1.Source.follow:type_name -> towline.v1.Follow
+	10, // 27: towline.v1.Source.verify:type_name -> towline.v1.Verify
+	39, // 28: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	15, // 29: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	17, // 30: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	21, // 31: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	22, // 32: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	23, // 33: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	43, // 34: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	25, // 35: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
+	26, // 36: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
+	42, // 37: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	28, // 38: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	33, // 39: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	31, // 40: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	30, // 41: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	42, // 42: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	44, // 43: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	45, // 44: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	46, // 45: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	36, // 46: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	47, // 47: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	35, // 48: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
+	45, // 49: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
+	45, // 50: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
+	45, // 51: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
+	48, // 52: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	45, // 53: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	45, // 54: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	40, // 55: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 56: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	38, // 57: towline.v1.Revision.variants:type_name -> towline.v1.Variant
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -3821,17 +3919,17 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[21].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[23].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[27].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[22].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[24].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[28].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

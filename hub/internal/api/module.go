@@ -17,6 +17,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -96,6 +97,9 @@ func readModule(in *towlinev1.Module) (*wire.Module, error) {
 	m, err := wire.ModuleFromProto(in)
 	if err != nil {
 		return nil, named("module", in.GetMetadata().GetName(), err)
+	}
+	if err := source.CheckVerify(m.Source); err != nil {
+		return nil, named("module", m.Ref.Display(), fleet.Join("spec.source", err))
 	}
 	if err := checkConditions(m.Strategy); err != nil {
 		return nil, named("module", m.Ref.Display(), err)

@@ -301,6 +301,8 @@ func lookReason(err error) string {
 		return follow.ReasonUnavailable
 	case errors.Is(err, fleet.ErrNotFound):
 		return follow.ReasonNotFound
+	case errors.As(err, new(*source.UnverifiedError)):
+		return follow.ReasonUnverified
 	case errors.Is(err, fleet.ErrDenied):
 		return follow.ReasonDenied
 	case errors.Is(err, fleet.ErrExhausted):

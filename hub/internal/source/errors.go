@@ -29,6 +29,14 @@ func (e *statusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
 }
 
+// UnverifiedError says that what a source has is not signed as the source wants it.
+type UnverifiedError struct{ Err error }
+
+func (e *UnverifiedError) Error() string { return e.Err.Error() }
+
+// Unwrap yields the cause.
+func (e *UnverifiedError) Unwrap() error { return e.Err }
+
 // AwayError says that the server of a source does not answer, or answers that it cannot now: it may be back later.
 type AwayError struct {
 	// Host is the server.
@@ -74,6 +82,9 @@ func (r place) explain(ctx context.Context, err error) error {
 	var waits *SecretError
 	if errors.As(err, &waits) {
 		return err
+	}
+	if unverified := (*UnverifiedError)(nil); errors.As(err, &unverified) {
+		return &UnverifiedError{r.fail(fleet.ErrDenied, "%s", unverified)}
 	}
 	var named *fleet.Named
 	var field *fleet.FieldError

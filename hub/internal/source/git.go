@@ -22,9 +22,10 @@ import (
 // gitRequest is a checked Git source.
 type gitRequest struct {
 	place
-	ref   *towlinev1.GitRef
-	path  string
-	cache string // what the key of an artifact begins with
+	ref    *towlinev1.GitRef
+	path   string
+	signed verification
+	cache  string // what the key of an artifact begins with
 }
 
 // gitRemote is a repository that answers as git-upload-pack does.
@@ -37,15 +38,15 @@ type gitRemote interface {
 }
 
 // fetchGit takes the tree of one commit. Nothing of it is fetched where the commit is known already.
-func (f *Fetcher) fetchGit(ctx context.Context, project string, src *towlinev1.GitSource) (Artifact, error) {
-	g, err := f.readGit(ctx, project, src)
+func (f *Fetcher) fetchGit(ctx context.Context, project string, src *towlinev1.GitSource, signed verification) (Artifact, error) {
+	g, err := f.readGit(ctx, project, src, signed)
 	if err != nil {
 		return Artifact{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	if commit := g.ref.GetCommit(); commit != "" {
-		if a, known := f.cache.get(g.key(commit)); known {
+		if a, known := f.cache.get(g.key(wantedCommit{commit: plumbing.NewHash(commit)})); known {
 			return a, nil
 		}
 	}
@@ -75,7 +76,7 @@ func (f *Fetcher) gitOnce(ctx context.Context, g gitRequest) (a Artifact, again 
 	if err != nil {
 		return Artifact{}, false, err
 	}
-	if a, known := f.cache.get(g.key(wanted.commit.String())); known {
+	if a, known := f.cache.get(g.key(wanted)); known {
 		return named(a, wanted.by), false, nil
 	}
 	packed, err := remote.pack(ctx, wantPack(adv.Capabilities, wanted.commit))
@@ -87,13 +88,15 @@ func (f *Fetcher) gitOnce(ctx context.Context, g gitRequest) (a Artifact, again 
 		return Artifact{}, false, err
 	}
 	defer leave()
-	files, commit, err := gitFiles(ctx, packed, wanted.commit, g.path)
+	files, commit, lasts, err := gitFiles(ctx, packed, wanted, g)
 	if err != nil {
 		return Artifact{}, false, err
 	}
 	a = newArtifact(files)
 	a.Ref = "sha1:" + commit.String() // as other tools write it
-	f.cache.put(g.key(wanted.commit.String()), a)
+	if lasts {
+		f.cache.put(g.key(wanted), a)
+	}
 	return named(a, wanted.by), false, nil
 }
 
@@ -113,12 +116,12 @@ func wantPack(caps *capability.List, commit plumbing.Hash) *packp.UploadPackRequ
 }
 
 // readGit checks a Git source, and gets its secret.
-func (f *Fetcher) readGit(ctx context.Context, project string, src *towlinev1.GitSource) (gitRequest, error) {
+func (f *Fetcher) readGit(ctx context.Context, project string, src *towlinev1.GitSource, signed verification) (gitRequest, error) {
 	u, err := wire.GitURL(src)
 	if err != nil {
 		return gitRequest{}, fleet.Join("source", err)
 	}
-	g := gitRequest{ref: src.GetRef(), place: place{url: u, name: safeURL(u), field: "source.git", address: "source.git.url"}}
+	g := gitRequest{ref: src.GetRef(), signed: signed, place: place{url: u, name: safeURL(u), field: "source.git", address: "source.git.url"}}
 	if u.Scheme == "file" && !f.opts.AllowFiles {
 		return g, g.fail(fleet.ErrDenied, "is a folder of the hub's machine, and the hub reads none: start it with --allow-file-sources")
 	}
@@ -130,7 +133,17 @@ func (f *Fetcher) readGit(ctx context.Context, project string, src *towlinev1.Gi
 	return g, err
 }
 
-func (g gitRequest) key(commit string) string { return cacheKey(g.cache, commit) }
+// key names the files of a commit. What was signed is kept by what it was verified with, and a tag by its name, which is part of that.
+func (g gitRequest) key(w wantedCommit) string {
+	if !g.signed.any() {
+		return cacheKey(g.cache, w.commit.String())
+	}
+	name := ""
+	if g.signed.tag() {
+		name = w.by
+	}
+	return cacheKey(g.cache, w.commit.String(), g.signed.id, name)
+}
 
 // openGit begins to speak with the server of a repository.
 func (f *Fetcher) openGit(ctx context.Context, g gitRequest) (gitRemote, error) {
@@ -174,7 +187,7 @@ func chooseRef(g gitRequest, adv *packp.AdvRefs) (wantedCommit, error) {
 		}
 		return wantedCommit{}, fleet.Errorf(fleet.ErrNotFound, "has no branch %q: check source.git.ref.branch%s", clip(ref.GetBranch()), someOf(refsUnder(adv, "refs/heads/")))
 	case ref.GetTag() != "":
-		if h, ok := tagCommit(adv, ref.GetTag()); ok {
+		if h, ok := g.tagCommit(adv, ref.GetTag()); ok {
 			return wantedCommit{h, ref.GetTag()}, nil
 		}
 		return wantedCommit{}, fleet.Errorf(fleet.ErrNotFound, "has no tag %q: check source.git.ref.tag%s", clip(ref.GetTag()), someOf(refsUnder(adv, "refs/tags/")))
@@ -183,7 +196,7 @@ func chooseRef(g gitRequest, adv *packp.AdvRefs) (wantedCommit, error) {
 		if err != nil {
 			return wantedCommit{}, err
 		}
-		h, _ := tagCommit(adv, tag)
+		h, _ := g.tagCommit(adv, tag)
 		return wantedCommit{h, tag}, nil
 	case ref.GetCommit() != "":
 		return chooseCommit(plumbing.NewHash(ref.GetCommit()), adv)
@@ -222,9 +235,9 @@ func chooseHead(adv *packp.AdvRefs) (wantedCommit, error) {
 }
 
 // tagCommit is the commit of a tag: one with a message is an object of its own, that points to it. A server may not say to what; then it
-// is the tag itself.
-func tagCommit(adv *packp.AdvRefs, tag string) (plumbing.Hash, bool) {
-	if h, ok := adv.Peeled["refs/tags/"+tag]; ok {
+// is the tag itself, as it is where that has to be signed.
+func (g gitRequest) tagCommit(adv *packp.AdvRefs, tag string) (plumbing.Hash, bool) {
+	if h, ok := adv.Peeled["refs/tags/"+tag]; ok && !g.signed.tag() {
 		return h, true
 	}
 	h, ok := adv.References["refs/tags/"+tag]

@@ -25,28 +25,33 @@ const (
 )
 
 // gitFiles makes the files of a commit. What cannot be delivered is refused in the folder that is used, and left out elsewhere.
-func gitFiles(ctx context.Context, packed []byte, wanted plumbing.Hash, used string) (files map[string][]byte, commit plumbing.Hash, err error) {
+// Lasts is false of what is signed only for a time.
+func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequest) (files map[string][]byte, commit plumbing.Hash, lasts bool, err error) {
+	used := g.path
 	store, err := readObjects(ctx, packed)
 	if err != nil {
-		return nil, commit, err
+		return nil, commit, false, err
 	}
-	c, err := commitOf(store, wanted)
+	c, err := commitOf(store, wanted.commit)
 	if err != nil {
-		return nil, commit, err
+		return nil, commit, false, err
+	}
+	if lasts, err = g.signed.checkGit(store, wanted, c); err != nil {
+		return nil, commit, false, err
 	}
 	t := &gitTree{ctx: ctx, store: store, used: used, files: map[string][]byte{}, names: artifact.NewNames()}
 	if err := t.collect("", c.TreeHash); err != nil {
-		return nil, commit, err
+		return nil, commit, false, err
 	}
 	for _, e := range t.entries {
 		if err := t.take(e, e.name, 0); err != nil {
-			return nil, commit, err
+			return nil, commit, false, err
 		}
 	}
 	if used != "" && !t.uses {
-		return nil, commit, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(used), c.Hash)
+		return nil, commit, false, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(used), c.Hash)
 	}
-	return t.files, c.Hash, nil
+	return t.files, c.Hash, lasts, nil
 }
 
 const maxTagChain = 10 // that point to one another

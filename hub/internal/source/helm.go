@@ -22,16 +22,17 @@ const anyVersion = "*"
 type chartRequest struct {
 	place
 	chart, version string
+	signed         verification
 	cache          string // what the key of an artifact begins with
 }
 
 // fetchHelm takes the files of a chart, with Chart.yaml at the root.
-func (f *Fetcher) fetchHelm(ctx context.Context, project string, src *towlinev1.HelmSource) (Artifact, error) {
+func (f *Fetcher) fetchHelm(ctx context.Context, project string, src *towlinev1.HelmSource, signed verification) (Artifact, error) {
 	u, err := wire.HelmRepository(src)
 	if err != nil {
 		return Artifact{}, fleet.Join("source", err)
 	}
-	r := chartRequest{chart: src.GetChart(), version: src.GetVersion(), place: place{url: u, name: safeURL(u) + " chart " + src.GetChart(),
+	r := chartRequest{chart: src.GetChart(), version: src.GetVersion(), signed: signed, place: place{url: u, name: safeURL(u) + " chart " + src.GetChart(),
 		field: "source.helm", address: "source.helm.repo, chart and version"}}
 	if r.version == "" {
 		r.version = anyVersion
@@ -55,7 +56,7 @@ func (f *Fetcher) fetchHelm(ctx context.Context, project string, src *towlinev1.
 // artifact is the chart as an artifact of a registry, where each version is a tag.
 func (r chartRequest) artifact(insecure bool, f *Fetcher) ociRequest {
 	name := strings.Trim(r.url.Path, "/")
-	return ociRequest{place: r.place, repository: wire.Repository{Host: r.url.Host, Name: path.Join(name, r.chart)}, insecure: insecure,
+	return ociRequest{place: r.place, repository: wire.Repository{Host: r.url.Host, Name: path.Join(name, r.chart)}, insecure: insecure, signed: r.signed,
 		semver: r.version, versions: true, rangeField: "source.helm.version", cache: r.cache,
 		take: func(ctx context.Context, x ociArtifact) (unpacker, error) {
 			for _, layer := range x.manifest.Layers {

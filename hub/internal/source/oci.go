@@ -46,6 +46,7 @@ type ociRequest struct {
 	semver     string // a range of tags
 	versions   bool   // + is _ in tags, which have none
 	rangeField string
+	signed     verification
 	cache      string // what the key of an artifact begins with
 	// take fetches what is behind a manifest, and returns what makes its files of that.
 	take func(ctx context.Context, x ociArtifact) (unpacker, error)
@@ -61,13 +62,13 @@ type ociArtifact struct {
 }
 
 // fetchOCI takes the files of an artifact.
-func (f *Fetcher) fetchOCI(ctx context.Context, project string, src *towlinev1.OciSource) (Artifact, error) {
+func (f *Fetcher) fetchOCI(ctx context.Context, project string, src *towlinev1.OciSource, signed verification) (Artifact, error) {
 	where, err := wire.OciReference(src)
 	if err != nil {
 		return Artifact{}, fleet.Join("source", err)
 	}
 	r := ociRequest{repository: where, insecure: src.GetInsecure(), tag: src.GetRef().GetTag() + src.GetRef().GetDigest(), semver: src.GetRef().GetSemver(),
-		rangeField: "source.oci.ref.semver", take: f.ociFiles}
+		rangeField: "source.oci.ref.semver", signed: signed, take: f.ociFiles}
 	if r.tag == "" {
 		r.tag = "latest"
 	}
@@ -89,7 +90,7 @@ func (f *Fetcher) fetchArtifact(ctx context.Context, r ociRequest) (Artifact, er
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	if r.semver == "" && strings.HasPrefix(r.tag, "sha256:") {
-		if a, known := f.cache.get(cacheKey(r.cache, r.tag)); known {
+		if a, known := f.cache.get(r.key(r.tag)); known {
 			return a, nil
 		}
 	}
@@ -126,9 +127,12 @@ func (f *Fetcher) ociOnce(ctx context.Context, r ociRequest, repo *remote.Reposi
 	if strings.HasPrefix(by, "sha256:") {
 		by = ""
 	}
-	key := cacheKey(r.cache, desc.Digest.String())
+	key := r.key(desc.Digest.String())
 	if a, known := f.cache.get(key); known {
 		return named(a, by), nil
+	}
+	if err := r.signed.checkOCI(ctx, repo, by, desc); err != nil {
+		return Artifact{}, err
 	}
 	unpack, err := r.take(ctx, ociArtifact{manifest, repo})
 	if err != nil {
@@ -141,6 +145,14 @@ func (f *Fetcher) ociOnce(ctx context.Context, r ociRequest, repo *remote.Reposi
 	a.Ref = desc.Digest.String()
 	f.cache.put(key, a)
 	return named(a, by), nil
+}
+
+// key names the files of a manifest. What was signed is kept by what it was verified with.
+func (r ociRequest) key(digest string) string {
+	if !r.signed.any() {
+		return cacheKey(r.cache, digest)
+	}
+	return cacheKey(r.cache, digest, r.signed.id)
 }
 
 // chooseTag is the tag of the highest version in the range; a version that is a tag is that one.

@@ -127,7 +127,7 @@ func (f *Fetcher) unpackWith(ctx context.Context, unpack unpacker) (Artifact, er
 
 // Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is
 // an *AwayError, of a server, or fleet.ErrUnavailable where trying again may help; all others stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound,
-// fleet.ErrDenied, fleet.ErrExhausted (too large) and fleet.ErrCorrupt (not the wanted digest).
+// fleet.ErrDenied, among them *UnverifiedError (not signed as source.verify says), fleet.ErrExhausted (too large) and fleet.ErrCorrupt (not the wanted digest).
 func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Source) (Artifact, error) {
 	a, err := f.fetch(ctx, project, src)
 	if host := Origin(src); host != "" && errors.Is(err, fleet.ErrUnavailable) && !errors.As(err, new(*SecretError)) {
@@ -141,19 +141,23 @@ func (f *Fetcher) fetch(ctx context.Context, project string, src *towlinev1.Sour
 	if len(kinds) != 1 {
 		return Artifact{}, fleet.Join("source", wire.OneSource(kinds))
 	}
+	signed, err := readVerify(src)
+	if err != nil {
+		return Artifact{}, fleet.Join("source", err)
+	}
 	switch kinds[0] {
 	case "inline":
 		return fromInline(src.GetInline())
 	case "http":
 		return f.fetchHTTP(ctx, project, src.GetHttp())
 	case "git":
-		return f.fetchGit(ctx, project, src.GetGit())
+		return f.fetchGit(ctx, project, src.GetGit(), signed)
 	case "oci":
-		return f.fetchOCI(ctx, project, src.GetOci())
+		return f.fetchOCI(ctx, project, src.GetOci(), signed)
 	case "upload":
 		return f.uploaded(ctx, src.GetUpload())
 	case "helm":
-		return f.fetchHelm(ctx, project, src.GetHelm())
+		return f.fetchHelm(ctx, project, src.GetHelm(), signed)
 	}
 	return Artifact{}, fleet.Invalidf("source", "%s is not known to this hub", kinds[0])
 }
