@@ -349,11 +349,12 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 }
 
 // secretsTo hands the secrets that the hub has sent to the work.
-func secretsTo(work *worker.Manager) func(context.Context, []*agentv1.SealedSecret) error {
-	return func(ctx context.Context, all []*agentv1.SealedSecret) error {
+func secretsTo(work *worker.Manager) func(context.Context, uint64, []*agentv1.SealedSecret) (func(func()), error) {
+	return func(ctx context.Context, lineage uint64, all []*agentv1.SealedSecret) (func(func()), error) {
 		list := make([]worker.Sealed, len(all))
 		for i, s := range all {
-			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem()}
+			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem(),
+				Age: worker.SecretAge{Lineage: lineage, Version: s.GetVersion(), Changed: s.GetChangedMillis()}}
 		}
 		return work.Secrets(ctx, list)
 	}

@@ -134,3 +134,69 @@ func TestSecretsGoToThoseThatUseThem(t *testing.T) {
 	w.connectWith("has", again.options())
 	again.await(w.ctx, "the value for another key", func(h map[string]string) bool { return h["db"] == "password=two;" })
 }
+
+// TestSecretsComeBeforeTheIndex: an agent that was away while a secret got another value and a revision was put is sent the value first, and so
+// is one that is there; each whole says what it goes with, and how new it is.
+func TestSecretsComeBeforeTheIndex(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("a", map[string]string{"shop": "a"})
+	k := newKeyholder(t)
+	o := k.options()
+	var agent *simagent.Agent
+	note := o.Secrets
+	var mu sync.Mutex
+	var wholes []*agentv1.Secrets
+	var held []uint64
+	o.Secrets = func(f *agentv1.Secrets) {
+		mu.Lock()
+		wholes, held = append(wholes, f), append(held, agent.Held().Generation)
+		mu.Unlock()
+		note(f)
+	}
+	set := func(v string) {
+		_, err := w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "db", Values: map[string][]byte{"password": []byte(v)}})
+		must(t, err)
+	}
+	put := func(text string) {
+		m := listing("shop", "uses-"+text)
+		m.Spec.Bindings = []*towlinev1.Binding{{Name: "PW", Secret: &towlinev1.BindingSecret{Name: "db", Key: "password"}}}
+		w.put(m)
+	}
+	// check looks at the last whole: it came while the agent held what was before, and goes with what it holds now.
+	check := func(what string, before uint64) {
+		t.Helper()
+		w.awaitTracker("shop", "a", what+": taken", func(*towlinev1.Tracker) bool { return agent.Held().Generation > before })
+		mu.Lock()
+		defer mu.Unlock()
+		at := len(wholes) - 1
+		now := agent.Held()
+		if held[at] != before || string(wholes[at].GetResultsIn()) != string(now.Digest.Bytes()) {
+			t.Errorf("%s: came at generation %d for %x; the agent had %d and has %x", what, held[at], wholes[at].GetResultsIn(), before, now.Digest.Bytes())
+		}
+		if s := wholes[at].GetSecrets()[0]; s.GetVersion() == 0 || s.GetChangedMillis() == 0 {
+			t.Errorf("%s: is not said to be how new: %v", what, s)
+		}
+	}
+	set("one")
+	put("one")
+	agent = w.newAgent("a", o)
+	w.reconnect("a")
+	k.await(w.ctx, "the value", func(h map[string]string) bool { return h["db"] == "password=one;" })
+	check("at first", 0)
+	before := agent.Held().Generation
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	set("two")
+	put("two")
+	w.reconnect("a")
+	k.await(w.ctx, "the newer value", func(h map[string]string) bool { return h["db"] == "password=two;" })
+	check("after it was away", before)
+	before = agent.Held().Generation
+	m := listing("shop", "uses-three")
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "PW", Secret: &towlinev1.BindingSecret{Name: "other", Key: "password"}}}
+	_, err := w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "other", Values: map[string][]byte{"password": []byte("x")}})
+	must(t, err)
+	w.put(m)
+	k.await(w.ctx, "the other secret", func(h map[string]string) bool { return h["other"] == "password=x;" && len(h) == 1 })
+	check("while it is there", before)
+}

@@ -29,24 +29,28 @@ func testBindings(t *testing.T) {
 	}
 	t.Cleanup(func() { system.CLI(context.Background(), "delete", "secret", "bound-api", "--yes") })
 	setSecret(one)
-	putReady(t, moduleOf("bound", "bound", map[string]string{"a.yaml": namespace("bound") + configMap("apart", "x") + "---\n" +
-		"apiVersion: v1\nkind: Secret\nmetadata: {name: api}\nstringData: {header: 'Bearer ${TOKEN}'}\n" + configMap("uses", "${REGION}")},
-		"bindings: [{name: TOKEN, secret: {name: bound-api, key: token}}, {name: REGION, object: {apiVersion: v1, kind: ConfigMap, namespace: default, name: bound-info, fieldPath: data.region}, default: none}]"))
+	boundModule := func(form string) string {
+		return moduleOf("bound", "bound", map[string]string{"a.yaml": namespace("bound") + configMap("apart", "x") + "---\n" +
+			"apiVersion: v1\nkind: Secret\nmetadata: {name: api}\nstringData: {header: '" + form + " ${TOKEN}'}\n" + configMap("uses", "${REGION}")},
+			"bindings: [{name: TOKEN, secret: {name: bound-api, key: token}}, {name: REGION, object: {apiVersion: v1, kind: ConfigMap, namespace: default, name: bound-info, fieldPath: data.region}, default: none}]")
+	}
+	written := 0
+	putReady(t, boundModule("Bearer"))
 	header := func(c *lab.Cluster, want string) error {
 		got, err := c.Get(t.Context(), "v1", "Secret", "bound", "api")
 		if err != nil {
 			return err
 		}
 		data, _, _ := unstructured.NestedString(got.Object, "data", "header")
-		if text, _ := base64.StdEncoding.DecodeString(data); string(text) != "Bearer "+want {
+		if text, _ := base64.StdEncoding.DecodeString(data); string(text) != want {
 			return fmt.Errorf("cluster %s: header %q", c.Name, text)
 		}
 		return nil
 	}
-	eventually(t, "the value is there", func() error { return everywhere(func(c *lab.Cluster) error { return header(c, one) }) })
+	eventually(t, "the value is there", func() error { return everywhere(func(c *lab.Cluster) error { return header(c, "Bearer "+one) }) })
 	writes := mark(t)
 	setSecret(two)
-	eventually(t, "the new value is there", func() error { return everywhere(func(c *lab.Cluster) error { return header(c, two) }) })
+	eventually(t, "the new value is there", func() error { return everywhere(func(c *lab.Cluster) error { return header(c, "Bearer "+two) }) })
 	info := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{"name": "bound-info", "namespace": "default"}, "data": map[string]any{"region": "eu"}}}
 	c1 := system.Clusters[0]
@@ -67,6 +71,28 @@ func testBindings(t *testing.T) {
 		}
 		noCanary(t, c)
 	}
+	// An agent that was away while the value and the module changed, and has its state alone to begin with, writes both at once.
+	c1.Agent.Kill()
+	const three = "canary-e2e-three"
+	setSecret(three)
+	put(t, boundModule("Token"))
+	writes = mark(t)
+	if err := c1.Agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new value is there in the new form", func() error {
+		return everywhere(func(c *lab.Cluster) error { return header(c, "Token "+three) })
+	})
+	quiet(t)
+	for _, r := range writes.requests(t, c1, lab.Request.Applies) {
+		if r.Name == "api" {
+			written++
+		}
+	}
+	if written != 1 {
+		t.Errorf("cluster %s: what uses the secret was written %d times", c1.Name, written)
+	}
+	noCanary(t, c1)
 	if out := towline(t, "get", "objects", "--module", "bound", "-o", "json") + towline(t, "get", "trackers", "-o", "json"); strings.Contains(out, "canary-e2e") {
 		t.Errorf("a value is shown:\n%s", out)
 	}

@@ -45,9 +45,10 @@ type Result struct {
 	Dropped []fleet.ModuleRef
 }
 
-// Accept judges an index of the lineage, fetches the contents that it lacks, persists the result and then works by it.
-// An error means that nothing changed and that the index may be tried again; a refusal is in the result.
-func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fetch Fetch) (Result, error) {
+// Accept judges an index of the lineage, fetches the contents that it lacks, persists the result and then works by it. What
+// goes with the index is persisted by before, which is called once the index is judged: after a crash between the two the older
+// index stands. An error means that nothing changed and that the index may be tried again; a refusal is in the result.
+func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fetch Fetch, before func() error) (Result, error) {
 	held := s.current()
 	a, code, err := held.judge(from, in)
 	if err != nil {
@@ -56,6 +57,9 @@ func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fet
 	m := s.merge(held, numbered(a, held.ahead()))
 	got, err := s.obtain(ctx, m.taken, fetch)
 	if err != nil {
+		return Result{}, err
+	}
+	if err := before(); err != nil {
 		return Result{}, err
 	}
 	m.apply(got.problems)

@@ -54,7 +54,7 @@ func TestNewJoinCountsAnew(t *testing.T) {
 	again := Lineage{HubID: "hub-1", Incarnation: "two"}
 	take := func(syncs []fleet.Sync, tombstones ...fleet.Tombstone) string {
 		t.Helper()
-		r, err := s.Accept(t.Context(), again, index(0, syncs, tombstones...), h.fetch)
+		r, err := s.Accept(t.Context(), again, index(0, syncs, tombstones...), h.fetch, alone)
 		if err != nil || r.Code != "" {
 			t.Fatal(r, err)
 		}

@@ -132,7 +132,7 @@ func TestJoinBeforeARecall(t *testing.T) {
 			if behind, err := s.Recall(t.Context(), noted.String()); err != nil || !behind {
 				t.Fatalf("behind %t, %v", behind, err)
 			}
-			r, err := s.Accept(t.Context(), Lineage{"hub-2", "new"}, index(0, []fleet.Sync{h.sync("web", 2, 1, "a")}), h.fetch)
+			r, err := s.Accept(t.Context(), Lineage{"hub-2", "new"}, index(0, []fleet.Sync{h.sync("web", 2, 1, "a")}), h.fetch, alone)
 			if err != nil || r.Code != "" || describe(s) != "web@2" || s.HighWater().Number < 2 {
 				t.Errorf("%+v, %v, held %q, high water %s", r, err, describe(s), s.HighWater())
 			}

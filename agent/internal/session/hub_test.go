@@ -30,6 +30,8 @@ type memory struct {
 	mu     sync.Mutex
 	values map[string][]byte
 	fail   error // of writes
+	// written is called after each write, with mu held; it may be nil.
+	written func()
 }
 
 func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
@@ -58,6 +60,9 @@ func (m *memory) Write(_ context.Context, name string, data []byte) error {
 		return m.fail
 	}
 	m.values[name] = slices.Clone(data)
+	if m.written != nil {
+		m.written()
+	}
 	return nil
 }
 

@@ -48,39 +48,6 @@ func (s *session) receive() error {
 	}
 }
 
-// receiveSecrets gathers the frames of one whole.
-func (s *session) receiveSecrets(f *agentv1.Secrets) {
-	if f.GetFirst() {
-		s.coming = nil
-	}
-	s.coming = append(s.coming, f.GetSecrets()...)
-	if !f.GetLast() {
-		return
-	}
-	all := s.coming
-	s.coming = nil
-	s.offered(func() { s.secrets = &all })
-}
-
-// takeSecrets takes what the hub has sent, if it is a hub that an index is taken of.
-func (s *session) takeSecrets(ctx context.Context) error {
-	s.mu.Lock()
-	all := s.secrets
-	s.mu.Unlock()
-	if all == nil || s.stale != "" || s.l.o.Secrets == nil {
-		return nil
-	}
-	if err := s.l.o.Secrets(ctx, *all); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.secrets == all {
-		s.secrets = nil
-	}
-	return nil
-}
-
 // offered sets what the accepter looks at; the newest wins.
 func (s *session) offered(set func()) {
 	s.mu.Lock()
@@ -110,7 +77,10 @@ func (s *session) accept(ctx context.Context) {
 		case <-s.offer:
 		case <-again:
 		}
-		err := errors.Join(s.take(ctx), s.takeSecrets(ctx))
+		err := s.take(ctx)
+		if err == nil {
+			err = s.takeSecrets(ctx)
+		}
 		if err == nil {
 			again, failing = nil, false
 			if untidy == nil {
@@ -134,7 +104,7 @@ func (s *session) accept(ctx context.Context) {
 func (s *session) take(ctx context.Context) error {
 	s.unfold()
 	s.mu.Lock()
-	index, leave := s.index, s.leave
+	index, leave, secrets := s.index, s.leave, s.secrets
 	s.mu.Unlock()
 	if leave != nil {
 		return s.takeLeave(ctx, leave)
@@ -142,9 +112,12 @@ func (s *session) take(ctx context.Context) error {
 	if index == nil || s.l.o.Desired.Held().Leaving.Objects != "" {
 		return nil
 	}
-	result, err := s.judge(ctx, index)
+	result, err := s.judge(ctx, index, secrets)
 	if err != nil {
 		return err
+	}
+	if result.Code == "" {
+		s.taken = index.GetResultsIn()
 	}
 	s.mu.Lock()
 	if s.index == index {
@@ -195,11 +168,17 @@ func (s *session) tidy(ctx context.Context) {
 	}
 }
 
-func (s *session) judge(ctx context.Context, index *agentv1.Index) (desired.Result, error) {
+// judge accepts an index that is not stale, and the secrets that have come before it. They are kept before the index is, and are in use
+// before anybody works by it.
+func (s *session) judge(ctx context.Context, index *agentv1.Index, secrets *secretsOffer) (desired.Result, error) {
 	if s.stale != "" {
 		return desired.Result{Code: desired.CodeRegressed, Message: s.stale}, nil
 	}
-	result, err := s.l.o.Desired.Accept(ctx, s.lineage, index, s.fetch)
+	use := func(begin func()) { begin() }
+	result, err := s.l.o.Desired.Accept(ctx, s.lineage, index, s.fetch, func() (err error) {
+		use, err = s.keepSecrets(ctx, secrets)
+		return err
+	})
 	if err != nil {
 		return result, err
 	}
@@ -210,7 +189,7 @@ func (s *session) judge(ctx context.Context, index *agentv1.Index) (desired.Resu
 	for _, r := range result.Refused {
 		s.l.o.Log.Error("a sync is refused; what was accepted of the module before stays", "module", r.Module, "generation", r.Generation, "code", r.Code, "reason", r.Message)
 	}
-	s.l.work(s.l.o.Desired.Held())
+	use(func() { s.l.work(s.l.o.Desired.Held()) })
 	return result, nil
 }
 

@@ -62,8 +62,10 @@ type session struct {
 	ack     *agentv1.Ack
 	answers []*agentv1.QueryResult
 	hints   hints
-	coming  []*agentv1.SealedSecret  // of which not all has come yet
-	secrets *[]*agentv1.SealedSecret // all of them, to be taken; nil: nothing is
+	coming  secretsOffer  // of which not all has come yet
+	secrets *secretsOffer // all of them, to be taken; nil: nothing is
+	// taken is what the index results in that was accepted last in this session. It is the accepter's.
+	taken []byte
 }
 
 // once has one session, from the dial to its end.

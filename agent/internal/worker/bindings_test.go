@@ -261,7 +261,11 @@ func (r *rig) sends(secrets map[string]map[string]string) {
 		}
 		list = append(list, Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed()})
 	}
-	if err := r.m.Secrets(context.Background(), list); err != nil {
+	use, err := r.m.Secrets(context.Background(), list)
+	if err == nil {
+		use(func() {})
+	}
+	if err != nil {
 		r.t.Fatal(err)
 	}
 }

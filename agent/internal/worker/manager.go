@@ -122,6 +122,7 @@ func New(o Options) (*Manager, error) {
 	m.events = newRecorder(client, m.forbidden, o.Log)
 	m.late.landing = o.landing
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
+	m.secrets.loaded = make(chan struct{})
 	m.open, m.shut = context.WithCancel(context.Background())
 	m.accepts.wake, m.accepts.spent.saving = make(chan struct{}, 1), make(chan struct{}, 1)
 	m.Accept(o.Accepts)

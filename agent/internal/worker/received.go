@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -29,6 +30,23 @@ type Sealed struct {
 	Sealed  []byte `json:"sealed,omitempty"`
 	// Problem says why there are no values; empty: there are.
 	Problem string `json:"problem,omitempty"`
+	// Age says how new it is.
+	Age SecretAge `json:"age,omitzero"`
+}
+
+// SecretAge is how new a secret is.
+type SecretAge struct {
+	// Lineage is the number of that of the hub's store, Version the revision of its write there, and Changed when its values were changed,
+	// as Unix milliseconds. 0: the hub did not say.
+	Lineage uint64 `json:"lineage,omitempty"`
+	Version int64  `json:"version,omitempty"`
+	Changed int64  `json:"changed,omitempty"`
+}
+
+// before reports that a secret is older than another one of the same store. A copy of the store that was put back counts on from where it
+// was made, so that a version alone says nothing of a secret that was changed in it since; the time does.
+func (a SecretAge) before(b SecretAge) bool {
+	return a.Lineage == b.Lineage && a.Version > 0 && a.Version < b.Version && a.Changed < b.Changed
 }
 
 // received are the secrets that the hub has sent. They lie in the state as they came.
@@ -36,7 +54,11 @@ type received struct {
 	vault *vault.Vault
 	state State
 
+	log    *slog.Logger
+	loaded chan struct{} // closed when what was sent before the start is there
+
 	saving sync.Mutex
+	kept   []Sealed // what lies in the state; saving holds it
 	mu     sync.Mutex
 	of     map[string]opened // by project and name
 }
@@ -49,7 +71,8 @@ type opened struct {
 
 // load opens what was sent before the agent's start. What cannot be read comes again with the next session.
 func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) {
-	x.vault, x.state = v, state
+	defer close(x.loaded)
+	x.vault, x.state, x.log = v, state, log
 	data, err := state.Read(ctx, receivedName)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return
@@ -62,6 +85,7 @@ func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *s
 		log.Warn("the secrets that the hub has sent cannot be read; it sends them again", "error", err)
 		return
 	}
+	x.kept = list
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.of = x.open(list)
@@ -85,25 +109,48 @@ func (x *received) open(list []Sealed) map[string]opened {
 	return out
 }
 
-// set takes all that the hub has sent, durably.
-func (x *received) set(ctx context.Context, list []Sealed) error {
+// keep keeps all that the hub has sent durably, and returns what puts it in use. What was sent before stays in use until then.
+func (x *received) keep(ctx context.Context, list []Sealed) (use func(), err error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-x.loaded:
+	}
 	x.saving.Lock()
 	defer x.saving.Unlock()
 	list = slices.SortedFunc(slices.Values(list), func(a, b Sealed) int {
 		return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name)
 	})
+	for i := range list {
+		if held := x.newerThan(list[i]); held != nil {
+			list[i] = *held
+		}
+	}
 	data, err := json.Marshal(list)
 	if err == nil {
 		err = x.state.Write(ctx, receivedName, data)
 	}
 	if err != nil {
-		return fmt.Errorf("secrets of the hub: %w", err)
+		return nil, fmt.Errorf("secrets of the hub: %w", err)
 	}
+	x.kept = list
 	next := x.open(list)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.of = next
-	return nil
+	return func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.of = next
+	}, nil
+}
+
+// newerThan is what is held of a secret and newer than what the hub has sent; nil: nothing is. saving is held.
+func (x *received) newerThan(s Sealed) *Sealed {
+	i := slices.IndexFunc(x.kept, func(h Sealed) bool { return h.Project == s.Project && h.Name == s.Name })
+	if i < 0 || !s.Age.before(x.kept[i].Age) {
+		return nil
+	}
+	x.log.Error("the hub sends older values of a secret than the cluster has, which stay: its store is that of an older copy; set the secret anew",
+		"project", s.Project, "secret", s.Name, "sent", time.UnixMilli(s.Age.Changed).UTC(), "held", time.UnixMilli(x.kept[i].Age.Changed).UTC())
+	return &x.kept[i]
 }
 
 // errUnsent is of a secret of which the hub has said nothing yet.
@@ -132,19 +179,18 @@ func (x *received) value(project string, k fleet.SecretKey) (string, error) {
 	return string(value), nil
 }
 
-// Secrets takes all secrets that the hub has sent. What uses a value that is another one is applied anew.
-func (m *Manager) Secrets(ctx context.Context, list []Sealed) error {
-	m.mu.Lock()
-	begun := m.watcher != nil
-	m.mu.Unlock()
-	if !begun {
-		return fleet.Errorf(fleet.ErrUnavailable, "secrets of the hub: the agent has just started")
+// Secrets keeps all secrets that the hub has sent, and returns what puts them in use. What goes with them begins then, and after it what
+// uses a value that is another one is applied anew: a module that gets both a revision and a value is written once.
+func (m *Manager) Secrets(ctx context.Context, list []Sealed) (use func(begin func()), err error) {
+	put, err := m.secrets.keep(ctx, list)
+	if err != nil {
+		return nil, err
 	}
-	if err := m.secrets.set(ctx, list); err != nil {
-		return err
-	}
-	m.each((*worker).touchBindings)
-	return nil
+	return func(begin func()) {
+		put()
+		begin()
+		m.each((*worker).touchBindings)
+	}, nil
 }
 
 // touchBindings has the bindings evaluated again.

@@ -76,7 +76,7 @@ func TestSmallContentsGoAheadOfTheIndex(t *testing.T) {
 	agent := &taker{}
 	step := func(want string) {
 		t.Helper()
-		if err := x.sync(t.Context(), agent, true); err != nil {
+		if err := x.sync(t.Context(), agent, dirtyDesired); err != nil {
 			t.Fatal(err)
 		}
 		x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes()})
@@ -110,7 +110,7 @@ func TestNothingGoesAheadToAnAgentThatResumes(t *testing.T) {
 	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7})
 	agent := &taker{}
 	assign(t, s, "web", 8, "[]", "one")
-	if err := x.sync(t.Context(), agent, true); err != nil {
+	if err := x.sync(t.Context(), agent, dirtyDesired); err != nil {
 		t.Fatal(err)
 	}
 	if got := agent.take(); got != "index 8" {
@@ -118,7 +118,7 @@ func TestNothingGoesAheadToAnAgentThatResumes(t *testing.T) {
 	}
 	x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes()})
 	assign(t, s, "web", 9, "[]", "two")
-	if err := x.sync(t.Context(), agent, true); err != nil {
+	if err := x.sync(t.Context(), agent, dirtyDesired); err != nil {
 		t.Fatal(err)
 	}
 	if got := agent.take(); got != "contents two; index 9" {

@@ -26,7 +26,7 @@ func TestContentsOfTwoIndexesAreGranted(t *testing.T) {
 	}
 	step := func() {
 		t.Helper()
-		if err := x.sync(t.Context(), agent, true); err != nil {
+		if err := x.sync(t.Context(), agent, dirtyDesired); err != nil {
 			t.Fatal(err)
 		}
 		x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes()})

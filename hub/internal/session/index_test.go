@@ -63,7 +63,7 @@ func (f *follower) step(x *session, want string) {
 
 func (f *follower) offer(x *session, want string) {
 	f.t.Helper()
-	if err := x.sync(f.t.Context(), f, true); err != nil {
+	if err := x.sync(f.t.Context(), f, dirtyDesired); err != nil {
 		f.t.Fatal(err)
 	}
 	var frames []string

@@ -158,6 +158,9 @@ func (m *machine) wake() (due time.Duration, waits bool) {
 	return m.sentAt + ackPatience, true
 }
 
+// takes reports that the agent takes what it is told.
+func (m *machine) takes() bool { return m.phase != regressed && m.phase != leaving }
+
 // told is the newest generation that the agent may have, which held another one at its hello.
 func (m *machine) told(held uint64) uint64 { return max(held, m.sent.assemblage.Generation) }
 

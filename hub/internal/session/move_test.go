@@ -24,7 +24,7 @@ func TestWhoGetsAMove(t *testing.T) {
 		t.Helper()
 		for x, want := range map[*session]string{old: wantOld, able: want} {
 			agent := &taker{}
-			if err := x.sync(t.Context(), agent, true); err != nil {
+			if err := x.sync(t.Context(), agent, dirtyDesired); err != nil {
 				t.Fatal(err)
 			}
 			if got := agent.take(); got != want {

@@ -61,8 +61,9 @@ func (s *Server) use(ctx context.Context, d fleet.Digest) ([]fleet.SecretKey, er
 	return keys, nil
 }
 
-// used are the keys of each secret that the modules of the cluster use, as the records say that were read last.
-func (x *session) used(ctx context.Context) (map[fleet.ModuleRef][]string, error) {
+// used are the keys of each secret that the modules of the cluster use, as the records say that were read last. A module whose policies
+// cannot be read is not taken by the agent either, and keeps back nothing of the others.
+func (x *session) used(ctx context.Context) map[fleet.ModuleRef][]string {
 	out := map[fleet.ModuleRef][]string{}
 	for i := range x.known.read {
 		s := x.known.read[i].sync
@@ -71,26 +72,22 @@ func (x *session) used(ctx context.Context) (map[fleet.ModuleRef][]string, error
 		}
 		keys, err := x.server.use(ctx, s.Policies)
 		if err != nil {
-			return nil, err
+			x.log.Warn("secrets of a module are not sent: which it uses cannot be read", "module", s.Module.String(), "error", err)
 		}
 		for _, k := range keys {
 			ref := fleet.ModuleRef{Project: s.Module.Project, Name: k.Name}
 			out[ref] = append(out[ref], k.Key)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // sendSecrets sends the agent all values that its modules use, sealed for it, if any of them changed since it was sent them last.
 func (x *session) sendSecrets(ctx context.Context, st stream) error {
-	if len(x.hello.GetSealingKey()) == 0 || !slices.Contains(x.hello.GetFeatures(), wire.FeatureSecretBindings) {
+	if len(x.hello.GetSealingKey()) == 0 || !slices.Contains(x.hello.GetFeatures(), wire.FeatureSecretBindings) || !x.machine.takes() {
 		return nil
 	}
-	used, err := x.used(ctx)
-	if err != nil {
-		x.log.Warn("secrets are not sent: which are used cannot be read", "error", err)
-		return nil
-	}
+	used := x.used(ctx)
 	x.usesSecrets.Store(len(used) > 0)
 	if len(used) == 0 && x.sentSecrets == "" {
 		return nil
@@ -103,7 +100,7 @@ func (x *session) sendSecrets(ctx context.Context, st stream) error {
 	for _, ref := range sortedRefs(used) {
 		list = append(list, x.seal(ref, records[ref], used[ref]))
 	}
-	for _, frame := range secretFrames(list) {
+	for _, frame := range secretFrames(list, x.known.made.assemblage.Digest) {
 		if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Secrets{Secrets: frame}}); err != nil {
 			return err
 		}
@@ -112,15 +109,21 @@ func (x *session) sendSecrets(ctx context.Context, st stream) error {
 	return nil
 }
 
+// secretRecord is a secret as it is stored, and the revision of its write.
+type secretRecord struct {
+	*storev1.SecretRecord
+	revision int64
+}
+
 // secretRecords are the records of secrets that are used, and a text that is another one whenever what is to be sent is.
-func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]string) (map[fleet.ModuleRef]*storev1.SecretRecord, string, error) {
-	records, state := map[fleet.ModuleRef]*storev1.SecretRecord{}, "secrets"
+func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]string) (map[fleet.ModuleRef]secretRecord, string, error) {
+	records, state := map[fleet.ModuleRef]secretRecord{}, "secrets"
 	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
 		for _, ref := range sortedRefs(used) {
 			keys := slices.Compact(slices.Sorted(slices.Values(used[ref])))
 			rec, e, ok := store.Get[*storev1.SecretRecord](r, store.SecretKey(ref.Project, ref.Name))
 			if ok {
-				records[ref] = rec
+				records[ref] = secretRecord{rec, e.ModRevision}
 			}
 			state += fmt.Sprintf("\n%s %q %d", ref, keys, e.ModRevision)
 		}
@@ -130,9 +133,9 @@ func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]
 }
 
 // seal is one secret for the agent, or why it gets none.
-func (x *session) seal(ref fleet.ModuleRef, rec *storev1.SecretRecord, keys []string) *agentv1.SealedSecret {
+func (x *session) seal(ref fleet.ModuleRef, rec secretRecord, keys []string) *agentv1.SealedSecret {
 	out := &agentv1.SealedSecret{Project: ref.Project, Name: ref.Name}
-	if rec == nil {
+	if rec.SecretRecord == nil {
 		out.Problem = secrets.Missing(ref.Project, ref.Name).Error()
 		return out
 	}
@@ -148,6 +151,7 @@ func (x *session) seal(ref fleet.ModuleRef, rec *storev1.SecretRecord, keys []st
 		out.Problem = "the hub cannot seal it for the agent: " + err.Error()
 		return out
 	}
+	sealed.Version, sealed.ChangedMillis = rec.revision, rec.GetSecret().GetChanged().AsTime().UnixMilli()
 	return sealed
 }
 
@@ -155,9 +159,9 @@ func sortedRefs(used map[fleet.ModuleRef][]string) []fleet.ModuleRef {
 	return slices.SortedFunc(maps.Keys(used), func(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// secretFrames are secrets in as many frames as they need.
-func secretFrames(list []*agentv1.SealedSecret) []*agentv1.Secrets {
-	frames, size := []*agentv1.Secrets{{First: true}}, 0
+// secretFrames are secrets in as many frames as they need, for the agent that is to have an assemblage.
+func secretFrames(list []*agentv1.SealedSecret, assemblage fleet.Digest) []*agentv1.Secrets {
+	frames, size := []*agentv1.Secrets{{First: true, ResultsIn: assemblage.Bytes()}}, 0
 	for _, s := range list {
 		if size += len(s.GetSealed()); size > secretsPerFrame && len(frames[len(frames)-1].GetSecrets()) > 0 {
 			frames, size = append(frames, &agentv1.Secrets{}), len(s.GetSealed())

@@ -251,22 +251,26 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 			return err
 		}
 	}
-	if err := x.sync(ctx, st, dirty&dirtyDesired != 0); err != nil || dirty&(dirtyDesired|dirtySecrets) == 0 {
-		return err
-	}
-	return x.sendSecrets(ctx, st)
+	return x.sync(ctx, st, dirty)
 }
 
-// sync gives the machine what is new, in the store first: the agent's answer may set free what the store has now.
-func (x *session) sync(ctx context.Context, st stream, desired bool) error {
-	if desired {
-		f, err := x.look(ctx)
-		if err != nil {
+// sync gives the machine what is new, in the store first: the agent's answer may set free what the store has now. Secrets go before the
+// index that may use them, and are read after it, so that no revision comes to an agent before the values that were set before it.
+func (x *session) sync(ctx context.Context, st stream, dirty int) error {
+	var f *frame
+	if dirty&dirtyDesired != 0 {
+		var err error
+		if f, err = x.look(ctx); err != nil {
 			return err
 		}
-		if err := x.tell(ctx, st, f); err != nil {
+	}
+	if dirty&(dirtyDesired|dirtySecrets) != 0 {
+		if err := x.sendSecrets(ctx, st); err != nil {
 			return err
 		}
+	}
+	if err := x.tell(ctx, st, f); err != nil {
+		return err
 	}
 	if a, ok := x.takeAnswer(); ok {
 		return x.tell(ctx, st, x.machine.answered(a, x.age()))

@@ -3422,9 +3422,11 @@ func (x *Condition) GetSinceMillis() int64 {
 	return 0
 }
 
-// Secrets are all values of secrets that bindings of the cluster's modules use, in one frame or several. The hub sends them with the first
-// index of a session and whenever one of them changed. What is not among them is not used any more; an agent keeps the value that it
-// applied last all the same.
+// Secrets are all values of secrets that bindings of the cluster's modules use, in one frame or several. The hub sends them before the
+// first index of a session, and whenever one of them changed, before an index that may use it. The agent takes them only with the word of a
+// hub that is not behind: with the index that they go with, when that is accepted, or at once, if it holds that already. They are kept
+// durably before the index is, so that no revision is applied with values from before it. What is not among them is not used any more; an
+// agent keeps the value that it applied last all the same.
 type Secrets struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What the frame brings.
@@ -3432,7 +3434,10 @@ type Secrets struct {
 	// The frame begins the whole, and ends it.
 	First bool `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
 	// See first.
-	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	Last bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	// In the first frame: the digest of the assemblage that they go with, as in Index.results_in. Empty from a hub that sends the index first:
+	// then the agent takes them when no index waits.
+	ResultsIn     []byte `protobuf:"bytes,4,opt,name=results_in,json=resultsIn,proto3" json:"results_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3488,6 +3493,13 @@ func (x *Secrets) GetLast() bool {
 	return false
 }
 
+func (x *Secrets) GetResultsIn() []byte {
+	if x != nil {
+		return x.ResultsIn
+	}
+	return nil
+}
+
 // SealedSecret are the values of one secret that are used.
 type SealedSecret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3499,7 +3511,12 @@ type SealedSecret struct {
 	// info "towline.dev/secret PROJECT/NAME": the encapsulated key, then the ciphertext.
 	Sealed []byte `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	// Why there are none; empty: there are.
-	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Revision of the hub's store at which the secret was written, and when its values were changed, Unix milliseconds. An agent keeps what it
+	// has of the same store where both are older: that is what a copy of the store has which was put back. 0: the hub does not say.
+	Version int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	// See version.
+	ChangedMillis int64 `protobuf:"varint,6,opt,name=changed_millis,json=changedMillis,proto3" json:"changed_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3560,6 +3577,20 @@ func (x *SealedSecret) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *SealedSecret) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SealedSecret) GetChangedMillis() int64 {
+	if x != nil {
+		return x.ChangedMillis
+	}
+	return 0
 }
 
 // SecretValues are values by their keys.
@@ -4987,16 +5018,20 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12!\n" +
-	"\fsince_millis\x18\x05 \x01(\x03R\vsinceMillis\"m\n" +
+	"\fsince_millis\x18\x05 \x01(\x03R\vsinceMillis\"\x8c\x01\n" +
 	"\aSecrets\x128\n" +
 	"\asecrets\x18\x01 \x03(\v2\x1e.towline.agent.v1.SealedSecretR\asecrets\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\bR\x05first\x12\x12\n" +
-	"\x04last\x18\x03 \x01(\bR\x04last\"n\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\x12\x1d\n" +
+	"\n" +
+	"results_in\x18\x04 \x01(\fR\tresultsIn\"\xaf\x01\n" +
 	"\fSealedSecret\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06sealed\x18\x03 \x01(\fR\x06sealed\x12\x18\n" +
-	"\aproblem\x18\x04 \x01(\tR\aproblem\"\x92\x01\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\x03R\aversion\x12%\n" +
+	"\x0echanged_millis\x18\x06 \x01(\x03R\rchangedMillis\"\x92\x01\n" +
 	"\fSecretValues\x12G\n" +
 	"\x06values\x18\x01 \x03(\v2*.towline.agent.v1.SecretValues.ValuesEntryB\x03\x80\x01\x01R\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
