@@ -179,7 +179,14 @@ func adminCommand() *cobra.Command {
 			if err := clientconfig.New(context).Save(path); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), path)
+			if _, err = fmt.Fprintln(c.OutOrStdout(), path); err != nil {
+				return err
+			}
+			cert, err := context.Certificate()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.ErrOrStderr(), "serial %032x, until %s; others stay valid until: towline certificate revoke SERIAL\n", cert.Leaf.SerialNumber, cert.Leaf.NotAfter.UTC().Format(time.DateOnly))
 			return err
 		}}
 	c.Flags().StringVar(&dir, "data-dir", "", "the hub's directory (required)")

@@ -173,13 +173,13 @@ func (h *Hub) open(ctx context.Context) error {
 	if h.hub, err = identity(ctx, own); err != nil {
 		return err
 	}
-	if err := h.admin(); err != nil {
-		return err
-	}
 	if h.keys, err = loadKeys(ctx, h.o, own); err != nil {
 		return err
 	}
-	return h.build()
+	if err := h.build(); err != nil {
+		return err
+	}
+	return h.admin(ctx)
 }
 
 // secretsKeyFile is the file of the keys for secrets in the directory of the CA.
@@ -288,9 +288,14 @@ func random(n int) string {
 	return hex.EncodeToString(b)
 }
 
-func (h *Hub) admin() error {
-	_, err := h.ca.EnsureAdmin(filepath.Join(h.o.DataDir, AdminFile), h.o.API.Addr().String())
-	return err
+func (h *Hub) admin(ctx context.Context) error {
+	var failed error
+	_, err := h.ca.EnsureAdmin(filepath.Join(h.o.DataDir, AdminFile), h.o.API.Addr().String(), func(serial string) bool {
+		revoked, err := h.registry.Revoked(ctx, serial)
+		failed = errors.Join(failed, err)
+		return revoked
+	})
+	return errors.Join(failed, err)
 }
 
 func (h *Hub) build() error {

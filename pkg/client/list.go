@@ -248,6 +248,16 @@ func (c *Client) AllTokens(ctx context.Context, req *v1.ListTokensRequest) iter.
 	})
 }
 
+// AllCertificates lists the client certificates of people page by page.
+func (c *Client) AllCertificates(ctx context.Context, req *v1.ListCertificatesRequest) iter.Seq2[*v1.Certificate, error] {
+	return pages(func(token string) ([]*v1.Certificate, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Identity.ListCertificates(ctx, page)
+		return resp.GetCertificates(), resp.GetNextPageToken(), err
+	})
+}
+
 // AllProjects lists projects page by page.
 func (c *Client) AllProjects(ctx context.Context, req *v1.ListProjectsRequest) iter.Seq2[*v1.Project, error] {
 	return pages(func(token string) ([]*v1.Project, string, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -56,15 +57,18 @@ func (i *interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 func (i *interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
 	ctx, caller, known, err := i.admit(ss.Context(), info.FullMethod)
 	defer func() { err = i.finish(ctx, info.FullMethod, err) }()
-	st := &serverStream{ServerStream: ss, ctx: ctx, method: info.FullMethod, records: rules[info.FullMethod].write}
+	open, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	st := &serverStream{ServerStream: ss, ctx: open, method: info.FullMethod, records: rules[info.FullMethod].write}
 	if st.records && known {
-		defer func() { i.record(ctx, caller, info.FullMethod, st.first, err) }()
+		defer func() { i.record(ctx, caller, info.FullMethod, st.begun(), err) }()
 	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = guard.Caught(recover(), err) }()
-	return h(srv, st)
+	return i.entitled(open, cut, caller, info.FullMethod, func() error {
+		return guard.Run(func() error { return h(srv, st) })
+	})
 }
 
 type serverStream struct {
@@ -73,7 +77,15 @@ type serverStream struct {
 	method string
 	// records says that first, the first message that comes, is kept to be recorded.
 	records bool
-	first   any
+	first   atomic.Pointer[any]
+}
+
+// begun is the first message; nil: none came.
+func (s *serverStream) begun() any {
+	if m := s.first.Load(); m != nil {
+		return *m
+	}
+	return nil
 }
 
 // RecvMsg receives a message in full or refuses it.
@@ -81,8 +93,8 @@ func (s *serverStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	if s.records && s.first == nil {
-		s.first = m
+	if s.records {
+		s.first.CompareAndSwap(nil, &m)
 	}
 	return refuseUnknown(s.method, m)
 }

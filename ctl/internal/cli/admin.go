@@ -97,6 +97,59 @@ func (a *app) userDeleteCommand() *cobra.Command {
 	return cmd
 }
 
+func (a *app) certificateCommand() *cobra.Command {
+	return group("certificate", "Client certificates of people", a.certificateListCommand(), a.certificateRevokeCommand())
+}
+
+func (a *app) certificateListCommand() *cobra.Command {
+	o := &getOptions{}
+	cmd := &cobra.Command{
+		Use: "list", Short: "List client certificates of people", Aliases: []string{"ls"}, Args: exactly(0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.parse(); err != nil {
+				return err
+			}
+			return a.get(cmd.Context(), o, target{kind: kindNamed("certificate")})
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+func (a *app) certificateRevokeCommand() *cobra.Command {
+	var yes bool
+	var reason string
+	cmd := &cobra.Command{
+		Use: "revoke SERIAL", Short: "End a person's client certificate at once, open watches included",
+		Args: exactly(1, "a serial number"), ValidArgsFunction: a.completeArg("certificate"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			serial := bare(args[0], "certificate")
+			if a.InTerminal && a.OutTerminal {
+				if err := a.ask(yes, "revoke certificate "+serial, "who has it is locked out, be it you; on the hub, towline-hub admin-cert makes another one"); err != nil {
+					return err
+				}
+			}
+			c, err := a.hub(cmd.Context())
+			if err != nil {
+				return err
+			}
+			resp, err := c.Identity.RevokeCertificate(cmd.Context(), &v1.RevokeCertificateRequest{Serial: serial, Reason: reason})
+			if err != nil {
+				return err
+			}
+			of := "nobody has used it yet"
+			if user := resp.GetCertificate().GetUser(); user != "" {
+				of = "of " + user
+			}
+			a.printf("certificate/%s revoked (%s); for another one run on the hub: towline-hub admin-cert\n", resp.GetCertificate().GetMetadata().GetName(), of)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	return cmd
+}
+
 func (a *app) configCommand() *cobra.Command {
 	return group("config", "The client configuration: hubs and who one is there", a.configViewCommand(), a.configUseCommand(), a.configUseContextCommand())
 }

@@ -103,6 +103,11 @@ func completeProjects(_ *app, ctx context.Context, c *client.Client) ([]string, 
 	return namesOf(resp.GetProjects(), metaName[*v1.Project]), err
 }
 
+func completeCertificates(_ *app, ctx context.Context, c *client.Client) ([]string, error) {
+	resp, err := c.Identity.ListCertificates(ctx, &v1.ListCertificatesRequest{PageSize: completionPage})
+	return namesOf(resp.GetCertificates(), metaName[*v1.Certificate]), err
+}
+
 func completeUsers(_ *app, ctx context.Context, c *client.Client) ([]string, error) {
 	resp, err := c.Identity.ListUsers(ctx, &v1.ListUsersRequest{PageSize: completionPage})
 	return namesOf(resp.GetUsers(), metaName[*v1.User]), err

@@ -63,6 +63,7 @@ type fakeHub struct {
 	removed   *v1.RemoveClusterResponse
 	info      *v1.GetServerInfoResponse
 	users     []*v1.User
+	certs     []*v1.Certificate
 	tokens    []*v1.Token
 	projects  []*v1.Project
 	secrets   []*v1.Secret
@@ -413,6 +414,15 @@ func (h *fakeHub) CreateUser(_ context.Context, r *v1.CreateUserRequest) (*v1.Cr
 
 func (h *fakeHub) ListUsers(context.Context, *v1.ListUsersRequest) (*v1.ListUsersResponse, error) {
 	return &v1.ListUsersResponse{Users: h.users}, nil
+}
+
+func (h *fakeHub) ListCertificates(context.Context, *v1.ListCertificatesRequest) (*v1.ListCertificatesResponse, error) {
+	return &v1.ListCertificatesResponse{Certificates: h.certs}, nil
+}
+
+func (h *fakeHub) RevokeCertificate(_ context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
+	h.note(r)
+	return &v1.RevokeCertificateResponse{Certificate: h.certs[0]}, nil
 }
 
 func (h *fakeHub) ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {

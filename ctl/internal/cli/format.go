@@ -159,7 +159,7 @@ func graded(c table.Color, n int32) table.Cell {
 
 // stateColors says what the words of the API mean.
 var stateColors = map[string]table.Color{
-	"Succeeded": table.Green, "Healthy": table.Green, "Ready": table.Green, "Synced": table.Green, "Successful": table.Green,
+	"Succeeded": table.Green, "Healthy": table.Green, "Ready": table.Green, "Synced": table.Green, "Successful": table.Green, "Valid": table.Green,
 	"Progressing": table.Yellow, "Waiting": table.Yellow, "Pending": table.Yellow, "Soaking": table.Yellow, "Gated": table.Yellow,
 	"Paused": table.Yellow, "RollingBack": table.Yellow, "OutOfSync": table.Yellow, "Drifted": table.Yellow, "Held": table.Yellow,
 	"Cordoned": table.Yellow, "Removing": table.Yellow, "Deleting": table.Yellow, "Terminating": table.Yellow, "Running": table.Yellow,

@@ -294,6 +294,13 @@ var userListing = listing[*v1.User]{
 	},
 }
 
+var certificateListing = listing[*v1.Certificate]{
+	view: always(certificateView),
+	list: func(_ *app, ctx context.Context, c *client.Client, _ *getOptions) ([]*v1.Certificate, error) {
+		return collect(c.AllCertificates(ctx, &v1.ListCertificatesRequest{}))
+	},
+}
+
 var holdListing = listing[*v1.Hold]{
 	view: always(holdView),
 	list: func(a *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Hold, error) {

@@ -48,6 +48,8 @@ func fullHub() *fakeHub {
 		holds: []*v1.Hold{{Id: "h-7", Kind: "Confirm", Project: "default", Module: "shop", Code: "DropsMostObjects", Digest: "d1", By: "hub", Since: ago(4 * time.Minute),
 			Items: []string{"Deployment shop/old", "Service shop/old"}},
 			{Id: "freeze-1", Kind: "Freeze", Cluster: "prod-eu-11", By: "ana", Reason: "debugging", Since: ago(time.Hour), Until: in(2 * time.Hour), Digest: "d2"}},
+		certs: []*v1.Certificate{{Kind: "Certificate", Metadata: &v1.Metadata{Name: "0f3a5c9e1b7d2468ace013579bdf0246"}, User: "admin", Role: "admin", State: "Valid", Issued: ago(day), Expires: in(day)},
+			{Kind: "Certificate", Metadata: &v1.Metadata{Name: "5b1fa0c2d4e6f80123456789abcdef01", ChangedBy: "maria", ChangeReason: "laptop stolen"}, User: "admin", Role: "admin", State: "Revoked", Issued: ago(day), Expires: in(day), Revoked: ago(time.Hour)}},
 		users:  []*v1.User{{Kind: "User", Metadata: &v1.Metadata{Name: "maria"}, Role: "admin"}, {Kind: "User", Metadata: &v1.Metadata{Name: "ci"}, Role: "viewer", Expires: in(day)}},
 		tokens: []*v1.Token{{Kind: "Token", Metadata: &v1.Metadata{Name: "t-1"}, Cluster: "edge-113", State: "Unused", Expires: in(9 * time.Minute)}},
 		secrets: []*v1.Secret{{Kind: "Secret", Metadata: &v1.Metadata{Name: "repo", Project: "default", Uid: "u-1", Generation: 2, CreationTimestamp: ago(30 * day), ChangedBy: "maria"},

@@ -116,6 +116,10 @@ func kinds() []*kind {
 			get: userListing.get, complete: completeUsers, delete: (*app).deleteUser,
 		},
 		{
+			name: "certificate", plural: "certificates", short: "cert", message: &v1.Certificate{},
+			get: certificateListing.get, complete: completeCertificates,
+		},
+		{
 			name: "hold", plural: "holds", project: true, message: &v1.Hold{},
 			filters: []string{"module", "cluster"},
 			get:     holdListing.get, complete: completeHolds, describe: (*app).describeHold,

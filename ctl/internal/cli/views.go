@@ -429,6 +429,22 @@ var userView = view[*v1.User]{
 	},
 }
 
+var certificateView = view[*v1.Certificate]{
+	kind: "certificate", name: metaName[*v1.Certificate],
+	table: func(a *app, items []*v1.Certificate) *table.Table {
+		t := &table.Table{Columns: columns(left("SERIAL", "USER", "ROLE", "STATE", "EXPIRES"), wide("ISSUED"), left("REVOKED"), wide("BY", "REASON"))}
+		for _, c := range items {
+			revoked := "-"
+			if c.GetRevoked() != nil {
+				revoked = a.stamp(c.GetRevoked())
+			}
+			t.Add(text(c.GetMetadata().GetName()), text(orDash(c.GetUser())), text(orDash(c.GetRole())), state(c.GetState()), text(a.stamp(c.GetExpires())),
+				text(a.stamp(c.GetIssued())), text(revoked), text(orDash(c.GetMetadata().GetChangedBy())), text(orDash(c.GetMetadata().GetChangeReason())))
+		}
+		return t
+	},
+}
+
 // heldObjectText is the object that a hold is of.
 func heldObjectText(h *v1.Hold) string {
 	if h.GetObject() == nil {

@@ -195,6 +195,124 @@ func (x *Token) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+// Certificate is a client certificate of a person, which this hub's CA signed. One is listed from its first use on.
+type Certificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always "towline.dev/v1".
+	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	// Always "Certificate".
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its name is the serial number: 32 hexadecimal digits. changed_by and change_reason tell who revoked it, and why.
+	Metadata *Metadata `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Who it is for; empty: it was revoked before it was used.
+	User string `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	// admin or viewer; empty as user is.
+	Role string `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`
+	// When it was made.
+	Issued *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=issued,proto3" json:"issued,omitempty"`
+	// When it ends or ended.
+	Expires *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires,proto3" json:"expires,omitempty"`
+	// When it was revoked; unset: it was not.
+	Revoked *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	// Valid, Revoked or Expired. Output only.
+	State         string `protobuf:"bytes,9,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Certificate) Reset() {
+	*x = Certificate{}
+	mi := &file_towline_v1_identity_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Certificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Certificate) ProtoMessage() {}
+
+func (x *Certificate) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
+func (*Certificate) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Certificate) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *Certificate) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Certificate) GetMetadata() *Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *Certificate) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Certificate) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Certificate) GetIssued() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Issued
+	}
+	return nil
+}
+
+func (x *Certificate) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *Certificate) GetRevoked() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+func (x *Certificate) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 // Project is a tenant.
 type Project struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -216,7 +334,7 @@ type Project struct {
 
 func (x *Project) Reset() {
 	*x = Project{}
-	mi := &file_towline_v1_identity_proto_msgTypes[2]
+	mi := &file_towline_v1_identity_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +346,7 @@ func (x *Project) String() string {
 func (*Project) ProtoMessage() {}
 
 func (x *Project) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_proto_msgTypes[2]
+	mi := &file_towline_v1_identity_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +359,7 @@ func (x *Project) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Project.ProtoReflect.Descriptor instead.
 func (*Project) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_proto_rawDescGZIP(), []int{2}
+	return file_towline_v1_identity_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Project) GetApiVersion() string {
@@ -298,7 +416,7 @@ type ProjectSpec struct {
 
 func (x *ProjectSpec) Reset() {
 	*x = ProjectSpec{}
-	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	mi := &file_towline_v1_identity_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +428,7 @@ func (x *ProjectSpec) String() string {
 func (*ProjectSpec) ProtoMessage() {}
 
 func (x *ProjectSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	mi := &file_towline_v1_identity_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +441,7 @@ func (x *ProjectSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectSpec.ProtoReflect.Descriptor instead.
 func (*ProjectSpec) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_identity_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ProjectSpec) GetHealthRules() []*HealthRule {
@@ -353,7 +471,18 @@ const file_towline_v1_identity_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x14\n" +
 	"\x05state\x18\x05 \x01(\tR\x05state\x124\n" +
-	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xd1\x01\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xd2\x02\n" +
+	"\vCertificate\x12\x1f\n" +
+	"\vapi_version\x18\x01 \x01(\tR\n" +
+	"apiVersion\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
+	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
+	"\x04role\x18\x05 \x01(\tR\x04role\x122\n" +
+	"\x06issued\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\x124\n" +
+	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x124\n" +
+	"\arevoked\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\x12\x14\n" +
+	"\x05state\x18\t \x01(\tR\x05state\"\xd1\x01\n" +
 	"\aProject\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -380,29 +509,34 @@ func file_towline_v1_identity_proto_rawDescGZIP() []byte {
 	return file_towline_v1_identity_proto_rawDescData
 }
 
-var file_towline_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_towline_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_towline_v1_identity_proto_goTypes = []any{
 	(*User)(nil),                  // 0: towline.v1.User
 	(*Token)(nil),                 // 1: towline.v1.Token
-	(*Project)(nil),               // 2: towline.v1.Project
-	(*ProjectSpec)(nil),           // 3: towline.v1.ProjectSpec
-	(*Metadata)(nil),              // 4: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*HealthRule)(nil),            // 6: towline.v1.HealthRule
+	(*Certificate)(nil),           // 2: towline.v1.Certificate
+	(*Project)(nil),               // 3: towline.v1.Project
+	(*ProjectSpec)(nil),           // 4: towline.v1.ProjectSpec
+	(*Metadata)(nil),              // 5: towline.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*HealthRule)(nil),            // 7: towline.v1.HealthRule
 }
 var file_towline_v1_identity_proto_depIdxs = []int32{
-	4, // 0: towline.v1.User.metadata:type_name -> towline.v1.Metadata
-	5, // 1: towline.v1.User.expires:type_name -> google.protobuf.Timestamp
-	4, // 2: towline.v1.Token.metadata:type_name -> towline.v1.Metadata
-	5, // 3: towline.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	4, // 4: towline.v1.Project.metadata:type_name -> towline.v1.Metadata
-	3, // 5: towline.v1.Project.spec:type_name -> towline.v1.ProjectSpec
-	6, // 6: towline.v1.ProjectSpec.health_rules:type_name -> towline.v1.HealthRule
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	5,  // 0: towline.v1.User.metadata:type_name -> towline.v1.Metadata
+	6,  // 1: towline.v1.User.expires:type_name -> google.protobuf.Timestamp
+	5,  // 2: towline.v1.Token.metadata:type_name -> towline.v1.Metadata
+	6,  // 3: towline.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	5,  // 4: towline.v1.Certificate.metadata:type_name -> towline.v1.Metadata
+	6,  // 5: towline.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	6,  // 6: towline.v1.Certificate.expires:type_name -> google.protobuf.Timestamp
+	6,  // 7: towline.v1.Certificate.revoked:type_name -> google.protobuf.Timestamp
+	5,  // 8: towline.v1.Project.metadata:type_name -> towline.v1.Metadata
+	4,  // 9: towline.v1.Project.spec:type_name -> towline.v1.ProjectSpec
+	7,  // 10: towline.v1.ProjectSpec.health_rules:type_name -> towline.v1.HealthRule
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_identity_proto_init() }
@@ -418,7 +552,7 @@ func file_towline_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_identity_proto_rawDesc), len(file_towline_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -644,6 +644,253 @@ func (x *DeleteTokenResponse) GetRevision() int64 {
 	return 0
 }
 
+// ListCertificatesRequest asks for all.
+type ListCertificatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCertificatesRequest) Reset() {
+	*x = ListCertificatesRequest{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCertificatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCertificatesRequest) ProtoMessage() {}
+
+func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
+func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListCertificatesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListCertificatesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListCertificatesRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
+func (x *ListCertificatesRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
+// ListCertificatesResponse carries them.
+type ListCertificatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sorted by serial number.
+	Certificates []*Certificate `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
+	Total         int32 `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCertificatesResponse) Reset() {
+	*x = ListCertificatesResponse{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCertificatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCertificatesResponse) ProtoMessage() {}
+
+func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
+func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListCertificatesResponse) GetCertificates() []*Certificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *ListCertificatesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListCertificatesResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+// RevokeCertificateRequest names a certificate.
+type RevokeCertificateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its serial number in hexadecimal, with or without colons. It need not have been used yet.
+	Serial string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
+	// Why; recorded.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCertificateRequest) Reset() {
+	*x = RevokeCertificateRequest{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCertificateRequest) ProtoMessage() {}
+
+func (x *RevokeCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCertificateRequest.ProtoReflect.Descriptor instead.
+func (*RevokeCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RevokeCertificateRequest) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *RevokeCertificateRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// RevokeCertificateResponse tells what is revoked.
+type RevokeCertificateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The certificate.
+	Certificate *Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// The store's revision of the write.
+	Revision      int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCertificateResponse) Reset() {
+	*x = RevokeCertificateResponse{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCertificateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCertificateResponse) ProtoMessage() {}
+
+func (x *RevokeCertificateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCertificateResponse.ProtoReflect.Descriptor instead.
+func (*RevokeCertificateResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RevokeCertificateResponse) GetCertificate() *Certificate {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *RevokeCertificateResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // PutProjectRequest makes or changes a project.
 type PutProjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -660,7 +907,7 @@ type PutProjectRequest struct {
 
 func (x *PutProjectRequest) Reset() {
 	*x = PutProjectRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[10]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +919,7 @@ func (x *PutProjectRequest) String() string {
 func (*PutProjectRequest) ProtoMessage() {}
 
 func (x *PutProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[10]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +932,7 @@ func (x *PutProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutProjectRequest.ProtoReflect.Descriptor instead.
 func (*PutProjectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PutProjectRequest) GetProject() *Project {
@@ -724,7 +971,7 @@ type PutProjectResponse struct {
 
 func (x *PutProjectResponse) Reset() {
 	*x = PutProjectResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[11]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +983,7 @@ func (x *PutProjectResponse) String() string {
 func (*PutProjectResponse) ProtoMessage() {}
 
 func (x *PutProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[11]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +996,7 @@ func (x *PutProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutProjectResponse.ProtoReflect.Descriptor instead.
 func (*PutProjectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PutProjectResponse) GetProject() *Project {
@@ -790,7 +1037,7 @@ type ListProjectsRequest struct {
 
 func (x *ListProjectsRequest) Reset() {
 	*x = ListProjectsRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[12]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +1049,7 @@ func (x *ListProjectsRequest) String() string {
 func (*ListProjectsRequest) ProtoMessage() {}
 
 func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[12]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +1062,7 @@ func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsRequest.ProtoReflect.Descriptor instead.
 func (*ListProjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListProjectsRequest) GetPageSize() int32 {
@@ -861,7 +1108,7 @@ type ListProjectsResponse struct {
 
 func (x *ListProjectsResponse) Reset() {
 	*x = ListProjectsResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[13]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1120,7 @@ func (x *ListProjectsResponse) String() string {
 func (*ListProjectsResponse) ProtoMessage() {}
 
 func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[13]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1133,7 @@ func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsResponse.ProtoReflect.Descriptor instead.
 func (*ListProjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListProjectsResponse) GetProjects() []*Project {
@@ -925,7 +1172,7 @@ type DeleteProjectRequest struct {
 
 func (x *DeleteProjectRequest) Reset() {
 	*x = DeleteProjectRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1184,7 @@ func (x *DeleteProjectRequest) String() string {
 func (*DeleteProjectRequest) ProtoMessage() {}
 
 func (x *DeleteProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1197,7 @@ func (x *DeleteProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteProjectRequest.ProtoReflect.Descriptor instead.
 func (*DeleteProjectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteProjectRequest) GetName() string {
@@ -985,7 +1232,7 @@ type DeleteProjectResponse struct {
 
 func (x *DeleteProjectResponse) Reset() {
 	*x = DeleteProjectResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1244,7 @@ func (x *DeleteProjectResponse) String() string {
 func (*DeleteProjectResponse) ProtoMessage() {}
 
 func (x *DeleteProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1257,7 @@ func (x *DeleteProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteProjectResponse.ProtoReflect.Descriptor instead.
 func (*DeleteProjectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteProjectResponse) GetRevision() int64 {
@@ -1029,7 +1276,7 @@ type GetServerInfoRequest struct {
 
 func (x *GetServerInfoRequest) Reset() {
 	*x = GetServerInfoRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1288,7 @@ func (x *GetServerInfoRequest) String() string {
 func (*GetServerInfoRequest) ProtoMessage() {}
 
 func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1301,7 @@ func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{20}
 }
 
 // GetServerInfoResponse answers.
@@ -1084,7 +1331,7 @@ type GetServerInfoResponse struct {
 
 func (x *GetServerInfoResponse) Reset() {
 	*x = GetServerInfoResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1343,7 @@ func (x *GetServerInfoResponse) String() string {
 func (*GetServerInfoResponse) ProtoMessage() {}
 
 func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1356,7 @@ func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetServerInfoResponse) GetVersion() string {
@@ -1190,7 +1437,7 @@ type StoreUsage struct {
 
 func (x *StoreUsage) Reset() {
 	*x = StoreUsage{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1449,7 @@ func (x *StoreUsage) String() string {
 func (*StoreUsage) ProtoMessage() {}
 
 func (x *StoreUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1462,7 @@ func (x *StoreUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreUsage.ProtoReflect.Descriptor instead.
 func (*StoreUsage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StoreUsage) GetBytes() int64 {
@@ -1284,7 +1531,23 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"1\n" +
 	"\x13DeleteTokenResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevision\"s\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\"\x8e\x01\n" +
+	"\x17ListCertificatesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x02 \x01(\x03R\vminRevision\"\x95\x01\n" +
+	"\x18ListCertificatesResponse\x12;\n" +
+	"\fcertificates\x18\x01 \x03(\v2\x17.towline.v1.CertificateR\fcertificates\x12&\n" +
+	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"J\n" +
+	"\x18RevokeCertificateRequest\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"r\n" +
+	"\x19RevokeCertificateResponse\x129\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"s\n" +
 	"\x11PutProjectRequest\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
@@ -1324,7 +1587,7 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"StoreUsage\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\x03R\x05quota\x12.\n" +
-	"\tattention\x18\x03 \x01(\v2\x10.towline.v1.NoteR\tattention2\xde\x05\n" +
+	"\tattention\x18\x03 \x01(\v2\x10.towline.v1.NoteR\tattention2\x9f\a\n" +
 	"\x0fIdentityService\x12K\n" +
 	"\n" +
 	"CreateUser\x12\x1d.towline.v1.CreateUserRequest\x1a\x1e.towline.v1.CreateUserResponse\x12H\n" +
@@ -1333,7 +1596,9 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"DeleteUser\x12\x1d.towline.v1.DeleteUserRequest\x1a\x1e.towline.v1.DeleteUserResponse\x12K\n" +
 	"\n" +
 	"ListTokens\x12\x1d.towline.v1.ListTokensRequest\x1a\x1e.towline.v1.ListTokensResponse\x12N\n" +
-	"\vDeleteToken\x12\x1e.towline.v1.DeleteTokenRequest\x1a\x1f.towline.v1.DeleteTokenResponse\x12K\n" +
+	"\vDeleteToken\x12\x1e.towline.v1.DeleteTokenRequest\x1a\x1f.towline.v1.DeleteTokenResponse\x12]\n" +
+	"\x10ListCertificates\x12#.towline.v1.ListCertificatesRequest\x1a$.towline.v1.ListCertificatesResponse\x12`\n" +
+	"\x11RevokeCertificate\x12$.towline.v1.RevokeCertificateRequest\x1a%.towline.v1.RevokeCertificateResponse\x12K\n" +
 	"\n" +
 	"PutProject\x12\x1d.towline.v1.PutProjectRequest\x1a\x1e.towline.v1.PutProjectResponse\x12Q\n" +
 	"\fListProjects\x12\x1f.towline.v1.ListProjectsRequest\x1a .towline.v1.ListProjectsResponse\x12T\n" +
@@ -1355,66 +1620,77 @@ func file_towline_v1_identity_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_identity_service_proto_rawDescData
 }
 
-var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_towline_v1_identity_service_proto_goTypes = []any{
-	(*CreateUserRequest)(nil),     // 0: towline.v1.CreateUserRequest
-	(*CreateUserResponse)(nil),    // 1: towline.v1.CreateUserResponse
-	(*ListUsersRequest)(nil),      // 2: towline.v1.ListUsersRequest
-	(*ListUsersResponse)(nil),     // 3: towline.v1.ListUsersResponse
-	(*DeleteUserRequest)(nil),     // 4: towline.v1.DeleteUserRequest
-	(*DeleteUserResponse)(nil),    // 5: towline.v1.DeleteUserResponse
-	(*ListTokensRequest)(nil),     // 6: towline.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 7: towline.v1.ListTokensResponse
-	(*DeleteTokenRequest)(nil),    // 8: towline.v1.DeleteTokenRequest
-	(*DeleteTokenResponse)(nil),   // 9: towline.v1.DeleteTokenResponse
-	(*PutProjectRequest)(nil),     // 10: towline.v1.PutProjectRequest
-	(*PutProjectResponse)(nil),    // 11: towline.v1.PutProjectResponse
-	(*ListProjectsRequest)(nil),   // 12: towline.v1.ListProjectsRequest
-	(*ListProjectsResponse)(nil),  // 13: towline.v1.ListProjectsResponse
-	(*DeleteProjectRequest)(nil),  // 14: towline.v1.DeleteProjectRequest
-	(*DeleteProjectResponse)(nil), // 15: towline.v1.DeleteProjectResponse
-	(*GetServerInfoRequest)(nil),  // 16: towline.v1.GetServerInfoRequest
-	(*GetServerInfoResponse)(nil), // 17: towline.v1.GetServerInfoResponse
-	(*StoreUsage)(nil),            // 18: towline.v1.StoreUsage
-	(*User)(nil),                  // 19: towline.v1.User
-	(*Token)(nil),                 // 20: towline.v1.Token
-	(*Project)(nil),               // 21: towline.v1.Project
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*Note)(nil),                  // 23: towline.v1.Note
+	(*CreateUserRequest)(nil),         // 0: towline.v1.CreateUserRequest
+	(*CreateUserResponse)(nil),        // 1: towline.v1.CreateUserResponse
+	(*ListUsersRequest)(nil),          // 2: towline.v1.ListUsersRequest
+	(*ListUsersResponse)(nil),         // 3: towline.v1.ListUsersResponse
+	(*DeleteUserRequest)(nil),         // 4: towline.v1.DeleteUserRequest
+	(*DeleteUserResponse)(nil),        // 5: towline.v1.DeleteUserResponse
+	(*ListTokensRequest)(nil),         // 6: towline.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),        // 7: towline.v1.ListTokensResponse
+	(*DeleteTokenRequest)(nil),        // 8: towline.v1.DeleteTokenRequest
+	(*DeleteTokenResponse)(nil),       // 9: towline.v1.DeleteTokenResponse
+	(*ListCertificatesRequest)(nil),   // 10: towline.v1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil),  // 11: towline.v1.ListCertificatesResponse
+	(*RevokeCertificateRequest)(nil),  // 12: towline.v1.RevokeCertificateRequest
+	(*RevokeCertificateResponse)(nil), // 13: towline.v1.RevokeCertificateResponse
+	(*PutProjectRequest)(nil),         // 14: towline.v1.PutProjectRequest
+	(*PutProjectResponse)(nil),        // 15: towline.v1.PutProjectResponse
+	(*ListProjectsRequest)(nil),       // 16: towline.v1.ListProjectsRequest
+	(*ListProjectsResponse)(nil),      // 17: towline.v1.ListProjectsResponse
+	(*DeleteProjectRequest)(nil),      // 18: towline.v1.DeleteProjectRequest
+	(*DeleteProjectResponse)(nil),     // 19: towline.v1.DeleteProjectResponse
+	(*GetServerInfoRequest)(nil),      // 20: towline.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),     // 21: towline.v1.GetServerInfoResponse
+	(*StoreUsage)(nil),                // 22: towline.v1.StoreUsage
+	(*User)(nil),                      // 23: towline.v1.User
+	(*Token)(nil),                     // 24: towline.v1.Token
+	(*Certificate)(nil),               // 25: towline.v1.Certificate
+	(*Project)(nil),                   // 26: towline.v1.Project
+	(*timestamppb.Timestamp)(nil),     // 27: google.protobuf.Timestamp
+	(*Note)(nil),                      // 28: towline.v1.Note
 }
 var file_towline_v1_identity_service_proto_depIdxs = []int32{
-	19, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
-	19, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
-	20, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
-	21, // 3: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
-	21, // 4: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
-	21, // 5: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
-	22, // 6: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
-	18, // 7: towline.v1.GetServerInfoResponse.store:type_name -> towline.v1.StoreUsage
-	23, // 8: towline.v1.StoreUsage.attention:type_name -> towline.v1.Note
-	0,  // 9: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
-	2,  // 10: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
-	4,  // 11: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
-	6,  // 12: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
-	8,  // 13: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
-	10, // 14: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
-	12, // 15: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
-	14, // 16: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
-	16, // 17: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
-	1,  // 18: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
-	3,  // 19: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
-	5,  // 20: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
-	7,  // 21: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
-	9,  // 22: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
-	11, // 23: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
-	13, // 24: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
-	15, // 25: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
-	17, // 26: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
-	18, // [18:27] is the sub-list for method output_type
-	9,  // [9:18] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	23, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
+	23, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
+	24, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
+	25, // 3: towline.v1.ListCertificatesResponse.certificates:type_name -> towline.v1.Certificate
+	25, // 4: towline.v1.RevokeCertificateResponse.certificate:type_name -> towline.v1.Certificate
+	26, // 5: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
+	26, // 6: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
+	26, // 7: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
+	27, // 8: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
+	22, // 9: towline.v1.GetServerInfoResponse.store:type_name -> towline.v1.StoreUsage
+	28, // 10: towline.v1.StoreUsage.attention:type_name -> towline.v1.Note
+	0,  // 11: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
+	2,  // 12: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
+	4,  // 13: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
+	6,  // 14: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
+	8,  // 15: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
+	10, // 16: towline.v1.IdentityService.ListCertificates:input_type -> towline.v1.ListCertificatesRequest
+	12, // 17: towline.v1.IdentityService.RevokeCertificate:input_type -> towline.v1.RevokeCertificateRequest
+	14, // 18: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
+	16, // 19: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
+	18, // 20: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
+	20, // 21: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
+	1,  // 22: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
+	3,  // 23: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
+	5,  // 24: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
+	7,  // 25: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
+	9,  // 26: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
+	11, // 27: towline.v1.IdentityService.ListCertificates:output_type -> towline.v1.ListCertificatesResponse
+	13, // 28: towline.v1.IdentityService.RevokeCertificate:output_type -> towline.v1.RevokeCertificateResponse
+	15, // 29: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
+	17, // 30: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
+	19, // 31: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
+	21, // 32: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
+	22, // [22:33] is the sub-list for method output_type
+	11, // [11:22] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_identity_service_proto_init() }
@@ -1430,7 +1706,7 @@ func file_towline_v1_identity_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_identity_service_proto_rawDesc), len(file_towline_v1_identity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,15 +19,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IdentityService_CreateUser_FullMethodName    = "/towline.v1.IdentityService/CreateUser"
-	IdentityService_ListUsers_FullMethodName     = "/towline.v1.IdentityService/ListUsers"
-	IdentityService_DeleteUser_FullMethodName    = "/towline.v1.IdentityService/DeleteUser"
-	IdentityService_ListTokens_FullMethodName    = "/towline.v1.IdentityService/ListTokens"
-	IdentityService_DeleteToken_FullMethodName   = "/towline.v1.IdentityService/DeleteToken"
-	IdentityService_PutProject_FullMethodName    = "/towline.v1.IdentityService/PutProject"
-	IdentityService_ListProjects_FullMethodName  = "/towline.v1.IdentityService/ListProjects"
-	IdentityService_DeleteProject_FullMethodName = "/towline.v1.IdentityService/DeleteProject"
-	IdentityService_GetServerInfo_FullMethodName = "/towline.v1.IdentityService/GetServerInfo"
+	IdentityService_CreateUser_FullMethodName        = "/towline.v1.IdentityService/CreateUser"
+	IdentityService_ListUsers_FullMethodName         = "/towline.v1.IdentityService/ListUsers"
+	IdentityService_DeleteUser_FullMethodName        = "/towline.v1.IdentityService/DeleteUser"
+	IdentityService_ListTokens_FullMethodName        = "/towline.v1.IdentityService/ListTokens"
+	IdentityService_DeleteToken_FullMethodName       = "/towline.v1.IdentityService/DeleteToken"
+	IdentityService_ListCertificates_FullMethodName  = "/towline.v1.IdentityService/ListCertificates"
+	IdentityService_RevokeCertificate_FullMethodName = "/towline.v1.IdentityService/RevokeCertificate"
+	IdentityService_PutProject_FullMethodName        = "/towline.v1.IdentityService/PutProject"
+	IdentityService_ListProjects_FullMethodName      = "/towline.v1.IdentityService/ListProjects"
+	IdentityService_DeleteProject_FullMethodName     = "/towline.v1.IdentityService/DeleteProject"
+	IdentityService_GetServerInfo_FullMethodName     = "/towline.v1.IdentityService/GetServerInfo"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -46,6 +48,10 @@ type IdentityServiceClient interface {
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
 	// DeleteToken ends one.
 	DeleteToken(ctx context.Context, in *DeleteTokenRequest, opts ...grpc.CallOption) (*DeleteTokenResponse, error)
+	// ListCertificates reads the client certificates of people.
+	ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error)
+	// RevokeCertificate ends one: no call is taken with it any more, and open streams are cut.
+	RevokeCertificate(ctx context.Context, in *RevokeCertificateRequest, opts ...grpc.CallOption) (*RevokeCertificateResponse, error)
 	// PutProject makes a project or changes its labels.
 	PutProject(ctx context.Context, in *PutProjectRequest, opts ...grpc.CallOption) (*PutProjectResponse, error)
 	// ListProjects reads them.
@@ -114,6 +120,26 @@ func (c *identityServiceClient) DeleteToken(ctx context.Context, in *DeleteToken
 	return out, nil
 }
 
+func (c *identityServiceClient) ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListCertificatesResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ListCertificates_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) RevokeCertificate(ctx context.Context, in *RevokeCertificateRequest, opts ...grpc.CallOption) (*RevokeCertificateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeCertificateResponse)
+	err := c.cc.Invoke(ctx, IdentityService_RevokeCertificate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) PutProject(ctx context.Context, in *PutProjectRequest, opts ...grpc.CallOption) (*PutProjectResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PutProjectResponse)
@@ -170,6 +196,10 @@ type IdentityServiceServer interface {
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
 	// DeleteToken ends one.
 	DeleteToken(context.Context, *DeleteTokenRequest) (*DeleteTokenResponse, error)
+	// ListCertificates reads the client certificates of people.
+	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
+	// RevokeCertificate ends one: no call is taken with it any more, and open streams are cut.
+	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
 	// PutProject makes a project or changes its labels.
 	PutProject(context.Context, *PutProjectRequest) (*PutProjectResponse, error)
 	// ListProjects reads them.
@@ -202,6 +232,12 @@ func (UnimplementedIdentityServiceServer) ListTokens(context.Context, *ListToken
 }
 func (UnimplementedIdentityServiceServer) DeleteToken(context.Context, *DeleteTokenRequest) (*DeleteTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteToken not implemented")
+}
+func (UnimplementedIdentityServiceServer) ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListCertificates not implemented")
+}
+func (UnimplementedIdentityServiceServer) RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeCertificate not implemented")
 }
 func (UnimplementedIdentityServiceServer) PutProject(context.Context, *PutProjectRequest) (*PutProjectResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PutProject not implemented")
@@ -326,6 +362,42 @@ func _IdentityService_DeleteToken_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_ListCertificates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListCertificatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ListCertificates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ListCertificates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ListCertificates(ctx, req.(*ListCertificatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_RevokeCertificate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeCertificateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).RevokeCertificate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_RevokeCertificate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).RevokeCertificate(ctx, req.(*RevokeCertificateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_PutProject_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PutProjectRequest)
 	if err := dec(in); err != nil {
@@ -424,6 +496,14 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteToken",
 			Handler:    _IdentityService_DeleteToken_Handler,
+		},
+		{
+			MethodName: "ListCertificates",
+			Handler:    _IdentityService_ListCertificates_Handler,
+		},
+		{
+			MethodName: "RevokeCertificate",
+			Handler:    _IdentityService_RevokeCertificate_Handler,
 		},
 		{
 			MethodName: "PutProject",

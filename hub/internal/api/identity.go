@@ -73,6 +73,27 @@ func (a *API) DeleteToken(ctx context.Context, req *towlinev1.DeleteTokenRequest
 	return &towlinev1.DeleteTokenResponse{Revision: rev}, err
 }
 
+// ListCertificates reads the client certificates of people.
+func (a *API) ListCertificates(ctx context.Context, req *towlinev1.ListCertificatesRequest) (*towlinev1.ListCertificatesResponse, error) {
+	if err := a.reach(ctx, req.GetMinRevision()); err != nil {
+		return nil, err
+	}
+	all, err := a.o.Registry.Certificates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.ListCertificatesResponse{}
+	resp.Certificates, resp.NextPageToken, resp.Total, err = paginate(req, shownAll(all, func(c *towlinev1.Certificate) string { return c.GetMetadata().GetName() }))
+	return resp, err
+}
+
+// RevokeCertificate ends one.
+func (a *API) RevokeCertificate(ctx context.Context, req *towlinev1.RevokeCertificateRequest) (*towlinev1.RevokeCertificateResponse, error) {
+	caller, _ := rpc.CallerFrom(ctx)
+	c, rev, err := a.o.Registry.RevokeCertificate(ctx, caller, req.GetSerial(), req.GetReason())
+	return &towlinev1.RevokeCertificateResponse{Certificate: c, Revision: rev}, err
+}
+
 // PutProject makes a project or changes its labels.
 func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) (*towlinev1.PutProjectResponse, error) {
 	in := req.GetProject().GetMetadata()

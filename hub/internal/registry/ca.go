@@ -286,10 +286,10 @@ func (c *CA) IssueAdmin(server string) (clientconfig.Context, error) {
 }
 
 // EnsureAdmin writes the admin's client configuration to path. One that is there keeps its certificate while that is of
-// this CA and far from its end; only its server is brought up to date.
-func (c *CA) EnsureAdmin(path, server string) (clientconfig.Context, error) {
+// this CA, far from its end and not revoked, by its serial number; only its server is brought up to date.
+func (c *CA) EnsureAdmin(path, server string, revoked func(serial string) bool) (clientconfig.Context, error) {
 	if old, err := clientconfig.Load(path); err == nil {
-		if ctx, err := old.Context(clientconfig.Local); err == nil && c.current(ctx) {
+		if ctx, err := old.Context(clientconfig.Local); err == nil && c.current(ctx, revoked) {
 			if ctx.Server == server {
 				return ctx, nil
 			}
@@ -305,9 +305,9 @@ func (c *CA) EnsureAdmin(path, server string) (clientconfig.Context, error) {
 }
 
 // current reports whether the context's certificate will do for some time.
-func (c *CA) current(ctx clientconfig.Context) bool {
+func (c *CA) current(ctx clientconfig.Context, revoked func(serial string) bool) bool {
 	cert, err := ctx.Certificate()
-	if err != nil || cert == nil || string(ctx.CAData) != string(clientconfig.CertificatePEM(c.cert.Raw)) {
+	if err != nil || cert == nil || revoked(serialHex(cert.Leaf)) || string(ctx.CAData) != string(clientconfig.CertificatePEM(c.cert.Raw)) {
 		return false
 	}
 	_, err = cert.Leaf.Verify(x509.VerifyOptions{Roots: c.Pool(), CurrentTime: c.now().Add(adminRenew),

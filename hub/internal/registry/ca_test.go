@@ -17,7 +17,7 @@ import (
 func TestTheAdminsCertificate(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(w.dir, "admin.yaml")
-	first, err := w.ca.EnsureAdmin(path, "127.0.0.1:7444")
+	first, err := w.ca.EnsureAdmin(path, "127.0.0.1:7444", w.revoked)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestTheAdminsCertificate(t *testing.T) {
 	if err != nil || c.Name != "admin" || c.Role != rpc.RoleAdmin || c.Kind != rpc.KindUser {
 		t.Errorf("%+v, %v", c, err)
 	}
-	again, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999")
+	again, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999", w.revoked)
 	if err != nil || string(again.CertificateData) != string(first.CertificateData) || again.Server != "127.0.0.1:9999" {
 		t.Errorf("a restart made another identity: %v", err)
 	}
@@ -37,7 +37,7 @@ func TestTheAdminsCertificate(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	w.pass(340 * 24 * time.Hour)
-	late, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999")
+	late, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999", w.revoked)
 	if err != nil || string(late.CertificateData) == string(first.CertificateData) {
 		t.Errorf("near its end it was kept: %v", err)
 	}

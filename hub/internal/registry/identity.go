@@ -43,7 +43,7 @@ func (r *Registry) Certificate(state tls.ConnectionState) (rpc.Caller, error) {
 		return rpc.Caller{}, err
 	}
 	if kind == rpc.KindUser {
-		return user(leaf, name, r.now())
+		return r.person(leaf, name)
 	}
 	caller := rpc.Caller{Kind: rpc.KindAgent, Name: name, Cluster: fleet.ClusterName(name), CertSerial: serialHex(leaf)}
 	if err := r.Check(caller, leaf); err != nil {
@@ -74,6 +74,26 @@ func subjectOf(leaf *x509.Certificate) (rpc.Kind, string, error) {
 		}
 	}
 	return "", "", fleet.Errorf(fleet.ErrUnknownUser, "the client certificate names no cluster and no user")
+}
+
+// person is who shows the client certificate, unless that was revoked. Its first use is noted.
+func (r *Registry) person(leaf *x509.Certificate, name string) (rpc.Caller, error) {
+	caller, err := user(leaf, name, r.now())
+	if err != nil {
+		return rpc.Caller{}, err
+	}
+	known := false
+	err = r.store.View(context.Background(), 0, func(rd store.Reader) error {
+		known, err = usable(rd, caller)
+		return err
+	})
+	if err != nil {
+		return rpc.Caller{}, err
+	}
+	if !known {
+		r.firsts.add(listed(leaf, caller))
+	}
+	return caller, nil
 }
 
 // user is a person with a client certificate: the role is in it.

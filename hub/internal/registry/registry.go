@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -42,6 +43,8 @@ type Registry struct {
 	// strangers are agents whose clusters are not in the store.
 	strangers strangers
 	rivals    rivals
+	// firsts are certificates of people that were used and are not in the store; Run writes them.
+	firsts firsts
 }
 
 // New checks the options.
@@ -54,13 +57,14 @@ func New(o Options) (*Registry, error) {
 	}
 	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, now: o.Now, failures: newLimiter(),
 		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}},
-		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}}}, nil
+		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}},
+		firsts: firsts{wake: make(chan struct{}, 1), pending: map[string]*v1.Certificate{}}}, nil
 }
 
 // tokenSweep is how often Run looks for tokens to forget.
 const tokenSweep = 10 * time.Minute
 
-// Run records what was noticed during handshakes and forgets old tokens, until ctx ends.
+// Run records what was noticed during handshakes and forgets old tokens and certificates, until ctx ends.
 func (r *Registry) Run(ctx context.Context) error {
 	tick := time.NewTicker(tokenSweep)
 	defer tick.Stop()
@@ -72,9 +76,14 @@ func (r *Registry) Run(ctx context.Context) error {
 			for c, code := range r.alarms.take() {
 				r.raise(ctx, c, code)
 			}
+		case <-r.firsts.wake:
+			r.list(ctx)
 		case <-tick.C:
 			if err := r.forgetTokens(ctx); err != nil && ctx.Err() == nil {
 				r.log.Warn("old tokens are still there", "error", err)
+			}
+			if err := r.forgetCertificates(ctx); err != nil && ctx.Err() == nil {
+				r.log.Warn("old certificates of people are still listed", "error", err)
 			}
 		}
 	}

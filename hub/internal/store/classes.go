@@ -78,6 +78,7 @@ var Classes = []Class{
 	{Prefix: SecretPrefix, New: func() proto.Message { return new(storev1.SecretRecord) }, Owner: API},
 	{Prefix: TokenPrefix, New: func() proto.Message { return new(storev1.TokenRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: UserPrefix, New: func() proto.Message { return new(storev1.UserRecord) }, Owner: Registry},
+	{Prefix: CertPrefix, New: func() proto.Message { return new(storev1.CertificateRecord) }, Owner: Registry},
 	{Prefix: RevisionPrefix, New: func() proto.Message { return new(storev1.RevisionRecord) }, Owner: Leader},
 	{Prefix: StartPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: API, Clears: Leader},
 	{Prefix: RolloutPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: Leader},

@@ -16,6 +16,7 @@ const (
 	SecretPrefix     = "secrets/"
 	TokenPrefix      = "tokens/"
 	UserPrefix       = "users/"
+	CertPrefix       = "certificates/" // of people
 	RevisionPrefix   = "revisions/"
 	RolloutPrefix    = "rollouts/"
 	StartPrefix      = "starts/"

@@ -795,6 +795,52 @@ func (x *UserRecord) GetTokenHash() []byte {
 	return nil
 }
 
+// CertificateRecord is certificates/SERIAL, of a client certificate of a person.
+type CertificateRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Serial number, user, role, and when it ends or was revoked.
+	Certificate   *v1.Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateRecord) Reset() {
+	*x = CertificateRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateRecord) ProtoMessage() {}
+
+func (x *CertificateRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateRecord.ProtoReflect.Descriptor instead.
+func (*CertificateRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CertificateRecord) GetCertificate() *v1.Certificate {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
 // ProjectRecord is projects/NAME.
 type ProjectRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -811,7 +857,7 @@ type ProjectRecord struct {
 
 func (x *ProjectRecord) Reset() {
 	*x = ProjectRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +869,7 @@ func (x *ProjectRecord) String() string {
 func (*ProjectRecord) ProtoMessage() {}
 
 func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +882,7 @@ func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectRecord.ProtoReflect.Descriptor instead.
 func (*ProjectRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ProjectRecord) GetProject() *v1.Project {
@@ -873,7 +919,7 @@ type SecretRecord struct {
 
 func (x *SecretRecord) Reset() {
 	*x = SecretRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +931,7 @@ func (x *SecretRecord) String() string {
 func (*SecretRecord) ProtoMessage() {}
 
 func (x *SecretRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +944,7 @@ func (x *SecretRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRecord.ProtoReflect.Descriptor instead.
 func (*SecretRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SecretRecord) GetSecret() *v1.Secret {
@@ -930,7 +976,7 @@ type SealedValues struct {
 
 func (x *SealedValues) Reset() {
 	*x = SealedValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +988,7 @@ func (x *SealedValues) String() string {
 func (*SealedValues) ProtoMessage() {}
 
 func (x *SealedValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1001,7 @@ func (x *SealedValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedValues.ProtoReflect.Descriptor instead.
 func (*SealedValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SealedValues) GetKeyId() string {
@@ -990,7 +1036,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1048,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1061,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -1048,7 +1094,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1106,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1119,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -1146,7 +1192,7 @@ type VariantRecord struct {
 
 func (x *VariantRecord) Reset() {
 	*x = VariantRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1204,7 @@ func (x *VariantRecord) String() string {
 func (*VariantRecord) ProtoMessage() {}
 
 func (x *VariantRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1217,7 @@ func (x *VariantRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariantRecord.ProtoReflect.Descriptor instead.
 func (*VariantRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *VariantRecord) GetOverrides() []int32 {
@@ -1234,7 +1280,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1292,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1305,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1301,7 +1347,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1359,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1372,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1355,7 +1401,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1413,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1426,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1453,7 +1499,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1511,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1524,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1577,7 +1623,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1635,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1648,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -1629,7 +1675,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1687,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1700,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -1698,7 +1744,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1756,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1769,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -1757,7 +1803,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1815,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1828,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1826,7 +1872,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1884,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +1897,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1900,7 +1946,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1958,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1971,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2041,7 +2087,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2099,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2112,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2174,7 +2220,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2232,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2245,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2233,7 +2279,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2245,7 +2291,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2258,7 +2304,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2313,7 +2359,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2371,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2384,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2409,7 +2455,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2467,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2480,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2483,7 +2529,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2541,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +2554,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2548,7 +2594,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2606,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2619,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -2661,7 +2707,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2673,7 +2719,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2686,7 +2732,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -2729,7 +2775,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +2787,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +2800,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2857,7 +2903,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"UserRecord\x12$\n" +
 	"\x04user\x18\x01 \x01(\v2\x10.towline.v1.UserR\x04user\x12\x1d\n" +
 	"\n" +
-	"token_hash\x18\x02 \x01(\fR\ttokenHash\"\x88\x01\n" +
+	"token_hash\x18\x02 \x01(\fR\ttokenHash\"N\n" +
+	"\x11CertificateRecord\x129\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\"\x88\x01\n" +
 	"\rProjectRecord\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12#\n" +
 	"\rnewest_module\x18\x02 \x01(\tR\fnewestModule\x12#\n" +
@@ -3049,7 +3097,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -3061,97 +3109,100 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Certificate)(nil),           // 7: towline.store.v1.Certificate
 	(*TokenRecord)(nil),           // 8: towline.store.v1.TokenRecord
 	(*UserRecord)(nil),            // 9: towline.store.v1.UserRecord
-	(*ProjectRecord)(nil),         // 10: towline.store.v1.ProjectRecord
-	(*SecretRecord)(nil),          // 11: towline.store.v1.SecretRecord
-	(*SealedValues)(nil),          // 12: towline.store.v1.SealedValues
-	(*SecretValues)(nil),          // 13: towline.store.v1.SecretValues
-	(*RevisionRecord)(nil),        // 14: towline.store.v1.RevisionRecord
-	(*VariantRecord)(nil),         // 15: towline.store.v1.VariantRecord
-	(*RolloutRecord)(nil),         // 16: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 17: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 18: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 19: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 20: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 21: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 22: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 23: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 24: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 25: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 26: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 27: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 28: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 29: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 30: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 31: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 32: towline.store.v1.FollowRecord
-	(*ConfirmRecord)(nil),         // 33: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 34: towline.store.v1.BlobHead
-	nil,                           // 35: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 36: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 38: towline.v1.Module
-	(*v1.Cluster)(nil),            // 39: towline.v1.Cluster
-	(*v1.Token)(nil),              // 40: towline.v1.Token
-	(*v1.User)(nil),               // 41: towline.v1.User
-	(*v1.Project)(nil),            // 42: towline.v1.Project
-	(*v1.Secret)(nil),             // 43: towline.v1.Secret
-	(*v1.Revision)(nil),           // 44: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 45: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 46: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 47: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 48: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 49: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 50: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 51: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 52: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 53: towline.v1.Hold
+	(*CertificateRecord)(nil),     // 10: towline.store.v1.CertificateRecord
+	(*ProjectRecord)(nil),         // 11: towline.store.v1.ProjectRecord
+	(*SecretRecord)(nil),          // 12: towline.store.v1.SecretRecord
+	(*SealedValues)(nil),          // 13: towline.store.v1.SealedValues
+	(*SecretValues)(nil),          // 14: towline.store.v1.SecretValues
+	(*RevisionRecord)(nil),        // 15: towline.store.v1.RevisionRecord
+	(*VariantRecord)(nil),         // 16: towline.store.v1.VariantRecord
+	(*RolloutRecord)(nil),         // 17: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 18: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 19: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 20: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 21: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 22: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 23: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 24: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 25: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 26: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 27: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 28: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 29: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 30: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 31: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 32: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 33: towline.store.v1.FollowRecord
+	(*ConfirmRecord)(nil),         // 34: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 35: towline.store.v1.BlobHead
+	nil,                           // 36: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 37: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 39: towline.v1.Module
+	(*v1.Cluster)(nil),            // 40: towline.v1.Cluster
+	(*v1.Token)(nil),              // 41: towline.v1.Token
+	(*v1.User)(nil),               // 42: towline.v1.User
+	(*v1.Certificate)(nil),        // 43: towline.v1.Certificate
+	(*v1.Project)(nil),            // 44: towline.v1.Project
+	(*v1.Secret)(nil),             // 45: towline.v1.Secret
+	(*v1.Revision)(nil),           // 46: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 47: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 48: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 49: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 50: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 51: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 52: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 53: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 54: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 55: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	37, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	38, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	39, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	38, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	39, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	40, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	37, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	37, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	37, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	37, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	40, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	37, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	41, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	42, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	43, // 12: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
-	12, // 13: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	35, // 14: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	44, // 15: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	15, // 16: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	45, // 17: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	37, // 18: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	46, // 19: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	47, // 20: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	22, // 21: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	21, // 22: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	48, // 23: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	37, // 24: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	36, // 25: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	49, // 26: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	24, // 27: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	37, // 28: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	37, // 29: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	37, // 30: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	50, // 31: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	51, // 32: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	52, // 33: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	37, // 34: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	37, // 35: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	53, // 36: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	37, // 37: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	37, // 38: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	37, // 39: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	38, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	38, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	38, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	38, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	41, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	38, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	42, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	43, // 11: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	44, // 12: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	45, // 13: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	13, // 14: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
+	36, // 15: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	46, // 16: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	16, // 17: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
+	47, // 18: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	38, // 19: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	48, // 20: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	49, // 21: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	23, // 22: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	22, // 23: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	50, // 24: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	38, // 25: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	37, // 26: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	51, // 27: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	25, // 28: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	38, // 29: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	38, // 30: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	38, // 31: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	52, // 32: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	53, // 33: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	54, // 34: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	38, // 35: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	38, // 36: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	55, // 37: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	38, // 38: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	38, // 39: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	38, // 40: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3165,7 +3216,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
