@@ -105,6 +105,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err := a.settleProjects(found); err != nil {
 		return err
 	}
+	if err := resource.Unique(found); err != nil {
+		return err
+	}
 	if err := a.upload(ctx, &o.from, found); err != nil {
 		return err
 	}

@@ -182,6 +182,49 @@ func TestApplyNamesTheFieldAndTheNearest(t *testing.T) {
 	}
 }
 
+// A file that was copied and not renamed has its module twice in one apply: the second would take the place of the first, whose objects
+// would go, and neither is put.
+func TestApplyRefusesAModuleTwice(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"cart.yaml", "shop.yaml"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(shopYAML), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hub := setHub("shop", "cart")
+	got := hub.run(t, run{}, "apply", "-f", dir)
+	want := filepath.Join(dir, "shop.yaml") + ":1: module shop: is in " + filepath.Join(dir, "cart.yaml") + ":1, too"
+	if got.code == 0 || !strings.Contains(got.err, want) || len(putsOf(hub)) > 0 {
+		t.Errorf("exit %d, stdout %q, stderr %q, want %q; the hub was asked to put %d times", got.code, got.out, got.err, want, len(putsOf(hub)))
+	}
+}
+
+// A cluster's file that was copied and not renamed: the labels of the second would replace those of the first, by which modules are there.
+func TestApplyRefusesAClusterTwice(t *testing.T) {
+	const text = "apiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {env: prod}}\n---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {env: dev}}\n"
+	hub := &fakeHub{putPlan: &v1.PutClusterResponse{Result: "configured", Cluster: &v1.Cluster{Metadata: &v1.Metadata{Name: "c1"}}}}
+	got := hub.run(t, run{stdin: text}, "apply", "-f", "-")
+	if got.code == 0 || len(putsOf(hub)) > 0 {
+		t.Errorf("exit %d, stdout %q, stderr %q; the hub was asked to put %d times", got.code, got.out, got.err, len(putsOf(hub)))
+	}
+}
+
+// A folder is not given to a module that has files of its own because another one of the same apply takes the folder.
+func TestApplyFromOverwritesNoOtherModule(t *testing.T) {
+	upload := func(name, of string) string {
+		return "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: " + name + "}\nspec: {source: {upload: {" + of + "}}, placement: {selector: {}}}\n---\n"
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte("a: b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hub := setHub()
+	got := hub.run(t, run{stdin: upload("shop", "") + upload("cart", "digest: 'sha256:"+strings.Repeat("ab", 32)+"'")}, "apply", "-f", "-", "--from", dir)
+	if want := "module cart has files of its own"; got.code != 2 || !strings.Contains(got.err, want) || len(hub.requests) > 0 {
+		t.Errorf("exit %d, stderr %q, want %q; the hub was asked %v", got.code, got.err, want, hub.requests)
+	}
+}
+
 func TestApplyUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"apply":                              "apply: name what to apply with -f FILE, -f DIR or -f -",

@@ -66,6 +66,9 @@ func (a *app) diff(ctx context.Context, o *diffOptions) error {
 	if err := a.settleProjects(found); err != nil {
 		return err
 	}
+	if err := resource.Unique(found); err != nil {
+		return err
+	}
 	if err := a.upload(ctx, &o.from, found); err != nil {
 		return err
 	}

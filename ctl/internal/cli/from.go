@@ -61,10 +61,27 @@ func (o *fromFlag) notTaken(found []resource.Resource) error {
 	return usagef("--from is for modules, and there is none")
 }
 
+// ofAll refuses a folder for several modules of which one says that it has other files. A module by itself takes the folder in their place.
+func (o *fromFlag) ofAll(found []resource.Resource, p *pack.Pack) error {
+	modules := uploads(found)
+	if len(modules) < 2 {
+		return nil
+	}
+	for _, m := range modules {
+		if has := m.GetSpec().GetSource().GetUpload().GetDigest(); has != "" && has != p.Digest.String() {
+			return usagef("--from %s: module %s has files of its own, as its source.upload.digest says: apply it by itself, or take the digest out to give it the files of %s, too", o.dir, m.GetMetadata().GetName(), o.dir)
+		}
+	}
+	return nil
+}
+
 // upload sends the folder to the hub, unless it has it, and puts its digest into the modules that take it.
 func (a *app) upload(ctx context.Context, o *fromFlag, found []resource.Resource) error {
 	p, err := o.read(found)
 	if p == nil || err != nil {
+		return err
+	}
+	if err := o.ofAll(found, p); err != nil {
 		return err
 	}
 	c, err := a.hub(ctx)

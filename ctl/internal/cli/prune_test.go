@@ -124,6 +124,47 @@ func TestApplyPrunesNothingThatIsBelow(t *testing.T) {
 	}
 }
 
+// A file that was copied and not renamed: what it was to be does not count as taken away.
+func TestApplyPrunesNothingWhereAModuleIsTwice(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"cart.yaml", "shop.yaml"} { // cart.yaml says name: shop, as it was copied
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(shopYAML), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hub := setHub("set/a:shop", "set/a:cart")
+	got := hub.run(t, run{}, "apply", "-f", dir, "--set", "a", "--prune")
+	if gone := deletionsOf(hub); got.code == 0 || len(gone) > 0 {
+		t.Errorf("exit %d, stdout %q, stderr %q; the hub was asked to delete %v", got.code, got.out, got.err, gone)
+	}
+}
+
+// A folder that is a link, as to a base that several environments share, is not read, with -R neither: what is in it was not taken away.
+func TestApplyPrunesNothingBehindALink(t *testing.T) {
+	for name, args := range map[string][]string{"with -R": {"-R"}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			env, shared := filepath.Join(root, "prod"), filepath.Join(root, "shared")
+			for file, text := range map[string]string{filepath.Join(env, "shop.yaml"): shopYAML, filepath.Join(shared, "old.yaml"): strings.Replace(shopYAML, "name: shop", "name: old", 1)} {
+				if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Symlink("../shared", filepath.Join(env, "shared")); err != nil {
+				t.Fatal(err)
+			}
+			hub := setHub("set/a:shop", "set/a:old")
+			got := hub.run(t, run{}, append([]string{"apply", "-f", env, "--set", "a", "--prune"}, args...)...)
+			if gone := deletionsOf(hub); len(gone) > 0 {
+				t.Errorf("exit %d, stdout %q, stderr %q; the hub was asked to delete %v", got.code, got.out, got.err, gone)
+			}
+		})
+	}
+}
+
 // Modules go in the order of what depends on what.
 func TestApplyPrunesDependentsFirst(t *testing.T) {
 	hub := setHub("set/a:base", "set/a:shop", "set/a:mid", "set/a:top")

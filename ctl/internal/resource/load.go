@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -197,18 +196,7 @@ func expand(path string, recursive bool) ([]string, error) {
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
-	var files []string
-	err = filepath.WalkDir(path, func(p string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && p != path && !recursive:
-			return filepath.SkipDir
-		case !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(p)):
-			files = append(files, p)
-		}
-		return nil
-	})
+	files, err := folder(path, recursive, nil)
 	if err == nil && len(files) == 0 {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: the directory has no *.yaml, *.yml or *.json; -R reads those below it, too", path)
 	}

@@ -175,6 +175,51 @@ func TestLoadDirectories(t *testing.T) {
 	}
 }
 
+// TestLoadFollowsLinks: a directory that is a link is read with -R as one that is there; the ends of names count in capitals, too. A link to
+// a directory that it is in, or to nothing, is an error and no loop.
+func TestLoadFollowsLinks(t *testing.T) {
+	root := t.TempDir()
+	dir, shared := filepath.Join(root, "prod"), filepath.Join(root, "shared")
+	for file, name := range map[string]string{filepath.Join(dir, "a.YAML"): "a", filepath.Join(shared, "b.yaml"): "b"} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(strings.Replace(head, "shop", name, 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(to, name string) {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("../shared", "shared")
+	read := func(recursive bool) (string, error) {
+		found, err := Load([]string{dir}, Options{Kinds: inFiles, Recursive: recursive})
+		names := ""
+		for _, r := range found {
+			names += r.Meta().GetName()
+		}
+		return names, err
+	}
+	for recursive, want := range map[bool]string{false: "a", true: "ab"} {
+		if got, err := read(recursive); err != nil || got != want {
+			t.Errorf("recursive %v: read %q, %v; want %q", recursive, got, err, want)
+		}
+	}
+	link("nowhere", "gone")
+	link("..", "up")
+	if _, err := read(false); err != nil {
+		t.Errorf("what is not read: %v", err)
+	}
+	_, err := read(true)
+	for _, want := range []string{filepath.Join(dir, "gone") + ": no such file or directory", "is a symbolic link to a directory that it is in"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+}
+
 // TestOutput: the same message always gives the same bytes, in the order of the fields, with numbers as numbers.
 func TestOutput(t *testing.T) {
 	m := &v1.Module{ApiVersion: "towline.dev/v1", Kind: "Module",
