@@ -24,7 +24,7 @@ type Options struct {
 	Path string
 	// Options are how the manifests are read.
 	manifest.Options
-	// AllowEmpty lets a package have no objects; otherwise that is an error.
+	// AllowEmpty lets a package have no objects; otherwise that is an error. A path at which there is no file at all is one with it, too.
 	AllowEmpty bool
 }
 
@@ -43,7 +43,7 @@ func Plain(files map[string][]byte, opts Options) ([]manifest.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(objects) > 0 || opts.AllowEmpty {
+	if len(objects) > 0 || opts.AllowEmpty && (root == "." || isThere(files, root)) {
 		return objects, nil
 	}
 	if len(taken) > 0 {
@@ -107,6 +107,17 @@ func isManifest(name string) bool {
 
 func hidden(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.Contains(name, "/.")
+}
+
+// isThere reports that a path has any file, or is one. One that has none may be misspelt, or renamed in the source, and is not taken for a
+// folder that is empty: files are all that a source tells, so that an empty folder needs one, such as a README.
+func isThere(files map[string][]byte, root string) bool {
+	for name := range files {
+		if _, ok := under(name, root); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // noFiles says what there is instead.

@@ -76,6 +76,17 @@ func TestPlainErrors(t *testing.T) {
 	}
 }
 
+// A folder that is not there, misspelt or renamed by a push, is an error as it is of a Git source, a chart and a kustomization: else all that
+// the module has would go.
+func TestFolderThatIsNotThereIsNotEmpty(t *testing.T) {
+	files := map[string][]byte{"deploy/a.yaml": configMap("a")}
+	for _, p := range []string{"depoly", "deploy/a", "dep"} {
+		if got, err := Plain(files, Options{Path: p, AllowEmpty: true}); err == nil || !strings.Contains(err.Error(), "folders that have: deploy") {
+			t.Errorf("%s: rendered to %d objects, %v", p, len(got), err)
+		}
+	}
+}
+
 func TestPlainPassesOptionsOn(t *testing.T) {
 	files := map[string][]byte{"a.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'a-${CLUSTER}'}\n")}
 	objects, err := Plain(files, Options{Options: manifest.Options{Namespace: "shop", Declared: []string{"CLUSTER"}}})
