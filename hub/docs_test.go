@@ -221,7 +221,9 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 	w.join("a", nil, nil)
 	towline := w.cli()
 	repo := sourcetest.NewRepo(t)
-	repo.Tag("v1.4.0", repo.Branch("main", map[string]any{"deploy/a.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}), true)
+	charts := chartRepository(t)
+	repo.Tag("v1.4.0", repo.Branch("main", map[string]any{"deploy/a.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}",
+		"charts/front/Chart.yaml": "apiVersion: v2\nname: front\nversion: 1.0.0\ndependencies: [{name: web, version: 4.x, repository: '" + charts + "'}]\n"}), true)
 	git := httptest.NewServer(repo.Handler())
 	t.Cleanup(git.Close)
 	private, public := sourcetest.Key(t, "")
@@ -235,7 +237,7 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 	signed := signedSources(t, g.yaml, reg)
 	hosts := strings.NewReplacer("https://git.example.com/shop.git", git.URL+"/repo.git", "ssh://git@git.example.com/shop.git", "ssh://git@"+ssh.Addr+"/repo.git",
 		"oci://registry.example.com/team/shop", "oci://"+reg.Host+"/team/shop\n      insecure: true",
-		"https://charts.example.com/stable", chartRepository(t))
+		"https://charts.example.com/stable", charts)
 	for _, example := range g.yaml {
 		module := signed(hosts.Replace(example))
 		if !strings.Contains(module, "namespace:") {
@@ -250,6 +252,9 @@ func TestExamplesOfTheSourcesPage(t *testing.T) {
 	}
 	if out, err := towline("", "describe", "module", "shop"); err != nil || !strings.Contains(out, "/repo.git main deploy") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	if made := w.manifests("shop-front", 1); !strings.Contains(made, `"4.2.0"`) {
+		t.Errorf("a chart that depends on another: %s", made)
 	}
 	g.commandsAreKnown(t, towline)
 }

@@ -324,7 +324,7 @@ func (h *Hub) build() error {
 	if err != nil {
 		return err
 	}
-	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Sessions: h.sessions, Gates: gates,
+	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.sessions, Gates: gates,
 		News:   func(ctx context.Context, n record.News) (int64, error) { return h.api.StartFollowed(ctx, n) },
 		Engine: engineOf(h.renders), Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 )
@@ -107,10 +109,11 @@ func built(ctx context.Context, engine Engine, job Job, opts Options) ([]manifes
 
 // chartFiles are those that a chart can be made of, so that the rest of a large repository is not sent.
 func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
-	root := path.Clean("./" + h.Path)
 	out := map[string][]byte{}
+	roots := withBeside(files, path.Clean("./"+h.Path), nil)
 	for name, data := range files {
-		if _, ok := under(name, root); ok || path.Base(name) == "Chart.yaml" { // of others it is told where they are
+		of := func(root string) bool { _, ok := under(name, root); return ok }
+		if slices.ContainsFunc(roots, of) || path.Base(name) == "Chart.yaml" { // of others it is told where they are
 			out[name] = data
 		}
 	}
@@ -120,6 +123,31 @@ func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
 		}
 	}
 	return out
+}
+
+// maxChartYAML is how large what a chart says of itself may be to be read for what it depends on.
+const maxChartYAML = 1 << 20
+
+// withBeside adds a chart's folder, and those beside it that it depends on (file://), to a list that has neither.
+func withBeside(files map[string][]byte, root string, roots []string) []string {
+	roots = append(roots, root)
+	for _, name := range []string{"Chart.yaml", "requirements.yaml"} {
+		var says struct {
+			Dependencies []struct {
+				Repository string `json:"repository"`
+			} `json:"dependencies"`
+		}
+		if data := files[path.Join(root, name)]; len(data) > maxChartYAML || yaml.Unmarshal(data, &says) != nil {
+			continue // it is said where the chart is loaded
+		}
+		for _, d := range says.Dependencies {
+			to, is := strings.CutPrefix(d.Repository, "file://")
+			if at := path.Join(root, to); is && !strings.HasPrefix(to, "/") && !slices.Contains(roots, at) {
+				roots = withBeside(files, at, roots)
+			}
+		}
+	}
+	return roots
 }
 
 // buildTwice builds two times at once: an engine that has two workers does it in different ones.

@@ -1452,7 +1452,8 @@ func (x *UploadSource) GetDigest() string {
 }
 
 // HelmSource is a chart of a Helm repository, over http or in an OCI registry. Each put of the module resolves the version to the digest of
-// the chart's archive, which its revision keeps. What a chart depends on has to be in it, in charts, as `helm package` puts it there.
+// the chart's archive, which its revision keeps. What a chart depends on and has not in
+// its charts is fetched too, as for any package of Helm.
 type HelmSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// https://HOST/PATH or http://HOST/PATH, below which index.yaml is; or oci://HOST/PATH, below which the chart is. Viewers see credentials
@@ -1660,7 +1661,8 @@ func (x *PlainPackage) GetPath() string {
 // others, in waves before and behind the rest, and those for tests and for what a release does at its end are left out.
 type HelmPackage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The folder of the chart in the source, or its .tgz; default: the source's root. What it depends on has to be in charts/.
+	// The folder of the chart in the source, or its .tgz; default: the source's root. What it depends on and has not
+	// in charts/ is fetched by the hub, by Chart.lock if there is one, and not for inline and upload; file:// is a folder of the source.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// What templates see as .Release.Name; default: the module's name. Their .Release.Namespace is the module's namespace, or default.
 	ReleaseName string `protobuf:"bytes,2,opt,name=release_name,json=releaseName,proto3" json:"release_name,omitempty"`

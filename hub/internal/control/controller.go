@@ -40,9 +40,11 @@ type Fetcher interface {
 
 // Options of a Controller; Store, Bundles, Source, Sessions, Campaign and Log are required.
 type Options struct {
-	Store    store.Store
-	Bundles  *bundle.Cache
-	Source   Fetcher
+	Store   store.Store
+	Bundles *bundle.Cache
+	Source  Fetcher
+	// Vendor puts what the chart in a folder of an artifact depends on into it; nil: charts have all that they depend on.
+	Vendor   func(ctx context.Context, project string, src *towlinev1.Source, folder string, a source.Artifact) (source.Artifact, error)
 	Sessions Sessions
 	Gates    Gates
 	// Engine builds kustomizations and charts; nil: they are refused.

@@ -225,7 +225,7 @@ const maxLookMessage = 1000
 
 // compare compares what the source has with the newest revision.
 func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *storev1.FollowRecord) (record.Resynced, error) {
-	artifact, err := c.o.Source.Fetch(ctx, s.ref.Project, s.m.Source)
+	artifact, err := c.fetchSource(ctx, s.m)
 	if err != nil {
 		return record.Resynced{}, &lookError{err, lookReason(err)}
 	}

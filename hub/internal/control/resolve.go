@@ -138,14 +138,26 @@ type made struct {
 
 // makeObjects fetches and renders the source of a module.
 func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made, err error) {
-	if out.source, err = c.o.Source.Fetch(ctx, m.Ref.Project, m.Source); err != nil {
-		if m.Source.GetUpload() != nil && errors.Is(err, fleet.ErrUnavailable) { // it is in the store
-			err = &storeError{err}
-		}
+	if out.source, err = c.fetchSource(ctx, m); err != nil {
 		return out, err
 	}
 	out.variants, err = c.renderSource(ctx, m, out.source)
 	return out, err
+}
+
+// fetchSource fetches the source of a module, with what its chart depends on.
+func (c *Controller) fetchSource(ctx context.Context, m *wire.Module) (source.Artifact, error) {
+	a, err := c.o.Source.Fetch(ctx, m.Ref.Project, m.Source)
+	if err != nil {
+		if m.Source.GetUpload() != nil && errors.Is(err, fleet.ErrUnavailable) { // it is in the store
+			err = &storeError{err}
+		}
+		return a, err
+	}
+	if m.Package.Helm == nil || c.o.Vendor == nil {
+		return a, nil
+	}
+	return c.o.Vendor(ctx, m.Ref.Project, m.Source, m.Package.Helm.Path, a)
 }
 
 // renderSource renders what was fetched for a module, for each variant that the selected clusters have.

@@ -15,6 +15,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/Masterminds/semver/v3"
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/chart"
 	"helm.sh/helm/v4/pkg/chart/common"
@@ -37,6 +38,9 @@ func renderChart(files map[string][]byte, h render.Helm) (child.Result, error) {
 	}
 	c, err := loadChart(files, root)
 	if err != nil {
+		return child.Result{}, err
+	}
+	if err := beside(files, c, root, nil); err != nil {
 		return child.Result{}, err
 	}
 	if err := installable(c, root); err != nil {
@@ -102,6 +106,49 @@ func loadChart(files map[string][]byte, root string) (*chartv2.Chart, error) {
 		return nil, fleet.Invalid(path.Join(root, "Chart.yaml"), clean(err.Error()))
 	}
 	return c, nil
+}
+
+// maxBeside is how deep charts in folders of the source may depend on one another.
+const maxBeside = 8
+
+// beside adds the charts in other folders of the source that a chart depends on (file://), as helm dependency build puts them into its charts/.
+func beside(files map[string][]byte, c *chartv2.Chart, root string, above []string) error {
+	above = append(above, root)
+	for _, d := range c.Metadata.Dependencies {
+		to, is := strings.CutPrefix(d.Repository, "file://")
+		if !is || slices.ContainsFunc(c.Dependencies(), func(have *chartv2.Chart) bool { return isMeant(d, have) }) {
+			continue
+		}
+		at := path.Join(root, to)
+		switch {
+		case strings.HasPrefix(to, "/") || at == ".." || strings.HasPrefix(at, "../"):
+			return fleet.Invalidf(chartFile(root), "chart %s depends on %s, which is outside of the source", c.Name(), fleet.Clip(d.Repository, maxSaid))
+		case slices.Contains(above, at) || len(above) > maxBeside:
+			return fleet.Invalidf(chartFile(root), "charts depend on one another in a circle, or too deep: %s, %s", some(above), at)
+		}
+		in, err := loadChart(files, at)
+		if err != nil {
+			return err
+		}
+		if !isMeant(d, in) {
+			return fleet.Invalidf(chartFile(root), "chart %s depends on %s %s, but %s is %s %s", c.Name(), d.Name, d.Version, at, in.Name(), in.Metadata.Version)
+		}
+		if err := beside(files, in, at, above); err != nil {
+			return err
+		}
+		c.AddDependency(in)
+	}
+	return nil
+}
+
+// isMeant reports that a chart is the one that is depended on.
+func isMeant(d *chartv2.Dependency, c *chartv2.Chart) bool {
+	if c.Name() != d.Name || d.Version == "" || d.Version == c.Metadata.Version {
+		return c.Name() == d.Name
+	}
+	within, err := semver.NewConstraint(d.Version)
+	v, bad := semver.NewVersion(c.Metadata.Version)
+	return err == nil && bad == nil && within.Check(v)
 }
 
 func noChart(files map[string][]byte, root string) error {

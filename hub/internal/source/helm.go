@@ -22,6 +22,7 @@ const anyVersion = "*"
 type chartRequest struct {
 	place
 	chart, version string
+	rangeField     string // that names the version
 	signed         verification
 	cache          string // what the key of an artifact begins with
 }
@@ -32,8 +33,23 @@ func (f *Fetcher) fetchHelm(ctx context.Context, project string, src *towlinev1.
 	if err != nil {
 		return Artifact{}, fleet.Join("source", err)
 	}
-	r := chartRequest{chart: src.GetChart(), version: src.GetVersion(), signed: signed, place: place{url: u, name: safeURL(u) + " chart " + src.GetChart(),
-		field: "source.helm", address: "source.helm.repo, chart and version"}}
+	return f.takeChart(ctx, project, src, chartRequest{signed: signed, rangeField: "source.helm.version", place: place{url: u,
+		field: "source.helm", address: "source.helm.repo, chart and version"}})
+}
+
+// fetchDependency takes the files of a chart that another one names.
+func (f *Fetcher) fetchDependency(ctx context.Context, project string, src *towlinev1.HelmSource) (Artifact, error) {
+	u, err := wire.HelmRepository(src)
+	if err != nil {
+		return Artifact{}, err
+	}
+	return f.takeChart(ctx, project, src, chartRequest{rangeField: "the version in Chart.yaml", place: place{url: u, field: "source", address: "Chart.yaml"}})
+}
+
+// takeChart takes the files of a chart, by a request that says how to speak of it.
+func (f *Fetcher) takeChart(ctx context.Context, project string, src *towlinev1.HelmSource, r chartRequest) (Artifact, error) {
+	u := r.url
+	r.chart, r.version, r.name = src.GetChart(), src.GetVersion(), safeURL(u)+" chart "+src.GetChart()
 	if r.version == "" {
 		r.version = anyVersion
 	}
@@ -57,7 +73,7 @@ func (f *Fetcher) fetchHelm(ctx context.Context, project string, src *towlinev1.
 func (r chartRequest) artifact(insecure bool, f *Fetcher) ociRequest {
 	name := strings.Trim(r.url.Path, "/")
 	return ociRequest{place: r.place, repository: wire.Repository{Host: r.url.Host, Name: path.Join(name, r.chart)}, insecure: insecure, signed: r.signed,
-		semver: r.version, versions: true, rangeField: "source.helm.version", cache: r.cache,
+		semver: r.version, versions: true, rangeField: r.rangeField, cache: r.cache,
 		take: func(ctx context.Context, x ociArtifact) (unpacker, error) {
 			for _, layer := range x.manifest.Layers {
 				if layer.MediaType != chartLayer {
@@ -135,7 +151,7 @@ func (r chartRequest) find(data []byte) (chartEntry, error) {
 	var index struct {
 		Entries map[string][]chartEntry `yaml:"entries"`
 	}
-	data, err := indexOf(data, r.chart)
+	data, err := indexOf(data, r.chart, r.address)
 	if err != nil {
 		return chartEntry{}, err
 	}
@@ -144,7 +160,7 @@ func (r chartRequest) find(data []byte) (chartEntry, error) {
 	}
 	versions := index.Entries[r.chart]
 	if len(versions) == 0 {
-		return chartEntry{}, noChartOf(len(index.Entries))
+		return chartEntry{}, noChartOf(len(index.Entries), r.address)
 	}
 	names := make([]string, len(versions))
 	for i, v := range versions {
@@ -153,7 +169,7 @@ func (r chartRequest) find(data []byte) (chartEntry, error) {
 		}
 		names[i] = v.Version
 	}
-	wanted, err := newestVersion("source.helm.version", r.version, names)
+	wanted, err := newestVersion(r.rangeField, r.version, names)
 	if err != nil {
 		return chartEntry{}, err
 	}

@@ -18,7 +18,7 @@ const (
 var errIndexTooLarge = fleet.Errorf(fleet.ErrExhausted, "its index.yaml has more than %d MiB: remove versions from the repository that nobody uses, or take the chart from a registry (oci://)", MaxIndexBytes>>20)
 
 // indexOf is the index of a repository, or as much of a large one as says something of a chart.
-func indexOf(data []byte, chart string) ([]byte, error) {
+func indexOf(data []byte, chart, field string) ([]byte, error) {
 	if len(data) <= maxReadBytes {
 		return data, nil
 	}
@@ -27,15 +27,15 @@ func indexOf(data []byte, chart string) ([]byte, error) {
 	case charts == 0:
 		return nil, fleet.Errorf(fleet.ErrExhausted, "its index.yaml has more than %d MiB, and has no list of charts in lines of their own, as helm repo index writes it", maxReadBytes>>20)
 	case !found:
-		return nil, noChartOf(charts)
+		return nil, noChartOf(charts, field)
 	case len(entries) > maxReadBytes:
 		return nil, fleet.Errorf(fleet.ErrExhausted, "its index.yaml has more than %d MiB of this chart alone: remove versions that nobody uses", maxReadBytes>>20)
 	}
 	return append([]byte("entries:\n"), entries...), nil
 }
 
-func noChartOf(charts int) error {
-	return fleet.Errorf(fleet.ErrNotFound, "is not in the repository, which has %d others: check source.helm.chart", charts)
+func noChartOf(charts int, field string) error {
+	return fleet.Errorf(fleet.ErrNotFound, "is not in the repository, which has %d others: check %s", charts, field)
 }
 
 // cutEntries cuts the lines of a chart out of an index, which are those from its name, under "entries:", to the next name, which is
