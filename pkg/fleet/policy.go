@@ -74,6 +74,21 @@ type PolicySet struct {
 	Substitution *Substitution `json:"substitution,omitempty"`
 	// Bindings are those that the agent evaluates.
 	Bindings []LateBinding `json:"bindings,omitempty"`
+	// Waves is WavesWaitHealthy where a wave begins when the one before is healthy; empty: when it is applied.
+	Waves string `json:"waves,omitempty"`
+	// Uncounted are objects whose health does not count for whether the module, or their wave, is ready.
+	Uncounted []PolicyMatch `json:"uncounted,omitempty"`
+}
+
+// Values of waves.
+const (
+	WavesWaitHealthy = "WaitHealthy"
+	WavesWaitApplied = "WaitApplied"
+)
+
+// Uncounts reports that the health of an object does not count.
+func (s PolicySet) Uncounts(id ObjectID) bool {
+	return slices.ContainsFunc(s.Uncounted, func(m PolicyMatch) bool { return m.matches(id, nil) })
 }
 
 // WatchedObject is an object that a module does not apply, and whose health counts for its own. Namespace and Name may contain

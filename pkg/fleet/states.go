@@ -65,13 +65,15 @@ const (
 	PhaseHeld     SyncPhase = "Held"     // no writes by order of a person
 )
 
-// ObjectState is one object as an agent sees it. All but Unjudged packs into one byte (Pack).
+// ObjectState is one object as an agent sees it. All but Unjudged and Uncounted packs into one byte (Pack).
 type ObjectState struct {
 	Sync   SyncState
 	Health Health
 	Drift  Drift
 	// Unjudged is NoStatus or NoRule if the object is Healthy only for want of anything to judge it by.
 	Unjudged string
+	// Uncounted says that the health counts for nothing but itself: the module is ready without it, by the word of its manifest.
+	Uncounted bool
 }
 
 // Why an object is Healthy though nothing says so.

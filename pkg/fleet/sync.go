@@ -226,6 +226,9 @@ const (
 	// SubstituteAnnotation with SubstituteDisabled has ${…} be text in the whole object.
 	SubstituteAnnotation = "towline.dev/substitute"
 	SubstituteDisabled   = "disabled"
+	// ReadyAnnotation with ReadyIgnore has the health of the object not count for whether its module, or its wave, is ready.
+	ReadyAnnotation = "towline.dev/ready"
+	ReadyIgnore     = "ignore"
 	// HoldAnnotation on a live object has the agent leave it as it is, and HoldUntilAnnotation says until when. People of the
 	// cluster set them; no manifest carries them.
 	HoldAnnotation      = "towline.dev/hold"

@@ -41,6 +41,10 @@ type Object struct {
 	Extended bool
 	// Keep says that a chart has it stay when it is dropped, and when the module goes.
 	Keep bool
+	// Hook says that a chart has it come before the rest, or behind it.
+	Hook bool
+	// Uncounted says that the module is ready without it.
+	Uncounted bool
 	// File and Line say where it was read.
 	File string
 	Line int

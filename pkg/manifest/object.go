@@ -309,7 +309,10 @@ func (d *draft) checkAnnotations() error {
 		if key == fleet.SubstituteAnnotation && annotations[key] != fleet.SubstituteDisabled {
 			return d.fail("annotation %s: %q is unknown; use %s, or remove it", key, clip(annotations[key]), fleet.SubstituteDisabled)
 		}
-		if reserved(key) && key != fleet.WaveAnnotation && key != fleet.SubstituteAnnotation {
+		if key == fleet.ReadyAnnotation && annotations[key] != fleet.ReadyIgnore {
+			return d.fail("annotation %s: %q is unknown; use %s, or remove it", key, clip(annotations[key]), fleet.ReadyIgnore)
+		}
+		if reserved(key) && key != fleet.WaveAnnotation && key != fleet.SubstituteAnnotation && key != fleet.ReadyAnnotation {
 			return d.fail("annotation %s is Towline's own: remove it", key)
 		}
 		size += len(key) + len(annotations[key])
@@ -318,6 +321,8 @@ func (d *draft) checkAnnotations() error {
 		return d.fail("annotations have %d bytes; Kubernetes takes at most %d", size, maxAnnotationsBytes)
 	}
 	d.out.Keep = d.opts.Chart && keeps(annotations)
+	d.out.Uncounted = annotations[fleet.ReadyAnnotation] == fleet.ReadyIgnore
+	d.out.Hook = d.opts.Chart && isHook(annotations)
 	wave, has := annotations[fleet.WaveAnnotation]
 	if !has {
 		if d.opts.Chart {

@@ -52,6 +52,8 @@ const (
 	ReasonRemoving     = "Removing"
 	ReasonNotEmpty     = "NamespaceNotEmpty"
 	ReasonInUse        = "InstancesLeft"
+	// ReasonUncounted is of a module that is ready though an object of it is not healthy, by the word of its manifest.
+	ReasonUncounted = "ReadinessIgnored"
 )
 
 // PruneInput is what Prune needs about one module.

@@ -38,6 +38,27 @@ func Kept(policies []fleet.Policy, objects []manifest.Object) ([]fleet.Policy, e
 	return out, nil
 }
 
+// Uncounted are the objects that say by towline.dev/ready: ignore that their module is ready without them. Identities stand as in the bundle,
+// with their placeholders.
+func Uncounted(objects []manifest.Object) (out []fleet.PolicyMatch) {
+	type group struct{ group, kind, namespace string }
+	at := map[group]int{}
+	for _, o := range objects {
+		if !o.Uncounted {
+			continue
+		}
+		g := group{o.ID.Group, o.ID.Kind, o.ID.Namespace}
+		i, known := at[g]
+		if !known {
+			i = len(out)
+			at[g] = i
+			out = append(out, fleet.PolicyMatch{Groups: []string{g.group}, Kinds: []string{g.kind}, Namespaces: []string{g.namespace}})
+		}
+		out[i].Names = append(out[i].Names, o.ID.Name)
+	}
+	return out
+}
+
 // saysPrune reports that a policy says what becomes of an object that a revision drops.
 func saysPrune(policies []fleet.Policy, o manifest.Object) bool {
 	const unsaid = "unsaid"

@@ -219,10 +219,10 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	synced := len(o.States) == in.Desired.Objects && len(o.Watched) == in.Desired.Watched
 	applied := synced
 	for _, s := range states {
-		if s.Health.Worse(worst) {
+		if s.Health.Worse(worst) && !s.Uncounted {
 			worst = s.Health
 		}
-		ready = ready && (s.Health == fleet.HealthHealthy || s.Health == fleet.HealthSuspended || s.LeftMissing())
+		ready = ready && (s.Health == fleet.HealthHealthy || s.Health == fleet.HealthSuspended || s.LeftMissing() || s.Uncounted)
 		synced = synced && s.Sync == fleet.SyncSynced
 		applied = applied && (s.Sync == fleet.SyncSynced || drifted(s))
 	}

@@ -51,9 +51,13 @@ const FeatureSecretBindings = "secret-bindings"
 // FeatureDependsOn names the feature of agents that keep the order of modules.
 const FeatureDependsOn = "depends-on"
 
+// FeatureWaves names the feature of agents that have waves wait for each other where the policies say so, and leave out of what is ready
+// what those name.
+const FeatureWaves = "waves"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries,
 		QueryEvents, QueryLogs}
 }
 
@@ -86,6 +90,7 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 		out.States[i] = state.Pack()
 	}
 	out.NoStatus, out.NoRule = unjudged(states, fleet.NoStatus), unjudged(states, fleet.NoRule)
+	out.Uncounted = bitsOf(states, func(s fleet.ObjectState) bool { return s.Uncounted })
 	if len(out.States) > plainStates {
 		out.States, out.StatesZstd = Compress(out.States), true
 	}
@@ -169,13 +174,21 @@ func statesFrom(in *agentv1.SyncStatus) ([]fleet.ObjectState, error) {
 	}
 	judge(out, in.GetNoStatus(), fleet.NoStatus)
 	judge(out, in.GetNoRule(), fleet.NoRule)
+	for i := range out {
+		out[i].Uncounted = has(in.GetUncounted(), i)
+	}
 	return out, nil
 }
 
 // unjudged is a bit for each state that is Healthy for the reason; nil: none is.
 func unjudged(states []fleet.ObjectState, reason string) (bits []byte) {
+	return bitsOf(states, func(s fleet.ObjectState) bool { return s.Unjudged == reason })
+}
+
+// bitsOf is a bit for each state that is so; nil: none is.
+func bitsOf(states []fleet.ObjectState, is func(fleet.ObjectState) bool) (bits []byte) {
 	for i, s := range states {
-		if s.Unjudged != reason {
+		if !is(s) {
 			continue
 		}
 		if bits == nil {
@@ -186,10 +199,12 @@ func unjudged(states []fleet.ObjectState, reason string) (bits []byte) {
 	return bits
 }
 
+func has(bits []byte, i int) bool { return i/8 < len(bits) && bits[i/8]&(1<<(i%8)) != 0 }
+
 // judge notes the reason in the states that have a bit. A state that is not Healthy has nothing to excuse.
 func judge(states []fleet.ObjectState, bits []byte, reason string) {
 	for i := range states {
-		if i/8 < len(bits) && bits[i/8]&(1<<(i%8)) != 0 && states[i].Health == fleet.HealthHealthy {
+		if has(bits, i) && states[i].Health == fleet.HealthHealthy {
 			states[i].Unjudged = reason
 		}
 	}

@@ -47,6 +47,18 @@ type Module struct {
 	Strict bool
 	// DependsOn are modules that come first, in the order of their names.
 	DependsOn []fleet.ModuleRef
+	// Waves is WavesWaitHealthy or WavesWaitApplied; empty: as the objects have it (WavesOf).
+	Waves string
+}
+
+// WavesOf says when waves of a module's objects begin, as a PolicySet has it: those of a chart's hooks wait for each other, unless the module
+// says otherwise.
+func (m *Module) WavesOf(objects []manifest.Object) string {
+	waits := m.Waves == fleet.WavesWaitHealthy || m.Waves == "" && slices.ContainsFunc(objects, func(o manifest.Object) bool { return o.Hook })
+	if !waits {
+		return ""
+	}
+	return fleet.WavesWaitHealthy
 }
 
 // DeclaredNames are the names of the bindings.
@@ -118,6 +130,10 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if m.Strict, err = strict(spec.GetBindingsMode()); err != nil {
 		return nil, err
 	}
+	if err = Choice("spec.waves", spec.GetWaves(), fleet.WavesWaitHealthy, fleet.WavesWaitApplied); err != nil {
+		return nil, err
+	}
+	m.Waves = spec.GetWaves()
 	if m.DependsOn, err = dependencies(ref, spec.GetDependsOn()); err != nil {
 		return nil, fleet.Join("spec.dependsOn", err)
 	}

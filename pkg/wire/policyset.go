@@ -66,13 +66,16 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if slices.ContainsFunc(s.Bindings, func(b fleet.LateBinding) bool { return b.Secret != nil }) {
 		out = append(out, FeatureSecretBindings)
 	}
+	if s.Waves != "" || len(s.Uncounted) > 0 {
+		out = append(out, FeatureWaves)
+	}
 	return out
 }
 
 // PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. With policies alone it is
 // their list, as agents of before read it.
 func PolicySetContent(s fleet.PolicySet) ([]byte, error) {
-	if len(s.HealthRules) > 0 || len(s.Watch) > 0 || s.Substitution != nil || len(s.Bindings) > 0 {
+	if len(s.HealthRules) > 0 || len(s.Watch) > 0 || s.Substitution != nil || len(s.Bindings) > 0 || s.Waves != "" || len(s.Uncounted) > 0 {
 		return json.Marshal(s)
 	}
 	if s.Policies == nil {
@@ -120,6 +123,9 @@ func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
 	}
 	if len(s.Watch) > MaxWatched {
 		return s, fleet.Errorf(fleet.ErrInvalid, "policies: watch: %d are too many; at most %d", len(s.Watch), MaxWatched)
+	}
+	if s.Waves != "" && s.Waves != fleet.WavesWaitHealthy {
+		return s, fleet.Errorf(fleet.ErrInvalid, "policies: waves: %q is unknown; the hub may be newer than the agent", s.Waves)
 	}
 	if err := checkSetBindings(s.Bindings); err != nil {
 		return s, fleet.Errorf(fleet.ErrInvalid, "policies: %v", err)

@@ -11,18 +11,22 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// begunName is where it is kept which revisions are begun of modules that depend on others.
-const begunName = "begun"
+// Names of what is kept over restarts: which revisions are begun of modules that depend on others, and which of their waves are.
+const (
+	begunName = "begun"
+	wavesName = "waves"
+)
 
-// begun keeps over restarts which revision of a module was begun: it goes on then, whatever became of what it depends on.
+// begun keeps over restarts what of a module was begun: it goes on then, whatever became of what comes first.
 type begun struct {
-	mu sync.Mutex
-	of map[string]string // by module
+	name string
+	mu   sync.Mutex
+	of   map[string]string // by module
 }
 
 // load reads what was begun. What cannot be read is asked for again, where something is still to be applied.
 func (b *begun) load(ctx context.Context, state State, log *slog.Logger) {
-	data, err := state.Read(ctx, begunName)
+	data, err := state.Read(ctx, b.name)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return
 	}
@@ -32,32 +36,35 @@ func (b *begun) load(ctx context.Context, state State, log *slog.Logger) {
 		err = json.Unmarshal(data, &b.of)
 	}
 	if err != nil {
-		log.Warn("which revisions are begun cannot be read; what is not applied yet waits again for what comes first", "error", err)
+		log.Warn("what is begun cannot be read; what is not applied yet waits again for what comes first", "record", b.name, "error", err)
 		b.of = nil
 	}
 }
 
 func begunOf(s fleet.Sync) string { return fmt.Sprintf("%d %s", s.Revision, s.Bundle) }
 
-// is reports that the revision of a sync is begun.
-func (b *begun) is(s fleet.Sync) bool {
+// is reports that just this is begun of a module.
+func (b *begun) is(ref fleet.ModuleRef, what string) bool { return b.what(ref) == what }
+
+// what is begun of a module; empty: nothing.
+func (b *begun) what(ref fleet.ModuleRef) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.of[s.Module.String()] == begunOf(s)
+	return b.of[ref.String()]
 }
 
-// note keeps that the revision of a sync is begun, before anything of it is written.
-func (b *begun) note(ctx context.Context, state State, s fleet.Sync) error {
+// note keeps what is begun of a module, before anything of it is written.
+func (b *begun) note(ctx context.Context, state State, ref fleet.ModuleRef, what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	name, now := s.Module.String(), begunOf(s)
-	if b.of[name] == now {
+	name := ref.String()
+	if b.of[name] == what {
 		return nil
 	}
 	if b.of == nil {
 		b.of = map[string]string{}
 	}
-	b.of[name] = now
+	b.of[name] = what
 	return b.save(ctx, state)
 }
 
@@ -77,5 +84,5 @@ func (b *begun) save(ctx context.Context, state State) error {
 	if err != nil {
 		return err
 	}
-	return state.Write(ctx, begunName, data)
+	return state.Write(ctx, b.name, data)
 }

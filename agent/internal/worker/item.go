@@ -18,20 +18,22 @@ type item struct {
 	*treatment
 	resource apply.Resource // zero until it is known
 
-	look    bool  // decide about it in the next pass
-	renewed bool  // a new revision lists it, and has not found it yet: what a policy left deleted is made again
-	waiting bool  // next is to be waited for
-	twin    bool  // another item is the same object
-	scaled  bool  // a program set other replicas than the module says
-	denied  bool  // by the cluster's policy
-	old     int16 // pods of an older template that the object has (watch.Fingerprint.Old)
-	next    time.Time
-	tries   int
-	fail    *apply.Failure
-	use     *use     // a Namespace that is used, and in which nothing is ours
-	reading *reading // of an object that is only read; nil: it was not, or is not there
-	action  plan.Action
-	opinion *opinion // nil: the policy was not asked what it says of the content
+	look    bool // decide about it in the next pass
+	renewed bool // a new revision lists it, and has not found it yet: what a policy left deleted is made again
+	waiting bool // next is to be waited for
+	twin    bool // another item is the same object
+	scaled  bool // a program set other replicas than the module says
+	denied  bool // by the cluster's policy
+	// uncounted: its health does not count for whether the module, or its wave, is ready.
+	uncounted bool
+	old       int16 // pods of an older template that the object has (watch.Fingerprint.Old)
+	next      time.Time
+	tries     int
+	fail      *apply.Failure
+	use       *use     // a Namespace that is used, and in which nothing is ours
+	reading   *reading // of an object that is only read; nil: it was not, or is not there
+	action    plan.Action
+	opinion   *opinion // nil: the policy was not asked what it says of the content
 
 	late *lateUse // of bindings that the agent evaluates; nil: the object refers to none, as nearly all
 

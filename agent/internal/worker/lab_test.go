@@ -89,6 +89,7 @@ type memory struct {
 	rules    map[fleet.Digest][]fleet.HealthRule
 	watch    map[fleet.Digest][]fleet.WatchedObject
 	late     map[fleet.Digest][]fleet.LateBinding
+	order    map[fleet.Digest]fleet.PolicySet // waves, and what does not count
 	files    map[string][]byte
 	writes   atomic.Int64
 	fail     atomic.Bool
@@ -96,7 +97,7 @@ type memory struct {
 
 func newMemory() *memory {
 	return &memory{objects: map[fleet.Digest][]byte{}, bundles: map[fleet.Digest]fleet.Bundle{},
-		policies: map[fleet.Digest][]fleet.Policy{}, rules: map[fleet.Digest][]fleet.HealthRule{}, watch: map[fleet.Digest][]fleet.WatchedObject{}, late: map[fleet.Digest][]fleet.LateBinding{}, files: map[string][]byte{}}
+		policies: map[fleet.Digest][]fleet.Policy{}, rules: map[fleet.Digest][]fleet.HealthRule{}, watch: map[fleet.Digest][]fleet.WatchedObject{}, late: map[fleet.Digest][]fleet.LateBinding{}, order: map[fleet.Digest]fleet.PolicySet{}, files: map[string][]byte{}}
 }
 
 func (s *memory) Bundle(d fleet.Digest) (fleet.Bundle, error) {
@@ -122,7 +123,8 @@ func (s *memory) Object(d fleet.Digest) ([]byte, error) {
 func (s *memory) Policies(d fleet.Digest) (fleet.PolicySet, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d], Watch: s.watch[d], Substitution: s.how, Bindings: s.late[d]}, nil
+	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d], Watch: s.watch[d], Substitution: s.how, Bindings: s.late[d],
+		Waves: s.order[d].Waves, Uncounted: s.order[d].Uncounted}, nil
 }
 
 func (s *memory) Read(_ context.Context, name string) ([]byte, error) {

@@ -119,7 +119,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	shared := map[fleet.Rules]*treatment{}
 	for i, e := range bundle.Entries {
 		e.ID = manifest.ExpandID(e.ID, s.Values)
-		it := &item{ordinal: i, entry: e, look: true}
+		it := &item{ordinal: i, entry: e, look: true, uncounted: set.Uncounts(bundle.Entries[i].ID)}
 		w.place(it)
 		policy, err := w.policyOf(e)
 		if err != nil {
@@ -143,6 +143,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.setForeign(foreignOf(set.Watch, s.Values))
 	w.bindsBy(set.Bindings)
 	w.protected = w.protections()
+	w.awaitWaves(set.Waves)
 	w.status.reset()
 	w.useKinds(ctx, now)
 	w.releaseSingles()

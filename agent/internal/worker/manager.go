@@ -50,6 +50,7 @@ type Manager struct {
 	claims   claims
 	sequence sequence
 	begun    begun
+	waves    begun
 	readers  readers
 	accepts  acceptance
 	lasts    lasts
@@ -118,6 +119,7 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, clock: clock, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), slow: make(chan struct{}, slowPerSlot*o.Concurrency), eventsLag: eventsLag,
+		begun: begun{name: begunName}, waves: begun{name: wavesName},
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, m.forbidden, o.Log)
 	m.late.landing = o.landing
@@ -139,6 +141,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.late.inherit(m.inventory, time.Now())
 	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
 	m.begun.load(ctx, m.o.State, m.o.Log)
+	m.waves.load(ctx, m.o.State, m.o.Log)
 	if err := m.openVault(ctx); err != nil {
 		return err
 	}

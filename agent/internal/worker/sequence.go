@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -108,7 +109,7 @@ func (t *target) age() fleet.Age {
 // takeTurn begins the revision, if all that the module depends on is ready.
 func (w *worker) takeTurn(ctx context.Context) {
 	s := w.cur.sync
-	if len(s.DependsOn) == 0 || w.m.begun.is(s) {
+	if len(s.DependsOn) == 0 || w.m.begun.is(w.ref, begunOf(s)) {
 		w.started = true
 		return
 	}
@@ -119,7 +120,7 @@ func (w *worker) takeTurn(ctx context.Context) {
 		w.binder.again = true
 		w.log.Info("all that comes first is ready", "revision", s.Revision, "generation", s.Generation)
 	}
-	if err := w.m.begun.note(ctx, w.m.o.State, s); err != nil && ctx.Err() == nil {
+	if err := w.m.begun.note(ctx, w.m.o.State, w.ref, begunOf(s)); err != nil && ctx.Err() == nil {
 		w.log.Warn("that the revision is begun cannot be noted; after a restart it would wait again", "revision", s.Revision, "error", err)
 	}
 	w.started = true
@@ -127,7 +128,8 @@ func (w *worker) takeTurn(ctx context.Context) {
 
 // end forgets what was begun of the module: should it come again, it begins anew.
 func (w *worker) end(ctx context.Context) {
-	if err := w.m.begun.forget(ctx, w.m.o.State, w.ref); err != nil && ctx.Err() == nil {
+	err := errors.Join(w.m.begun.forget(ctx, w.m.o.State, w.ref), w.m.waves.forget(ctx, w.m.o.State, w.ref))
+	if err != nil && ctx.Err() == nil {
 		w.log.Warn("that the module ends cannot be noted; should it come again as it was after a restart, it would wait for nobody", "error", err)
 	}
 }

@@ -49,6 +49,7 @@ type summary struct {
 	waits                               *item // the first one whose failure is no verdict yet
 	slow                                *item // one that is not healthy yet
 	foreign                             *foreign
+	uncounted                           *item // one that is not healthy, and does not count
 }
 
 // refresh brings every item's state up to date.
@@ -57,6 +58,7 @@ func (w *worker) refresh(now time.Time) summary {
 	for _, it := range w.items {
 		action := w.verdict(it)
 		state, d := w.stateOf(it, action)
+		state.Uncounted = it.uncounted
 		if state != it.state || d.reason != it.said().reason {
 			it.since = now
 		}
@@ -99,9 +101,8 @@ func (it *item) mayStart() time.Duration {
 }
 
 func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) {
-	rec := w.m.inventory.Get(it.entry.ID)
 	switch {
-	case w.protected[it.ordinal] == "" && !it.denied && (it.use != nil || it.reading != nil || action.Verb == plan.Share || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)):
+	case w.asWanted(it, action):
 	case it.fail == nil:
 		s.pending++
 		if w.holds(it.entry.ID) {
@@ -116,12 +117,33 @@ func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) 
 			s.first = it
 		}
 	}
-	if it.state.Health != fleet.HealthHealthy && it.state.Health != fleet.HealthSuspended && !it.tolerated(action) {
+	switch {
+	case it.unready(action):
 		s.unready++
 		if s.slow == nil || it.state.Health.Worse(s.slow.state.Health) {
 			s.slow = it
 		}
+	case it.uncounted && !it.healthy() && (s.uncounted == nil || it.state.Health.Worse(s.uncounted.state.Health)):
+		s.uncounted = it
 	}
+}
+
+// asWanted reports that an object is applied as wanted, or that there is nothing to apply of it.
+func (w *worker) asWanted(it *item, action plan.Action) bool {
+	if w.protected[it.ordinal] != "" || it.denied {
+		return false
+	}
+	rec := w.m.inventory.Get(it.entry.ID)
+	return it.use != nil || it.reading != nil || action.Verb == plan.Share || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)
+}
+
+func (it *item) healthy() bool {
+	return it.state.Health == fleet.HealthHealthy || it.state.Health == fleet.HealthSuspended
+}
+
+// unready reports that an object keeps the module, and the waves behind its own, from being ready.
+func (it *item) unready(action plan.Action) bool {
+	return !it.uncounted && !it.healthy() && !it.tolerated(action)
 }
 
 // applied reports whether every object of the sync is applied, and whether all are healthy, too.
@@ -258,6 +280,8 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonHeld, sum.stopped.entry.ID.String()+": "+w.holdText(sum.stopped.entry.ID)
 	case sum.pending+sum.transient+sum.failed > 0 && !w.started && w.awaits != "":
 		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonAwaitingDependency, w.awaits
+	case sum.pending+sum.transient+sum.failed > 0 && w.wavesText() != "":
+		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonAwaitingWave, w.wavesText()
 	case sum.pending+sum.transient+sum.failed > 0:
 		s.Phase, s.Reason = fleet.PhaseApplying, "Applying"
 		if sum.waits != nil && !w.busy {
@@ -271,6 +295,8 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 			s.Reason, s.Message = cmp.Or(sum.slow.said().reason, string(sum.slow.state.Health)), healthText(sum.slow)
 		case sum.foreign != nil:
 			s.Reason, s.Message = cmp.Or(sum.foreign.why.reason, string(sum.foreign.state.Health)), sum.foreign.text()
+		case sum.uncounted != nil:
+			s.Reason, s.Message = plan.ReasonUncounted, uncountedText(sum.uncounted)
 		}
 	}
 	if f := w.pruning.failed; f != nil && s.Reason == "" {
@@ -298,6 +324,11 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	case w.cur.kind == targetStray:
 		s.Phase, s.Ready = fleet.PhaseStray, false
 	}
+}
+
+// uncountedText says of an object that is not healthy that the module is ready without it.
+func uncountedText(it *item) string {
+	return fleet.ReadyAnnotation + " has it count for nothing: " + healthText(it)
 }
 
 func healthText(it *item) string {

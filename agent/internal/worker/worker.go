@@ -100,6 +100,7 @@ type worker struct {
 	rest        time.Time // until when nothing is tried after one
 	started     bool      // the revision is begun: what it depends on is not asked for again
 	awaits      string    // what is waited for before it is
+	waves       waveRun
 }
 
 func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
@@ -156,6 +157,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		w.busy = false
 		now = time.Now()
 		w.prune(ctx, now)
+		w.followWaves(now)
 	}
 	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now), w.firstPods(ctx, now))
 	return earliest(w.report(now), w.due(now), w.pruning.retry, w.search.retry, w.foreignDue(), w.binder.due, again)
@@ -180,7 +182,7 @@ func (w *worker) wants(ctx context.Context, now time.Time) (jobs []*item, known 
 	if w.started {
 		w.later.Store(nil) // all of it is claimed
 	}
-	return w.withValues(w.inTurn(jobs)), true // what its bindings read may come with what it waits for
+	return w.withValues(w.inWave(ctx, w.inTurn(jobs), now)), true // what its bindings read may come with what it waits for
 }
 
 // acquire starts the watch of a kind, once for a worker.

@@ -129,6 +129,9 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 		s.line("Held", "nothing is written in %d of them", n)
 	}
 	s.line("Objects", "%s, %d drifting", number(st.GetObjects()), st.GetDrift())
+	if waves := m.GetSpec().GetWaves(); waves != "" {
+		s.line("Waves", "%s", waves)
+	}
 	if on := dependsOnText(m.GetSpec()); on != "" {
 		s.line("Depends on", "%s", on)
 	}

@@ -189,6 +189,9 @@ func (a *app) printDiff(d *moduleDiff) {
 		each = count(n, "variant") + ", with up to " + count(d.plan.GetObjects(), "object")
 	}
 	a.printf("module/%s selects %s of %s; %s\n", d.name, number(d.plan.GetSelected()), count(d.plan.GetTotal(), "cluster"), each)
+	if waves := d.plan.GetWaves(); len(waves) > 0 {
+		a.printf("%s\n", wavesText(waves))
+	}
 	groups := slices.Clone(d.groups)
 	slices.SortFunc(groups, func(x, y *v1.DiffGroup) int {
 		return strings.Compare(d.of(x.GetNumber())[0].GetCluster(), d.of(y.GetNumber())[0].GetCluster())

@@ -137,7 +137,7 @@ func (a *app) renderFile(ctx context.Context, o *renderOptions, format string) e
 		}
 		all[len(all)-1].objects = append(all[len(all)-1].objects, m.GetObject())
 	}
-	if err := a.printManifests(all, format); err != nil {
+	if err := a.printManifests(all, found[0].Message.(*v1.Module).GetSpec(), format); err != nil {
 		return err
 	}
 	if i := slices.IndexFunc(all, func(m manifests) bool { return m.of.GetProblem() != "" }); i >= 0 {
@@ -173,7 +173,7 @@ func (a *app) renderRevision(ctx context.Context, c *client.Client, req *v1.GetR
 		}
 		all = append(all, m)
 	}
-	return a.printManifests(all, format)
+	return a.printManifests(all, rev.GetSpec(), format)
 }
 
 // manifests are what some clusters have, with a line that says which.
@@ -205,7 +205,7 @@ func problemText(problem string) string {
 // variantName names the overrides that make a variant.
 func variantName(overrides []int32) string { return fleet.Variant(overrides).String() }
 
-func (a *app) printManifests(all []manifests, format string) error {
+func (a *app) printManifests(all []manifests, spec *v1.ModuleSpec, format string) error {
 	if format == "json" {
 		return a.printManifestsJSON(all)
 	}
@@ -213,6 +213,9 @@ func (a *app) printManifests(all []manifests, format string) error {
 	for _, m := range all {
 		if m.of != nil {
 			a.printf("# %s\n", table.Clean(m.title))
+		}
+		if waves := wavesOf(spec, m.objects); len(waves) > 0 {
+			a.printf("# %s\n", wavesText(waves))
 		}
 		for i, o := range m.objects {
 			data, err := yaml.JSONToYAML(o)

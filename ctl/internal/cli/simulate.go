@@ -104,14 +104,21 @@ func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
 
 // waitsUnknown says what of the module's order the simulation leaves out.
 func waitsUnknown(m *wire.Module) string {
-	if len(m.DependsOn) == 0 {
-		return ""
-	}
+	var out strings.Builder
 	names := make([]string, len(m.DependsOn))
 	for i, first := range m.DependsOn {
 		names[i] = first.Name
 	}
-	return fmt.Sprintf("Not simulated: each cluster begins when it has %s Ready, so that it may take longer.\n", strings.Join(names, ", "))
+	if len(names) > 0 {
+		fmt.Fprintf(&out, "Not simulated: each cluster begins when it has %s Ready, so that it may take longer.\n", strings.Join(names, ", "))
+	}
+	switch {
+	case m.Waves == fleet.WavesWaitHealthy:
+		out.WriteString("Waves: each begins in a cluster when the one before is healthy there; --ready-after is the time of all of them.\n")
+	case m.Waves == "" && m.Package.Helm != nil:
+		out.WriteString("Waves: if the chart has hooks, each begins in a cluster when the one before is healthy there; --ready-after is the time of all of them.\n")
+	}
+	return out.String()
 }
 
 // simulationError names a hypothesis by its flag.

@@ -53,7 +53,7 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 		{"no name", "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {}", "shop.yaml:1: module: metadata.name: is required"},
 		{"a scalar", "hello", `shop.yaml:1: takes a mapping with apiVersion, kind and metadata, not the text "hello"`},
 		{"broken YAML", "a: b\nc: d: e\n", "shop.yaml:2: is no YAML: mapping values are not allowed in this context"},
-		{"second document", head + "---\n" + head + "spec: {x: 1}", "shop.yaml:8: module shop: spec.x: unknown field; known are source, package, namespace, bindings, placement, rollout, policies, allowEmpty, healthRules, watch, overrides, dependsOn, bindingsMode"},
+		{"second document", head + "---\n" + head + "spec: {x: 1}", "shop.yaml:8: module shop: spec.x: unknown field; known are source, package, namespace, bindings, placement, rollout, policies, allowEmpty, healthRules, watch, overrides, dependsOn, bindingsMode, waves"},
 		{"item of a list", "kind: List\nitems:\n- apiVersion: towline.dev/v1\n  kind: Module\n  metadata: {nam: a}", "shop.yaml:3: module: metadata.name: is required"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -140,7 +140,11 @@ type ModuleSpec struct {
 	DependsOn []*Dependency `protobuf:"bytes,12,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
 	// Declared: a ${NAME} whose name no binding declares is text. Strict: it is an error, in every object that is substituted. Default
 	// Declared.
-	BindingsMode  string `protobuf:"bytes,13,opt,name=bindings_mode,json=bindingsMode,proto3" json:"bindings_mode,omitempty"`
+	BindingsMode string `protobuf:"bytes,13,opt,name=bindings_mode,json=bindingsMode,proto3" json:"bindings_mode,omitempty"`
+	// When a wave of the module's objects begins in a cluster. WaitApplied: when the one before is applied. WaitHealthy: when all of it is
+	// healthy, too; a Job has to be completed. Default WaitHealthy for a chart with hooks, else WaitApplied. An agent of before does not know
+	// WaitHealthy.
+	Waves         string `protobuf:"bytes,14,opt,name=waves,proto3" json:"waves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -262,6 +266,13 @@ func (x *ModuleSpec) GetDependsOn() []*Dependency {
 func (x *ModuleSpec) GetBindingsMode() string {
 	if x != nil {
 		return x.BindingsMode
+	}
+	return ""
+}
+
+func (x *ModuleSpec) GetWaves() string {
+	if x != nil {
+		return x.Waves
 	}
 	return ""
 }
@@ -3479,7 +3490,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.towline.v1.ModuleSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xef\x04\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\x85\x05\n" +
 	"\n" +
 	"ModuleSpec\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.towline.v1.SourceR\x06source\x12-\n" +
@@ -3497,7 +3508,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\toverrides\x18\v \x03(\v2\x14.towline.v1.OverrideR\toverrides\x125\n" +
 	"\n" +
 	"depends_on\x18\f \x03(\v2\x16.towline.v1.DependencyR\tdependsOn\x12#\n" +
-	"\rbindings_mode\x18\r \x01(\tR\fbindingsMode\"\xfa\x01\n" +
+	"\rbindings_mode\x18\r \x01(\tR\fbindingsMode\x12\x14\n" +
+	"\x05waves\x18\x0e \x01(\tR\x05waves\"\xfa\x01\n" +
 	"\bOverride\x125\n" +
 	"\bselector\x18\x01 \x01(\v2\x19.towline.v1.LabelSelectorR\bselector\x12+\n" +
 	"\apatches\x18\x02 \x03(\v2\x11.towline.v1.PatchR\apatches\x12,\n" +

@@ -838,7 +838,9 @@ type DiffPlan struct {
 	// rollout is about.
 	SameSpec bool `protobuf:"varint,5,opt,name=same_spec,json=sameSpec,proto3" json:"same_spec,omitempty"`
 	// How many variants the selected clusters have; 1 without overrides.
-	Variants      int32 `protobuf:"varint,6,opt,name=variants,proto3" json:"variants,omitempty"`
+	Variants int32 `protobuf:"varint,6,opt,name=variants,proto3" json:"variants,omitempty"`
+	// The waves of the objects, ascending, if each begins when the one before is healthy; empty: none waits for that.
+	Waves         []int32 `protobuf:"varint,7,rep,packed,name=waves,proto3" json:"waves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -913,6 +915,13 @@ func (x *DiffPlan) GetVariants() int32 {
 		return x.Variants
 	}
 	return 0
+}
+
+func (x *DiffPlan) GetWaves() []int32 {
+	if x != nil {
+		return x.Waves
+	}
+	return nil
 }
 
 // DiffGroup is what would become of the objects in some clusters.
@@ -2887,14 +2896,15 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\v2\x14.towline.v1.DiffPlanH\x00R\x04plan\x12-\n" +
 	"\x05group\x18\x02 \x01(\v2\x15.towline.v1.DiffGroupH\x00R\x05group\x123\n" +
 	"\acluster\x18\x03 \x01(\v2\x17.towline.v1.DiffClusterH\x00R\aclusterB\x06\n" +
-	"\x04part\"\xa7\x01\n" +
+	"\x04part\"\xbd\x01\n" +
 	"\bDiffPlan\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
 	"\bselected\x18\x02 \x01(\x05R\bselected\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x18\n" +
 	"\aobjects\x18\x04 \x01(\x05R\aobjects\x12\x1b\n" +
 	"\tsame_spec\x18\x05 \x01(\bR\bsameSpec\x12\x1a\n" +
-	"\bvariants\x18\x06 \x01(\x05R\bvariants\"\x8d\x01\n" +
+	"\bvariants\x18\x06 \x01(\x05R\bvariants\x12\x14\n" +
+	"\x05waves\x18\a \x03(\x05R\x05waves\"\x8d\x01\n" +
 	"\tDiffGroup\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x120\n" +
 	"\aobjects\x18\x02 \x03(\v2\x16.towline.v1.ObjectDiffR\aobjects\x12\x1c\n" +

@@ -87,7 +87,7 @@ func (a *API) DiffModule(req *towlinev1.DiffModuleRequest, st grpc.ServerStreami
 	if d.proposal, err = a.propose(st.Context(), m, in); err != nil {
 		return named("module", m.Ref.Display(), err)
 	}
-	plan := &towlinev1.DiffPlan{Digest: d.proposal.Plan.String(), Objects: int32(d.proposal.Objects()), Variants: int32(len(d.proposal.Variants))}
+	plan := &towlinev1.DiffPlan{Digest: d.proposal.Plan.String(), Objects: int32(d.proposal.Objects()), Variants: int32(len(d.proposal.Variants)), Waves: d.proposal.Waves()}
 	if err := a.o.Store.View(st.Context(), 0, func(r store.Reader) (err error) {
 		if plan.SameSpec, err = sameSpec(r, m.Ref, in.GetSpec()); err != nil {
 			return err

@@ -22,7 +22,8 @@ func (c *Controller) Propose(ctx context.Context, m *wire.Module, spec fleet.Dig
 	}
 	out := record.Proposal{Plan: record.Plan(spec, r.named(), r.policies)}
 	for i, v := range r.variants {
-		out.Variants = append(out.Variants, record.Proposed{Variant: v.variant, Bundle: v.bundle, Policies: v.policies, Entries: manifest.ToBundle(x.variants[i].objects)})
+		out.Variants = append(out.Variants, record.Proposed{Variant: v.variant, Bundle: v.bundle, Policies: v.policies, Entries: manifest.ToBundle(x.variants[i].objects),
+			Waits: m.WavesOf(x.variants[i].objects) != ""})
 	}
 	return out, nil
 }

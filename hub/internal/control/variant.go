@@ -44,6 +44,7 @@ func (c *Controller) store(ctx context.Context, m *wire.Module, set fleet.Policy
 			return nil, err
 		}
 		set.Substitution, set.Bindings = substitution(m, v.objects), m.Late()
+		set.Waves, set.Uncounted = m.WavesOf(v.objects), render.Uncounted(v.objects)
 		policies, err := wire.PolicySetContent(set)
 		if err != nil {
 			return nil, err

@@ -23,6 +23,24 @@ type Proposed struct {
 	// Bundle and Policies are stored contents, Entries what the bundle lists.
 	Bundle, Policies fleet.Digest
 	Entries          []fleet.BundleEntry
+	// Waits says that waves wait for each other.
+	Waits bool
+}
+
+// Waves are those that wait for each other, ascending; none: there are not several that do.
+func (p Proposal) Waves() (out []int32) {
+	for _, v := range p.Variants {
+		for _, e := range v.Entries {
+			if v.Waits && !slices.Contains(out, e.Wave) {
+				out = append(out, e.Wave)
+			}
+		}
+	}
+	if len(out) < 2 {
+		return nil
+	}
+	slices.Sort(out)
+	return out
 }
 
 // In is what a cluster would have. One that has come since, to a variant that nobody had, is an error.

@@ -666,6 +666,7 @@ type Hello struct {
 	// read-only, take-from and shared: the same of ignoreFields, applyOnce, keepLegacy, readOnly, takeFrom and shared in the policies. object-holds: it knows Sync.held.
 	// object-bindings: it evaluates the bindings in the policies; a module that has some is not ready in the cluster of an agent without it.
 	// secret-bindings: the same of those that use secrets of the hub; it sets sealing_key.
+	// waves: it has waves wait for each other where the policies say so, and knows which objects do not count for what is ready.
 	// moves: it takes a Move. dictionaries: and one whose contents are compressed with those that it holds as their dictionary.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
@@ -2619,7 +2620,9 @@ type SyncStatus struct {
 	// exceptions, no_status and no_rule go on into them.
 	Watched uint32 `protobuf:"varint,21,opt,name=watched,proto3" json:"watched,omitempty"`
 	// Objects of the module that are held by an annotation in the cluster, whatever the generation; at most 200.
-	Holds         []*ObjectHold `protobuf:"bytes,22,rep,name=holds,proto3" json:"holds,omitempty"`
+	Holds []*ObjectHold `protobuf:"bytes,22,rep,name=holds,proto3" json:"holds,omitempty"`
+	// Objects whose health does not count for ready, as no_status: their manifests say so, and the policies name them.
+	Uncounted     []byte `protobuf:"bytes,23,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2797,6 +2800,13 @@ func (x *SyncStatus) GetWatched() uint32 {
 func (x *SyncStatus) GetHolds() []*ObjectHold {
 	if x != nil {
 		return x.Holds
+	}
+	return nil
+}
+
+func (x *SyncStatus) GetUncounted() []byte {
+	if x != nil {
+		return x.Uncounted
 	}
 	return nil
 }
@@ -4928,7 +4938,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x1d\n" +
 	"\n" +
 	"full_begin\x18\x05 \x01(\bR\tfullBegin\x12\x19\n" +
-	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\xd0\x05\n" +
+	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\xee\x05\n" +
 	"\n" +
 	"SyncStatus\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
@@ -4961,7 +4971,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\vmore_extras\x18\x14 \x01(\bR\n" +
 	"moreExtras\x12\x18\n" +
 	"\awatched\x18\x15 \x01(\rR\awatched\x122\n" +
-	"\x05holds\x18\x16 \x03(\v2\x1c.towline.agent.v1.ObjectHoldR\x05holdsJ\x04\b\x0e\x10\x0fR\n" +
+	"\x05holds\x18\x16 \x03(\v2\x1c.towline.agent.v1.ObjectHoldR\x05holds\x12\x1c\n" +
+	"\tuncounted\x18\x17 \x01(\fR\tuncountedJ\x04\b\x0e\x10\x0fR\n" +
 	"prune_hold\"\x88\x02\n" +
 	"\n" +
 	"ObjectHold\x12\x14\n" +
