@@ -116,9 +116,11 @@ type Hub struct {
 	hub      *storev1.Hub
 	agents   *grpc.Server
 	people   *grpc.Server
-	hooks    *http.Server // nil: none
-	health   []*health.Server
-	renders  *child.Pool // nil: none
+	// What connections cost that are new.
+	greetAgents, greetPeople *rpc.Handshakes
+	hooks                    *http.Server // nil: none
+	health                   []*health.Server
+	renders                  *child.Pool // nil: none
 }
 
 // AdminFile is the admin's client configuration below the data directory.
@@ -355,10 +357,13 @@ func (h *Hub) servers() error {
 		return err
 	}
 	config := rpc.ServerConfig{TLS: tlsConfig, Auth: h.registry, Log: h.o.Log, Audit: h.audit}
+	h.greetAgents, h.greetPeople = rpc.AgentHandshakes(), rpc.APIHandshakes()
+	config.Handshakes = h.greetAgents
 	agentOptions, err := rpc.AgentServerOptions(config)
 	if err != nil {
 		return err
 	}
+	config.Handshakes = h.greetPeople
 	peopleOptions, err := rpc.APIServerOptions(config)
 	if err != nil {
 		return err
@@ -448,8 +453,8 @@ func (h *Hub) Run(ctx context.Context) error {
 		h.api.Reseal(ctx)
 		return nil
 	})
-	g.Go(func() error { return serve(h.agents, h.o.Listen) })
-	g.Go(func() error { return serve(h.people, h.o.API) })
+	g.Go(func() error { return serve(h.agents, h.greetAgents.Listener(h.o.Listen)) })
+	g.Go(func() error { return serve(h.people, h.greetPeople.Listener(h.o.API)) })
 	g.Go(h.serveHooks)
 	if h.o.Metrics != nil {
 		g.Go(func() error { return h.serveMetrics(ctx) })

@@ -51,6 +51,8 @@ type ServerConfig struct {
 	// Audit records a write after it was done or refused. It may be nil.
 	Audit func(context.Context, AuditEntry)
 	Log   *slog.Logger
+	// Handshakes are those of the listener that is served; nil: they are not bounded.
+	Handshakes *Handshakes
 	// Now defaults to time.Now.
 	Now func() time.Time
 }
@@ -74,8 +76,12 @@ func serverOptions(c ServerConfig, streams uint32) ([]grpc.ServerOption, error) 
 		c.Now = time.Now
 	}
 	i := &interceptors{auth: c.Auth, audit: c.Audit, log: c.Log, now: c.Now}
+	creds := credentials.NewTLS(c.TLS)
+	if c.Handshakes != nil {
+		creds = greetingCreds{creds, c.Handshakes}
+	}
 	return []grpc.ServerOption{
-		grpc.Creds(credentials.NewTLS(c.TLS)),
+		grpc.Creds(creds),
 		grpc.ReadBufferSize(0),
 		grpc.StaticStreamWindowSize(hubWindow),
 		grpc.StaticConnWindowSize(2 * hubWindow),
