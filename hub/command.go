@@ -60,6 +60,7 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.cache, "source-cache", "1Gi", "how much is kept in --data-dir of what sources have sent, so that it is not fetched again")
 	fl.BoolVar(&f.o.AllowFileSources, "allow-file-sources", false, "let modules take Git repositories from folders of this machine (file:///DIR): whoever may put a module then reads those that the hub can read")
+	fl.BoolVar(&f.o.DenyPrivate, "deny-private-addresses", false, "connect to no loopback or private address for a module's source, or for its gates; link-local addresses and metadata services are refused in any case")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
 	fl.StringVar(&f.o.SecretsKeyFile, "secrets-key-file", "", "file of the keys that secrets are encrypted with, 32 bytes in base64 a line, the newest first (default: secrets.key in --ca-dir, made at the first start; with --etcd-endpoints there is none)")
 	fl.StringVar(&f.o.SecretsKeyCommand, "secrets-key-command", "", "program that prints the same keys, with its arguments parted by blanks; run once, at the start")

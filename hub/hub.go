@@ -30,6 +30,7 @@ import (
 	"towline.dev/towline/hub/internal/api"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/control"
+	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/hub/internal/gate"
 	"towline.dev/towline/hub/internal/hook"
 	"towline.dev/towline/hub/internal/record"
@@ -91,6 +92,8 @@ type Options struct {
 	CollectEvery time.Duration
 	// AllowFileSources lets modules take Git repositories from folders of this machine, that the hub can read.
 	AllowFileSources bool
+	// DenyPrivate keeps the hub from connecting to loopback and private addresses on behalf of people: for sources, and for gates.
+	DenyPrivate bool
 	// SourceCacheBytes bounds what is kept below DataDir of what sources have sent; default 1 GiB.
 	SourceCacheBytes int64
 	// RenderCommand starts a process that does ServeRenders: this program with the RenderWorker subcommand, or another of the same
@@ -311,7 +314,8 @@ func (h *Hub) build() error {
 		return err
 	}
 	people := h.store.As(store.API)
-	fetcher, err := source.New(source.Options{Log: h.o.Log, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values,
+	limits := egress.Guard{DenyPrivate: h.o.DenyPrivate} // of all that people have the hub connect to
+	fetcher, err := source.New(source.Options{Log: h.o.Log, DenyPrivate: limits.DenyPrivate, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values,
 		AllowFiles: h.o.AllowFileSources, CacheDir: filepath.Join(h.o.DataDir, "sources"), CacheBytes: h.o.SourceCacheBytes,
 		Uploaded: h.store.Blobs().Read})
 	if err != nil {
@@ -322,7 +326,7 @@ func (h *Hub) build() error {
 			return err
 		}
 	}
-	gates, err := gate.New(gate.Options{Log: h.o.Log, HubID: h.hub.GetHubId()})
+	gates, err := gate.New(gate.Options{Log: h.o.Log, HubID: h.hub.GetHubId(), HTTP: gate.HTTP{Guard: limits}})
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -285,5 +286,21 @@ func TestMetricAnswers(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	if _, err := New(Options{}); err == nil {
 		t.Error("no log, no error")
+	}
+}
+
+// A gate is asked at no private address where the hub's setting says so, by address or by name.
+func TestGatesDenyPrivateAddresses(t *testing.T) {
+	asked := false
+	server := serve(t, func(http.ResponseWriter, *http.Request) { asked = true })
+	port := server[strings.LastIndex(server, ":"):]
+	for _, u := range []string{server, "http://localhost" + port, "http://10.1.2.3/", "http://[fd00::1]/"} {
+		got := answer(t, gates(t, Options{HTTP: HTTP{Guard: egress.Guard{DenyPrivate: true}}}), hook(u))
+		if got.Outcome != rollout.GateError || !strings.Contains(got.Message, "loopback or private") {
+			t.Errorf("%s: %+v", u, got)
+		}
+	}
+	if asked {
+		t.Error("the server was asked")
 	}
 }

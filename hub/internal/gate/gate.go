@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -55,6 +56,8 @@ type HTTP struct {
 	RetryWait time.Duration
 	// RootCAs to trust; default: the system's.
 	RootCAs *x509.CertPool
+	// Guard says which addresses are not connected to.
+	Guard egress.Guard
 	// Proxy for a request; default: that of the environment.
 	Proxy func(*http.Request) (*url.URL, error)
 }

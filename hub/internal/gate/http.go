@@ -54,7 +54,7 @@ func (r *request) name() string {
 }
 
 func transport(o HTTP) *http.Transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: egress.Guard{}.Control}
+	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: o.Guard.Control}
 	return &http.Transport{
 		Proxy:                  o.Proxy,
 		DialContext:            dialer.DialContext,
@@ -87,7 +87,7 @@ func (g *Gates) do(ctx context.Context, r *request) (reply, error) {
 		out.body, err = read(resp.Body, r.limit)
 		return err
 	})
-	if err := (egress.Guard{}).CheckHost(r.url); err != nil {
+	if err := g.o.HTTP.Guard.CheckHost(r.url); err != nil {
 		return out, r.explain(out, err)
 	}
 	resp, err := g.client(r, &out.tries).Do(req)
