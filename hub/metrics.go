@@ -26,6 +26,8 @@ func (h *Hub) figures() []figure {
 		{"towline_store_full", "1 while the store takes nothing that makes it larger.", func() float64 { return flag(h.store.Full() != nil) }},
 		{"towline_store_records", "Records in the store, without contents.", func() float64 { return float64(h.store.Stats().Records) }},
 		{"towline_store_damaged_records", "Records that cannot be read.", func() float64 { return float64(h.store.Stats().Corrupt) }},
+		{"towline_store_unreadable_bundles", "Bundles that the newest collection of garbage could not read: what they may list is kept.",
+			func() float64 { return float64(h.control.UnreadBundles()) }},
 		{"towline_handshakes_open", "Connections that have not proved an identity yet.", func() float64 { return float64(h.greetAgents.Open() + h.greetPeople.Open()) }},
 		{"towline_handshakes_cut", "Connections that were closed since the start because too many of them proved no identity.",
 			func() float64 { return float64(h.greetAgents.Cut() + h.greetPeople.Cut()) }},

@@ -28,6 +28,9 @@ const (
 	maxName = 1024
 )
 
+// Is reports whether a content is an artifact.
+func Is(content []byte) bool { return bytes.HasPrefix(content, []byte(magic)) }
+
 // Encode is the one encoding of a set of files: a header, the count, and for each file in the order of names the
 // lengths of name and content (unsigned varints) and both.
 func Encode(files map[string][]byte) []byte {

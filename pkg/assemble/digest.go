@@ -1,6 +1,7 @@
 package assemble
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
@@ -248,6 +249,9 @@ func BundleDigest(entries []fleet.BundleEntry) (fleet.Digest, []byte) {
 	}
 	return fleet.DigestOf(e), e
 }
+
+// IsBundle reports whether a content is a bundle.
+func IsBundle(content []byte) bool { return bytes.HasPrefix(content, []byte(bundleMagic)) }
 
 // DecodeBundle reads the canonical bytes of a bundle. It takes nothing that BundleDigest would write otherwise, so a
 // bundle has one digest only.

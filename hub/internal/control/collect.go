@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/artifact"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -53,41 +56,84 @@ func (c *Controller) collectLoop(ctx context.Context) {
 const hurryShare = 60
 
 func (c *Controller) collect(ctx context.Context) error {
-	if err := c.trim(ctx); err != nil {
+	err := c.trim(ctx)
+	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	n, err := c.o.Store.Blobs().Collect(ctx, func(yield func(fleet.Digest)) {
-		if err := c.view(ctx, func(r store.Reader) error { return c.live(ctx, r, yield) }); err != nil {
+	var unread unreadBundles
+	n, err := c.o.Store.Blobs().Collect(ctx, func(yield func(fleet.Digest)) func([]byte) bool {
+		if err := c.view(ctx, func(r store.Reader) error {
+			unread, err = c.live(ctx, r, yield)
+			return err
+		}); err != nil {
 			// What is live is not known to the end, so nothing may be deleted: this ends the sweep.
 			stop(fmt.Errorf("live blobs: %w", err))
 		}
+		if len(unread) == 0 {
+			return nil
+		}
+		return neverListed
 	})
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	c.unreadBundles.Store(int64(len(unread)))
 	if n > 0 {
 		c.o.Log.Info("blobs collected", "deleted", n)
 	}
-	return err
+	return errors.Join(err, unread.err())
 }
 
-// live names every blob that a module, a revision or an assignment refers to.
-func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.Digest)) error {
-	bundles := map[fleet.Digest]bool{}
+// unreadBundles are those that cannot be read, with one of the records that refer to each.
+type unreadBundles map[fleet.Digest]string
+
+// err names them; nil: there are none.
+func (u unreadBundles) err() error {
+	if len(u) == 0 {
+		return nil
+	}
+	var names []string
+	for d, key := range u {
+		names = append(names, d.Short()+" ("+key+")")
+	}
+	slices.Sort(names)
+	more := ""
+	if n := len(names) - maxUnreadNamed; n > 0 {
+		names, more = names[:maxUnreadNamed], fmt.Sprintf(" and %d more", n)
+	}
+	return fleet.Errorf(fleet.ErrCorrupt, "bundles cannot be read, and what they may list is kept: %s%s; put their modules again, or delete them", strings.Join(names, ", "), more)
+}
+
+// maxUnreadNamed is how many of them an error names.
+const maxUnreadNamed = 10
+
+// UnreadBundles is how many bundles the newest sweep could not read.
+func (c *Controller) UnreadBundles() int64 { return c.unreadBundles.Load() }
+
+// neverListed reports that no bundle can list the content: it is files of a source, or a bundle itself. One that is neither may be an
+// object of a bundle which cannot be read.
+func neverListed(content []byte) bool {
+	return artifact.Is(content) || assemble.IsBundle(content)
+}
+
+// live names every blob that a module, a revision or an assignment refers to, but for what bundles list that cannot be read: it
+// returns those.
+func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.Digest)) (unreadBundles, error) {
+	bundles := map[fleet.Digest]string{}                                                  // and a record that refers to each
 	store.Scan(r, store.ModulePrefix, func(m *storev1.ModuleRecord, _ store.Entry) bool { // its revision may not be cut yet
 		if d, err := fleet.ParseDigest(m.GetModule().GetSpec().GetSource().GetUpload().GetDigest()); err == nil {
 			yield(d)
 		}
 		return true
 	})
-	store.Scan(r, store.RevisionPrefix, func(rev *storev1.RevisionRecord, _ store.Entry) bool {
+	store.Scan(r, store.RevisionPrefix, func(rev *storev1.RevisionRecord, e store.Entry) bool {
 		yield(record.Digest(rev.GetArtifact()))
 		yield(record.Digest(rev.GetPolicies()))
 		for _, v := range record.Variants(rev) {
 			yield(record.Digest(v.GetPolicies()))
-			bundles[record.Digest(v.GetBundle())] = true
+			bundles[record.Digest(v.GetBundle())] = e.Key
 		}
 		return true
 	})
@@ -97,7 +143,7 @@ func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.
 		}
 		if s := d.GetSync(); s != nil {
 			yield(record.Digest(s.GetPolicies()))
-			bundles[record.Digest(s.GetBundle())] = true
+			bundles[record.Digest(s.GetBundle())] = e.Key
 		}
 		if d.GetTombstone() != nil {
 			yield(leavingBundle(r, e.Key))
@@ -105,17 +151,22 @@ func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.
 		return true
 	})
 	delete(bundles, fleet.Digest{}) // of an assignment that is damaged: nobody knows what it lists
-	for d := range bundles {
+	unread := unreadBundles{}
+	for d, key := range bundles {
 		yield(d)
 		b, err := c.o.Bundles.Get(ctx, d)
-		if err != nil {
-			return err
+		switch {
+		case errors.Is(err, fleet.ErrCorrupt), errors.Is(err, fleet.ErrNotFound), errors.Is(err, fleet.ErrInvalid):
+			unread[d] = key
+			continue
+		case err != nil:
+			return nil, err
 		}
 		for _, e := range b.Entries {
 			yield(e.Digest)
 		}
 	}
-	return nil
+	return unread, nil
 }
 
 // leavingBundle lists what a cluster has of a module that leaves it, until its agent says more. The agent named it: it may

@@ -1,7 +1,9 @@
 package control
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,25 +16,43 @@ import (
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/pkg/artifact"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
-// A sweep that cannot read what is live deletes nothing, however often it comes.
-func TestNothingIsCollectedWhileABundleIsUnreadable(t *testing.T) {
+// A bundle that cannot be read stops no sweep: it is named, and what it may list stays, which is whatever is not known to be
+// something else.
+func TestUnreadableBundleKeepsWhatItMayList(t *testing.T) {
 	l := newLeader(t)
-	stray, err := l.o.Store.Blobs().Put(t.Context(), []byte("of a revision that the sweep did not come to"))
+	listed := fleet.BundleEntry{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "web"}}
+	_, bundle := assemble.BundleDigest([]fleet.BundleEntry{listed})
+	blobs, err := l.o.Store.Blobs().Put(t.Context(), []byte(`{"kind":"ConfigMap"}`), []byte("what nobody knows"),
+		artifact.Encode(map[string][]byte{"a.yaml": []byte("kind: ConfigMap")}), bundle)
 	l.must(err)
 	broken := l.revision(1)
 	broken.Bundle = fleet.DigestOf([]byte("lost")).Bytes()
 	l.put(func(w store.Writer) { w.Put(store.RevisionKey(shop, 1), broken) })
 	for range 3 {
-		if err := l.collect(t.Context()); err == nil {
-			t.Error("the sweep says nothing of the unreadable bundle")
+		if err := l.collect(t.Context()); !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), store.RevisionKey(shop, 1)) {
+			t.Errorf("the sweep says of the unreadable bundle: %v", err)
 		}
 	}
-	if _, err := l.o.Store.Blobs().Get(t.Context(), stray[0]); err != nil {
-		t.Errorf("a blob was deleted by a sweep that did not see everything: %v", err)
+	for i, want := range []bool{true, true, false, false} {
+		if _, err := l.o.Store.Blobs().Get(t.Context(), blobs[i]); (err == nil) != want {
+			t.Errorf("blob %d is kept: %t, want %t (%v)", i, err == nil, want, err)
+		}
+	}
+	if n := l.UnreadBundles(); n != 1 {
+		t.Errorf("%d bundles are said to be unreadable", n)
+	}
+	l.put(func(w store.Writer) { w.Delete(store.RevisionKey(shop, 1)) })
+	for range 2 {
+		l.must(l.collect(t.Context()))
+	}
+	if _, err := l.o.Store.Blobs().Get(t.Context(), blobs[0]); err == nil || l.UnreadBundles() != 0 {
+		t.Error("nothing goes although nothing refers to the bundle any more")
 	}
 }
 

@@ -78,6 +78,8 @@ type Controller struct {
 
 	// rev is the revision of the newest commit of this controller: it never decides on a snapshot older than that.
 	rev atomic.Int64
+	// unreadBundles is how many bundles the newest sweep for garbage could not read.
+	unreadBundles atomic.Int64
 
 	mu      sync.Mutex
 	lead    store.Leadership

@@ -147,7 +147,10 @@ func TestVariantThatCannotBeKept(t *testing.T) {
 
 func (l *leader) liveBlobs() map[fleet.Digest]bool {
 	live := map[fleet.Digest]bool{}
-	l.read(func(r store.Reader) { l.must(l.live(l.t.Context(), r, func(d fleet.Digest) { live[d] = true })) })
+	l.read(func(r store.Reader) {
+		_, err := l.live(l.t.Context(), r, func(d fleet.Digest) { live[d] = true })
+		l.must(err)
+	})
 	return live
 }
 

@@ -174,8 +174,9 @@ type Blobs interface {
 	Keep(ctx context.Context, d fleet.Digest, until time.Time) error
 	// Read returns a large content as Get does, and keeps nothing of it in memory.
 	Read(ctx context.Context, d fleet.Digest) ([]byte, error)
-	// Collect raises the GC epoch and deletes what live does not name now and did not name at the Collect before.
-	Collect(ctx context.Context, live func(yield func(fleet.Digest))) (deleted int, err error)
+	// Collect raises the GC epoch and deletes what live does not name now and did not name at the Collect before. Where live
+	// returns a function, it could not name all, and only contents go for which that is true.
+	Collect(ctx context.Context, live func(yield func(fleet.Digest)) (goes func(content []byte) bool)) (deleted int, err error)
 }
 
 // MaxOps is how many changes one Update may hold: etcd's default limit of operations in a transaction, less the fences.

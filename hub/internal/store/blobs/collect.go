@@ -25,7 +25,7 @@ func newCollector() collector {
 
 // Collect raises the epoch first: a commit before that is in the read model when live is asked, and one after it that
 // refers to blobs put before fails. A blob that somebody puts again meanwhile gets a new revision and stays.
-func (b *Blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))) (int, error) {
+func (b *Blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest)) (goes func(content []byte) bool)) (int, error) {
 	select {
 	case <-b.turn:
 		defer func() { b.turn <- struct{}{} }()
@@ -40,7 +40,7 @@ func (b *Blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))
 		return 0, err
 	}
 	wanted := make(map[string]struct{})
-	live(func(d fleet.Digest) { wanted[headKey(d)] = struct{}{} })
+	goes := live(func(d fleet.Digest) { wanted[headKey(d)] = struct{}{} })
 	heads, rev, err := backend.RangeAll(ctx, b.backend, backend.RangeQuery{Prefix: headSpace, Limit: backend.ListPage})
 	if err != nil {
 		return 0, err
@@ -52,7 +52,7 @@ func (b *Blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))
 			continue
 		}
 		garbage[kv.Key] = kv.Mod
-		if b.garbage[kv.Key] == kv.Mod {
+		if b.garbage[kv.Key] == kv.Mod && b.surely(ctx, kv, goes) {
 			victims = append(victims, b.deletion(kv, epoch))
 		}
 	}
@@ -62,6 +62,19 @@ func (b *Blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))
 		return deleted, err
 	}
 	return deleted, b.collectOrphans(ctx, heads, rev, epoch)
+}
+
+// surely reports that a blob which nobody named may go although not all could be named: its content says so.
+func (b *Blobs) surely(ctx context.Context, kv backend.KV, goes func(content []byte) bool) bool {
+	if goes == nil {
+		return true
+	}
+	d, err := fleet.ParseDigest(strings.TrimPrefix(kv.Key, headSpace))
+	if err != nil {
+		return false
+	}
+	content, err := b.Read(ctx, d)
+	return err == nil && goes(content)
 }
 
 // raiseEpoch returns the new epoch and the revision from which it holds. An etcd that is full takes nothing but

@@ -94,7 +94,7 @@ func collectAll(t *testing.T, s store.Store) {
 	t.Helper()
 	deleted := 0
 	for range 2 {
-		n, err := s.Blobs().Collect(within(t), func(func(fleet.Digest)) {})
+		n, err := s.Blobs().Collect(within(t), func(func(fleet.Digest)) func([]byte) bool { return nil })
 		if err != nil {
 			t.Fatalf("collect in a full store: %v", err)
 		}
@@ -167,7 +167,7 @@ func TestStoreUnderTheAlarmRecovers(t *testing.T) {
 	}
 	s := open()
 	count(t, s, "meta/generation", 7)
-	if _, err := s.Blobs().Collect(within(t), func(func(fleet.Digest)) {}); err != nil {
+	if _, err := s.Blobs().Collect(within(t), func(func(fleet.Digest)) func([]byte) bool { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {
@@ -175,7 +175,7 @@ func TestStoreUnderTheAlarmRecovers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Blobs().Collect(within(t), func(func(fleet.Digest)) {}); err != nil {
+	if _, err := s.Blobs().Collect(within(t), func(func(fleet.Digest)) func([]byte) bool { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	alarm(t, s)

@@ -120,7 +120,7 @@ func testCollect(t *testing.T, open Opener) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	live := func(yield func(fleet.Digest)) { yield(digests[0]) }
+	live := func(yield func(fleet.Digest)) func([]byte) bool { yield(digests[0]); return nil }
 	collect := func(want int) {
 		t.Helper()
 		if n, err := blobs.Collect(timeout(t), live); err != nil || n != want {
@@ -183,7 +183,7 @@ func testOrphans(t *testing.T, open Opener) {
 		if len(mustGet(t, f, orphan)) == 0 {
 			t.Fatalf("gone before sweep %d", sweep+1)
 		}
-		if _, err := s.Blobs().Collect(timeout(t), func(func(fleet.Digest)) {}); err != nil {
+		if _, err := s.Blobs().Collect(timeout(t), func(func(fleet.Digest)) func([]byte) bool { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -91,7 +91,7 @@ func testKeep(t *testing.T, open Opener) {
 		t.Errorf("a keep of what is not there: %v", err)
 	}
 	for range 4 {
-		if _, err := blobs.Collect(timeout(t), func(func(fleet.Digest)) {}); err != nil {
+		if _, err := blobs.Collect(timeout(t), func(func(fleet.Digest)) func([]byte) bool { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
