@@ -184,12 +184,17 @@ func (e errDrain) Error() string { return "the hub is stopping: " + e.reason }
 
 var errRenewed = errors.New("the certificate was renewed")
 
-// settled is how long a session must live for the next failure to start over with short waits.
-const settled = 10 * time.Second
+const (
+	// settled is how long a session must live to be one that a hub's planned spread, and no waits of before, hold for.
+	settled = 10 * time.Second
+	// worked is how long it must live for the next failure to start over with short waits: a hub that starts anew every few
+	// seconds has its agents back each time. One that welcomes its agents and drops them at once is left alone for longer and longer.
+	worked = time.Second
+)
 
 // after is how long to wait before the next try. It logs when the state changes, not at every try.
 func (l *Loop) after(ctx context.Context, e end) time.Duration {
-	if e.lived >= settled {
+	if e.lived >= worked {
 		l.tries.Reset()
 	}
 	var drain errDrain
