@@ -169,7 +169,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	var was state.Tenure // before this process had the Lease
 	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
-		Heard: a.reach.Heard, WentBack: a.storeWentBack, Admit: func(ctx context.Context) (epoch uint64, err error) {
+		Heard: a.reach.Heard, WentBack: a.storeWentBack, Twin: a.twin, Admit: func(ctx context.Context) (epoch uint64, err error) {
 			was, err = a.admit(ctx, client, store, c)
 			return was.Epoch, err
 		}})
@@ -346,6 +346,16 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	group.Go(func() error { return a.policy.keep(ctx, store) })
 	group.Go(func() error { return a.reach.Run(ctx, work) })
 	return group.Wait()
+}
+
+// twinMemory is how long a second process with the agent's identity is spoken of after it was seen last.
+const twinMemory = 10 * time.Minute
+
+// twin says that another process with this agent's identity is alive in the cluster.
+func (a *Agent) twin() {
+	a.conditions.Set(fleet.Condition{Type: fleet.ConditionTwoAgents, Status: fleet.ConditionTrue, Reason: "StateCopied",
+		Message: "two processes with this agent's identity run in the cluster and take turns, for the agent's state was copied; stop one of them, and give the other one an identity of its own: towline cluster join NAME --reissue"})
+	time.AfterFunc(twinMemory, func() { a.conditions.Clear(fleet.ConditionTwoAgents) })
 }
 
 // secretsTo hands the secrets that the hub has sent to the work.

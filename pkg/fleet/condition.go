@@ -22,6 +22,9 @@ const (
 	// ConditionLocalPolicy is of the policy that the cluster's own people gave its agent: True while the agent goes by it, False
 	// while it cannot, so that nothing is changed. Without a policy there is no such condition.
 	ConditionLocalPolicy ConditionType = "LocalPolicy"
+	// ConditionTwoAgents is True while another process with the same identity was lately seen in the cluster: the agent's state was
+	// copied, and the two take turns.
+	ConditionTwoAgents ConditionType = "TwoAgents"
 	// ConditionReportsAccepted is False while the hub does not keep all that the agent reports. The hub says it, not an agent.
 	ConditionReportsAccepted ConditionType = "ReportsAccepted"
 )

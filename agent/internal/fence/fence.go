@@ -55,6 +55,11 @@ type Options struct {
 	// WentBack, if set, is told when the API server shows the Lease as it was before swaps that it had taken: its store was
 	// restored. It must return at once.
 	WentBack func()
+	// Twin, if set, is told when the Lease was taken from a process with the same identity that is alive: this agent's state was
+	// copied. It must return at once.
+	Twin func()
+	// MinTenure is how long a process keeps the Lease at least from another one with its identity; a minute by default.
+	MinTenure time.Duration
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -92,6 +97,7 @@ func New(o Options) (*Fence, error) {
 	setDefault(&o.Name, "towline-agent")
 	setDefault(&o.Duration, 15*time.Second)
 	setDefault(&o.Period, 4*time.Second)
+	setDefault(&o.MinTenure, time.Minute)
 	setDefault(&o.BatchWrites, 100)
 	setDefault(&o.BatchTime, 500*time.Millisecond)
 	if o.Admit == nil {

@@ -22,10 +22,13 @@ import (
 func (f *Fence) acquire(ctx context.Context) error {
 	var seen string
 	var since, began time.Time
-	hinted := false
+	hinted, twin := false, false
 	for {
-		version, err := f.try(ctx, seen != "" && time.Since(since) >= f.o.Duration, seen)
+		version, by, err := f.try(ctx, seen != "" && time.Since(since) >= f.o.Duration, seen)
 		if err == nil && version == "" {
+			if twin && f.o.Twin != nil {
+				f.o.Twin()
+			}
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -39,12 +42,16 @@ func (f *Fence) acquire(ctx context.Context) error {
 			f.o.Log.Warn("lease cannot be taken", "lease", f.name(), "error", err)
 		} else if version != seen {
 			if seen == "" {
-				f.o.Log.Info("lease is held by another process; waiting", "lease", f.name())
+				f.o.Log.Info("lease is held by another process; waiting", "lease", f.name(), "holder", by)
 				began = time.Now()
+			} else if by == f.o.Identity && !twin {
+				twin = true
+				f.o.Log.Error("another process with this agent's identity is alive and has the lease: the agent's state was copied; stop one of the two, and give the other one an identity of its own: towline cluster join NAME --reissue",
+					"lease", f.name(), "identity", by)
 			}
 			if !hinted && time.Since(began) > hintAfter*f.o.Duration {
 				hinted = true
-				f.o.Log.Warn("another agent holds the lease and renews it; if there should be none in this cluster, look whether --kubeconfig is of the cluster that is meant", "lease", f.name())
+				f.o.Log.Warn("another agent holds the lease and renews it; if there should be none in this cluster, look whether --kubeconfig is of the cluster that is meant", "lease", f.name(), "holder", by)
 			}
 			seen, since = version, time.Now() // of all clocks the one that counts least
 		}
@@ -58,28 +65,41 @@ func (f *Fence) acquire(ctx context.Context) error {
 // hintAfter is after how many durations of a Lease that another process renews a person is told what may be wrong.
 const hintAfter = 2
 
-// try takes the Lease if it is free, ours, or expired at the version seen. It returns the version of a Lease that
+// try takes the Lease if it is free, ours, or expired at the version seen. It returns the version and the holder of a Lease that
 // another process holds, or "" when it is taken.
-func (f *Fence) try(ctx context.Context, expired bool, seen string) (string, error) {
+func (f *Fence) try(ctx context.Context, expired bool, seen string) (version, by string, err error) {
 	lease, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return "", err
+		return "", "", err
 	}
 	if err != nil {
 		lease = nil
 	}
-	free := lease == nil || holder(lease) == "" || holder(lease) == f.o.Identity
+	free := lease == nil || holder(lease) == "" || holder(lease) == f.o.Identity && !f.twins(lease)
 	if !free && (!expired || lease.ResourceVersion != seen) {
-		return lease.ResourceVersion, nil
+		return lease.ResourceVersion, holder(lease), nil
 	}
 	epoch, err := f.o.Admit(ctx)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if lease != nil && number(lease, EpochAnnotation) < epoch {
 		f.o.WentBack() // it was held in that epoch
 	}
-	return "", f.take(ctx, lease, epoch)
+	return "", "", f.take(ctx, lease, epoch)
+}
+
+// twinAnnotation is on a Lease that was taken from the same identity, which had not given it back: by a process that began anew, or by
+// one that has a copy of its state.
+const twinAnnotation = "towline.dev/taken-from-itself"
+
+// twins reports that the Lease was taken from its own identity a short time ago: if both live, they would take it from each other
+// without end. One that began anew twice within that time waits until nobody shows life. The times are of the holder's clock alone.
+func (f *Fence) twins(l *coordinationv1.Lease) bool {
+	if l.Annotations[twinAnnotation] == "" || l.Spec.AcquireTime == nil || l.Spec.RenewTime == nil {
+		return false
+	}
+	return l.Spec.RenewTime.Sub(l.Spec.AcquireTime.Time) < f.o.MinTenure
 }
 
 // take makes the Lease ours, in an epoch above the one given and the one that it has. It is made if there is none.
@@ -102,6 +122,10 @@ func (f *Fence) take(ctx context.Context, lease *coordinationv1.Lease, above uin
 	f.mu.Unlock()
 	now := metav1.NowMicro()
 	next.Spec.AcquireTime = &now
+	delete(next.Annotations, twinAnnotation)
+	if holder(lease) == f.o.Identity {
+		next.Annotations[twinAnnotation] = "true"
+	}
 	began := f.o.Clock()
 	got, err := put(ctx, next, metav1.UpdateOptions{})
 	if err != nil {
