@@ -78,19 +78,34 @@ func (w *worker) bound(it *item) map[string]string {
 
 // bindsBy takes the bindings of a sync.
 func (w *worker) bindsBy(late []fleet.LateBinding) {
-	w.binder.late, w.binder.again, w.binder.told = late, len(late) > 0, nil
+	w.binder.late, w.binder.again, w.binder.told, w.binder.due = late, len(late) > 0, nil, time.Time{}
 	if len(late) == 0 {
 		w.releaseSources(func(*source) bool { return false })
 	}
 }
 
-// unbind forgets what the bindings of a module read, which is gone.
-func (w *worker) unbind(ctx context.Context) {
+// unbind forgets what the bindings of a module read, which is gone, or has none any more.
+func (w *worker) unbind(ctx context.Context) error {
 	w.m.lasts.retain(w.ref, func(string) bool { return false })
-	if err := w.m.lasts.save(ctx); err != nil {
-		w.log.Warn("the values of bindings are not taken out of the state yet", "error", err)
+	return w.m.lasts.save(ctx)
+}
+
+// unbound forgets what bindings read that the sync does not have any more, once it is applied: one that comes later begins anew. Until
+// then the sync before may come back.
+func (w *worker) unbound(ctx context.Context, now time.Time) {
+	if len(w.binder.late) > 0 || !w.m.lasts.has(w.ref) {
+		return
+	}
+	if applied, _ := w.applied(); !applied {
+		return
+	}
+	if err := w.unbind(ctx); err != nil {
+		w.log.Warn(notForgotten, "error", err)
+		w.binder.due = now.Add(bindAgain)
 	}
 }
+
+const notForgotten = "the values of bindings are not taken out of the state yet"
 
 // refersTo notes which late bindings an item refers to.
 func refersTo(it *item, late []fleet.LateBinding, contents Contents, how *fleet.Substitution) error {
@@ -120,7 +135,7 @@ func refersTo(it *item, late []fleet.LateBinding, contents Contents, how *fleet.
 // bind evaluates the bindings if it is time to, and has those items looked at that get other values by it.
 func (w *worker) bind(ctx context.Context, now time.Time) {
 	b := &w.binder
-	if len(b.late) == 0 || !b.again && (b.due.IsZero() || now.Before(b.due)) {
+	if len(b.late) == 0 || !b.again && !w.overtaken() && (b.due.IsZero() || now.Before(b.due)) {
 		return
 	}
 	b.again, b.due, b.told, b.secrets = false, time.Time{}, nil, nil
@@ -301,7 +316,7 @@ func (w *worker) readField(ctx context.Context, name string, f fleet.ObjectField
 		}
 		w.binder.sources[f] = s
 	}
-	s.used = true
+	s.used, s.first = true, w.appliesFirst(s.id)
 	if err := w.m.mayBind(w.ref, s.id); err != nil {
 		return assemble.Read{Failed: err}
 	}
@@ -371,6 +386,20 @@ func (w *worker) makes(id fleet.ObjectID) bool {
 func (w *worker) changes(id fleet.ObjectID) bool {
 	it, rec := w.byID[id], w.written(id)
 	return it != nil && rec != nil && w.started && !it.policy.Reads() && rec.Want != it.want && w.held() == "" && !w.holds(id)
+}
+
+// appliesFirst reports that a binding gets what an object holds only once the module has applied that.
+func (w *worker) appliesFirst(id fleet.ObjectID) bool { return w.makes(id) || w.changes(id) }
+
+// overtaken reports that whether the module applies a source first is not as the last evaluation found it: a hold came or ended, its turn
+// came, or the source was applied.
+func (w *worker) overtaken() bool {
+	for _, s := range w.binder.sources {
+		if s.first != w.appliesFirst(s.id) {
+			return true
+		}
+	}
+	return false
 }
 
 // written is the record of an object that the module has written; nil: there is none.

@@ -25,6 +25,7 @@ type source struct {
 	fail     error          // of the last search for the kind
 	next     time.Time      // of it
 	used     bool           // by the evaluation under way
+	first    bool           // the module applies the object first, as the last evaluation found
 }
 
 // value is what the field holds in an object, which is nil where there is none. An error is fleet.ErrNotFound where there is no such field.

@@ -289,6 +289,8 @@ func (w *worker) settle(o outcome) {
 	drift := it.action.Drift == fleet.DriftDrifted && it.action.Verb.Writes()
 	if it.action.Verb.Writes() {
 		it.tookReplicas(now)
+	}
+	if it.action.Verb.Writes() || it.action.Verb == plan.Keep {
 		w.rereads(it)
 	}
 	it.clear()

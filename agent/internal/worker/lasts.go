@@ -103,6 +103,13 @@ func (l *lasts) put(ref fleet.ModuleRef, key string, v lastValue) {
 	l.of[module][key], l.changed = v, true
 }
 
+// has reports that there is anything of a module.
+func (l *lasts) has(ref fleet.ModuleRef) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.of[ref.String()]) > 0
+}
+
 // retain forgets what a module does not read any more.
 func (l *lasts) retain(ref fleet.ModuleRef, keep func(key string) bool) {
 	l.mu.Lock()

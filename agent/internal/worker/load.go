@@ -44,7 +44,9 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 			w.releaseKinds(nil)
 			w.healthRules = nil
 			w.m.rules.set(w.ref, nil)
-			w.unbind(ctx)
+			if err := w.unbind(ctx); err != nil {
+				w.log.Warn(notForgotten, "error", err)
+			}
 			w.m.inventory.Succeed(w.ref, 0, func(fleet.ObjectID) bool { return true })
 		}
 	case same:

@@ -150,7 +150,8 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 	if p.waiting = w.m.searching(); p.waiting != "" {
 		return w.report(now) // the search wakes the worker
 	}
-	if err := w.m.inventory.Sync(ctx); err != nil {
+	if err := w.ended(ctx); err != nil {
+		w.log.Warn("the end of the module cannot be kept yet", "error", err)
 		p.retry = now.Add(firstPrune)
 		return p.retry
 	}
@@ -159,6 +160,21 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		w.m.each(func(o *worker) { o.touch(fleet.ObjectID{}) }) // some may wait for what this module had
 	}
 	return w.report(now)
+}
+
+// ended makes the end of a module durable. What its bindings read ends with it, and so do the secrets of a hub whose fleet the cluster
+// leaves: what comes under the same name later, from that hub or from another one, begins anew.
+func (w *worker) ended(ctx context.Context) error {
+	if err := w.m.inventory.Sync(ctx); err != nil {
+		return err
+	}
+	if err := w.unbind(ctx); err != nil {
+		return err
+	}
+	if !w.m.leaving() {
+		return nil
+	}
+	return w.m.secrets.forget(ctx)
 }
 
 // dependent finds an object of the API groups that another module has which is removed as well.

@@ -142,6 +142,23 @@ func (x *received) keep(ctx context.Context, list []Sealed) (use func(), err err
 	}, nil
 }
 
+// forget drops all of them.
+func (x *received) forget(ctx context.Context) error {
+	x.saving.Lock()
+	defer x.saving.Unlock()
+	if len(x.kept) == 0 {
+		return nil
+	}
+	if err := x.state.Remove(ctx, receivedName); err != nil {
+		return fmt.Errorf("secrets of the hub: %w", err)
+	}
+	x.kept = nil
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.of = nil
+	return nil
+}
+
 // newerThan is what is held of a secret and newer than what the hub has sent; nil: nothing is. saving is held.
 func (x *received) newerThan(s Sealed) *Sealed {
 	i := slices.IndexFunc(x.kept, func(h Sealed) bool { return h.Project == s.Project && h.Name == s.Name })
@@ -182,6 +199,9 @@ func (x *received) value(project string, k fleet.SecretKey) (string, error) {
 // Secrets keeps all secrets that the hub has sent, and returns what puts them in use. What goes with them begins then, and after it what
 // uses a value that is another one is applied anew: a module that gets both a revision and a value is written once.
 func (m *Manager) Secrets(ctx context.Context, list []Sealed) (use func(begin func()), err error) {
+	if m.leaving() { // nothing is applied any more that could use them
+		return func(begin func()) { begin() }, nil
+	}
 	put, err := m.secrets.keep(ctx, list)
 	if err != nil {
 		return nil, err

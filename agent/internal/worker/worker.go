@@ -159,6 +159,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		w.prune(ctx, now)
 		w.followWaves(now)
 	}
+	w.unbound(ctx, now)
 	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now), w.firstPods(ctx, now))
 	return earliest(w.report(now), w.due(now), w.pruning.retry, w.search.retry, w.foreignDue(), w.binder.due, again)
 }

@@ -1,0 +1,151 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestBindingOfWhatIsAppliedOnce: a module has an object that is applied once, and another one that reads a field of it. A revision changes
+// the first one, which stays as it is.
+func TestBindingOfWhatIsAppliedOnce(t *testing.T) {
+	r := newRig(t)
+	late := fleet.LateBinding{Name: "V", Object: r.fieldOf("ConfigMap", "gen", "data.v")}
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"gen"}}, ApplyOnce: &fleet.ApplyOnce{Paths: []string{fleet.OnceAll}}}}
+	of := func(v string) fleet.Sync {
+		s := r.binding(r.bundle("shop", nil, configMap("gen", `v: "`+v+`"`), configMap("uses", `v: "${V}"`)), late)
+		r.store.mu.Lock()
+		r.store.policies[s.Policies] = policies
+		r.store.mu.Unlock()
+		return s
+	}
+	s := of("1")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	next := of("2")
+	r.set([]fleet.Sync{next})
+	r.ready(next)
+	if gen, uses := r.data("gen", "v"), r.data("uses", "v"); gen != "1" || uses != "1" {
+		t.Errorf("gen %q, uses %q", gen, uses)
+	}
+}
+
+// TestBindingOfWhatTheModuleChangesAfterAHold: as TestBindingOfWhatTheModuleChanges, with a revision that comes while the cluster is held.
+func TestBindingOfWhatTheModuleChangesAfterAHold(t *testing.T) {
+	r := newRig(t)
+	late := fleet.LateBinding{Name: "V", Object: r.fieldOf("ConfigMap", "z-source", "data.v")}
+	of := func(v, more string) fleet.Sync {
+		return r.binding(r.bundle("shop", nil, configMap("uses", `v: "`+more+`${V}"`), configMap("z-source", `v: "`+v+`"`)), late)
+	}
+	s := of("1", "a")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	seen, err := r.res("v1", "configmaps", r.ns).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=uses"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seen.Stop()
+	r.holdCluster(true)
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
+	next := of("2", "b")
+	r.mu.Lock()
+	r.current.Syncs, r.current.Hold = []fleet.Sync{next}, true
+	r.mu.Unlock()
+	r.holdCluster(true)
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Phase == fleet.PhaseHeld })
+	r.holdCluster(false)
+	r.ready(next)
+	if got := r.data("uses", "v"); got != "b2" {
+		t.Errorf("ready with %q", got)
+	}
+	r.eventually("applied", func() bool { return r.data("uses", "v") == "b2" })
+	r.delete("v1", "configmaps", "uses")
+	for e := range seen.ResultChan() {
+		data, _, _ := unstructured.NestedMap(e.Object.(*unstructured.Unstructured).Object, "data")
+		if e.Type == "DELETED" {
+			break
+		}
+		if data["v"] != "a1" && data["v"] != "b2" {
+			t.Errorf("was applied as %v", data)
+		}
+	}
+}
+
+// TestLastValueOfADroppedBindingDoesNotComeBack: two revisions later, what the binding read is long gone; the default counts.
+func TestLastValueOfADroppedBindingDoesNotComeBack(t *testing.T) {
+	r := newRig(t)
+	r.source("ConfigMap", "net", `data: {host: old.example}`)
+	other := "default.example"
+	host := fleet.LateBinding{Name: "HOST", Object: r.fieldOf("ConfigMap", "net", "data.host"), Default: &other}
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	plain := r.bundle("shop", nil, configMap("uses", `host: "fixed"`))
+	r.set([]fleet.Sync{plain})
+	r.ready(plain)
+	r.delete("v1", "configmaps", "net")
+	anew := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
+	r.set([]fleet.Sync{anew})
+	x := r.ready(anew)
+	if got := r.data("uses", "host"); got != other {
+		t.Errorf("host %q %s", got, strings.TrimSpace(x.Message))
+	}
+}
+
+// TestModuleThatIsPutAgainBeginsAnew: a module is deleted, and put again with the index that drops its tombstone; what its binding reads is gone.
+func TestModuleThatIsPutAgainBeginsAnew(t *testing.T) {
+	r := newRig(t)
+	r.source("ConfigMap", "net", `data: {host: old.example}`)
+	other := "default.example"
+	host := fleet.LateBinding{Name: "HOST", Object: r.fieldOf("ConfigMap", "net", "data.host"), Default: &other}
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.delete("v1", "configmaps", "net")
+	anew := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
+	r.set([]fleet.Sync{anew})
+	x := r.ready(anew)
+	if got := r.data("uses", "host"); got != other {
+		t.Errorf("host %q: %s", got, strings.TrimSpace(x.Message))
+	}
+}
+
+// TestValuesEndWithTheFleet: the cluster leaves the fleet, and joins another one, whose hub has no such secret yet.
+func TestValuesEndWithTheFleet(t *testing.T) {
+	r := newRig(t)
+	const canary = "canary-left-1a2b"
+	pw := fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}}
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `url: "db://u:${PW}@db"`)), pw)
+	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.m.Leave(fleet.Leave{Objects: fleet.LeaveDelete})
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.stop()
+	// desired.Adopt begins empty after a leave; the hub is another one.
+	r.hub = "hub-b-" + r.ns
+	r.hubs = append(r.hubs, r.hub)
+	r.start()
+	problem := []Sealed{{Project: "default", Name: "db", Problem: "secret db does not exist: towline secret set db password=-"}}
+	use, err := r.m.Secrets(context.Background(), problem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(func() {})
+	anew := r.binding(r.bundle("shop", nil, configMap("uses", `url: "db://u:${PW}@db"`)), pw)
+	anew.Lineage = 2
+	r.set([]fleet.Sync{anew})
+	r.wait("shop", "waits for the other hub's secret", func(x fleet.SyncStatus) bool {
+		return x.Generation == anew.Generation && !x.Ready && strings.Contains(x.Message, "secret db does not exist")
+	})
+	if got := r.get("v1", "configmaps", "uses"); got != nil {
+		t.Errorf("applied with the other fleet's secret: %v", got.Object["data"])
+	}
+}
