@@ -172,10 +172,10 @@ type getter struct {
 	client *apply.Client
 	mapper *apply.Mapper
 	// conceal masks what modules put into objects that nobody may be shown.
-	conceal func(fleet.ObjectID, map[string]any)
+	conceal func(fleet.ObjectID, map[string]any) error
 }
 
-func newGetter(config *rest.Config, conceal func(fleet.ObjectID, map[string]any)) (*getter, error) {
+func newGetter(config *rest.Config, conceal func(fleet.ObjectID, map[string]any) error) (*getter, error) {
 	client, err := apply.NewClient(config)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,9 @@ func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
-	g.conceal(e.ID, object)
+	if err := g.conceal(e.ID, object); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.ID, err)
+	}
 	mask(object, e.ID)
 	return json.Marshal(object)
 }

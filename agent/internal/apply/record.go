@@ -17,6 +17,8 @@ type Record struct {
 	Base  Values
 	// Unmet is of what others have of a used object; nil: of nothing.
 	Unmet *[]plan.Unmet
+	// Hidden are the values that nobody may be shown, and that the object may have by our writes, encrypted; empty: it has none.
+	Hidden []byte
 	// Exempt is what a policy leaves of the object; nil: nothing.
 	Exempt *Exempt
 	// Algorithm made Base.

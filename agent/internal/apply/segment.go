@@ -100,6 +100,7 @@ type storedRecord struct {
 	Trying     []byte           `json:"trying,omitempty"`
 	Since      int64            `json:"since,omitempty"`
 	Exempt     *storedExempt    `json:"exempt,omitempty"`
+	Hidden     []byte           `json:"hidden,omitempty"`
 }
 
 // storedExempt has nodes plus one for its path sets.
@@ -193,7 +194,7 @@ func (e *encoder) record(r *Record) storedRecord {
 		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
-		Exempt: e.exempt(r.Exempt),
+		Exempt: e.exempt(r.Exempt), Hidden: r.Hidden,
 	}
 	if t := r.Trying; t != nil {
 		out.Trying, out.Since = t.Content.Bytes(), t.Since
@@ -307,7 +308,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
 	}
-	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
+	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Hidden: x.Hidden, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
 	if !trying.IsZero() {
 		r.Trying = &Trying{trying, x.Since}
 	}

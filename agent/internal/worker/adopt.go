@@ -285,7 +285,7 @@ func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adop
 		return err
 	}
 	f := a.refused(adoption, adoption.Whose+", and differs at "+d.Pointer)
-	a.w.valuesOf(a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want).tell(f)
+	a.w.valuesOf(a.liveID(), a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want).tell(f)
 	return f
 }
 

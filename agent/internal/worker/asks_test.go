@@ -121,6 +121,7 @@ func TestLogsOfWhatAModuleHas(t *testing.T) {
 		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader(log)), Request: q}
 	})
 	r.start()
+	r.eventually("the agent knows what it has", func() bool { return r.m.knows() == nil })
 	r.set(r.current.Syncs)
 	read := func(q fleet.LogQuery) fleet.PodLog {
 		t.Helper()

@@ -161,6 +161,7 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 		if !sameUse(before, it.late) {
 			w.supplied(it)
 		}
+		w.noteHeld(it)
 	}
 }
 

@@ -229,7 +229,9 @@ func TestBindingOfASecretIsNotShown(t *testing.T) {
 	r.set([]fleet.Sync{next})
 	r.wait("shop", "refused", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && x.Reason == apply.ReasonInvalid })
 	live := r.get("v1", "configmaps", "uses").Object
-	r.m.Conceal(fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "uses"}, live)
+	if err := r.m.Conceal(fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "uses"}, live); err != nil {
+		t.Fatal(err)
+	}
 	if text, _ := json.Marshal(live); bytes.Contains(text, []byte(canary)) {
 		t.Errorf("live %s", text)
 	}

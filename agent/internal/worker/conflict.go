@@ -97,7 +97,7 @@ func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Fa
 		return f
 	}
 	if at, found := apply.FieldNamed(live, c.Manager, c.Field); found {
-		a.w.valuesOf(a.shows(), at, at.In(desired)).tell(f)
+		a.w.valuesOf(a.liveID(), a.shows(), at, at.In(desired)).tell(f)
 	}
 	return f
 }

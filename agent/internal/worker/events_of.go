@@ -31,6 +31,9 @@ var kindsBetween = []apply.Resource{
 // Events are the newest Events about what a module has in the cluster, or about some of that, and about the pods that belong to it,
 // the oldest first, and how many older ones there are.
 func (m *Manager) Events(ctx context.Context, ref fleet.ModuleRef, only []fleet.ObjectID, limit int) (out []fleet.ClusterEvent, omitted int, err error) {
+	if err := m.knows(); err != nil {
+		return nil, 0, err
+	}
 	spaces := map[string]*eventSpace{}
 	for _, r := range m.inventory.Module(ref) {
 		if !r.Written() || len(only) > 0 && !slices.Contains(only, r.ID) {
@@ -65,7 +68,12 @@ func (m *Manager) Events(ctx context.Context, ref fleet.ModuleRef, only []fleet.
 	}
 	slices.SortStableFunc(out, func(a, b fleet.ClusterEvent) int { return a.Last.Compare(b.Last) })
 	omitted = max(0, len(out)-limit)
-	return out[omitted:], omitted, nil
+	out = out[omitted:]
+	hidden := m.hiddenInModule(ref)
+	for i := range out {
+		out[i].Message = hidden.scrub(out[i].Message)
+	}
+	return out, omitted, nil
 }
 
 // eventSpace is a namespace with objects of a module.

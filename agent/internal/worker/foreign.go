@@ -175,7 +175,7 @@ func (w *worker) stateOfForeign(f *foreign) (fleet.ObjectState, detail) {
 	state.Sync, state.Health = fleet.SyncSynced, seen.Health
 	policy := fleet.Resolve(w.policies, f.entry.ID, nil)
 	judged(&policy, seen.Reason, &state)
-	return state, detail{reason: seen.Reason, message: seen.Message}
+	return state, w.heard(f.entry.ID, seen.Reason, seen.Message)
 }
 
 // stateOfBlind is what is known of an object that cannot be watched.

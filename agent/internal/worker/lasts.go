@@ -2,17 +2,12 @@ package worker
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 
-	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -138,16 +133,6 @@ func (l *lasts) secrets(ref fleet.ModuleRef) (out []string) {
 	return out
 }
 
-// in reports that one of the texts holds a value of a module that nobody may be shown, or a part of one.
-func (l *lasts) in(ref fleet.ModuleRef, texts ...string) bool {
-	secrets := l.secrets(ref)
-	if len(secrets) == 0 {
-		return false
-	}
-	hidden := apply.HiddenValues(secrets)
-	return slices.ContainsFunc(texts, func(text string) bool { return hidden.Scrub(text) != text })
-}
-
 // save writes what changed.
 func (l *lasts) save(ctx context.Context) error {
 	l.saving.Lock()
@@ -173,56 +158,4 @@ func (l *lasts) save(ctx context.Context) error {
 		return fmt.Errorf("values of bindings: %w", err)
 	}
 	return nil
-}
-
-// Conceal masks in a live object what a module put into it that nobody may be shown.
-func (m *Manager) Conceal(id fleet.ObjectID, object map[string]any) {
-	m.mu.Lock()
-	begun := m.watcher != nil
-	m.mu.Unlock()
-	if !begun {
-		return
-	}
-	rec := m.inventory.Get(id)
-	if rec == nil {
-		return
-	}
-	secrets := m.lasts.secrets(rec.Module)
-	if len(secrets) == 0 {
-		return
-	}
-	for _, field := range slices.Sorted(maps.Keys(object)) {
-		if field != "apiVersion" && field != "kind" {
-			object[field] = concealed(object[field], secrets)
-		}
-	}
-}
-
-// shortSecret is the longest value that is masked only where it is all of a text: "1" is in many.
-const shortSecret = 3
-
-// concealed is a value in which texts that hold a secret are masked.
-func concealed(v any, secrets []string) any {
-	switch x := v.(type) {
-	case map[string]any:
-		for k := range x {
-			x[k] = concealed(x[k], secrets)
-		}
-		return x
-	case []any:
-		for i := range x {
-			x[i] = concealed(x[i], secrets)
-		}
-		return x
-	case nil, bool:
-		return v
-	}
-	text := fmt.Sprint(v)
-	for _, s := range secrets {
-		encoded := base64.StdEncoding.EncodeToString([]byte(s))
-		if text == s || text == encoded || len(s) > shortSecret && (strings.Contains(text, s) || strings.Contains(text, encoded)) {
-			return fleet.Masked
-		}
-	}
-	return v
 }

@@ -33,6 +33,9 @@ const (
 // Logs reads the logs of a pod, or of the pods of a workload, that a module has or that belongs to what a module has, and how many
 // pods it did not look at. What the hub may read is what Towline manages: it is no way into the cluster.
 func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuery) (out []fleet.PodLog, omitted int, err error) {
+	if err := m.knows(); err != nil {
+		return nil, 0, err
+	}
 	pods, err := m.podsOf(ctx, e)
 	if err != nil {
 		return nil, 0, err

@@ -54,6 +54,7 @@ type Manager struct {
 	readers  readers
 	accepts  acceptance
 	lasts    lasts
+	sealed   sealed
 	secrets  received
 
 	mu      sync.Mutex

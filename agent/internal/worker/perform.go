@@ -115,6 +115,9 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 	if a.record != nil {
 		a.text = a.record.Paths.StringData()
 	}
+	if err := a.hide(); err != nil {
+		return nil, err
+	}
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
 		return nil, err
@@ -444,6 +447,9 @@ func (a *writer) note(live map[string]any) error {
 	}
 	r, unmarked := a.written(live, paths, base), a.unmarked(live)
 	if err := a.noteExempt(live, r); err != nil {
+		return err
+	}
+	if err := a.noteHidden(live, r); err != nil {
 		return err
 	}
 	if unmarked != nil {

@@ -28,11 +28,8 @@ const previewing = 8
 // Preview says what a sync would do, were it the module's newest: by the rules that a worker goes by, and by dry runs. It stores
 // nothing, in the cluster or here.
 func (m *Manager) Preview(ctx context.Context, s fleet.Sync, contents Contents) (fleet.Preview, error) {
-	m.mu.Lock()
-	begun := m.watcher != nil
-	m.mu.Unlock()
-	if !begun {
-		return fleet.Preview{}, fleet.Errorf(fleet.ErrUnavailable, "the agent has just started and does not know yet what it has in the cluster; ask again")
+	if err := m.knows(); err != nil {
+		return fleet.Preview{}, err
 	}
 	if why := m.searching(); why != "" { // what is not found yet would be left out, and nothing goes before
 		return fleet.Preview{}, fleet.Errorf(fleet.ErrUnavailable, "the agent does not know yet all that it has in the cluster: %s; ask again", why)
@@ -385,7 +382,7 @@ func fieldsOf(a *writer, live, answer map[string]any) []fleet.FieldChange {
 // masked are changes as people may see them.
 func (a *writer) masked(list []apply.Differs) (out []fleet.FieldChange) {
 	for _, d := range list {
-		shows := a.shows() && !a.w.m.lasts.in(a.w.ref, d.Live, d.Want)
+		shows := a.shows() && !a.w.hidden(a.liveID()).in(d.Live, d.Want)
 		c := fleet.FieldChange{Field: d.Pointer, Live: d.Live, Want: d.Want}
 		if !shows && c.Live != "" {
 			c.Live = fleet.Masked

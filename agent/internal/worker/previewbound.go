@@ -52,6 +52,9 @@ func (r previewReader) ReadSecret(_ string, k fleet.SecretKey) assemble.Read {
 	if last, known := r.p.m.lasts.get(r.p.w.ref, keyOfSecret(k)); known {
 		return assemble.Read{Value: last.Value, Secret: true}
 	}
+	if errors.Is(err, fleet.ErrNotFound) {
+		return assemble.Read{Absent: err}
+	}
 	return assemble.Read{Failed: r.p.unsent(err)}
 }
 

@@ -95,7 +95,7 @@ func (a *writer) readLive(ctx context.Context, out *outcome) error {
 		return err
 	}
 	if d := apply.Difference(desired, live); d != nil && !a.exempt.KeepsWhole() {
-		r.values = a.w.valuesOf(a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
+		r.values = a.w.valuesOf(a.liveID(), a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
 	}
 	out.reading = r
 	return nil
@@ -135,7 +135,7 @@ func (w *worker) stateOfReading(it *item, action plan.Action) (fleet.ObjectState
 			break // it is gone, and looked at in a moment
 		}
 		state.Sync, state.Health, state.Drift = fleet.SyncSynced, f.Health, cmp.Or(action.Drift, fleet.DriftInSync)
-		d = detail{reason: f.Reason, message: f.Message}
+		d = w.heard(it.liveID(), f.Reason, f.Message)
 		judged(it.policy, f.Reason, &state)
 		if state.Drift == fleet.DriftDrifted {
 			state.Sync = fleet.SyncOutOfSync

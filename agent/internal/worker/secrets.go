@@ -9,11 +9,11 @@ import (
 )
 
 // explain turns an error about an object into a failure. What the API server says of a Secret may repeat what it was given
-// or has: none of the values of the desired and of the live one is let through, nor is any in another object that is hidden there.
+// or has: none of the values of the desired and of the live one is let through, nor is what is hidden of any other object.
 func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, hidden []string, err error) *apply.Failure {
 	var known *apply.Failure
-	if len(hidden) > 0 && !errors.As(err, &known) {
-		err = apply.HiddenValues(hidden).Clean(err)
+	if !errors.As(err, &known) {
+		err = w.hidden(id).and(hides{values: hidden}).clean(err)
 	}
 	if !id.IsSecret() || errors.As(err, &known) || !apply.Answered(err) || r.Resource == "" {
 		return apply.Explain(id, err)

@@ -106,9 +106,18 @@ func (w *worker) healthOf(it *item, rec *apply.Record, f *watch.Fingerprint) (fl
 	case it.awaitsPod(f):
 		return fleet.HealthHealthy, detail{}
 	case it.rare != nil && it.rare.pods.reason != "" && f.Health != fleet.HealthHealthy:
-		return f.Health, it.rare.pods
+		return f.Health, w.heard(it.liveID(), it.rare.pods.reason, it.rare.pods.message)
 	}
-	return f.Health, detail{reason: f.Reason, message: f.Message}
+	return f.Health, w.heard(it.liveID(), f.Reason, f.Message)
+}
+
+// heard is what the cluster says of an object: controllers and webhooks quote its fields in conditions.
+func (w *worker) heard(id fleet.ObjectID, reason, message string) detail {
+	if reason == "" && message == "" {
+		return detail{}
+	}
+	hidden := w.hidden(id)
+	return detail{reason: hidden.scrub(reason), message: hidden.scrub(message)}
 }
 
 // failure completes the state of an item that failed, and says why it did.
@@ -153,7 +162,7 @@ func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
 	case f == nil && w.m.watcher.Blind(it.resource) != nil:
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
 	case f != nil:
-		state.Health, d = f.Health, detail{reason: f.Reason, message: f.Message}
+		state.Health, d = f.Health, w.heard(it.liveID(), f.Reason, f.Message)
 	}
 	if len(it.use.unmet) == 0 {
 		return state, d

@@ -68,7 +68,7 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 				return err
 			}
 		}
-		a.letGo(out, u.Object, wants.Differ(live, by))
+		a.letGo(out, u.Object, a.shielded(wants.Differ(live, by)))
 		return nil
 	}
 	answer, unmet, err := a.applyMeta(ctx, u, wants, live)
@@ -79,7 +79,7 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 		a.letGo(out, answer, nil)
 		return nil
 	}
-	if err := a.noteUse(answer, unmet); err != nil {
+	if err := a.noteUse(answer, a.shielded(unmet)); err != nil {
 		return err
 	}
 	if a.drift == fleet.DriftDrifted {
@@ -187,6 +187,9 @@ func (a *writer) noteUse(answer map[string]any, unmet []plan.Unmet) error {
 	}
 	r := a.written(answer, paths, paths.Of(answer))
 	r.State = plan.Used
+	if err := a.noteHidden(answer, r); err != nil {
+		return err
+	}
 	if len(unmet) > 0 {
 		r.Unmet = &unmet
 	}
@@ -218,7 +221,7 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 		return err
 	}
 	out.use.uid, out.use.version = string(u.GetUID()), apply.ParseVersion(u.GetResourceVersion())
-	out.use.unmet = apply.MetaOf(desired).Differ(apply.MetaOf(live), a.record.Module.Display())
+	out.use.unmet = a.shielded(apply.MetaOf(desired).Differ(apply.MetaOf(live), a.record.Module.Display()))
 	return nil
 }
 

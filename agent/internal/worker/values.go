@@ -13,10 +13,10 @@ type values struct {
 	field, want, live string
 }
 
-// valuesOf are none of an object that does not show its values, nor those that hold a secret of its module, which an earlier revision may
-// have put there: statuses go to people who may not read it.
-func (w *worker) valuesOf(shows bool, f apply.Field, want string) values {
-	if !shows || w.m.lasts.in(w.ref, f.Live, want) {
+// valuesOf are none of an object that does not show its values, nor those that hold what nobody may be shown: statuses go to people who
+// may not read it.
+func (w *worker) valuesOf(id fleet.ObjectID, shows bool, f apply.Field, want string) values {
+	if !shows || w.hidden(id).in(f.Live, want) {
 		return values{f.Pointer, fleet.Masked, fleet.Masked}
 	}
 	return values{f.Pointer, want, f.Live}
@@ -39,7 +39,7 @@ func (w *worker) drifting(it *item, c *watch.Change) values {
 	}
 	t := it.makeRare()
 	if t.change != c {
-		t.change, t.values = c, w.valuesOf(it.shows(), c.Field, w.wanted(it, c.Field))
+		t.change, t.values = c, w.valuesOf(it.liveID(), it.shows(), c.Field, w.wanted(it, c.Field))
 	}
 	return t.values
 }

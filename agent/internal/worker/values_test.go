@@ -9,6 +9,7 @@ import (
 
 // Statuses go to people who may not read Secrets, of whatever group.
 func TestValuesOfSecretsAreMasked(t *testing.T) {
+	w := withRecords(t, targetSync, 1, 1)
 	for _, tc := range []struct {
 		id     fleet.ObjectID
 		masked bool
@@ -17,7 +18,7 @@ func TestValuesOfSecretsAreMasked(t *testing.T) {
 		{fleet.ObjectID{Group: "vault.example.com", Kind: "Secret", Name: "a"}, true},
 		{fleet.ObjectID{Kind: "ConfigMap", Name: "a"}, false},
 	} {
-		got := (&worker{m: &Manager{}}).valuesOf(!tc.id.IsSecret(), apply.Field{Pointer: "/data/k", Live: "live"}, "want")
+		got := w.valuesOf(tc.id, !tc.id.IsSecret(), apply.Field{Pointer: "/data/k", Live: "live"}, "want")
 		want := values{"/data/k", "want", "live"}
 		if tc.masked {
 			want = values{"/data/k", fleet.Masked, fleet.Masked}

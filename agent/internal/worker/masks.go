@@ -1,0 +1,327 @@
+package worker
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// What nobody may be shown of the cluster is decided here, for whatever leaves the agent: statuses, previews, Events and live objects. It
+// is what the bindings of a module read now, and what our last write put into an object: a value that is not the newest any more, or that
+// no binding reads any more, is in the cluster until the object is written anew.
+
+// hidingPurpose is what the values of an object are encrypted for.
+const hidingPurpose = "object-secrets"
+
+// hides are the values that nobody may be shown.
+type hides struct {
+	values []string
+	// all: what the values are cannot be told, so that nothing is shown.
+	all bool
+}
+
+// hidden is what an object may have that nobody may be shown, as it goes to who may see what a module is told. What another module put into
+// it is not theirs either. The object may be named by the namespace in which the module lists it, though its kind has none.
+func (m *Manager) hidden(ref fleet.ModuleRef, id fleet.ObjectID) hides {
+	h := hides{values: m.lasts.secrets(ref)}
+	rec := m.inventory.Get(id)
+	if rec == nil && id.Namespace != "" {
+		rec = m.inventory.Get(bare(id))
+	}
+	if rec == nil {
+		return h
+	}
+	if rec.Module != ref {
+		h.values = append(h.values, m.lasts.secrets(rec.Module)...)
+	}
+	return h.and(m.sealed.open(m, rec.Hidden))
+}
+
+// hidden is Manager.hidden for what the worker tells.
+func (w *worker) hidden(id fleet.ObjectID) hides { return w.m.hidden(w.ref, id) }
+
+// hiddenInModule is what all objects of a module may have.
+func (m *Manager) hiddenInModule(ref fleet.ModuleRef) hides {
+	h := hides{values: m.lasts.secrets(ref)}
+	for _, rec := range m.inventory.Module(ref) {
+		h = h.and(m.sealed.open(m, rec.Hidden))
+	}
+	return h
+}
+
+func (h hides) and(o hides) hides {
+	return hides{values: union(h.values, o.values), all: h.all || o.all}
+}
+
+func (h hides) none() bool { return !h.all && len(h.values) == 0 }
+
+// in reports that one of the texts holds a value, or a part of one.
+func (h hides) in(texts ...string) bool {
+	if h.none() {
+		return false
+	}
+	hidden := apply.HiddenValues(h.values)
+	return h.all || slices.ContainsFunc(texts, func(text string) bool { return hidden.Scrub(text) != text })
+}
+
+// scrub is a text of the cluster as people may read it.
+func (h hides) scrub(text string) string {
+	switch {
+	case h.none(), text == "":
+		return text
+	case h.all:
+		return fleet.Masked
+	}
+	return apply.HiddenValues(h.values).Scrub(text)
+}
+
+// clean is an answer of the API server as people may read it.
+func (h hides) clean(err error) error {
+	switch {
+	case h.none():
+		return err
+	case h.all:
+		return apply.Withheld(err)
+	}
+	return apply.HiddenValues(h.values).Clean(err)
+}
+
+// conceal masks the values in a live object.
+func (h hides) conceal(object map[string]any) {
+	if h.none() {
+		return
+	}
+	for _, field := range slices.Sorted(maps.Keys(object)) {
+		switch metadata, _ := object["metadata"].(map[string]any); {
+		case field == "apiVersion", field == "kind":
+		case field == "metadata" && h.all:
+			for _, in := range []string{"labels", "annotations"} {
+				metadata[in] = h.concealed(metadata[in])
+			}
+		default:
+			object[field] = h.concealed(object[field])
+		}
+	}
+}
+
+// shortSecret is the longest value that is masked only where it is all of a text: "1" is in many.
+const shortSecret = 3
+
+// concealed is a value in which texts that hold a secret are masked.
+func (h hides) concealed(v any) any {
+	switch x := v.(type) {
+	case map[string]any:
+		for k := range x {
+			x[k] = h.concealed(x[k])
+		}
+		return x
+	case []any:
+		for i := range x {
+			x[i] = h.concealed(x[i])
+		}
+		return x
+	case nil, bool:
+		return v
+	}
+	if h.all || slices.ContainsFunc(h.values, func(secret string) bool { return isIn(secret, fmt.Sprint(v)) }) {
+		return fleet.Masked
+	}
+	return v
+}
+
+// isIn reports that a text has a value, as it is or in base64.
+func isIn(secret, text string) bool {
+	encoded := base64.StdEncoding.EncodeToString([]byte(secret))
+	return text == secret || text == encoded || len(secret) > shortSecret && (strings.Contains(text, secret) || strings.Contains(text, encoded))
+}
+
+// holds reports that a value is anywhere in a part of an object.
+func holds(v any, secret string) bool {
+	switch x := v.(type) {
+	case map[string]any:
+		for _, part := range x {
+			if holds(part, secret) {
+				return true
+			}
+		}
+		return false
+	case []any:
+		return slices.ContainsFunc(x, func(part any) bool { return holds(part, secret) })
+	case nil, bool:
+		return false
+	}
+	return isIn(secret, fmt.Sprint(v))
+}
+
+// knows is an error before it is known what the agent has in the cluster.
+func (m *Manager) knows() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.watcher == nil {
+		return fleet.Errorf(fleet.ErrUnavailable, "the agent has just started and does not know yet what it has in the cluster; ask again")
+	}
+	return nil
+}
+
+// Conceal masks in a live object what a module put into it that nobody may be shown.
+func (m *Manager) Conceal(id fleet.ObjectID, object map[string]any) error {
+	if err := m.knows(); err != nil {
+		return err
+	}
+	id.Namespace = (&unstructured.Unstructured{Object: object}).GetNamespace()
+	if rec := m.inventory.Get(id); rec != nil {
+		m.hidden(rec.Module, id).conceal(object)
+	}
+	return nil
+}
+
+// shielded are fields of an object that another one has otherwise, as people may see them.
+func (a *writer) shielded(list []plan.Unmet) []plan.Unmet {
+	for i, u := range list {
+		v := a.w.valuesOf(a.liveID(), a.shows(), apply.Field{Pointer: u.Pointer, Live: u.Live}, u.Want)
+		list[i].Want, list[i].Live = v.want, v.live
+	}
+	return list
+}
+
+// hide notes before a write what the object may have after it that nobody may be shown: the answer may be lost.
+func (a *writer) hide() error {
+	if len(a.hidden) == 0 {
+		return nil
+	}
+	rec := a.w.m.inventory.Get(a.id)
+	if rec == nil {
+		return nil
+	}
+	sealed, err := a.w.m.sealed.seal(a.w.m, union(a.w.m.sealed.open(a.w.m, rec.Hidden).values, a.hidden), rec.Hidden)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.id, err)
+	}
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+		changed := string(r.Hidden) != string(sealed)
+		r.Hidden = sealed
+		return changed
+	})
+	return nil
+}
+
+// noteHidden has a record say what the object has after a write that nobody may be shown: what was put there now, and what is there still of
+// what was put there before.
+func (a *writer) noteHidden(live map[string]any, r *apply.Record) error {
+	var before []byte
+	values := a.hidden
+	if old := a.w.m.inventory.Get(a.id); old != nil {
+		before = old.Hidden
+		for _, v := range a.w.m.sealed.open(a.w.m, before).values {
+			if holds(live, v) {
+				values = union(values, []string{v})
+			}
+		}
+	}
+	sealed, err := a.w.m.sealed.seal(a.w.m, values, before)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.id, err)
+	}
+	r.Hidden = sealed
+	return nil
+}
+
+// noteHeld has the record of an item that is applied say what values it was applied with. An agent of before did not note them.
+func (w *worker) noteHeld(it *item) {
+	values := it.late.secrets()
+	rec := w.written(it.entry.ID)
+	if rec == nil || rec.Want != it.want || len(values) == 0 {
+		return
+	}
+	known := w.m.sealed.open(w.m, rec.Hidden)
+	if known.all || len(union(known.values, values)) == len(known.values) {
+		return
+	}
+	sealed, err := w.m.sealed.seal(w.m, union(known.values, values), rec.Hidden)
+	if err != nil {
+		w.log.Warn("what is hidden of an object is not kept", "object", it.entry.ID.String(), "error", err)
+		return
+	}
+	w.m.inventory.Amend(w.ref, it.entry.ID, func(r *apply.Record) bool {
+		r.Hidden = sealed
+		return true
+	})
+}
+
+// union is sorted, each value once.
+func union(a, b []string) []string {
+	out := slices.Concat(a, b)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// maxOpened is of how many sets of values the plain form is kept.
+const maxOpened = 1024
+
+// sealed are the values of objects as records have them: encrypted.
+type sealed struct {
+	mu     sync.Mutex
+	opened map[string]hides // by the encrypted form
+}
+
+// open decrypts. What cannot be decrypted hides all.
+func (s *sealed) open(m *Manager, data []byte) hides {
+	if len(data) == 0 {
+		return hides{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h, known := s.opened[string(data)]; known {
+		return h
+	}
+	h := hides{}
+	plain, err := m.lasts.vault.Open(hidingPurpose, data)
+	if err == nil {
+		err = json.Unmarshal(plain, &h.values)
+	}
+	if err != nil {
+		h = hides{all: true}
+	}
+	s.keep(data, h)
+	return h
+}
+
+// seal encrypts. The same values stay as they are encrypted already.
+func (s *sealed) seal(m *Manager, values []string, before []byte) ([]byte, error) {
+	if len(values) == 0 {
+		return nil, nil
+	}
+	values = union(values, nil)
+	if known := s.open(m, before); !known.all && slices.Equal(known.values, values) {
+		return before, nil
+	}
+	plain, err := json.Marshal(values)
+	if err != nil {
+		return nil, err
+	}
+	data, err := m.lasts.vault.Seal(hidingPurpose, plain)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keep(data, hides{values: values})
+	return data, nil
+}
+
+func (s *sealed) keep(data []byte, h hides) {
+	if s.opened == nil || len(s.opened) >= maxOpened {
+		s.opened = map[string]hides{}
+	}
+	s.opened[string(data)] = h
+}
