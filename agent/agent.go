@@ -363,7 +363,7 @@ func secretsTo(work *worker.Manager) func(context.Context, uint64, []*agentv1.Se
 	return func(ctx context.Context, lineage uint64, all []*agentv1.SealedSecret) (func(func()), error) {
 		list := make([]worker.Sealed, len(all))
 		for i, s := range all {
-			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem(),
+			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem(), Keys: s.GetKeys(),
 				Age: worker.SecretAge{Lineage: lineage, Version: s.GetVersion(), Changed: s.GetChangedMillis()}}
 		}
 		return work.Secrets(ctx, list)

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdh"
 	"crypto/hpke"
 	"crypto/rand"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -53,6 +54,9 @@ func (k *keyholder) has() map[string]string {
 			out = map[string]string{}
 		}
 		for _, s := range f.GetSecrets() {
+			if !slices.Equal(s.GetKeys(), []string{"password"}) {
+				k.t.Errorf("%s: keys %v", s.GetName(), s.GetKeys())
+			}
 			out[s.GetName()] = s.GetProblem()
 			if s.GetProblem() != "" {
 				continue

@@ -136,6 +136,7 @@ func TestSecretsOfAStaleHubAreNotTaken(t *testing.T) {
 			if ack := s.ack(); ack.GetCode() != "REGRESSED" {
 				t.Errorf("%s: ack %v", name, ack)
 			}
+			s.secrets(nil, "of an older hub, after its index")
 			expect(t, name, a.settle())
 		}
 		s.end <- nil

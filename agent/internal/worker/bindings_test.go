@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -248,8 +250,8 @@ func TestBindingOfASecretIsNotShown(t *testing.T) {
 	}
 }
 
-// sends has the hub send secrets of the project, sealed for the agent.
-func (r *rig) sends(secrets map[string]map[string]string) {
+// sends has the hub send secrets of the project, sealed for the agent. unset are keys of each that are used, too, and have no value.
+func (r *rig) sends(secrets map[string]map[string]string, unset ...string) {
 	r.t.Helper()
 	var list []Sealed
 	for name, values := range secrets {
@@ -261,7 +263,7 @@ func (r *rig) sends(secrets map[string]map[string]string) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		list = append(list, Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed()})
+		list = append(list, Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Keys: slices.AppendSeq(slices.Clone(unset), maps.Keys(plain))})
 	}
 	use, err := r.m.Secrets(context.Background(), list)
 	if err == nil {
@@ -287,7 +289,7 @@ func TestSecretOfTheHub(t *testing.T) {
 		return strings.Contains(x.Message, "${DSN}: secret db has not come from the hub yet")
 	})
 	r.eventually("the rest is applied", func() bool { return r.data("apart", "k") == "v" })
-	r.sends(map[string]map[string]string{"db": {"user": "x"}})
+	r.sends(map[string]map[string]string{"db": {"user": "x"}}, "password")
 	r.wait("shop", "the key is missed", func(x fleet.SyncStatus) bool { return strings.Contains(x.Message, "secret db has no key password") })
 	r.sends(map[string]map[string]string{"db": {"password": "canary-one-71"}})
 	r.ready(s)

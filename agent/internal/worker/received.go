@@ -30,6 +30,8 @@ type Sealed struct {
 	Sealed  []byte `json:"sealed,omitempty"`
 	// Problem says why there are no values; empty: there are.
 	Problem string `json:"problem,omitempty"`
+	// Keys are those that were asked for; none: the hub did not say.
+	Keys []string `json:"keys,omitempty"`
 	// Age says how new it is.
 	Age SecretAge `json:"age,omitzero"`
 }
@@ -66,8 +68,12 @@ type received struct {
 // opened is a secret whose values can be read.
 type opened struct {
 	values  map[string][]byte
+	keys    []string // that were asked for; none: all
 	problem string
 }
+
+// says reports that the hub has said of a key whether there is a value of it.
+func (o opened) says(key string) bool { return len(o.keys) == 0 || slices.Contains(o.keys, key) }
 
 // load opens what was sent before the agent's start. What cannot be read comes again with the next session.
 func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) {
@@ -94,7 +100,7 @@ func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *s
 func (x *received) open(list []Sealed) map[string]opened {
 	out := make(map[string]opened, len(list))
 	for _, s := range list {
-		o := opened{problem: s.Problem}
+		o := opened{problem: s.Problem, keys: s.Keys}
 		if o.problem == "" {
 			plain, err := x.vault.Open(wire.SealedFor(s.Project, s.Name), s.Sealed)
 			if err == nil {
@@ -170,8 +176,14 @@ func (x *received) newerThan(s Sealed) *Sealed {
 	return &x.kept[i]
 }
 
-// errUnsent is of a secret of which the hub has said nothing yet.
+// errUnsent is of a secret, or a key of one, of which the hub has said nothing yet.
 var errUnsent = errors.New("has not come from the hub yet")
+
+func unsent(format string, args ...any) *apply.Failure {
+	f := missing(format, args...)
+	f.Kind = errUnsent
+	return f
+}
 
 // value is one value of a secret, or why there is none.
 func (x *received) value(project string, k fleet.SecretKey) (string, error) {
@@ -181,11 +193,11 @@ func (x *received) value(project string, k fleet.SecretKey) (string, error) {
 	value, has := o.values[k.Key]
 	switch {
 	case !known:
-		f := missing("secret %s %v", k.Name, errUnsent)
-		f.Kind = errUnsent
-		return "", f
+		return "", unsent("secret %s %v", k.Name, errUnsent)
 	case o.problem != "":
 		return "", missing("%s", o.problem)
+	case !has && !o.says(k.Key):
+		return "", unsent("secret %s: key %s %v", k.Name, k.Key, errUnsent)
 	case !has:
 		return "", missing("secret %s has no key %s: towline secret set %s %s=-", k.Name, k.Key, k.Name, k.Key)
 	case !utf8.Valid(value):

@@ -2,8 +2,13 @@ package worker
 
 import (
 	"context"
+	"encoding/base64"
 	"log/slog"
+	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/fleet"
@@ -52,6 +57,47 @@ func TestOlderSecretsDoNotReplaceNewer(t *testing.T) {
 			if got, err := x.value("default", key); err != nil || got != tc.want {
 				t.Errorf("%s%s: %q %v, want %s", tc.what, when, got, err, tc.want)
 			}
+		}
+	}
+}
+
+// TestSecondKeyOfASecretIsNotItsDefault: the hub sends the keys of a secret that are in use, one of before after the index. A revision that uses a second key,
+// which is set, is not applied with the default in between.
+func TestSecondKeyOfASecretIsNotItsDefault(t *testing.T) {
+	r := newRig(t)
+	guest := "guest"
+	pw := fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}}
+	user := fleet.LateBinding{Name: "U", Secret: &fleet.SecretKey{Name: "db", Key: "user"}, Default: &guest}
+	s := r.binding(r.bundle("shop", nil, secret("uses", `stringData: {pw: "${PW}"}`)), pw)
+	r.sends(map[string]map[string]string{"db": {"password": "x-password"}})
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	next := r.binding(r.bundle("shop", nil, secret("uses", `stringData: {pw: "${PW}", user: "${U}"}`)), pw, user)
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "waits for the key", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && !x.Ready && strings.Contains(x.Message, "secret db: key user has not come from the hub yet")
+	})
+	if p, err := r.m.Preview(t.Context(), next, r.store); err != nil || len(p.Objects) != 1 || p.Objects[0].Reason != fleet.ReasonUnchecked {
+		t.Errorf("%v: preview %+v", err, p)
+	}
+	seen, err := r.res("v1", "secrets", r.ns).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=uses"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seen.Stop()
+	r.sends(map[string]map[string]string{"db": {"password": "x-password", "user": "admin"}})
+	r.ready(next)
+	if got := r.secretData("uses")["user"]; got != "admin" {
+		t.Errorf("user %q", got)
+	}
+	r.delete("v1", "secrets", "uses")
+	for e := range seen.ResultChan() {
+		if e.Type == "DELETED" {
+			break
+		}
+		user, _, _ := unstructured.NestedString(e.Object.(*unstructured.Unstructured).Object, "data", "user")
+		if user != "" && user != base64.StdEncoding.EncodeToString([]byte("admin")) {
+			t.Errorf("was applied with %s", user)
 		}
 	}
 }

@@ -134,7 +134,8 @@ func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]
 
 // seal is one secret for the agent, or why it gets none.
 func (x *session) seal(ref fleet.ModuleRef, rec secretRecord, keys []string) *agentv1.SealedSecret {
-	out := &agentv1.SealedSecret{Project: ref.Project, Name: ref.Name}
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	out := &agentv1.SealedSecret{Project: ref.Project, Name: ref.Name, Keys: keys}
 	if rec.SecretRecord == nil {
 		out.Problem = secrets.Missing(ref.Project, ref.Name).Error()
 		return out
@@ -151,6 +152,7 @@ func (x *session) seal(ref fleet.ModuleRef, rec secretRecord, keys []string) *ag
 		out.Problem = "the hub cannot seal it for the agent: " + err.Error()
 		return out
 	}
+	sealed.Keys = keys
 	sealed.Version, sealed.ChangedMillis = rec.revision, rec.GetSecret().GetChanged().AsTime().UnixMilli()
 	return sealed
 }

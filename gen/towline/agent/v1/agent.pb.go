@@ -3527,6 +3527,9 @@ type SealedSecret struct {
 	Version int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	// See version.
 	ChangedMillis int64 `protobuf:"varint,6,opt,name=changed_millis,json=changedMillis,proto3" json:"changed_millis,omitempty"`
+	// The keys that are used, also those of which there is no value. Of another one nothing is said: a module that uses it waits. Empty: the
+	// hub does not say which, and a key without a value is not set.
+	Keys          []string `protobuf:"bytes,7,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3601,6 +3604,13 @@ func (x *SealedSecret) GetChangedMillis() int64 {
 		return x.ChangedMillis
 	}
 	return 0
+}
+
+func (x *SealedSecret) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
 }
 
 // SecretValues are values by their keys.
@@ -5035,14 +5045,15 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05first\x18\x02 \x01(\bR\x05first\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\bR\x04last\x12\x1d\n" +
 	"\n" +
-	"results_in\x18\x04 \x01(\fR\tresultsIn\"\xaf\x01\n" +
+	"results_in\x18\x04 \x01(\fR\tresultsIn\"\xc3\x01\n" +
 	"\fSealedSecret\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06sealed\x18\x03 \x01(\fR\x06sealed\x12\x18\n" +
 	"\aproblem\x18\x04 \x01(\tR\aproblem\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x12%\n" +
-	"\x0echanged_millis\x18\x06 \x01(\x03R\rchangedMillis\"\x92\x01\n" +
+	"\x0echanged_millis\x18\x06 \x01(\x03R\rchangedMillis\x12\x12\n" +
+	"\x04keys\x18\a \x03(\tR\x04keys\"\x92\x01\n" +
 	"\fSecretValues\x12G\n" +
 	"\x06values\x18\x01 \x03(\v2*.towline.agent.v1.SecretValues.ValuesEntryB\x03\x80\x01\x01R\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
