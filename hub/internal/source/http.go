@@ -38,10 +38,28 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	key := cacheKey("http", project, src.GetUrl(), r.secret.digest(), src.GetSha256())
+	known, has := f.cache.get(key)
+	r.again = &revalidation{}
+	if has {
+		r.again.known, known.Ref = readValidators(known.Ref), ""
+	}
 	body, err := f.download(ctx, client, r)
+	if err != nil || r.again.same {
+		return known, err
+	}
+	a, err := f.fileArtifact(ctx, r, body)
 	if err != nil {
 		return Artifact{}, err
 	}
+	kept := a
+	kept.Ref = r.again.next.String()
+	f.cache.put(key, kept)
+	return a, nil
+}
+
+// fileArtifact makes an artifact of what was downloaded, if it is what is wanted.
+func (f *Fetcher) fileArtifact(ctx context.Context, r request, body []byte) (Artifact, error) {
 	if got := fleet.DigestOf(body); !r.want.IsZero() && got != r.want {
 		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "source %s: has SHA-256 %s, but %s is wanted: check the file, or change source.http.sha256", r.name, got, r.want)
 	}
@@ -63,6 +81,7 @@ type request struct {
 	want    fleet.Digest
 	most    int64 // bytes that are taken; 0: MaxDownloadBytes
 	tooMuch error // what is wrong with more; nil: errTooLarge
+	again   *revalidation
 }
 
 func readRequest(src *towlinev1.HttpSource) (request, error) {
@@ -130,13 +149,21 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 		return nil, false, errors.New("is no URL that can be fetched")
 	}
 	req.Header.Set("User-Agent", "towline-hub")
+	asked := r.again != nil && r.again.known.ask(req.Header, time.Now())
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, false, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
+	redirected := resp.Request.URL.String() != r.url.String()
+	switch {
+	case asked && resp.StatusCode == http.StatusNotModified:
+		err := r.again.notModified(resp.Header, redirected)
+		return nil, err != nil, err
+	case resp.StatusCode != http.StatusOK:
 		return nil, false, &statusError{resp.StatusCode}
+	case r.again != nil:
+		r.again.next = validatorsOf(resp.Header, redirected, time.Now())
 	}
 	most, tooMuch := cmp.Or(r.most, MaxDownloadBytes), cmp.Or(r.tooMuch, errTooLarge)
 	if resp.ContentLength > most {
