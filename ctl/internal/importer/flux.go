@@ -39,6 +39,7 @@ func (r *run) kustomization(doc resource.Document) ([]Module, error) {
 	}
 	d.common(spec)
 	d.pruning(spec)
+	spec.check(readsNoSSA)
 	d.postBuild(spec.at("postBuild"))
 	d.health(spec)
 	if spec.at("force").flag() {
@@ -141,6 +142,9 @@ var substituted = regexp.MustCompile(`\$\{[^}]*(:=|:[0-9]|/|#|%|\^|,)`)
 // postBuild makes bindings of variables.
 func (d *flux) postBuild(f field) {
 	vars := f.at("substitute")
+	if f.set() {
+		f.check(readsNoSubstitute)
+	}
 	for _, name := range vars.keys() {
 		d.bind(vars.at(name), name, vars.at(name).text())
 	}
@@ -268,7 +272,7 @@ func (d *flux) sourceCommon(spec field) {
 	}
 	provider := spec.at("provider").text()
 	spec.at("provider").dropIf(provider != "" && provider != "generic", "clouds do not log the hub in: set a secret with a token")
-	spec.at("verify").drop("signatures are not checked")
+	d.verify(spec.at("verify"))
 	for _, name := range []string{"proxySecretRef", "certSecretRef"} {
 		spec.at(name).drop("%s", map[string]string{"proxySecretRef": "the hub's own environment names a proxy",
 			"certSecretRef": "certificates that are trusted are the key caFile of the source's secret; certificates of a client are not sent"}[name])

@@ -68,7 +68,6 @@ func (d *flux) chart(spec field, h *v1.HelmPackage) error {
 	f := d.beside(doc)
 	chart, version := c.at("chart").text(), c.at("version").text()
 	c.at("interval").pass() // that of the repository counts
-	c.at("verify").drop("signatures are not checked")
 	strategy := c.at("reconcileStrategy")
 	strategy.pass()
 	c.at("ignoreMissingValuesFiles").dropIf(c.at("ignoreMissingValuesFiles").flag(), "a file of values that is not there is an error")
@@ -89,6 +88,10 @@ func (d *flux) chart(spec field, h *v1.HelmPackage) error {
 		return d.missing(ref, "HelmRepository or GitRepository", namespace, name)
 	}
 	d.sourceCommon(f.at("spec"))
+	if d.m.Spec.Source.Helm != nil {
+		d.verify(c.at("verify"))
+	}
+	c.at("verify").drop("what is signed of a chart in Git is the commit: write verify into the GitRepository")
 	d.end(f)
 	return nil
 }

@@ -2,7 +2,9 @@ package importer_test
 
 import (
 	"cmp"
+	"encoding/base64"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -241,6 +243,9 @@ func TestSaysWhatTheFilesMayHave(t *testing.T) {
 		"no chart":                {"argocd-application", application, "package.helm.apiVersions", false},
 		"what Flux prunes":        {"flux-kustomization", kustomization + git, "kustomize.toolkit.fluxcd.io/prune: disabled", true},
 		"what Flux keeps":         {"flux-kustomization", strings.Replace(kustomization, "prune: true", "prune: false", 1) + git, "kustomize.toolkit.fluxcd.io/prune: disabled", false},
+		"what Flux writes":        {"flux-kustomization", kustomization + git, "kustomize.toolkit.fluxcd.io/ssa", true},
+		"what Flux fills in":      {"flux-kustomization", strings.Replace(kustomization, "prune: true", "prune: true, postBuild: {substitute: {A: b}}", 1) + git, "towline.dev/substitute: disabled", true},
+		"what Flux leaves":        {"flux-kustomization", kustomization + git, "towline.dev/substitute: disabled", false},
 		"what Argo CD prunes":     {"argocd-application", application + "  syncPolicy: {automated: {prune: true}}\n", "Prune=false", true},
 		"what Argo CD only shows": {"argocd-application", application, "Prune=false", false},
 	} {
@@ -251,6 +256,45 @@ func TestSaysWhatTheFilesMayHave(t *testing.T) {
 			}
 			if noted(modules[0], tc.note) != tc.want {
 				t.Errorf("%v", modules[0].Notes)
+			}
+		})
+	}
+}
+
+// TestVerify: public keys are carried over from the Secret that has them, of which nothing else is; what cannot be checked is said.
+func TestVerify(t *testing.T) {
+	const pgp, ssh, cosign = "-----BEGIN PGP PUBLIC KEY BLOCK-----\nx\n-----END PGP PUBLIC KEY BLOCK-----\n", "ssh-ed25519 AAAA ana@example.com\n", "-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n"
+	coded := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	secret := "---\napiVersion: v1\nkind: Secret\nmetadata: {name: keys}\ntype: Opaque\ndata: {a: " + coded(pgp) + ", b: " + coded(ssh) + ", c: " + coded(cosign) +
+		", d: " + coded("-----BEGIN OPENSSH PRIVATE KEY-----\nhunter22 ssh-\n") + ", e: " + coded("hunter22") + "}\n"
+	repo := func(kind, spec string) string {
+		return strings.ReplaceAll(kustomization, "GitRepository", kind) + "---\napiVersion: source.toolkit.fluxcd.io/v1\nkind: " + kind + "\nmetadata: {name: shop}\nspec: {" + spec + "}\n"
+	}
+	const git, oci = "url: 'https://git.example.com/a.git', ref: {tag: v1}, verify: ", "url: 'oci://registry.example.com/a', verify: "
+	for name, tt := range map[string]struct {
+		text string
+		want *v1.Verify
+		note string
+	}{
+		"commit":       {repo("GitRepository", git+"{mode: head, secretRef: {name: keys}}") + secret, &v1.Verify{Mode: "HEAD", PgpKeys: []string{pgp}, SshKeys: []string{ssh}}, ""},
+		"tag":          {repo("GitRepository", git+"{mode: TagAndHEAD, secretRef: {name: keys}}") + secret, &v1.Verify{Mode: "TagAndHEAD", PgpKeys: []string{pgp}, SshKeys: []string{ssh}}, ""},
+		"cosign":       {repo("OCIRepository", oci+"{provider: cosign, secretRef: {name: keys}}") + secret, &v1.Verify{CosignKeys: []string{cosign}}, ""},
+		"no secret":    {repo("GitRepository", git+"{mode: HEAD, secretRef: {name: keys}}"), nil, "put Secret keys into the files that are imported"},
+		"another mode": {repo("GitRepository", git+"{mode: Other, secretRef: {name: keys}}") + secret, nil, "mode Other has nothing that does the same"},
+		"notation":     {repo("OCIRepository", oci+"{provider: notation, secretRef: {name: keys}}") + secret, nil, "signatures of notation are not read"},
+		"keyless":      {repo("OCIRepository", oci+"{provider: cosign, matchOIDCIdentity: [{issuer: a, subject: b}]}"), nil, "a signature without a key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			modules, _, err := convert(t, "flux-kustomization", tt.text, importer.Options{})
+			if err != nil || len(modules) != 1 {
+				t.Fatal(modules, err)
+			}
+			m := modules[0]
+			if !proto.Equal(m.GetSpec().GetSource().GetVerify(), tt.want) || tt.note != "" && !noted(m, tt.note) || tt.note == "" && noted(m, "verify") {
+				t.Errorf("%v\n%v", m.GetSpec().GetSource().GetVerify(), m.Notes)
+			}
+			if strings.Contains(fmt.Sprint(m.Module, m.Notes), "hunter22") {
+				t.Error("what is no public key is carried over")
 			}
 		})
 	}
