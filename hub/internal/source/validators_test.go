@@ -56,6 +56,7 @@ func TestKnownFilesAreNotSentAgain(t *testing.T) {
 		"put back in time": {fileServer{modified: old}, func(s *fileServer) { s.modified = old.Add(-time.Hour) }, 2},
 		"redirected":       {fileServer{modified: old, to: "/b.yaml"}, func(*fileServer) {}, 4},
 		"then redirected":  {fileServer{modified: old, etag: `"1"`}, func(s *fileServer) { s.to = "/b.yaml" }, 3},
+		"then direct":      {fileServer{modified: old, to: "/b.yaml"}, func(s *fileServer) { s.to = "" }, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tt.server
