@@ -75,6 +75,35 @@ func TestWavesOfHooksWait(t *testing.T) {
 	}
 }
 
+// TestWaveThatNeverBegins: to a rollout a cluster in which a wave waits progresses, until its deadline, and it says then for what; nobody calls
+// what is there healthy.
+func TestWaveThatNeverBegins(t *testing.T) {
+	w := newWorld(t, true)
+	says := "wave 1 waits until wave 0 is healthy: Job.batch default/migrate: BackoffLimitExceeded"
+	w.join("c", func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		st.Phase, st.Ready, st.Reason, st.Message = fleet.PhaseApplying, false, "AwaitingWave", says
+		st.States[0].Health = fleet.HealthDegraded
+		st.States[1] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftInSync}
+		return st
+	}, nil)
+	m := listing("shop", "a", "b")
+	m.Spec.Waves, m.Spec.Rollout = fleet.WavesWaitHealthy, &towlinev1.RolloutStrategy{ProgressDeadline: "2s", OnFailure: "Abort"}
+	ro := w.await("shop", w.put(m).GetRevision())
+	if s := ro.GetStatus(); s.GetState() != "Aborted" {
+		t.Errorf("%v", s)
+	}
+	tr := w.tracker("shop", "c")
+	if tr.GetReady() || tr.GetSync() != "OutOfSync" || tr.GetHealth() != "Degraded" || tr.GetReason() != "AwaitingWave" || tr.GetMessage() != says {
+		t.Errorf("%v", tr)
+	}
+	got, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop"})
+	must(t, err)
+	if list := got.GetRollout().GetStatus().GetClusters(); len(list) != 1 || list[0].GetState() != "TimedOut" || !strings.Contains(list[0].GetFacts().GetDetail(), says) {
+		t.Errorf("%v", list)
+	}
+}
+
 // TestModuleIsReadyWithoutAnObject: what an object says by towline.dev/ready: ignore reaches the agent under the name that the bundle has,
 // and what the agent says of it counts for the object alone.
 func TestModuleIsReadyWithoutAnObject(t *testing.T) {

@@ -77,24 +77,38 @@ func (w *worker) advance(ctx context.Context, now time.Time) {
 	}
 }
 
-// unsettled are the objects that are not as wanted yet, or not healthy.
+// unsettled are the objects of the first turn in which some are not as wanted yet, or not healthy. Those of later ones, which are most, have
+// no say.
 func (w *worker) unsettled(now time.Time) (out []plan.UnsettledObject) {
 	w.refresh(now)
+	first := plan.EveryTurn
 	for _, it := range w.items {
+		turn := it.turn()
+		if turn > first {
+			continue
+		}
 		action := w.verdict(it)
 		written := w.asWanted(it, action)
 		if written && !it.unready(action) {
 			continue
 		}
-		why := healthText(it)
-		if it.fail != nil {
-			why = it.fail.Message
-		} else if !written && cmp.Or(it.said().message, it.said().reason) == "" {
-			why = "is not applied yet"
+		if turn < first {
+			first, out = turn, out[:0]
 		}
-		out = append(out, plan.UnsettledObject{ID: it.entry.ID, Turn: it.turn(), Why: why})
+		out = append(out, plan.UnsettledObject{ID: it.entry.ID, Turn: turn, Why: it.unsettledText(written)})
 	}
 	return out
+}
+
+// unsettledText says why an object is not settled.
+func (it *item) unsettledText(written bool) string {
+	switch {
+	case it.fail != nil:
+		return it.fail.Message
+	case !written && cmp.Or(it.said().message, it.said().reason) == "":
+		return "is not applied yet"
+	}
+	return healthText(it)
 }
 
 // followWaves goes on at once where what was just written lets the next wave begin: no event may tell of that.
