@@ -44,6 +44,7 @@ import (
 	"towline.dev/towline/hub/internal/store/envelope"
 	"towline.dev/towline/hub/internal/store/etcd"
 	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/render/child"
@@ -331,12 +332,14 @@ func (h *Hub) build() error {
 		return err
 	}
 	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.sessions, Gates: gates,
-		News:   func(ctx context.Context, n record.News) (int64, error) { return h.api.StartFollowed(ctx, n) },
-		Engine: engineOf(h.renders), Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
+		News:     func(ctx context.Context, n record.News) (int64, error) { return h.api.StartFollowed(ctx, n) },
+		Catalogs: writer{h},
+		Engine:   engineOf(h.renders), Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble,
+		ResyncCatalog: h.control.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
 		Resync: h.control.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err
 	}
@@ -345,6 +348,24 @@ func (h *Hub) build() error {
 	h.sessions.OnConnected(h.api.Touch)
 	h.control.OnTrouble(h.api.Troubled)
 	return h.servers()
+}
+
+// writer writes modules for catalogs by the API, which is built after the controller.
+type writer struct{ h *Hub }
+
+// PlanCatalog checks the files.
+func (w writer) PlanCatalog(ctx context.Context, look record.CatalogLook) (catalog.Plan, error) {
+	return w.h.api.PlanCatalog(ctx, look)
+}
+
+// ApplyCatalog does what was planned.
+func (w writer) ApplyCatalog(ctx context.Context, look record.CatalogLook, plan catalog.Plan) (record.CatalogDone, error) {
+	return w.h.api.ApplyCatalog(ctx, look, plan)
+}
+
+// DropCatalog deletes the modules.
+func (w writer) DropCatalog(ctx context.Context, look record.CatalogLook) error {
+	return w.h.api.DropCatalog(ctx, look)
 }
 
 // engineOf is no engine where there is no pool.
@@ -392,7 +413,8 @@ func (h *Hub) buildHooks() error {
 	if h.o.Hooks == nil {
 		return nil
 	}
-	h.hooks = hook.Server(hook.New(hook.Options{Key: h.api.HookKey, Ask: h.control.Called, Log: h.o.Log}), h.o.Log)
+	h.hooks = hook.Server(hook.New(hook.Options{Key: h.api.HookKey, Ask: h.control.Called,
+		CatalogKey: h.api.CatalogHookKey, AskCatalog: h.control.CatalogCalled, Log: h.o.Log}), h.o.Log)
 	h.hooks.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.ca.Server() }}
 	if h.o.HooksCert == "" && h.o.HooksKey == "" {
 		return nil

@@ -53,6 +53,7 @@ type Client struct {
 	Assignments v1.AssignmentServiceClient
 	Identity    v1.IdentityServiceClient
 	Secrets     v1.SecretServiceClient
+	Catalogs    v1.CatalogServiceClient
 	Artifacts   v1.ArtifactServiceClient
 
 	conn    *grpc.ClientConn
@@ -92,6 +93,7 @@ func Dial(_ context.Context, opts Options) (*Client, error) {
 	c.Assignments = v1.NewAssignmentServiceClient(conn)
 	c.Identity = v1.NewIdentityServiceClient(conn)
 	c.Secrets = v1.NewSecretServiceClient(conn)
+	c.Catalogs = v1.NewCatalogServiceClient(conn)
 	c.Artifacts = v1.NewArtifactServiceClient(conn)
 	return c, nil
 }
@@ -148,7 +150,7 @@ func (b bearer) RequireTransportSecurity() bool { return true }
 
 // services are those with reads that may be tried again.
 var services = []*grpc.ServiceDesc{&v1.ModuleService_ServiceDesc, &v1.ClusterService_ServiceDesc, &v1.RolloutService_ServiceDesc,
-	&v1.TrackerService_ServiceDesc, &v1.AssignmentService_ServiceDesc, &v1.IdentityService_ServiceDesc, &v1.SecretService_ServiceDesc,
+	&v1.TrackerService_ServiceDesc, &v1.AssignmentService_ServiceDesc, &v1.IdentityService_ServiceDesc, &v1.SecretService_ServiceDesc, &v1.CatalogService_ServiceDesc,
 	&v1.ArtifactService_ServiceDesc}
 
 // serviceConfig tries reads again when the hub is not there for a moment.

@@ -278,6 +278,16 @@ func (c *Client) AllSecrets(ctx context.Context, req *v1.ListSecretsRequest) ite
 	})
 }
 
+// AllCatalogs lists catalogs page by page.
+func (c *Client) AllCatalogs(ctx context.Context, req *v1.ListCatalogsRequest) iter.Seq2[*v1.Catalog, error] {
+	return pages(func(token string) ([]*v1.Catalog, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Catalogs.ListCatalogs(ctx, page)
+		return resp.GetCatalogs(), resp.GetNextPageToken(), err
+	})
+}
+
 // AllAssignments lists assignments page by page.
 func (c *Client) AllAssignments(ctx context.Context, req *v1.ListAssignmentsRequest) iter.Seq2[*v1.Assignment, error] {
 	return pages(func(token string) ([]*v1.Assignment, string, error) {

@@ -17,6 +17,7 @@ const (
 	// Why a hold waits for a person.
 	HoldLeaves  = "LeavesClusters"
 	HoldDrops   = "DropsMostObjects"
+	HoldPrunes  = "PrunesMostModules"
 	HoldDamaged = "DamagedRecord"
 	// HoldUnreadEnd: the end that an annotation gives a hold is no time, so that it has none.
 	HoldUnreadEnd = "UnreadEnd"
@@ -35,6 +36,7 @@ const (
 	WarnNoDependency  = "NoSuchDependency"
 	WarnDeletedFirst  = "DeletedFirst"
 	WarnStaysBack     = "StaysRolledBack"
+	WarnOfCatalog     = "OfCatalog"
 	WarnNearlyFull    = "StoreNearlyFull"
 	WarnFull          = "StoreFull"
 

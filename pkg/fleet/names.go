@@ -117,3 +117,12 @@ func ValidateBindingName(s string) error {
 
 // SetOrigin is the origin of the modules of a set.
 func SetOrigin(set string) string { return "set/" + set }
+
+// catalogOrigin begins the origin of the modules of a catalog.
+const catalogOrigin = "catalog/"
+
+// CatalogOrigin is the origin of the modules of a catalog, and who writes them.
+func CatalogOrigin(name string) string { return catalogOrigin + name }
+
+// OfCatalog reads the name of the catalog out of an origin.
+func OfCatalog(origin string) (name string, is bool) { return strings.CutPrefix(origin, catalogOrigin) }

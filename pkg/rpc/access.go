@@ -104,6 +104,13 @@ var rules = table(map[string]map[string]rule{
 		"ListSecrets":  {viewers, false},
 		"DeleteSecret": {admins, true},
 	},
+	"towline.v1.CatalogService": {
+		"PutCatalog":    {admins, true},
+		"GetCatalog":    {viewers, false},
+		"ListCatalogs":  {viewers, false},
+		"DeleteCatalog": {admins, true},
+		"ResyncCatalog": {admins, true},
+	},
 	"towline.agent.v1.AgentService": {
 		"Connect":    {agents, false},
 		"GetObjects": {agents, false},

@@ -20,7 +20,7 @@ type AuditEntry struct {
 }
 
 // subjectFields are the request fields that name what is written, most telling first.
-var subjectFields = []protoreflect.Name{"name", "id", "serial", "module", "cluster", "digest", "project"}
+var subjectFields = []protoreflect.Name{"name", "id", "serial", "module", "catalog", "cluster", "digest", "project"}
 
 // subject names what the request is about, such as shop/web or prod-eu-01.
 func subject(m proto.Message) string {

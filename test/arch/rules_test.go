@@ -29,7 +29,7 @@ var tiers = []tier{
 		why:  "the vocabulary is what everything else is said in, so it can depend on nothing",
 		packages: []string{
 			"pkg/artifact/...", "pkg/manifest/...", "pkg/health/...", "pkg/assemble/...",
-			"pkg/rollout/...", "pkg/follow/...", "pkg/tracker/...", "pkg/plan/...", "pkg/celenv/...", "pkg/localpolicy/...", "hub/internal/signature/...",
+			"pkg/rollout/...", "pkg/follow/...", "pkg/catalog/...", "pkg/tracker/...", "pkg/plan/...", "pkg/celenv/...", "pkg/localpolicy/...", "hub/internal/signature/...",
 		},
 	},
 	{
@@ -38,7 +38,7 @@ var tiers = []tier{
 		name: "ports and adapters",
 		why:  "decisions are functions of values: they are tested in milliseconds because no store, clock, network or cluster can reach them",
 		packages: []string{
-			"pkg/dirty/...", "pkg/backoff/...", "pkg/guard/...", "pkg/heap/...", "pkg/render/...", "pkg/wire/...", "pkg/rpc/...",
+			"pkg/dirty/...", "pkg/backoff/...", "pkg/guard/...", "pkg/heap/...", "pkg/render/...", "pkg/resource/...", "pkg/wire/...", "pkg/rpc/...",
 			"hub/internal/store/...", "hub/internal/egress/...", "hub/internal/secrets/...", "hub/internal/source/...", "hub/internal/packager/...", "hub/internal/patch/...", "hub/internal/registry/...",
 			"hub/internal/bundle/...", "hub/internal/rollouts/...", "hub/internal/record/...", "hub/internal/counts/...",
 			"agent/internal/kube/...", "agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...", "agent/internal/reach/...", "agent/internal/vault/...",

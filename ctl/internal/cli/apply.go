@@ -14,13 +14,13 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -41,7 +41,7 @@ type applyOptions struct {
 func (a *app) applyCommand() *cobra.Command {
 	o := &applyOptions{}
 	cmd := &cobra.Command{
-		Use: "apply -f FILE|DIR|-", Short: "Put modules, clusters and projects on the hub",
+		Use: "apply -f FILE|DIR|-", Short: "Put modules, catalogs, clusters and projects on the hub",
 		Long: "Puts every resource of the files on the hub. A changed module starts a rollout; --wait follows it to its end.\n" +
 			"With --from DIR the files of a local folder are uploaded for all modules of the files with source: {upload: {}}; without it they keep what the hub has.\n" +
 			"With --set NAME the modules are of a set, and --prune deletes those of the set in the project that are in the files no more.\n\n" + exitHelp,
@@ -189,18 +189,17 @@ func joinCodes(errs []error) error {
 	return silent
 }
 
-// settleProjects gives modules without a project that of -p; another one than -p asks for is an error.
+// settleProjects gives what is of a project and names none that of -p; another one than -p asks for is an error.
 func (a *app) settleProjects(found []resource.Resource) error {
 	for _, r := range found {
-		m, ok := r.Message.(*v1.Module)
-		if !ok {
+		if !kindNamed(r.Kind).project {
 			continue
 		}
-		switch meta := m.GetMetadata(); {
+		switch meta := r.Meta(); {
 		case meta.GetProject() == "":
 			meta.Project = a.project
 		case a.project != fleet.DefaultProject && meta.GetProject() != a.project:
-			return usagef("%s: module %s is of project %s, not of %s as -p says", r.Source, meta.GetName(), meta.GetProject(), a.project)
+			return usagef("%s: %s %s is of project %s, not of %s as -p says", r.Source, strings.ToLower(r.Kind), meta.GetName(), meta.GetProject(), a.project)
 		}
 	}
 	return nil

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/term"
 	"google.golang.org/grpc"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/version"
 )
 

@@ -11,16 +11,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
 )
 
 type deleteOptions struct {
 	yes     bool
 	orphan  bool
+	cascade bool
 	force   bool
 	wait    bool
 	timeout time.Duration
@@ -35,7 +36,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete KIND NAME… | KIND/NAME… | -f FILE", Short: "Delete modules and what they have in the clusters, and other resources",
 		Long: "Deletes modules with their objects in the clusters, clusters (their objects stay, as with `cluster remove`), projects, secrets,\n" +
-			"users and join tokens. A tracker (MODULE@CLUSTER) is deleted by revision: what the policy keepLegacy keeps of it. On a terminal it says what goes and asks; elsewhere it needs --yes.",
+			"catalogs (their modules stay, unless --cascade is said), users and join tokens. A tracker (MODULE@CLUSTER) is deleted by revision: what the policy keepLegacy keeps of it. On a terminal it says what goes and asks; elsewhere it needs --yes.",
 		ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := a.deleteTargets(o, args)
@@ -60,6 +61,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&o.orphan, "orphan", false, "modules: leave the objects in the clusters, without our marks")
 	f.BoolVar(&o.force, "force", false, "modules: delete them although modules that stay depend on them")
+	f.BoolVar(&o.cascade, "cascade", false, "catalogs: delete their modules, too; without it they stay")
 	f.BoolVar(&o.wait, "wait", true, "modules: wait until they are gone")
 	f.DurationVar(&o.timeout, "timeout", 0, "give up waiting after this time, with exit code 4; 0: never")
 	f.StringVarP(&o.reason, "message", "m", "", "why; recorded")

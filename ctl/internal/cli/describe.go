@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 )
 
 func (a *app) describeCommand() *cobra.Command {
@@ -79,7 +79,7 @@ func (s *sheet) meta(a *app, m *v1.Metadata) {
 		s.line("Deleting", "since %s", a.stamp(m.GetDeletionTimestamp()))
 	}
 	if m.GetOrigin() != "" {
-		s.line("Origin", "%s", m.GetOrigin())
+		s.line("Origin", "%s", originText(m))
 	}
 	if m.GetChangedBy() != "" {
 		s.line("Changed by", "%s (generation %d) %s", m.GetChangedBy(), m.GetGeneration(), m.GetChangeReason())

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"towline.dev/towline/ctl/internal/fielddoc"
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/rollout"
 )
 

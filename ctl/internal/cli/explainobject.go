@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/resource"
 )
 
 // objectNamed reads KIND/NAMESPACE/NAME, or KIND/NAME of an object without a namespace.

@@ -32,46 +32,49 @@ type fakeHub struct {
 	v1.UnimplementedTrackerServiceServer
 	v1.UnimplementedIdentityServiceServer
 	v1.UnimplementedSecretServiceServer
+	v1.UnimplementedCatalogServiceServer
 
-	mu        sync.Mutex
-	requests  []proto.Message
-	modules   []*v1.Module
-	clusters  []*v1.Cluster
-	rollouts  []*v1.Rollout // newest first; GetRollout with number 0 is the first of the module
-	watch     []*v1.WatchRolloutResponse
-	changes   []*v1.WatchModulesResponse // after SYNCED
-	trackers  []*v1.Tracker
-	objects   []*v1.Object
-	events    []*v1.ListEventsResponse
-	logs      []*v1.GetLogsResponse
-	away      int32
-	holds     []*v1.Hold
-	reasons   []*v1.Reason
-	revisions []*v1.Revision
-	rendered  [][]byte
-	put       *v1.PutModuleResponse
-	refuses   string // the only module that err is said of
-	diff      []*v1.DiffModuleResponse
-	explained *v1.ExplainObjectResponse
-	putPlan   *v1.PutClusterResponse
-	gone      *v1.DeleteModuleResponse
-	resynced  *v1.ResyncModuleResponse
-	goes      []*v1.DeleteModuleResponse // what gone is, one time after the other
-	acted     *v1.RolloutAnswer
-	refused   error // of every word to a rollout
-	join      *v1.JoinClusterResponse
-	removed   *v1.RemoveClusterResponse
-	info      *v1.GetServerInfoResponse
-	users     []*v1.User
-	certs     []*v1.Certificate
-	tokens    []*v1.Token
-	projects  []*v1.Project
-	secrets   []*v1.Secret
-	err       error // of every write
-	watchEnds error // after the changes; nil: never
-	noWatch   int   // how many watches of a rollout find no hub
-	noHolds   int   // how many lists of holds do
-	breaks    int   // how often WatchRollout loses the hub after its first response
+	mu          sync.Mutex
+	requests    []proto.Message
+	modules     []*v1.Module
+	clusters    []*v1.Cluster
+	rollouts    []*v1.Rollout // newest first; GetRollout with number 0 is the first of the module
+	watch       []*v1.WatchRolloutResponse
+	changes     []*v1.WatchModulesResponse // after SYNCED
+	trackers    []*v1.Tracker
+	objects     []*v1.Object
+	events      []*v1.ListEventsResponse
+	logs        []*v1.GetLogsResponse
+	away        int32
+	holds       []*v1.Hold
+	reasons     []*v1.Reason
+	revisions   []*v1.Revision
+	rendered    [][]byte
+	put         *v1.PutModuleResponse
+	refuses     string // the only module that err is said of
+	diff        []*v1.DiffModuleResponse
+	explained   *v1.ExplainObjectResponse
+	putPlan     *v1.PutClusterResponse
+	gone        *v1.DeleteModuleResponse
+	resynced    *v1.ResyncModuleResponse
+	goes        []*v1.DeleteModuleResponse // what gone is, one time after the other
+	acted       *v1.RolloutAnswer
+	refused     error // of every word to a rollout
+	join        *v1.JoinClusterResponse
+	removed     *v1.RemoveClusterResponse
+	info        *v1.GetServerInfoResponse
+	users       []*v1.User
+	certs       []*v1.Certificate
+	tokens      []*v1.Token
+	projects    []*v1.Project
+	secrets     []*v1.Secret
+	catalogs    []*v1.Catalog
+	recataloged *v1.ResyncCatalogResponse
+	err         error // of every write
+	watchEnds   error // after the changes; nil: never
+	noWatch     int   // how many watches of a rollout find no hub
+	noHolds     int   // how many lists of holds do
+	breaks      int   // how often WatchRollout loses the hub after its first response
 }
 
 func (h *fakeHub) note(m proto.Message) {
@@ -470,6 +473,7 @@ func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 	v1.RegisterTrackerServiceServer(server, h)
 	v1.RegisterIdentityServiceServer(server, h)
 	v1.RegisterSecretServiceServer(server, h)
+	v1.RegisterCatalogServiceServer(server, h)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {

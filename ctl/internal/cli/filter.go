@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 )
 
 // filterFlags are the flags of get that select; which kinds each selects of, the kinds say.

@@ -163,6 +163,7 @@ var stateColors = map[string]table.Color{
 	"Progressing": table.Yellow, "Waiting": table.Yellow, "Pending": table.Yellow, "Soaking": table.Yellow, "Gated": table.Yellow,
 	"Paused": table.Yellow, "RollingBack": table.Yellow, "OutOfSync": table.Yellow, "Drifted": table.Yellow, "Held": table.Yellow,
 	"Cordoned": table.Yellow, "Removing": table.Yellow, "Deleting": table.Yellow, "Terminating": table.Yellow, "Running": table.Yellow,
+	"Applied": table.Green, "Conflicted": table.Yellow,
 	"Inconclusive": table.Yellow, "Suspended": table.Yellow, "Unused": table.Yellow,
 	"Failed": table.Red, "TimedOut": table.Red, "Degraded": table.Red, "Conflict": table.Red, "Missing": table.Red,
 	"Aborted": table.Red, "RolledBack": table.Red, "Revoked": table.Red, "Error": table.Red, "Damaged": table.Red,

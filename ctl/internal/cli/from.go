@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"towline.dev/towline/ctl/internal/pack"
-	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
 )
 

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 )
 
 func (a *app) confirmCommand() *cobra.Command {
@@ -83,6 +83,9 @@ func holdText(h *v1.Hold) string {
 	out := fmt.Sprintf("hold %s (%s)", h.GetId(), h.GetKind())
 	if h.GetModule() != "" {
 		out += " of module " + moduleName(h.GetProject(), h.GetModule())
+	}
+	if h.GetCatalog() != "" {
+		out += " of catalog " + moduleName(h.GetProject(), h.GetCatalog())
 	}
 	if h.GetObject() != nil {
 		out += ", " + objectText(h.GetObject())

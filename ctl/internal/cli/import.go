@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/ctl/internal/importer"
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 )
 
 // importOptions say what is read, and what the files of the other tool do not say.

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	kyaml "sigs.k8s.io/yaml"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
+	"towline.dev/towline/pkg/resource"
 )
 
 // output is how a command prints what it got.

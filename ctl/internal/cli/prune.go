@@ -9,9 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -169,7 +170,7 @@ func (p *pruning) order() {
 // that were taken away.
 func (r *applyRun) mayPrune(ctx context.Context, p *pruning, had int) error {
 	gone := len(p.modules)
-	if r.dry() || gone < 2 || 2*gone <= had {
+	if r.dry() || !catalog.Most(gone, had) {
 		return nil
 	}
 	return r.a.askOf(r.o.set.yes, fmt.Sprintf("prune %d of the %s of set %s", gone, count(had, "module"), r.o.set.name), func() (string, error) {

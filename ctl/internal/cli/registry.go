@@ -6,9 +6,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/resource"
 )
 
 // kind is one of the words that stand behind a verb, with what each verb does with it. What a kind has not is nil, and the
@@ -45,8 +45,10 @@ type kind struct {
 	events func(a *app, name string) (*v1.ObjectFilter, error)
 	// hold reads what a hold of it is of.
 	hold func(a *app, name, inCluster string) (held, error)
-	// resync has the hub look at its source now, and returns the rollout that is to be waited for.
-	resync func(a *app, ctx context.Context, name string, o *resyncOptions) (followed, error)
+	// resync has the hub look at its source now, and returns the rollouts that are to be waited for.
+	resync func(a *app, ctx context.Context, name string, o *resyncOptions) ([]followed, error)
+	// takes: a resync can take what is of others.
+	takes bool
 	// put stores one that a file names; applied orders those of one apply.
 	put     func(r *applyRun, ctx context.Context, res resource.Resource) error
 	applied int
@@ -102,6 +104,13 @@ func kinds() []*kind {
 			filters: []string{"selector"},
 			get:     projectListing.get, complete: completeProjects,
 			put: (*applyRun).putProject, applied: 1, delete: (*app).deleteProject,
+		},
+		{
+			name: "catalog", plural: "catalogs", short: "cat", project: true, message: &v1.Catalog{},
+			filters: []string{"selector"},
+			get:     catalogListing.get, complete: completeCatalogs, describe: (*app).describeCatalog, explain: (*app).explainCatalog,
+			resync: (*app).resyncCatalog, takes: true,
+			put: (*applyRun).putCatalog, applied: 4, delete: (*app).deleteCatalog,
 		},
 		{
 			name: "secret", plural: "secrets", project: true, message: &v1.Secret{},

@@ -44,7 +44,7 @@ func TestEveryKindWithEveryVerb(t *testing.T) {
 				hub.watchEnds = errEndOfTest
 				got := hub.run(t, run{}, verb.args...)
 				done := got.code == exitOK || strings.Contains(got.err, errEndOfTest.Error()) || strings.Contains(got.err, "cluster prod-eu-11 is not connected")
-				refused := got.code == exitUsage || strings.Contains(got.err, "is none of Module, Cluster or Project")
+				refused := got.code == exitUsage || strings.Contains(got.err, "is none of Module, Cluster, Project or Catalog")
 				if verb.has != done || !verb.has && !refused || done && got.out == "" {
 					t.Errorf("towline %s: has it %t, exit %d\n%s%s", strings.Join(verb.args, " "), verb.has, got.code, got.out, got.err)
 				}

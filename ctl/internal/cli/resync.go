@@ -15,17 +15,19 @@ import (
 type resyncOptions struct {
 	waitOptions
 	wait   bool
+	take   bool
 	reason string
 }
 
 func (a *app) resyncCommand() *cobra.Command {
 	o := &resyncOptions{}
 	cmd := &cobra.Command{
-		Use: "resync module X…", Short: "Look at the sources of modules now, and roll out what has changed",
+		Use: "resync module X… | catalog Y…", Short: "Look at the sources of modules and catalogs now, and roll out what has changed",
 		Long: "Has the hub look at the source of a module now, whether the module follows it or not. A rollout starts if it renders to something else\n" +
-			"than the newest revision, or if that was rolled back: then it is rolled out again. --wait follows the rollout to its end.\n\n" + exitHelp,
-		Example: "  towline resync module shop --wait\n  towline resync module/shop module/base",
-		Args:    atLeast(1, "a module"), ValidArgsFunction: a.completeTargets,
+			"than the newest revision, or if that was rolled back: then it is rolled out again. --wait follows the rollout to its end.\n" +
+			"Of a catalog the modules are put as its files say, those too whose rollout was aborted; --take takes what was put by hand, or is of others.\n\n" + exitHelp,
+		Example: "  towline resync module shop --wait\n  towline resync module/shop module/base\n  towline resync catalog team --wait",
+		Args:    atLeast(1, "a module or a catalog"), ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := targets(args)
 			if err != nil {
@@ -34,7 +36,9 @@ func (a *app) resyncCommand() *cobra.Command {
 			for _, t := range found {
 				switch {
 				case t.kind.resync == nil:
-					return usagef("resync %s: only modules have sources", t.kind.plural)
+					return usagef("resync %s: only modules and catalogs have sources", t.kind.plural)
+				case o.take && !t.kind.takes:
+					return usagef("--take is for catalogs, not %s", t.kind.plural)
 				case len(t.names) == 0:
 					return usagef("resync %s: name the %s", t.kind.name, t.kind.name)
 				}
@@ -43,6 +47,7 @@ func (a *app) resyncCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&o.wait, "wait", false, "follow the rollouts to their end and exit with their result")
+	cmd.Flags().BoolVar(&o.take, "take", false, "catalogs: put modules of the files although they were put by hand, or are of a set or another catalog")
 	cmd.Flags().StringVarP(&o.reason, "message", "m", "", "why; recorded")
 	o.flags(cmd)
 	return cmd
@@ -56,9 +61,11 @@ func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) err
 	var errs []error
 	for _, t := range all {
 		errs = append(errs, eachName(t.names, func(name string) error {
-			of, err := t.kind.resync(a, ctx, name, o)
-			if err == nil && of.Number != 0 {
-				begun = append(begun, of)
+			list, err := t.kind.resync(a, ctx, name, o)
+			for _, of := range list {
+				if of.Number != 0 {
+					begun = append(begun, of)
+				}
 			}
 			return err
 		}))
@@ -77,19 +84,19 @@ func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) err
 }
 
 // resync returns the rollout that is to be waited for.
-func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (of followed, err error) {
+func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (begun []followed, err error) {
 	m, err := a.module(ctx, name)
 	if err != nil {
-		return of, err
+		return nil, err
 	}
 	c, err := a.hub(ctx)
 	if err != nil {
-		return of, err
+		return nil, err
 	}
 	meta := m.GetMetadata()
 	resp, err := c.Modules.ResyncModule(ctx, &v1.ResyncModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), Reason: o.reason})
 	if err != nil {
-		return of, err
+		return nil, err
 	}
 	said := "unchanged"
 	switch resp.GetResult() {
@@ -102,9 +109,9 @@ func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (of fol
 		said += "; at " + table.Clean(at)
 	}
 	a.printf("module/%s %s\n", moduleName(meta.GetProject(), meta.GetName()), said)
-	of = followed{RolloutID: fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}}, uid: meta.GetUid()}
+	of := followed{RolloutID: fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}}, uid: meta.GetUid()}
 	if id := cmp.Or(resp.GetRollout(), m.GetStatus().GetRollout()); id != "" {
 		of.RolloutID, err = parseRolloutOf(meta.GetProject(), id)
 	}
-	return of, err
+	return []followed{of}, err
 }

@@ -26,7 +26,7 @@ func TestResync(t *testing.T) {
 	if got := hub.run(t, run{}, "resync", "module/shop"); !strings.Contains(got.out, "waits for its source, which is asked for now") {
 		t.Errorf("%+v", got)
 	}
-	for args, says := range map[string]string{"resync cluster/a": "only modules have sources", "resync module": "name the module", "resync shop": "shop"} {
+	for args, says := range map[string]string{"resync cluster/a": "only modules and catalogs have sources", "resync module/shop --take": "--take is for catalogs", "resync module": "name the module", "resync shop": "shop"} {
 		if got := hub.run(t, run{}, strings.Fields(args)...); got.code == 0 || !strings.Contains(got.err, says) {
 			t.Errorf("%s: %+v", args, got)
 		}

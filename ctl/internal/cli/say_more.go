@@ -57,6 +57,8 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 		return soakSpan(f) + ", starts when no cluster of " + f.GetStage() + " is running"
 	case rollout.AboutGate:
 		return a.gateSays(f)
+	case subjectCatalog:
+		return f.GetDetail()
 	case rollout.AboutEnd:
 		if r.GetReason() == rollout.ReasonCatchingUp {
 			return "all stages are done; clusters that catch up are awaited"
@@ -247,6 +249,9 @@ func warningSays(module string, n *v1.Note) string {
 		return "the hub's store is nearly full (" + f.GetDetail() + "), and will take no new modules and revisions when it is: delete some, or start the hub with a larger --store-quota"
 	case fleet.WarnFull:
 		return "the hub's store is full (" + f.GetDetail() + "): it takes no new modules and revisions before some are deleted, or the hub is started with a larger --store-quota"
+	case fleet.WarnOfCatalog:
+		name := strings.Join(f.GetNames(), ", ")
+		return "is of catalog " + name + ", which puts back what its files say when it looks the next time; change it there, or keep it from the catalog: towline apply --take"
 	case fleet.WarnStaysBack:
 		return fmt.Sprintf("stays at %s since %s was rolled back; put a changed module, or: towline rollout retry %s", revision(f.GetRevision()), f.GetRollout(), module)
 	}
@@ -325,6 +330,8 @@ func holdCodeSays(code string) string {
 	switch code {
 	case fleet.HoldLeaves:
 		return "the module would leave these clusters"
+	case fleet.HoldPrunes:
+		return "more than half of the catalog's modules are in its files no more, and would be deleted"
 	case fleet.HoldDrops:
 		return "the new revision drops more than half of the module's objects"
 	case fleet.HoldUnreadEnd:

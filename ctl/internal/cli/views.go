@@ -94,8 +94,24 @@ func (a *app) moduleRow(m *v1.Module) []table.Cell {
 		text(meta.GetName()), text(moduleRevision(s)), num(s.GetClusters()), updated, num(s.GetHealthy()),
 		graded(table.Yellow, s.GetProgressing()), bad(s.GetBad()), graded(table.Grey, s.GetAway()), drift,
 		a.moduleState(m), text(a.since(moduleSince(m))), num(s.GetObjects()), num(s.GetUnjudged()), text(orDash(meta.GetChangedBy())),
-		text(orDash(meta.GetOrigin())), text(sourceText(m.GetSpec().GetSource())), a.followCell(s.GetFollow()), text(labelText(meta.GetLabels())),
+		text(orDash(originText(meta))), text(sourceText(m.GetSpec().GetSource())), a.followCell(s.GetFollow()), text(labelText(meta.GetLabels())),
 	}
+}
+
+// originText is where a module comes from: set/NAME, or catalog/NAME with what its ref came to when it put the module as it is.
+func originText(m *v1.Metadata) string {
+	if at := strings.TrimSpace(shortRef(m.GetOriginRef())); at != "" {
+		return m.GetOrigin() + " at " + at
+	}
+	return m.GetOrigin()
+}
+
+// holdSubject is the module, or the catalog, that a hold is of.
+func holdSubject(h *v1.Hold) string {
+	if h.GetCatalog() != "" {
+		return fleet.CatalogOrigin(moduleName(h.GetProject(), h.GetCatalog()))
+	}
+	return moduleName(h.GetProject(), h.GetModule())
 }
 
 func moduleSince(m *v1.Module) *timestamppb.Timestamp {
@@ -458,7 +474,7 @@ var holdView = view[*v1.Hold]{
 	table: func(a *app, items []*v1.Hold) *table.Table {
 		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER", "OBJECT"), right("ITEMS"), left("SOURCE", "BY", "SINCE", "UNTIL"), prose("REASON"))}
 		for _, h := range items {
-			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(moduleName(h.GetProject(), h.GetModule()))),
+			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(holdSubject(h))),
 				text(orDash(h.GetCluster())), text(heldObjectText(h)), num(len(h.GetItems())), text(holdSource(h)), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
 				text(a.clock(h.GetUntil())), text(orDash(holdSays(h))))
 		}

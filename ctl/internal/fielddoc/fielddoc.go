@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
 )
 
 // docs.json maps "Message" and "Message.field_name" to its comment. It is written by

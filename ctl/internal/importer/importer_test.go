@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"towline.dev/towline/ctl/internal/importer"
-	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
 )
 

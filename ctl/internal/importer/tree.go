@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/resource"
 )
 
 // tree is a manifest of which every field is accounted for: read, passed over on purpose, or named in a note. A field that the conversion

@@ -5,8 +5,8 @@ import (
 	"io"
 	"strings"
 
-	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
+	"towline.dev/towline/pkg/resource"
 )
 
 // Write writes the module as YAML below what is to be known of it, and counts what it does not have.

@@ -49,8 +49,12 @@ type Metadata struct {
 	ChangedBy string `protobuf:"bytes,10,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
 	// Why, as given with -m. Output only.
 	ChangeReason string `protobuf:"bytes,11,opt,name=change_reason,json=changeReason,proto3" json:"change_reason,omitempty"`
-	// Of a module: set/NAME, the set that it was put with and that prunes it; empty: it is of none. Output only.
-	Origin        string `protobuf:"bytes,12,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Of a module: set/NAME, the set that it was put with and that prunes it, or catalog/NAME, the catalog that keeps it; empty: it is of
+	// none. Output only.
+	Origin string `protobuf:"bytes,12,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Of a module of a catalog what the catalog's ref came to when it put the module as it is; empty: somebody else has changed it since.
+	// Output only.
+	OriginRef     string `protobuf:"bytes,13,opt,name=origin_ref,json=originRef,proto3" json:"origin_ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -165,6 +169,13 @@ func (x *Metadata) GetChangeReason() string {
 func (x *Metadata) GetOrigin() string {
 	if x != nil {
 		return x.Origin
+	}
+	return ""
+}
+
+func (x *Metadata) GetOriginRef() string {
+	if x != nil {
+		return x.OriginRef
 	}
 	return ""
 }
@@ -1031,7 +1042,7 @@ var File_towline_v1_meta_proto protoreflect.FileDescriptor
 const file_towline_v1_meta_proto_rawDesc = "" +
 	"\n" +
 	"\x15towline/v1/meta.proto\x12\n" +
-	"towline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x05\n" +
+	"towline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa4\x05\n" +
 	"\bMetadata\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x128\n" +
@@ -1048,7 +1059,9 @@ const file_towline_v1_meta_proto_rawDesc = "" +
 	"changed_by\x18\n" +
 	" \x01(\tR\tchangedBy\x12#\n" +
 	"\rchange_reason\x18\v \x01(\tR\fchangeReason\x12\x16\n" +
-	"\x06origin\x18\f \x01(\tR\x06origin\x1a9\n" +
+	"\x06origin\x18\f \x01(\tR\x06origin\x12\x1d\n" +
+	"\n" +
+	"origin_ref\x18\r \x01(\tR\toriginRef\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +

@@ -3084,7 +3084,9 @@ type Hold struct {
 	Object *ObjectReference `protobuf:"bytes,14,opt,name=object,proto3" json:"object,omitempty"`
 	// Of a Freeze why, as the person said who put it.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Of a Confirm why it waits: LeavesClusters or DropsMostObjects. DamagedRecord of a Freeze whose record cannot be read.
+	// The catalog it concerns; empty: none.
+	Catalog string `protobuf:"bytes,16,opt,name=catalog,proto3" json:"catalog,omitempty"`
+	// Of a Confirm why it waits: LeavesClusters, DropsMostObjects or PrunesMostModules. DamagedRecord of a Freeze whose record cannot be read.
 	// UnreadEnd of a Freeze by an annotation whose end is no time, so that it has none.
 	Code string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
 	// Exactly what it would do, or what is stopped.
@@ -3181,6 +3183,13 @@ func (x *Hold) GetObject() *ObjectReference {
 func (x *Hold) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *Hold) GetCatalog() string {
+	if x != nil {
+		return x.Catalog
 	}
 	return ""
 }
@@ -3751,7 +3760,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12-\n" +
-	"\x12suspended_revision\x18\a \x01(\x03R\x11suspendedRevision\"\xbc\x03\n" +
+	"\x12suspended_revision\x18\a \x01(\x03R\x11suspendedRevision\"\xd6\x03\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -3759,7 +3768,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06module\x18\x04 \x01(\tR\x06module\x12\x18\n" +
 	"\acluster\x18\x05 \x01(\tR\acluster\x123\n" +
 	"\x06object\x18\x0e \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x12\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x18\n" +
+	"\acatalog\x18\x10 \x01(\tR\acatalog\x12\x12\n" +
 	"\x04code\x18\r \x01(\tR\x04code\x12\x14\n" +
 	"\x05items\x18\a \x03(\tR\x05items\x12\x16\n" +
 	"\x06digest\x18\b \x01(\tR\x06digest\x12\x0e\n" +

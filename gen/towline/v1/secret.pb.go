@@ -45,7 +45,7 @@ type Secret struct {
 	Facts *Facts `protobuf:"bytes,8,opt,name=facts,proto3" json:"facts,omitempty"`
 	// Names the hub's key that it is encrypted with. Output only.
 	KeyId string `protobuf:"bytes,9,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// The modules of the project whose sources use it, sorted. Output only.
+	// The modules of the project that use it, and the catalogs, as catalog/NAME; sorted. Output only.
 	UsedBy        []string `protobuf:"bytes,10,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -63,6 +63,10 @@ type Options struct {
 	Resync func(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
 	// Followed, if set, is what is known of the looks at the source of a module, newer than what is stored, and when the next one is.
 	Followed func(fleet.ModuleRef) (*storev1.FollowRecord, time.Time)
+	// ResyncCatalog, if set, looks at the source of a catalog now, and waits for what comes of it; take is for what is of others, too.
+	ResyncCatalog func(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error)
+	// CatalogSeen, if set, is what came of the last look at a catalog, newer than what is stored, and when the next one is.
+	CatalogSeen func(fleet.ModuleRef) (*storev1.CatalogState, time.Time)
 	// Hooks says that the hub serves calls that ask for looks at sources.
 	Hooks bool
 	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.
@@ -79,6 +83,7 @@ type API struct {
 	towlinev1.UnimplementedIdentityServiceServer
 	towlinev1.UnimplementedSecretServiceServer
 	towlinev1.UnimplementedArtifactServiceServer
+	towlinev1.UnimplementedCatalogServiceServer
 	o Options
 	// touches counts changes of sessions, which are in no record of the store.
 	touches *broadcast
@@ -122,6 +127,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	towlinev1.RegisterIdentityServiceServer(s, a)
 	towlinev1.RegisterSecretServiceServer(s, a)
 	towlinev1.RegisterArtifactServiceServer(s, a)
+	towlinev1.RegisterCatalogServiceServer(s, a)
 }
 
 // Touch says that a cluster connected or was lost.

@@ -110,18 +110,24 @@ func (a *API) HookKey(ctx context.Context, ref fleet.ModuleRef) (key []byte) {
 		if err != nil || m.Follow == nil || m.Follow.Webhook == "" {
 			return nil
 		}
-		secret := fleet.ModuleRef{Project: ref.Project, Name: m.Follow.Webhook}
-		values, _, ok := store.Get[*storev1.SecretRecord](r, store.SecretKey(secret.Project, secret.Name))
-		if !ok {
-			return nil
-		}
-		open, err := a.valuesOf(secret, values)
-		if err == nil {
-			key = bytes.TrimRight(open[webhookKey], "\r\n")
-		}
+		key = a.hookKey(r, ref.Project, m.Follow.Webhook)
 		return nil
 	})
 	return key
+}
+
+// hookKey is what a secret of a project has for the signing of calls; empty: nothing, or it cannot be read.
+func (a *API) hookKey(r store.Reader, project, name string) []byte {
+	secret := fleet.ModuleRef{Project: project, Name: name}
+	values, _, ok := store.Get[*storev1.SecretRecord](r, store.SecretKey(project, name))
+	if !ok || name == "" {
+		return nil
+	}
+	open, err := a.valuesOf(secret, values)
+	if err != nil {
+		return nil
+	}
+	return bytes.TrimRight(open[webhookKey], "\r\n")
 }
 
 // webhookKey is the key of a secret that has what calls are signed with.

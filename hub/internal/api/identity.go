@@ -186,6 +186,9 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 		if n := countModules(w, proto.CloneOf(p.GetProject())).GetModules(); n > 0 {
 			return fleet.Forbids(projectObject(req.GetName()), "project %s has %d modules; delete them first", req.GetName(), n)
 		}
+		if n := countCatalogs(w, req.GetName()); n > 0 {
+			return fleet.Forbids(projectObject(req.GetName()), "project %s has %d catalogs; delete them first", req.GetName(), n)
+		}
 		w.Delete(key)
 		if req.GetName() == fleet.DefaultProject {
 			return nil

@@ -45,6 +45,11 @@ func putResult(created, changed bool) string {
 // PutModule validates and commits the module with a new generation and a rollout in Pending, in one transaction. An
 // equal spec changes nothing.
 func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
+	return a.putAs(ctx, req, nil)
+}
+
+// putAs puts a module for a catalog, or a person.
+func (a *API) putAs(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) (*towlinev1.PutModuleResponse, error) {
 	if batch := req.GetBatch(); batch != "" && !req.GetDryRun() && a.o.Gather != nil {
 		if len(batch) > maxBatch {
 			return nil, fleet.Invalidf("batch", "has %d bytes; at most %d", len(batch), maxBatch)
@@ -56,7 +61,7 @@ func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*
 			defer a.gathering(batch, ref)()
 		}
 	}
-	return a.put(ctx, req)
+	return a.put(ctx, req, by)
 }
 
 // gatherBeat is how often a put says that it is under way still.
@@ -110,9 +115,9 @@ func readModule(in *towlinev1.Module) (*wire.Module, error) {
 // maxPutTries is how often a put looks again at uploaded files that others change or a collection touches.
 const maxPutTries = 4
 
-func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
+func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) (*towlinev1.PutModuleResponse, error) {
 	for tries := 1; ; tries++ {
-		resp, outdated, err := a.putOnce(ctx, req)
+		resp, outdated, err := a.putOnce(ctx, req, by)
 		if !outdated || tries == maxPutTries {
 			return resp, err
 		}
@@ -120,7 +125,7 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlin
 }
 
 // putOnce tells as well that the files which were uploaded have to be looked at again.
-func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest) (_ *towlinev1.PutModuleResponse, outdated bool, _ error) {
+func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) (_ *towlinev1.PutModuleResponse, outdated bool, _ error) {
 	m, req, files, err := a.readPut(ctx, req)
 	if err != nil {
 		return nil, false, err
@@ -137,7 +142,7 @@ func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest) (_ *
 		if err := files.refer(w); err != nil {
 			return err
 		}
-		return a.putModule(ctx, w, m, req, resp)
+		return a.putModule(ctx, w, m, req, by, resp)
 	}
 	if req.GetDryRun() {
 		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(store.Dry(r)) })
@@ -226,7 +231,10 @@ func named(kind, name string, err error) error {
 	return fmt.Errorf("%s %s: %w", kind, name, err)
 }
 
-func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req *towlinev1.PutModuleRequest, resp *towlinev1.PutModuleResponse) error {
+func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req *towlinev1.PutModuleRequest, by *author, resp *towlinev1.PutModuleResponse) error {
+	if err := by.may(w); err != nil {
+		return err
+	}
 	key := store.ModuleKey(m.Ref)
 	digest, err := wire.SpecDigest(req.GetModule().GetSpec())
 	if err != nil {
@@ -251,13 +259,14 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	if err := record.AsSeen(w, key, m.Ref.Object(), old.GetModule().GetMetadata(), meta); err != nil {
 		return err
 	}
-	origin, err := originAfter(m, req, old.GetModule().GetMetadata().GetOrigin())
+	had := record.OwnerOf(w, m.Ref, old)
+	from, err := originOf(m, req, by, had, old)
 	if err != nil {
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-	again := same && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
-	if same && !again && sameWords(old.GetModule().GetMetadata(), meta) && old.GetModule().GetMetadata().GetOrigin() == origin {
+	again := same && (by == nil || by.again) && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
+	if same && !again && sameWords(old.GetModule().GetMetadata(), meta) && had == from.name {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
@@ -268,11 +277,13 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	rec := a.nextModule(ctx, m, req, old, same)
-	rec.SpecDigest, rec.Module.Metadata.Origin = digest.Bytes(), origin
+	rec.SpecDigest, rec.OriginUid = digest.Bytes(), from.uid
+	rec.Module.Metadata.Origin, rec.Module.Metadata.OriginRef = from.name, from.ref
 	if deleted != nil {
 		succeedDeleted(w, rec, deleted, m.Ref)
 	}
 	resp.Result = putResult(!exists, true)
+	warnOwner(had, from, resp)
 	if !exists && ok {
 		putNewest(w, project, rec.GetModule().GetMetadata())
 	}
@@ -429,7 +440,9 @@ func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*
 func (a *API) showModule(r overview, rec *storev1.ModuleRecord, e store.Entry) *towlinev1.Module {
 	m := proto.CloneOf(rec.GetModule())
 	m.Metadata.ResourceVersion = e.ModRevision
-	m.Status = a.moduleStatus(r, fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()})
+	ref := fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()}
+	showOrigin(r, ref, rec, m)
+	m.Status = a.moduleStatus(r, ref)
 	return m
 }
 
@@ -472,7 +485,7 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
-var watchedForModules = []string{store.ModulePrefix, store.FollowPrefix, store.StartPrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
+var watchedForModules = []string{store.ModulePrefix, store.CatalogPrefix, store.FollowPrefix, store.StartPrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {

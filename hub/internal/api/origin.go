@@ -1,13 +1,65 @@
 package api
 
 import (
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
 
-// originAfter is what a module comes from after a put: the set that it is put with, or what it was before. One of another set is refused,
-// for that would put its own files again, or delete the module because they do not have it; take says that it has let go.
+// origin is where a module comes from: a set or a catalog, of the catalog its UID, and what its ref came to.
+type origin struct{ name, uid, ref string }
+
+// author is a catalog that writes modules; nil: a person does.
+type author struct {
+	catalog    fleet.ModuleRef
+	uid        string
+	generation int64
+	ref        string
+	take       bool // what is of others
+	again      bool // what is put is tried again where its source failed
+	fence      store.Fence
+}
+
+// may has a commit fail unless the catalog is there as it was looked at, and this hub leads.
+func (b *author) may(w store.Writer) error {
+	if b == nil {
+		return nil
+	}
+	if b.fence.Key != "" {
+		w.Fence(b.fence)
+	}
+	c, _, ok := store.Get[*storev1.CatalogRecord](w, store.CatalogKey(b.catalog))
+	if meta := c.GetCatalog().GetMetadata(); !ok || meta.GetUid() != b.uid || meta.GetGeneration() != b.generation {
+		return later(fleet.Errorf(fleet.ErrConflict, "catalog %s was changed meanwhile; try again", b.catalog.Display()))
+	}
+	return nil
+}
+
+// originOf is what a module comes from after a put, which was had before by who is named.
+func originOf(m *wire.Module, req *towlinev1.PutModuleRequest, by *author, had string, old *storev1.ModuleRecord) (origin, error) {
+	if by == nil {
+		name, err := originAfter(m, req, had)
+		if _, of := fleet.OfCatalog(name); !of || err != nil {
+			return origin{name: name}, err
+		}
+		return origin{name: name, uid: old.GetOriginUid()}, nil
+	}
+	own := origin{name: fleet.CatalogOrigin(by.catalog.Name), uid: by.uid, ref: by.ref}
+	if old == nil || had == own.name || by.take {
+		return own, nil
+	}
+	if had == "" {
+		had = "nobody's, put by hand"
+	}
+	return origin{}, fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s", m.Ref.Display(), had)
+}
+
+// originAfter is what a module comes from after a put of a person: the set that it is put with, or what it was before. One of another set, or
+// of a catalog, is refused, for that would put its own files again, or delete the module because they do not have it; take says that it
+// has let go.
 func originAfter(m *wire.Module, req *towlinev1.PutModuleRequest, had string) (string, error) {
 	set := req.GetSet()
 	if set != "" {
@@ -25,5 +77,25 @@ func originAfter(m *wire.Module, req *towlinev1.PutModuleRequest, had string) (s
 		}
 		return set, nil
 	}
+	if _, is := fleet.OfCatalog(had); is {
+		return "", fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s, which puts what its files say: take it out of the files there, or apply it here with --take", m.Ref.Display(), had)
+	}
 	return "", fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s, which prunes it: take it out of the files there, and apply it here with --take", m.Ref.Display(), had)
+}
+
+// warnOwner says that a person changes what a catalog puts back.
+func warnOwner(had string, after origin, resp *towlinev1.PutModuleResponse) {
+	if name, is := fleet.OfCatalog(had); is && after.name == had && resp.GetResult() == resultConfigured {
+		resp.Warnings = append(resp.Warnings, note(fleet.WarnOfCatalog, &towlinev1.Facts{Names: []string{name}}))
+	}
+}
+
+// showOrigin leaves a module that is shown no origin of a catalog that is gone.
+func showOrigin(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, m *towlinev1.Module) {
+	if m.GetMetadata().GetOrigin() == "" {
+		return
+	}
+	if m.Metadata.Origin = record.OwnerOf(r, ref, rec); m.Metadata.Origin == "" {
+		m.Metadata.OriginRef = ""
+	}
 }

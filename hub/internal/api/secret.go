@@ -235,9 +235,9 @@ func damagedSecret(ref fleet.ModuleRef) *towlinev1.Secret {
 		State: stateDamaged, Reason: fleet.SecretDamaged}
 }
 
-// usersOf are the modules that use a secret.
+// usersOf are the modules and catalogs that use a secret.
 func usersOf(r store.Reader, ref fleet.ModuleRef) []string {
-	return record.SecretUsers(r, ref.Project)[ref]
+	return record.AllSecretUsers(r, ref.Project)[ref]
 }
 
 // missingSecrets warns of the secrets that a module uses and that are not there.
@@ -290,7 +290,7 @@ func (a *API) ListSecrets(ctx context.Context, req *towlinev1.ListSecretsRequest
 	resp := &towlinev1.ListSecretsResponse{}
 	return resp, a.view(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
 		var lines []line[*towlinev1.Secret]
-		users := record.SecretUsers(r, req.GetProject())
+		users := record.AllSecretUsers(r, req.GetProject())
 		add := func(key string, show func(fleet.ModuleRef) *towlinev1.Secret) {
 			proj, name, ok := store.SplitSecret(key)
 			if !ok {
@@ -334,12 +334,24 @@ func (a *API) DeleteSecret(ctx context.Context, req *towlinev1.DeleteSecretReque
 			}
 		}
 		if users := usersOf(w, ref); len(users) > 0 && !req.GetUsed() {
-			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have them use another secret first", ref.Display(), someOf("module", users))
+			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have them use another secret first", ref.Display(), usersText(users))
 		}
 		w.Delete(key)
 		return nil
 	})
 	return &towlinev1.DeleteSecretResponse{Revision: rev}, err
+}
+
+// usersText says who uses a secret.
+func usersText(users []string) string {
+	first := slices.IndexFunc(users, func(name string) bool { return strings.Contains(name, "/") })
+	switch first {
+	case -1:
+		return someOf("module", users)
+	case 0:
+		return strings.Join(users[:min(len(users), maxNamed)], ", ")
+	}
+	return someOf("module", users[:first]) + " and " + strings.Join(users[first:min(len(users), first+maxNamed)], ", ")
 }
 
 // maxNamed is how many names stand in a sentence.

@@ -127,6 +127,10 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 
 // DeleteModule marks the module; the leader takes it from the clusters.
 func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleRequest) (*towlinev1.DeleteModuleResponse, error) {
+	return a.deleteModule(ctx, req, nil)
+}
+
+func (a *API) deleteModule(ctx context.Context, req *towlinev1.DeleteModuleRequest, by *author) (*towlinev1.DeleteModuleResponse, error) {
 	ref, err := refOf(req.GetProject(), req.GetName())
 	if err != nil {
 		return nil, err
@@ -148,6 +152,9 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 	}
 	policy := deletionOf(req)
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
+		if err := by.may(w); err != nil {
+			return err
+		}
 		rec, _, ok := moduleRecord(w, ref)
 		if !ok {
 			return noModule(ref)

@@ -55,6 +55,8 @@ type Options struct {
 	// News starts a rollout of a module whose source has something else, and returns its number. fleet.ErrConflict: the module is not
 	// what was looked at any more; fleet.ErrPrecondition: it may not begin now. Nil: nothing is followed.
 	News func(context.Context, record.News) (number int64, err error)
+	// Catalogs puts and deletes modules for catalogs; nil: there are none.
+	Catalogs record.CatalogWriter
 	// Workers is how many modules are worked on at once; default 4.
 	Workers int
 	// Grace is how long an agent that had a session counts as connected after that ended, or after the start of the hub; 0: none does.
@@ -75,6 +77,10 @@ type Controller struct {
 	looker   *runner // of sources that are looked at again
 	lookedAt *origins
 	looks    looks
+
+	cataloguer   *runner // of catalogs
+	catalogHosts *origins
+	catalogs     catalogs
 
 	// rev is the revision of the newest commit of this controller: it never decides on a snapshot older than that.
 	rev atomic.Int64
@@ -143,6 +149,8 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	c.looker, c.lookedAt = newRunner(maxLooks, c.runLook), &origins{}
 	c.looks.begin(time.Now())
+	c.cataloguer, c.catalogHosts = newRunner(maxCatalogs, c.runCatalog), &origins{}
+	c.catalogs.begin(time.Now())
 	c.variants = newRunner(maxResolvers, c.runVariants)
 	var wg sync.WaitGroup
 	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
@@ -152,6 +160,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	wg.Go(func() { c.resolver.loop(ctx) })
 	wg.Go(func() { c.fetcher.loop(ctx) })
 	wg.Go(func() { c.looker.loop(ctx) })
+	wg.Go(func() { c.cataloguer.loop(ctx) })
 	wg.Go(func() { c.variants.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.collectLoop(ctx) })
@@ -167,6 +176,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.mu.Unlock()
 	wg.Wait()
 	c.looks.end()
+	c.catalogs.end()
 	end, stop := context.WithTimeout(context.Background(), 2*time.Second)
 	defer stop()
 	if err := lead.Resign(end); err != nil {
@@ -202,7 +212,7 @@ func (c *Controller) fence() store.Fence {
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
 	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix)
 	defer sub.Stop()
 	for {
 		select {
@@ -226,6 +236,14 @@ func (c *Controller) takeStock(r store.Reader) {
 		c.follow(e.Key)
 		return true
 	})
+	for _, prefix := range []string{store.CatalogPrefix, store.CatalogStates} { // the catalog of a state may be gone
+		r.Scan(prefix, func(e store.Entry) bool {
+			if ref, ok := store.SplitCatalog(e.Key); ok {
+				c.follow(store.CatalogKey(ref))
+			}
+			return true
+		})
+	}
 	r.Scan(store.RequestPrefix, func(e store.Entry) bool { // the module of one may be gone
 		c.follow(e.Key)
 		return true
@@ -318,6 +336,10 @@ func (c *Controller) touchKey(key string) {
 		c.touchHold(store.HoldPrefix + strings.TrimPrefix(key, store.ConfirmPrefix))
 	case store.SecretPrefix:
 		c.touchSecret(key)
+	case store.CatalogPrefix:
+		if c.o.Catalogs != nil {
+			c.cataloguer.add(key)
+		}
 	case store.RequestPrefix:
 		if ref, ok := store.SplitModule(key); ok {
 			c.modules.add(store.ModuleKey(ref))

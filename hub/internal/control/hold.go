@@ -22,6 +22,8 @@ func (c *Controller) touchHold(key string) {
 	ref := fleet.ModuleRef{Project: h.GetHold().GetProject(), Name: h.GetHold().GetModule()}
 	cluster := fleet.ClusterName(h.GetHold().GetCluster())
 	switch {
+	case h.GetHold().GetCatalog() != "":
+		c.cataloguer.add(store.CatalogKey(fleet.ModuleRef{Project: h.GetHold().GetProject(), Name: h.GetHold().GetCatalog()}))
 	case h == nil && !strings.HasPrefix(key, store.FreezePrefix):
 	case h == nil:
 		c.touchAll()

@@ -25,8 +25,11 @@ const (
 	minTimeout = 5 * time.Second
 )
 
-// prefix is of the paths: /hooks/PROJECT/MODULE.
+// prefix is of the paths: /hooks/PROJECT/MODULE, and /hooks/PROJECT/catalogs/CATALOG.
 const prefix = "/hooks/"
+
+// ofCatalogs stands before the name of a catalog in a path.
+const ofCatalogs = "catalogs/"
 
 // Refused is what a call is told that is not signed as it must be, or whose module there is not, or that takes none.
 const Refused = "no module takes a call with this path and signature"
@@ -37,7 +40,10 @@ type Options struct {
 	Key func(context.Context, fleet.ModuleRef) []byte
 	// Ask has the source of a module be looked at.
 	Ask func(fleet.ModuleRef)
-	Log *slog.Logger
+	// CatalogKey and AskCatalog are the same of a catalog; nil: none takes calls.
+	CatalogKey func(context.Context, fleet.ModuleRef) []byte
+	AskCatalog func(fleet.ModuleRef)
+	Log        *slog.Logger
 }
 
 // Handler serves the calls.
@@ -64,40 +70,43 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many calls", http.StatusTooManyRequests)
 		return
 	}
-	ref, ok := refOf(r.URL.Path)
+	ref, catalog, ok := refOf(r.URL.Path)
+	key, ask, subject := h.o.Key, h.o.Ask, ref.Display()
+	if catalog {
+		key, ask, subject = h.o.CatalogKey, h.o.AskCatalog, "catalog "+subject
+	}
 	switch {
-	case !ok:
-		http.Error(w, "the path is not /hooks/PROJECT/MODULE", http.StatusNotFound)
+	case !ok || key == nil:
+		http.Error(w, "the path is neither /hooks/PROJECT/MODULE nor /hooks/PROJECT/catalogs/CATALOG", http.StatusNotFound)
 		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "only POST is taken", http.StatusMethodNotAllowed)
 		return
 	}
-	genuine, status := h.judge(w, r, ref)
+	genuine, status := h.judge(w, r, key(r.Context(), ref))
 	switch {
 	case status != 0:
 		http.Error(w, http.StatusText(status), status)
 	case !genuine:
-		h.o.Log.Debug("webhook refused", "module", ref.Display(), "from", r.RemoteAddr)
+		h.o.Log.Debug("webhook refused", "module", subject, "from", r.RemoteAddr)
 		refuse(w, r, began)
 	default:
-		h.o.Log.Info("audit", "caller", "webhook", "method", "Hook", "subject", ref.Display(), "from", r.RemoteAddr, "result", "OK")
-		h.o.Ask(ref)
+		h.o.Log.Info("audit", "caller", "webhook", "method", "Hook", "subject", subject, "from", r.RemoteAddr, "result", "OK")
+		ask(ref)
 		w.WriteHeader(http.StatusAccepted)
 		_, _ = io.WriteString(w, "asked\n")
 	}
 }
 
 // judge reads the call, and reports whether it is signed as it must be. Status says that it could not be read.
-func (h *Handler) judge(w http.ResponseWriter, r *http.Request, ref fleet.ModuleRef) (genuine bool, status int) {
+func (h *Handler) judge(w http.ResponseWriter, r *http.Request, key []byte) (genuine bool, status int) {
 	select {
 	case h.calls <- struct{}{}:
 		defer func() { <-h.calls }()
 	default:
 		return false, http.StatusServiceUnavailable
 	}
-	key := h.o.Key(r.Context(), ref)
 	known := len(key) > 0
 	if !known {
 		key = []byte("of nobody; the same work is done with it")
@@ -123,14 +132,15 @@ func refuse(w http.ResponseWriter, r *http.Request, began time.Time) {
 	http.Error(w, Refused, http.StatusForbidden)
 }
 
-// refOf reads the module out of a path.
-func refOf(path string) (fleet.ModuleRef, bool) {
+// refOf reads the module, or the catalog, out of a path.
+func refOf(path string) (ref fleet.ModuleRef, catalog, ok bool) {
 	rest, is := strings.CutPrefix(path, prefix)
 	project, name, found := strings.Cut(rest, "/")
+	name, catalog = strings.CutPrefix(name, ofCatalogs)
 	if !is || !found || fleet.ValidateLabel(project) != nil || fleet.ValidateLabel(name) != nil {
-		return fleet.ModuleRef{}, false
+		return fleet.ModuleRef{}, catalog, false
 	}
-	return fleet.ModuleRef{Project: project, Name: name}, true
+	return fleet.ModuleRef{Project: project, Name: name}, catalog, true
 }
 
 // callerOf is by what calls are counted: the address, or of IPv6 the network, of which one machine has many.

@@ -36,7 +36,7 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		if strings.HasPrefix(key, store.GuardPrefix) {
 			return &storev1.Counter{}, false // all that counts is that it changes
 		}
-	case store.AckPrefix, store.ConditionPrefix, store.FollowPrefix:
+	case store.AckPrefix, store.ConditionPrefix, store.FollowPrefix, store.CatalogStates:
 		return nil, true
 	case store.ConfirmPrefix:
 		return nil, true // the leader asks anew

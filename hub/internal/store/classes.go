@@ -76,6 +76,8 @@ var Classes = []Class{
 	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: ProjectPrefix, New: func() proto.Message { return new(storev1.ProjectRecord) }, Owner: API},
 	{Prefix: SecretPrefix, New: func() proto.Message { return new(storev1.SecretRecord) }, Owner: API},
+	{Prefix: CatalogPrefix, New: func() proto.Message { return new(storev1.CatalogRecord) }, Owner: API, Clears: Leader},
+	{Prefix: CatalogStates, New: func() proto.Message { return new(storev1.CatalogState) }, Owner: Leader},
 	{Prefix: TokenPrefix, New: func() proto.Message { return new(storev1.TokenRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: UserPrefix, New: func() proto.Message { return new(storev1.UserRecord) }, Owner: Registry},
 	{Prefix: CertPrefix, New: func() proto.Message { return new(storev1.CertificateRecord) }, Owner: Registry},

@@ -33,6 +33,8 @@ const (
 	ConfirmPrefix    = "confirms/"
 	RecyclePrefix    = "recycles/"
 	FollowPrefix     = "follows/"
+	CatalogPrefix    = "catalogs/"
+	CatalogStates    = "catalogstates/"
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"
@@ -134,6 +136,15 @@ func AnswersOf(m fleet.ModuleRef) string { return AnswerPrefix + m.String() + "/
 
 // FollowKey is follows/PROJECT/MODULE.
 func FollowKey(m fleet.ModuleRef) string { return FollowPrefix + m.String() }
+
+// CatalogKey is catalogs/PROJECT/NAME.
+func CatalogKey(c fleet.ModuleRef) string { return CatalogPrefix + c.String() }
+
+// CatalogStateKey is catalogstates/PROJECT/NAME.
+func CatalogStateKey(c fleet.ModuleRef) string { return CatalogStates + c.String() }
+
+// SplitCatalog reads project and name out of a catalogs or catalogstates key.
+func SplitCatalog(key string) (fleet.ModuleRef, bool) { return SplitModule(key) }
 
 // VerbsOf is the prefix of a rollout's verbs.
 func VerbsOf(m fleet.ModuleRef, n int64) string { return numbered(VerbPrefix, m, n) + "/" }

@@ -362,6 +362,8 @@ type ModuleRecord struct {
 	FirstRollout int64 `protobuf:"varint,5,opt,name=first_rollout,json=firstRollout,proto3" json:"first_rollout,omitempty"`
 	// See first_rollout.
 	FirstRevision int64 `protobuf:"varint,6,opt,name=first_revision,json=firstRevision,proto3" json:"first_revision,omitempty"`
+	// The UID of the catalog that its origin names: one that has the name later has not put it.
+	OriginUid     string `protobuf:"bytes,7,opt,name=origin_uid,json=originUid,proto3" json:"origin_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -429,6 +431,13 @@ func (x *ModuleRecord) GetFirstRevision() int64 {
 		return x.FirstRevision
 	}
 	return 0
+}
+
+func (x *ModuleRecord) GetOriginUid() string {
+	if x != nil {
+		return x.OriginUid
+	}
+	return ""
 }
 
 // ClusterRecord is clusters/NAME. Written by the API and, for identity, by the registry through the API.
@@ -2692,6 +2701,208 @@ func (x *FollowRecord) GetFetched() []byte {
 	return nil
 }
 
+// CatalogRecord is catalogs/PROJECT/NAME.
+type CatalogRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Metadata and spec; status is empty.
+	Catalog *v1.Catalog `protobuf:"bytes,1,opt,name=catalog,proto3" json:"catalog,omitempty"`
+	// It is being deleted with its modules; the leader deletes the record when all of these are on their way.
+	Deleting      bool `protobuf:"varint,2,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogRecord) Reset() {
+	*x = CatalogRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogRecord) ProtoMessage() {}
+
+func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
+func (*CatalogRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *CatalogRecord) GetCatalog() *v1.Catalog {
+	if x != nil {
+		return x.Catalog
+	}
+	return nil
+}
+
+func (x *CatalogRecord) GetDeleting() bool {
+	if x != nil {
+		return x.Deleting
+	}
+	return false
+}
+
+// CatalogState is catalogstates/PROJECT/NAME: what came of the last look at a catalog. Written by the leader, when something has changed,
+// and about once an hour for looked. Without it the hub looks anew, and takes what it finds for what it has put.
+type CatalogState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The UID of the catalog that was looked at.
+	CatalogUid string `protobuf:"bytes,1,opt,name=catalog_uid,json=catalogUid,proto3" json:"catalog_uid,omitempty"`
+	// As shown, but for modules and next; observed_generation is of the spec that was looked at.
+	Status *v1.CatalogStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// Since when looks come to nothing; unset: the last one did not.
+	Failing *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=failing,proto3" json:"failing,omitempty"`
+	// SHA-256 of the fetched files that were applied last, in whole.
+	Applied []byte `protobuf:"bytes,4,opt,name=applied,proto3" json:"applied,omitempty"`
+	// What was put of each module.
+	Puts          []*CatalogPut `protobuf:"bytes,5,rep,name=puts,proto3" json:"puts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogState) Reset() {
+	*x = CatalogState{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogState) ProtoMessage() {}
+
+func (x *CatalogState) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
+func (*CatalogState) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *CatalogState) GetCatalogUid() string {
+	if x != nil {
+		return x.CatalogUid
+	}
+	return ""
+}
+
+func (x *CatalogState) GetStatus() *v1.CatalogStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *CatalogState) GetFailing() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Failing
+	}
+	return nil
+}
+
+func (x *CatalogState) GetApplied() []byte {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+func (x *CatalogState) GetPuts() []*CatalogPut {
+	if x != nil {
+		return x.Puts
+	}
+	return nil
+}
+
+// CatalogPut is what a catalog has put last of a module.
+type CatalogPut struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The module.
+	Module string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	// SHA-256 of its canonical spec.
+	SpecDigest []byte `protobuf:"bytes,2,opt,name=spec_digest,json=specDigest,proto3" json:"spec_digest,omitempty"`
+	// The number of the rollout of that.
+	Rollout       int64 `protobuf:"varint,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogPut) Reset() {
+	*x = CatalogPut{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogPut) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogPut) ProtoMessage() {}
+
+func (x *CatalogPut) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
+func (*CatalogPut) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *CatalogPut) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *CatalogPut) GetSpecDigest() []byte {
+	if x != nil {
+		return x.SpecDigest
+	}
+	return nil
+}
+
+func (x *CatalogPut) GetRollout() int64 {
+	if x != nil {
+		return x.Rollout
+	}
+	return 0
+}
+
 // ConfirmRecord is confirms/ID: a person's answer to the hold of that id. It counts for that hold only, while it is there.
 type ConfirmRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2707,7 +2918,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2930,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2943,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -2775,7 +2986,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +2998,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +3011,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2842,7 +3053,7 @@ var File_towline_store_v1_records_proto protoreflect.FileDescriptor
 
 const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\x1a\x17towline/v1/secret.proto\"n\n" +
+	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/catalog.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\x1a\x17towline/v1/secret.proto\"n\n" +
 	"\bEnvelope\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\aR\bchecksum\x12\x18\n" +
@@ -2864,14 +3075,16 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
-	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xd7\x01\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xf6\x01\n" +
 	"\fModuleRecord\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
 	"\vspec_digest\x18\x04 \x01(\fR\n" +
 	"specDigest\x12#\n" +
 	"\rfirst_rollout\x18\x05 \x01(\x03R\ffirstRollout\x12%\n" +
-	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevisionJ\x04\b\x02\x10\x03R\flast_rollout\"\xf9\x03\n" +
+	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevision\x12\x1d\n" +
+	"\n" +
+	"origin_uid\x18\a \x01(\tR\toriginUidJ\x04\b\x02\x10\x03R\flast_rollout\"\xf9\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -3069,7 +3282,23 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\amessage\x18\b \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
 	"\afetched\x18\n" +
-	" \x01(\fR\afetched\"c\n" +
+	" \x01(\fR\afetched\"Z\n" +
+	"\rCatalogRecord\x12-\n" +
+	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
+	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\xe4\x01\n" +
+	"\fCatalogState\x12\x1f\n" +
+	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
+	"catalogUid\x121\n" +
+	"\x06status\x18\x02 \x01(\v2\x19.towline.v1.CatalogStatusR\x06status\x124\n" +
+	"\afailing\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\afailing\x12\x18\n" +
+	"\aapplied\x18\x04 \x01(\fR\aapplied\x120\n" +
+	"\x04puts\x18\x05 \x03(\v2\x1c.towline.store.v1.CatalogPutR\x04puts\"_\n" +
+	"\n" +
+	"CatalogPut\x12\x16\n" +
+	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1f\n" +
+	"\vspec_digest\x18\x02 \x01(\fR\n" +
+	"specDigest\x12\x18\n" +
+	"\arollout\x18\x03 \x01(\x03R\arollout\"c\n" +
 	"\rConfirmRecord\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
@@ -3097,7 +3326,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -3133,76 +3362,85 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*AnswerRecord)(nil),          // 31: towline.store.v1.AnswerRecord
 	(*HoldRecord)(nil),            // 32: towline.store.v1.HoldRecord
 	(*FollowRecord)(nil),          // 33: towline.store.v1.FollowRecord
-	(*ConfirmRecord)(nil),         // 34: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 35: towline.store.v1.BlobHead
-	nil,                           // 36: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 37: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 39: towline.v1.Module
-	(*v1.Cluster)(nil),            // 40: towline.v1.Cluster
-	(*v1.Token)(nil),              // 41: towline.v1.Token
-	(*v1.User)(nil),               // 42: towline.v1.User
-	(*v1.Certificate)(nil),        // 43: towline.v1.Certificate
-	(*v1.Project)(nil),            // 44: towline.v1.Project
-	(*v1.Secret)(nil),             // 45: towline.v1.Secret
-	(*v1.Revision)(nil),           // 46: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 47: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 48: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 49: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 50: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 51: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 52: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 53: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 54: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 55: towline.v1.Hold
+	(*CatalogRecord)(nil),         // 34: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 35: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 36: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 37: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 38: towline.store.v1.BlobHead
+	nil,                           // 39: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 40: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 42: towline.v1.Module
+	(*v1.Cluster)(nil),            // 43: towline.v1.Cluster
+	(*v1.Token)(nil),              // 44: towline.v1.Token
+	(*v1.User)(nil),               // 45: towline.v1.User
+	(*v1.Certificate)(nil),        // 46: towline.v1.Certificate
+	(*v1.Project)(nil),            // 47: towline.v1.Project
+	(*v1.Secret)(nil),             // 48: towline.v1.Secret
+	(*v1.Revision)(nil),           // 49: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 50: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 51: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 52: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 53: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 54: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 55: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 56: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 57: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 58: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 59: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 60: towline.v1.CatalogStatus
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	38, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	39, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	40, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	41, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	42, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	43, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	38, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	38, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	38, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	38, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	41, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	38, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	42, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	43, // 11: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	44, // 12: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	45, // 13: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	41, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	41, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	41, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	41, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	44, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	41, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	45, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	46, // 11: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	47, // 12: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	48, // 13: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	13, // 14: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	36, // 15: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	46, // 16: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	39, // 15: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	49, // 16: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
 	16, // 17: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	47, // 18: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	38, // 19: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	48, // 20: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	49, // 21: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	50, // 18: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	41, // 19: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	51, // 20: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	52, // 21: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
 	23, // 22: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
 	22, // 23: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	50, // 24: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	38, // 25: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	37, // 26: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	51, // 27: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	53, // 24: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	41, // 25: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	40, // 26: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	54, // 27: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	25, // 28: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	38, // 29: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	38, // 30: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	38, // 31: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	52, // 32: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	53, // 33: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	54, // 34: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	38, // 35: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	38, // 36: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	55, // 37: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	38, // 38: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	38, // 39: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	38, // 40: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	41, // 29: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	41, // 30: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	41, // 31: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	55, // 32: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	56, // 33: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	57, // 34: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	41, // 35: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	41, // 36: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	58, // 37: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	41, // 38: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	41, // 39: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	59, // 40: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	60, // 41: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	41, // 42: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	36, // 43: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	41, // 44: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3216,7 +3454,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

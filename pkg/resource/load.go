@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -59,6 +60,38 @@ func Load(paths []string, opts Options) ([]Resource, error) {
 	return out, nil
 }
 
+// LoadFiles reads the files of a folder as Load reads a directory, in the order of their names; files are by slash-separated path, and an
+// empty folder is the top. skipped are those below the folder, which are not read unless opts say Recursive.
+func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Resource, skipped []string, err error) {
+	read, skipped := inFolder(files, folder, opts.Recursive)
+	var errs []error
+	for _, name := range read {
+		if len(files[name]) > maxFile {
+			errs = append(errs, &Error{Source: name, Message: fmt.Sprintf("is larger than %d MiB", maxFile>>20)})
+			continue
+		}
+		of, err := Parse(name, files[name], opts)
+		found, errs = append(found, of...), append(errs, err)
+	}
+	return found, skipped, errors.Join(errs...)
+}
+
+// inFolder are the files with resources in a folder, and those below it that are not read.
+func inFolder(files map[string][]byte, folder string, recursive bool) (read, skipped []string) {
+	under := strings.Trim(folder, "/") + "/"
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		rest, in := strings.CutPrefix("/"+name, "/"+strings.TrimPrefix(under, "/"))
+		switch {
+		case !in || !mayHoldResources(name):
+		case recursive || !strings.Contains(rest, "/"):
+			read = append(read, name)
+		default:
+			skipped = append(skipped, name)
+		}
+	}
+	return read, skipped
+}
+
 // Document is a mapping of a YAML file that is none of Towline's own resources.
 type Document struct {
 	Source string
@@ -68,15 +101,7 @@ type Document struct {
 // Documents reads files, directories and "-" as Load does, whatever their documents say; the items of lists are documents of their own,
 // and aliases are what they stand for.
 func Documents(paths []string, opts Options) ([]Document, error) {
-	return each(paths, opts, func(source string, data []byte) (out []Document, err error) {
-		docs, err := documents(source, data)
-		errs := []error{err}
-		for _, doc := range docs {
-			found, err := flatten(source, doc)
-			out, errs = append(out, found...), append(errs, err)
-		}
-		return out, errors.Join(errs...)
-	})
+	return each(paths, opts, ParseDocuments)
 }
 
 // each is what is made of every file of the paths, in their order. The error joins all that is wrong, with what is right beside it.
@@ -95,6 +120,17 @@ func each[T any](paths []string, opts Options, of func(source string, data []byt
 			found, err := of(source, data)
 			out, errs = append(out, found...), append(errs, err)
 		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// ParseDocuments reads the documents of one file, as Documents does.
+func ParseDocuments(source string, data []byte) (out []Document, err error) {
+	docs, err := documents(source, data)
+	errs := []error{err}
+	for _, doc := range docs {
+		found, err := flatten(source, doc)
+		out, errs = append(out, found...), append(errs, err)
 	}
 	return out, errors.Join(errs...)
 }
@@ -376,7 +412,7 @@ func unknownKind(kind string, kindNames []string) string {
 // skipOutput reports the fields that the hub fills in; what `get -o yaml` prints goes back into `apply`.
 func skipOutput(opts Options) func(string) bool {
 	output := []string{"status", "metadata.resourceVersion", "metadata.creationTimestamp",
-		"metadata.deletionTimestamp", "metadata.changedBy", "metadata.changeReason", "metadata.origin"}
+		"metadata.deletionTimestamp", "metadata.changedBy", "metadata.changeReason", "metadata.origin", "metadata.originRef"}
 	if !opts.KeepGeneration {
 		output = append(output, "metadata.generation", "metadata.uid")
 	}

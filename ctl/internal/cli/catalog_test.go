@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+func (h *fakeHub) ListCatalogs(_ context.Context, r *v1.ListCatalogsRequest) (*v1.ListCatalogsResponse, error) {
+	h.note(r)
+	return &v1.ListCatalogsResponse{Catalogs: h.catalogs}, nil
+}
+
+func (h *fakeHub) GetCatalog(_ context.Context, r *v1.GetCatalogRequest) (*v1.GetCatalogResponse, error) {
+	for _, c := range h.catalogs {
+		if c.GetMetadata().GetName() == r.GetName() && c.GetMetadata().GetProject() == r.GetProject() {
+			return &v1.GetCatalogResponse{Catalog: c}, nil
+		}
+	}
+	return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrNotFound, "catalog %s not found", r.GetName()))
+}
+
+func (h *fakeHub) PutCatalog(_ context.Context, r *v1.PutCatalogRequest) (*v1.PutCatalogResponse, error) {
+	h.note(r)
+	return &v1.PutCatalogResponse{Catalog: r.GetCatalog(), Result: "created"}, nil
+}
+
+func (h *fakeHub) DeleteCatalog(_ context.Context, r *v1.DeleteCatalogRequest) (*v1.DeleteCatalogResponse, error) {
+	h.note(r)
+	return &v1.DeleteCatalogResponse{}, nil
+}
+
+func (h *fakeHub) ResyncCatalog(_ context.Context, r *v1.ResyncCatalogRequest) (*v1.ResyncCatalogResponse, error) {
+	h.note(r)
+	return h.recataloged, nil
+}
+
+// A resync says what was put and what is not, and exits as waiting while a person must confirm.
+func TestResyncCatalog(t *testing.T) {
+	hub := fullHub()
+	hub.recataloged = &v1.ResyncCatalogResponse{Catalog: hub.catalogs[0], Created: []string{"shop"}, Pruned: []string{"old", "older"}}
+	got := hub.run(t, run{}, "resync", "catalog", "team", "--take", "-m", "moved")
+	if got.code != exitOK || got.out != "catalog/team created shop; pruned old, older; at main@sha1:2e3d1f2e3d4c5b6a\n" || !strings.Contains(got.err, "module cart of modules/cart.yaml:1 is of set/cart-team, and is not written") {
+		t.Errorf("%+v", got)
+	}
+	hub.recataloged = &v1.ResyncCatalogResponse{Catalog: hub.catalogs[1]}
+	if got := hub.run(t, run{}, "resync", "catalog/web"); got.code != exitWaits || !strings.Contains(got.err, "towline confirm catalog-1") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A deletion says what becomes of the modules.
+func TestDeleteCatalogSaysWhatStays(t *testing.T) {
+	hub := fullHub()
+	for args, says := range map[string]string{"": "3 modules stay, and are of nobody", "--cascade": "3 modules go with it, and what they have in the clusters"} {
+		got := hub.run(t, run{terminal: true, stdin: "n\n"}, strings.Fields("delete catalog team "+args)...)
+		if got.code == exitOK || !strings.Contains(got.out+got.err, says) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+	if got := hub.run(t, run{}, "delete", "catalog", "team", "--cascade", "--yes"); got.code != exitOK || got.out != "catalog/team deleted\n" {
+		t.Errorf("%+v", got)
+	}
+}

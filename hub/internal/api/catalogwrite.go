@@ -1,0 +1,310 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/wire"
+)
+
+// catalogFile is a module of a file that was read, with the files that it means.
+type catalogFile struct {
+	record.CatalogFile
+	m *wire.Module
+}
+
+func authorOf(look record.CatalogLook) *author {
+	return &author{catalog: look.Ref, uid: look.UID, generation: look.Generation, ref: look.ResolvedRef, take: look.Take, again: look.Person, fence: look.Fence}
+}
+
+// asCatalog is the context of what a catalog writes.
+func asCatalog(ctx context.Context, look record.CatalogLook) context.Context {
+	return rpc.WithCaller(ctx, rpc.Caller{Kind: rpc.KindUser, Name: fleet.CatalogOrigin(look.Ref.Name), Role: rpc.RoleAdmin})
+}
+
+// PlanCatalog checks what the files of a catalog say as a put of each would, and says what is to be done. Nothing is done where anything is
+// wrong.
+func (a *API) PlanCatalog(ctx context.Context, look record.CatalogLook) (catalog.Plan, error) {
+	files, err := a.readFiles(ctx, look)
+	if err != nil {
+		return catalog.Plan{}, err
+	}
+	in := catalog.Input{Catalog: look.UID, Below: look.Below, Prune: look.Prune, Person: look.Person, Take: look.Take}
+	for _, f := range files {
+		digest, err := wire.SpecDigest(f.Module.GetSpec())
+		if err != nil {
+			return catalog.Plan{}, err
+		}
+		in.Files = append(in.Files, catalog.File{Name: f.m.Ref.Name, At: f.At, Spec: digest, Words: wordsOf(f.Module.GetMetadata()), DependsOn: namesOf(f.m.DependsOn)})
+	}
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		in.Modules = modulesFor(r, look)
+		return nil
+	}); err != nil {
+		return catalog.Plan{}, err
+	}
+	plan := catalog.Decide(in)
+	return plan, a.checkPuts(asCatalog(ctx, look), look, files, plan)
+}
+
+// readFiles checks each file by itself.
+func (a *API) readFiles(ctx context.Context, look record.CatalogLook) ([]catalogFile, error) {
+	var out []catalogFile
+	problems, at := &record.CatalogProblems{}, map[string]string{}
+	for _, f := range look.Files {
+		module := proto.CloneOf(f.Module)
+		if module.GetMetadata().GetProject() == "" {
+			module.Metadata.Project = look.Ref.Project
+		}
+		m, err := readModule(module)
+		if err == nil && m.Ref.Project != look.Ref.Project {
+			err = fleet.Invalidf("metadata.project", "is %s: a catalog writes into its own project, %s; leave project out, or put a catalog into project %s", m.Ref.Project, look.Ref.Project, m.Ref.Project)
+			err = named("module", m.Ref.Name, err)
+		}
+		if err == nil {
+			if first := at[m.Ref.Name]; first != "" {
+				err = fleet.Errorf(fleet.ErrInvalid, "module %s: is in %s already", m.Ref.Name, first)
+			}
+			at[m.Ref.Name] = f.At
+		}
+		if err == nil {
+			module, _, err = a.settle(ctx, m, module)
+		}
+		switch {
+		case err == nil:
+			out = append(out, catalogFile{record.CatalogFile{At: f.At, Module: module}, m})
+		case ctx.Err() != nil || errors.Is(err, fleet.ErrUnavailable):
+			return nil, err
+		default:
+			problems.List = append(problems.List, f.At+": "+err.Error())
+		}
+	}
+	if len(problems.List) > 0 {
+		return nil, problems
+	}
+	return out, nil
+}
+
+// checkPuts refuses what a put would be refused for. A source that is elsewhere is fetched by the module's own rollout: one that is away
+// keeps no other module from being put.
+func (a *API) checkPuts(ctx context.Context, look record.CatalogLook, files []catalogFile, plan catalog.Plan) error {
+	problems, by, with := &record.CatalogProblems{}, authorOf(look), ordersOf(files)
+	by.take = true // what may be taken is in the plan already
+	for _, f := range files {
+		if !slices.ContainsFunc(plan.Puts, func(p catalog.Put) bool { return p.Name == f.m.Ref.Name }) {
+			continue
+		}
+		req := &towlinev1.PutModuleRequest{Module: f.Module, DryRun: true, With: with}
+		var err error
+		if wire.Contained(f.m.Source) {
+			err = a.render(ctx, f.m, req)
+		}
+		if err == nil {
+			err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+				return a.putModule(ctx, store.Dry(r), f.m, req, by, &towlinev1.PutModuleResponse{})
+			})
+		}
+		if ctx.Err() != nil || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrUnavailable) {
+			return err
+		}
+		if err != nil {
+			problems.List = append(problems.List, f.At+": "+named("module", f.m.Ref.Display(), err).Error())
+		}
+	}
+	if len(problems.List) > 0 {
+		return problems
+	}
+	return nil
+}
+
+func ordersOf(files []catalogFile) (out []*towlinev1.ModuleOrder) {
+	for _, f := range files {
+		out = append(out, &towlinev1.ModuleOrder{Project: f.m.Ref.Project, Module: f.m.Ref.Name, DependsOn: f.Module.GetSpec().GetDependsOn()})
+	}
+	return out
+}
+
+func namesOf(refs []fleet.ModuleRef) (out []string) {
+	for _, ref := range refs {
+		out = append(out, ref.Name)
+	}
+	return out
+}
+
+// wordsOf is the digest of labels and annotations.
+func wordsOf(m *towlinev1.Metadata) fleet.Digest {
+	raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(&towlinev1.Metadata{Labels: m.GetLabels(), Annotations: m.GetAnnotations()})
+	return fleet.DigestOf(raw)
+}
+
+// modulesFor are the modules of the project, as the catalog sees them.
+func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) {
+	puts := map[string]*storev1.CatalogPut{}
+	for _, p := range look.Puts {
+		puts[p.GetModule()] = p
+	}
+	own := fleet.CatalogOrigin(look.Ref.Name)
+	store.Scan(r, store.ModulePrefix+look.Ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
+		ref, ok := store.SplitModule(e.Key)
+		if !ok {
+			return true
+		}
+		meta := rec.GetModule().GetMetadata()
+		m := catalog.Module{Name: ref.Name, UID: meta.GetUid(), Version: e.ModRevision, Spec: record.Digest(rec.GetSpecDigest()), Words: wordsOf(meta),
+			DependsOn: namesOf(wire.DependenciesOf(ref, rec.GetModule().GetSpec())), Owner: record.OwnerOf(r, ref, rec), Deleting: rec.GetDeleting() != ""}
+		m.Mine = m.Owner == own
+		if p := puts[ref.Name]; p != nil && m.Mine {
+			state := rollouts.StateOf(rollouts.Get(r, ref, p.GetRollout()))
+			if state == rollout.Aborted || state == rollout.RolledBack || state == rollout.RollingBack {
+				m.Stopped, m.StoppedSpec = fleet.RolloutID{Module: ref, Number: p.GetRollout()}.String(), record.Digest(p.GetSpecDigest())
+			}
+		}
+		out = append(out, m)
+		return true
+	})
+	return out
+}
+
+// ApplyCatalog does what was planned. What somebody changes meanwhile is a conflict, and is planned anew.
+func (a *API) ApplyCatalog(ctx context.Context, look record.CatalogLook, plan catalog.Plan) (done record.CatalogDone, err error) {
+	ctx = asCatalog(ctx, look)
+	files, err := a.readFiles(ctx, look)
+	if err != nil {
+		return done, err
+	}
+	errs := a.putFiles(ctx, look, files, plan, &done)
+	if len(errs) == 0 {
+		errs = a.prunePlanned(ctx, look, plan, &done)
+	}
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		done.Puts = putsAfter(r, look, files)
+		return nil
+	}); err != nil {
+		return done, err
+	}
+	problems := &record.CatalogProblems{}
+	for _, err := range errs {
+		if errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrStale) || errors.Is(err, fleet.ErrUnavailable) {
+			return done, err // it is tried again
+		}
+		problems.List = append(problems.List, err.Error())
+	}
+	if len(problems.List) > 0 {
+		return done, problems
+	}
+	return done, ctx.Err()
+}
+
+// putFiles puts what is to be put, as one batch.
+func (a *API) putFiles(ctx context.Context, look record.CatalogLook, files []catalogFile, plan catalog.Plan, done *record.CatalogDone) (errs []error) {
+	by, with, batch := authorOf(look), ordersOf(files), rand.Text()
+	of := map[string]catalogFile{}
+	for _, f := range files {
+		of[f.m.Ref.Name] = f
+	}
+	for i, p := range plan.Puts {
+		f := of[p.Name]
+		module := proto.CloneOf(f.Module)
+		module.Metadata.Uid, module.Metadata.ResourceVersion, module.Metadata.Generation = p.UID, p.Version, 0
+		req := &towlinev1.PutModuleRequest{Module: module, Reason: look.Reason, With: with}
+		if len(plan.Puts) > 1 {
+			req.Batch, req.More = batch, i < len(plan.Puts)-1
+		}
+		by.take = p.Takes
+		resp, err := a.putAs(ctx, req, by)
+		a.auditCatalog(look, "PutModule", f.m.Ref, resp.GetRollout(), err)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.At, err))
+			continue
+		}
+		switch resp.GetResult() {
+		case resultCreated:
+			done.Created = append(done.Created, p.Name)
+		case resultConfigured:
+			done.Configured = append(done.Configured, p.Name)
+		}
+	}
+	return errs
+}
+
+func (a *API) auditCatalog(look record.CatalogLook, method string, ref fleet.ModuleRef, rollout string, err error) {
+	result := "OK"
+	if err != nil {
+		result = err.Error()
+	}
+	a.o.Log.Info("audit", "caller", fleet.CatalogOrigin(look.Ref.Name), "method", method, "subject", ref.Display(), "reason", look.Reason, "ref", look.ResolvedRef,
+		"rollout", rollout, "result", result)
+}
+
+// prunePlanned deletes what was planned to go, as it was seen.
+func (a *API) prunePlanned(ctx context.Context, look record.CatalogLook, plan catalog.Plan, done *record.CatalogDone) (errs []error) {
+	for _, g := range plan.Prunes {
+		ref := fleet.ModuleRef{Project: look.Ref.Project, Name: g.Name}
+		_, err := a.deleteModule(ctx, &towlinev1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Uid: g.UID, ResourceVersion: g.Version, Reason: look.Reason}, authorOf(look))
+		if errors.Is(err, fleet.ErrNotFound) {
+			continue // somebody else has deleted it
+		}
+		a.auditCatalog(look, "DeleteModule", ref, "", err)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("module %s is not pruned: %w", g.Name, err))
+			continue
+		}
+		done.Pruned = append(done.Pruned, g.Name)
+	}
+	return errs
+}
+
+// putsAfter is what a catalog has put of the modules that are as its files say, and of the others what it had put before.
+func putsAfter(r store.Reader, look record.CatalogLook, files []catalogFile) (out []*storev1.CatalogPut) {
+	before := map[string]*storev1.CatalogPut{}
+	for _, p := range look.Puts {
+		before[p.GetModule()] = p
+	}
+	for _, f := range files {
+		ref := f.m.Ref
+		digest, err := wire.SpecDigest(f.Module.GetSpec())
+		rec, _, ok := moduleRecord(r, ref)
+		if err != nil || !ok || record.OwnerOf(r, ref, rec) != fleet.CatalogOrigin(look.Ref.Name) {
+			continue
+		}
+		was := before[ref.Name]
+		known := record.Digest(was.GetSpecDigest()) == fleet.Digest(digest)
+		switch same := record.Digest(rec.GetSpecDigest()) == fleet.Digest(digest); {
+		case same && rec.GetDeleting() == "":
+			out = append(out, &storev1.CatalogPut{Module: ref.Name, SpecDigest: digest.Bytes(), Rollout: rollouts.Newest(r, ref)})
+		case was != nil && known:
+			out = append(out, was)
+		}
+	}
+	slices.SortFunc(out, func(x, y *storev1.CatalogPut) int { return strings.Compare(x.GetModule(), y.GetModule()) })
+	return out
+}
+
+// DropCatalog deletes the modules of a catalog that goes with them: what depends on others goes first.
+func (a *API) DropCatalog(ctx context.Context, look record.CatalogLook) error {
+	ctx = asCatalog(ctx, look)
+	in := catalog.Input{Catalog: look.UID, Prune: true}
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		in.Modules = modulesFor(r, look)
+		return nil
+	}); err != nil {
+		return err
+	}
+	plan := catalog.Decide(in)
+	return errors.Join(a.prunePlanned(ctx, look, plan, &record.CatalogDone{})...)
+}

@@ -1,0 +1,460 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/wire"
+)
+
+const (
+	reasonInvalidFiles = catalog.ReasonInvalidFiles
+	reasonNoModules    = catalog.ReasonNoModules
+	// maxCatalogs is how many catalogs are looked at at a time.
+	maxCatalogs = 4
+	// maxProblems is how many problems a catalog shows.
+	maxProblems = 20
+	// maxCatalogTries is how often a look begins anew because a module, or the catalog, was put meanwhile.
+	maxCatalogTries = 3
+)
+
+// catalogue is what a look at a catalog begins with, and what comes of it.
+type catalogue struct {
+	ref  fleet.ModuleRef
+	rec  *storev1.CatalogRecord
+	c    *wire.Catalog // nil: it is not valid, for bad
+	bad  error
+	was  *storev1.CatalogState // nil: nothing is known
+	asks []catalogAsk
+	next *storev1.CatalogState
+	done record.CatalogDone
+	// held is the hold that it waits with, confirmed or not.
+	held      *towlinev1.Hold
+	confirmed bool
+}
+
+// runCatalog looks at a catalog, if that is due or somebody waits for it.
+func (c *Controller) runCatalog(ctx context.Context, key string) time.Duration {
+	ref, ok := store.SplitCatalog(key)
+	if !ok {
+		return 0
+	}
+	var again time.Duration
+	err := guarded(func() (err error) {
+		again, err = c.lookAtCatalog(ctx, ref)
+		return err
+	})
+	if err != nil {
+		for _, a := range c.catalogs.take(ref) {
+			a.answer <- catalogAnswer{err: err}
+		}
+	}
+	return max(c.outcome(ctx, "look at "+key, err), again)
+}
+
+// readCatalogue reads what a look begins with; nil: there is no such catalog.
+func (c *Controller) readCatalogue(ctx context.Context, ref fleet.ModuleRef) (x *catalogue, err error) {
+	err = c.view(ctx, func(r store.Reader) error {
+		rec, _, ok := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(ref))
+		if !ok {
+			return nil
+		}
+		x = &catalogue{ref: ref, rec: rec}
+		x.c, x.bad = wire.CatalogFromProto(rec.GetCatalog())
+		x.was, _, _ = store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
+		if known, _ := c.CatalogSeen(ref); known != nil {
+			x.was = known
+		}
+		if x.was.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
+			x.was = nil
+		}
+		x.held = catalogHold(r, ref)
+		x.confirmed = x.held != nil && record.Confirmed(r, x.held)
+		return nil
+	})
+	return x, err
+}
+
+// catalogHold is the hold of a catalog; nil: it has none.
+func catalogHold(r store.Reader, ref fleet.ModuleRef) (h *towlinev1.Hold) {
+	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
+		if x := rec.GetHold(); x.GetProject() == ref.Project && x.GetCatalog() == ref.Name {
+			h = x
+		}
+		return true
+	})
+	return h
+}
+
+// lookAtCatalog says in how long the next look is due; 0: it is not by itself. An error is the hub's own trouble.
+func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (time.Duration, error) {
+	x, err := c.readCatalogue(ctx, ref)
+	switch {
+	case err != nil:
+		return 0, err
+	case x == nil:
+		return 0, c.forgetCatalog(ctx, ref)
+	case x.rec.GetDeleting():
+		return 0, c.dropCatalog(ctx, x)
+	}
+	if wait, due := c.untilCatalog(x); !due {
+		return wait, nil
+	}
+	if host := source.Origin(x.rec.GetCatalog().GetSpec().GetSource()); host != "" {
+		if !c.catalogHosts.enter(host, store.CatalogKey(ref)) {
+			return 0, nil // the one that leaves wakes it
+		}
+		defer func() {
+			for _, next := range c.catalogHosts.leave(host) {
+				c.cataloguer.add(next)
+			}
+		}()
+	}
+	asks := c.catalogs.take(ref)
+	for tries := 1; ; tries++ {
+		x.asks = asks
+		if err = c.catalogueNow(ctx, x); !errors.Is(err, fleet.ErrConflict) || tries == maxCatalogTries {
+			break
+		}
+		again, unread := c.readCatalogue(ctx, ref)
+		if unread != nil || again == nil {
+			break
+		}
+		x = again
+	}
+	told := cmp.Or(err, x.failure())
+	for _, a := range asks {
+		a.answer <- catalogAnswer{x.done, told}
+	}
+	if err != nil {
+		return 0, err
+	}
+	wait, due := c.untilCatalog(&catalogue{ref: ref, rec: x.rec, c: x.c, was: x.next})
+	if due {
+		return time.Second, nil // it was called meanwhile
+	}
+	return wait, nil
+}
+
+// untilCatalog is how long there is until a catalog is to be looked at, and whether that is now.
+func (c *Controller) untilCatalog(x *catalogue) (wait time.Duration, due bool) {
+	now := time.Now()
+	c.catalogs.with(x.ref, func(l *cataloguing) {
+		if due = len(l.asks) > 0; due {
+			return
+		}
+		if x.c != nil && x.c.Suspend {
+			l.next, l.called = time.Time{}, time.Time{}
+			return
+		}
+		meta := x.rec.GetCatalog().GetMetadata()
+		m := catalogMemory{uid: meta.GetUid(), generation: meta.GetGeneration(), state: x.was, confirmed: x.confirmed, called: l.called}
+		if x.c != nil {
+			m.plan = x.c.Follow
+		}
+		l.next = m.next(now, c.catalogs.led)
+		due = !l.next.IsZero() && !l.next.After(now)
+		if !l.next.IsZero() && !due {
+			wait = l.next.Sub(now)
+		}
+	})
+	return wait, due
+}
+
+// catalogueNow looks at the source, does what its files say, and remembers what came of it.
+func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
+	meta, old := x.rec.GetCatalog().GetMetadata(), x.was.GetStatus()
+	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Status: &towlinev1.CatalogStatus{
+		ObservedGeneration: meta.GetGeneration(), Looked: timestamppb.Now(), ResolvedRef: old.GetResolvedRef(), AppliedRef: old.GetAppliedRef(),
+		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold()}}
+	err := c.catalogueFiles(ctx, x)
+	var failed *lookError
+	s := x.next.GetStatus()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &failed):
+		s.State, s.Reason = catalog.Failed, failed.reason
+		if s.Problems, _ = problemsOf(failed.error); s.Problems == nil {
+			s.Problems = []string{failed.Error()}
+		}
+		s.Problems = fitProblems(s.Problems)
+		if x.next.Failing = x.was.GetFailing(); x.next.Failing == nil {
+			x.next.Failing = s.Looked
+		}
+	case err != nil:
+		return err
+	}
+	if s.Since = s.Looked; old.GetState() == s.GetState() && old.GetReason() == s.GetReason() && old.GetSince() != nil {
+		s.Since = old.GetSince()
+	}
+	return c.rememberCatalog(ctx, x)
+}
+
+func fitProblems(list []string) []string {
+	out := make([]string, 0, min(len(list), maxProblems+1))
+	for _, p := range list[:min(len(list), maxProblems)] {
+		out = append(out, fleet.Clip(p, maxLookMessage))
+	}
+	if more := len(list) - maxProblems; more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return out
+}
+
+// failure is what those are told who wait for a look that came to nothing.
+func (x *catalogue) failure() error {
+	s := x.next.GetStatus()
+	if s.GetState() != catalog.Failed {
+		return nil
+	}
+	said := strings.Join(s.GetProblems(), "\n")
+	switch s.GetReason() {
+	case follow.ReasonUnavailable:
+		return fleet.Errorf(fleet.ErrUnavailable, "%s", said)
+	case follow.ReasonNotFound:
+		return fleet.Errorf(fleet.ErrNotFound, "%s", said)
+	case follow.ReasonDenied, follow.ReasonNeedsSecret, follow.ReasonUnverified:
+		return fleet.Errorf(fleet.ErrPrecondition, "%s", said)
+	}
+	return fleet.Errorf(fleet.ErrInvalid, "%s", said)
+}
+
+// catalogueFiles fetches the files and has them applied. A *lookError is remembered, and has changed nothing, or nothing more than what it
+// says.
+func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
+	if x.bad != nil {
+		return &lookError{x.bad, follow.ReasonInvalid}
+	}
+	artifact, err := c.o.Source.Fetch(ctx, x.ref.Project, x.c.Source)
+	if err != nil {
+		return &lookError{err, lookReason(err)}
+	}
+	x.next.Status.ResolvedRef = artifact.Ref
+	files, below, err := readCatalog(x.c, artifact.Files)
+	if err != nil {
+		_, reason := problemsOf(err)
+		return &lookError{err, reason}
+	}
+	meta := x.rec.GetCatalog().GetMetadata()
+	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Files: files, Below: below, Prune: x.c.Prune, ResolvedRef: artifact.Ref,
+		Person: len(x.asks) > 0, Reason: x.why(artifact.Ref), Puts: x.was.GetPuts(), Fence: c.fence(),
+		Take: slices.ContainsFunc(x.asks, func(a catalogAsk) bool { return a.take })}
+	return c.applyCatalog(ctx, x, look, artifact)
+}
+
+// why is what is recorded as the reason of what a catalog puts.
+func (x *catalogue) why(ref string) string {
+	if len(x.asks) == 0 {
+		return cmp.Or(ref, "as its files say")
+	}
+	said := "asked for by " + x.asks[0].By
+	if why := x.asks[0].Reason; why != "" {
+		said += ": " + why
+	}
+	return strings.TrimPrefix(ref+", "+said, ", ")
+}
+
+// applyCatalog has done what the files say, unless a person must confirm it first.
+func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record.CatalogLook, artifact source.Artifact) error {
+	plan, err := c.o.Catalogs.PlanCatalog(ctx, look)
+	if list, reason := problemsOf(err); list != nil {
+		return &lookError{err, reason}
+	}
+	if err != nil {
+		return err
+	}
+	s := x.next.GetStatus()
+	s.Conflicts, s.Leftover, s.Hold = nil, plan.Kept, ""
+	for _, f := range plan.Conflicts {
+		s.Conflicts = append(s.Conflicts, &towlinev1.CatalogConflict{Module: f.Name, File: f.At, Reason: f.Reason, Owner: f.Owner, Rollout: f.Rollout})
+	}
+	if len(plan.Refused) > 0 {
+		return &lookError{&record.CatalogProblems{List: plan.Refused}, catalog.ReasonNeeded}
+	}
+	if plan.Waits && !x.released(plan) {
+		return c.waitForPerson(ctx, x, plan)
+	}
+	x.done, err = c.o.Catalogs.ApplyCatalog(ctx, look, plan)
+	if x.done.Puts != nil {
+		x.next.Puts = x.done.Puts
+	}
+	if list, _ := problemsOf(err); list != nil {
+		return &lookError{err, catalog.ReasonRefused}
+	}
+	if err != nil {
+		return err
+	}
+	if s.State = catalog.Applied; len(s.GetConflicts()) > 0 {
+		s.State = catalog.Conflicted
+	}
+	if x.next.Applied = artifact.Digest.Bytes(); s.Applied == nil || s.AppliedRef != artifact.Ref || len(x.done.Created)+len(x.done.Configured)+len(x.done.Pruned) > 0 {
+		s.Applied = s.Looked
+	}
+	s.AppliedRef = artifact.Ref
+	return c.holdCatalog(ctx, x.ref, nil)
+}
+
+// released reports that a person has confirmed all that a plan deletes. What is gone of it already, because a hub stopped midway, does not
+// have to be confirmed again.
+func (x *catalogue) released(plan catalog.Plan) bool {
+	if !x.confirmed {
+		return false
+	}
+	for _, g := range plan.Prunes {
+		if !slices.Contains(x.held.GetItems(), catalogItem(g)) {
+			return false
+		}
+	}
+	return true
+}
+
+func catalogItem(g catalog.Gone) string { return "module " + g.Name + ", " + g.UID }
+
+// waitForPerson asks a person to confirm what a plan deletes.
+func (c *Controller) waitForPerson(ctx context.Context, x *catalogue, plan catalog.Plan) error {
+	s := x.next.GetStatus()
+	h := &towlinev1.Hold{Id: record.HoldID("catalog-", plan.Digest), Kind: record.HoldConfirm, Project: x.ref.Project, Catalog: x.ref.Name, Code: fleet.HoldPrunes,
+		Digest: plan.Digest.String(), By: fleet.CatalogOrigin(x.ref.Name), Since: s.Looked}
+	s.Leftover = nil
+	for _, g := range plan.Prunes {
+		h.Items, s.Leftover = append(h.Items, catalogItem(g)), append(s.Leftover, g.Name)
+	}
+	slices.Sort(s.Leftover)
+	s.State, s.Reason, s.Hold = catalog.Waiting, catalog.ReasonPrunesMost, h.GetId()
+	return c.holdCatalog(ctx, x.ref, h)
+}
+
+// holdCatalog asks what is not asked yet of a catalog, and ends what nobody wants to know any more. want nil: nothing is asked.
+func (c *Controller) holdCatalog(ctx context.Context, ref fleet.ModuleRef, want *towlinev1.Hold) error {
+	puts := map[string]proto.Message{}
+	if want != nil {
+		puts[store.HoldPrefix+want.GetId()], puts[store.ConfirmPrefix+want.GetId()] = &storev1.HoldRecord{Hold: want}, nil
+	}
+	if err := c.view(ctx, func(r store.Reader) error {
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+			x := h.GetHold()
+			if x.GetKind() != record.HoldConfirm || x.GetProject() != ref.Project || x.GetCatalog() != ref.Name {
+				return true
+			}
+			answer := store.ConfirmPrefix + x.GetId()
+			if _, wanted := puts[e.Key]; wanted {
+				delete(puts, e.Key)
+				delete(puts, answer)
+			} else {
+				puts[e.Key], puts[answer] = nil, nil
+			}
+			return true
+		})
+		return nil
+	}); err != nil || len(puts) == 0 {
+		return err
+	}
+	return c.write(ctx, puts)
+}
+
+// rememberCatalog keeps what came of a look. It is stored when it says something new.
+func (c *Controller) rememberCatalog(ctx context.Context, x *catalogue) error {
+	c.logCatalog(x)
+	c.catalogs.remember(x.ref, x.next)
+	return c.update(ctx, func(w store.Writer) error {
+		rec, _, _ := store.Get[*storev1.CatalogRecord](w, store.CatalogKey(x.ref))
+		old, _, _ := store.Get[*storev1.CatalogState](w, store.CatalogStateKey(x.ref))
+		if rec.GetCatalog().GetMetadata().GetUid() != x.next.GetCatalogUid() || !catalogSaysMore(old, x.next) {
+			return nil
+		}
+		w.Put(store.CatalogStateKey(x.ref), x.next)
+		return nil
+	})
+}
+
+// catalogSaysMore reports that a state is worth a write.
+func catalogSaysMore(old, next *storev1.CatalogState) bool {
+	if old.GetStatus() == nil || next.GetStatus().GetLooked().AsTime().Sub(old.GetStatus().GetLooked().AsTime()) >= looksStored {
+		return true
+	}
+	same := proto.CloneOf(old)
+	same.Status.Looked = next.GetStatus().GetLooked()
+	return !proto.Equal(same, next)
+}
+
+// logCatalog logs when a catalog cannot be applied any more, and when it can be again.
+func (c *Controller) logCatalog(x *catalogue) {
+	was, s := x.was.GetStatus(), x.next.GetStatus()
+	if was.GetState() == s.GetState() && was.GetReason() == s.GetReason() {
+		return
+	}
+	switch s.GetState() {
+	case catalog.Failed:
+		c.o.Log.Warn("a catalog cannot be applied; its modules stay as they are", "catalog", x.ref.Display(), "reason", s.GetReason(), "error", s.GetProblems()[0])
+	case catalog.Waiting:
+		c.o.Log.Warn("a catalog waits for a confirm", "catalog", x.ref.Display(), "hold", s.GetHold())
+	default:
+		c.o.Log.Info("a catalog is applied", "catalog", x.ref.Display(), "state", s.GetState(), "ref", s.GetAppliedRef())
+	}
+}
+
+// forgetCatalog forgets what is left of a catalog that is gone.
+func (c *Controller) forgetCatalog(ctx context.Context, ref fleet.ModuleRef) error {
+	c.catalogs.drop(ref)
+	if err := c.holdCatalog(ctx, ref, nil); err != nil {
+		return err
+	}
+	return c.update(ctx, func(w store.Writer) error {
+		_, there := w.Get(store.CatalogKey(ref))
+		if _, left := w.Get(store.CatalogStateKey(ref)); left && !there {
+			w.Delete(store.CatalogStateKey(ref))
+		}
+		return nil
+	})
+}
+
+// dropCatalog deletes the modules of a catalog that goes with them, and then the catalog.
+func (c *Controller) dropCatalog(ctx context.Context, x *catalogue) error {
+	for _, a := range c.catalogs.take(x.ref) {
+		a.answer <- catalogAnswer{err: fleet.Errorf(fleet.ErrPrecondition, "catalog %s is being deleted", x.ref.Display())}
+	}
+	meta := x.rec.GetCatalog().GetMetadata()
+	why := "catalog " + x.ref.Name + " is deleted with its modules by " + meta.GetChangedBy()
+	if r := meta.GetChangeReason(); r != "" {
+		why += ": " + r
+	}
+	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Reason: why, Fence: c.fence()}
+	if err := c.o.Catalogs.DropCatalog(ctx, look); err != nil {
+		next := proto.CloneOf(x.was)
+		if next == nil {
+			next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Status: &towlinev1.CatalogStatus{}}
+		}
+		x.next, next.Status.Problems = next, fitProblems(said(err))
+		c.catalogs.remember(x.ref, next)
+		return errors.Join(err, c.rememberCatalog(ctx, x))
+	}
+	if err := c.holdCatalog(ctx, x.ref, nil); err != nil {
+		return err
+	}
+	c.catalogs.drop(x.ref)
+	return c.update(ctx, func(w store.Writer) error {
+		rec, _, _ := store.Get[*storev1.CatalogRecord](w, store.CatalogKey(x.ref))
+		if rec.GetDeleting() && rec.GetCatalog().GetMetadata().GetUid() == meta.GetUid() {
+			w.Delete(store.CatalogKey(x.ref))
+			w.Delete(store.CatalogStateKey(x.ref))
+		}
+		return nil
+	})
+}

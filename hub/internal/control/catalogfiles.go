@@ -1,0 +1,100 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/resource"
+	"towline.dev/towline/pkg/wire"
+)
+
+// inCatalogs are what may stand in files that `towline apply` reads. A catalog keeps modules only, and says so of the others.
+var inCatalogs = []proto.Message{&towlinev1.Module{}, &towlinev1.Cluster{}, &towlinev1.Project{}, &towlinev1.Catalog{}}
+
+// errNoModules says that the files have none.
+type errNoModules struct{ folder string }
+
+func (e errNoModules) Error() string {
+	where := "the source"
+	if e.folder != "" {
+		where = "folder " + e.folder + " of the source"
+	}
+	return where + " has no module in a *.yaml, *.yml or *.json, so that nothing is changed: check path, and recursive, which reads the folders below, too"
+}
+
+// readCatalog reads the files of a catalog as `towline apply -f DIR` does. What is wrong is a *record.CatalogProblems, or that there is nothing.
+func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, err error) {
+	found, skipped, err := resource.LoadFiles(files, c.Folder, resource.Options{Kinds: inCatalogs, Recursive: c.Recursive})
+	problems := &record.CatalogProblems{List: said(err)}
+	for _, r := range found {
+		if m := r.Meta(); m.GetProject() == "" {
+			m.Project = c.Ref.Project
+		}
+	}
+	problems.List = append(problems.List, said(resource.Unique(found))...)
+	for _, r := range found {
+		at := fmt.Sprintf("%s:%d", r.Source, r.Line)
+		m, is := r.Message.(*towlinev1.Module)
+		if !is {
+			problems.List = append(problems.List, fmt.Sprintf("%s: %s %s: a catalog keeps modules only; take it out of the folder, and apply it by itself", at, strings.ToLower(r.Kind), r.Meta().GetName()))
+			continue
+		}
+		out = append(out, record.CatalogFile{At: at, Module: m})
+	}
+	switch {
+	case len(problems.List) > 0:
+		return nil, nil, problems
+	case len(out) == 0:
+		return nil, nil, errNoModules{c.Folder}
+	}
+	return out, modulesIn(files, skipped), nil
+}
+
+// said are the errors that an error joins.
+func said(err error) (out []string) {
+	if err == nil {
+		return nil
+	}
+	joined, is := err.(interface{ Unwrap() []error })
+	if !is {
+		return []string{err.Error()}
+	}
+	for _, e := range joined.Unwrap() {
+		out = append(out, said(e)...)
+	}
+	return out
+}
+
+// modulesIn are the modules of files that are not read, with their place. Whatever else they have, or how they are broken, is not looked at.
+func modulesIn(files map[string][]byte, names []string) map[string]string {
+	out := map[string]string{}
+	group, _, _ := strings.Cut(fleet.APIVersion, "/")
+	for _, name := range names {
+		docs, _ := resource.ParseDocuments(name, files[name])
+		for _, d := range docs {
+			if d.Kind() == "Module" && d.Group() == group {
+				out[d.Name()] = fmt.Sprintf("%s:%d", d.Source, d.Node.Line)
+			}
+		}
+	}
+	return out
+}
+
+// problemsOf are what is wrong with the files, and the reason; none: the error is not of the files.
+func problemsOf(err error) (list []string, reason string) {
+	var problems *record.CatalogProblems
+	var none errNoModules
+	switch {
+	case errors.As(err, &problems):
+		return problems.List, reasonInvalidFiles
+	case errors.As(err, &none):
+		return []string{none.Error()}, reasonNoModules
+	}
+	return nil, ""
+}

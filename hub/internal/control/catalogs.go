@@ -1,0 +1,191 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
+)
+
+// catalogs is when catalogs are looked at again, and who waits for that. Losing it costs looks that are early or late.
+type catalogs struct {
+	mu  sync.Mutex
+	led time.Time // since when this hub leads; zero: it does not
+	of  map[fleet.ModuleRef]*cataloguing
+}
+
+// cataloguing is of one catalog.
+type cataloguing struct {
+	state  *storev1.CatalogState // what came of the last look, newer than what is stored; nil: there was none
+	next   time.Time             // zero: it is not looked at by itself
+	called time.Time             // when it is looked at because of a call; zero: none came
+	asks   []catalogAsk
+}
+
+// catalogAsk is a person who waits for a look.
+type catalogAsk struct {
+	record.Ask
+	take   bool
+	answer chan<- catalogAnswer // has room for it
+}
+
+type catalogAnswer struct {
+	record.CatalogDone
+	err error
+}
+
+func (x *catalogs) begin(now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.led, x.of = now, map[fleet.ModuleRef]*cataloguing{}
+}
+
+// end answers all who wait.
+func (x *catalogs) end() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, l := range x.of {
+		for _, a := range l.asks {
+			a.answer <- catalogAnswer{err: errNotLeading}
+		}
+	}
+	x.led, x.of = time.Time{}, nil
+}
+
+// with calls fn with what is known of a catalog; false: this hub does not lead.
+func (x *catalogs) with(ref fleet.ModuleRef, fn func(*cataloguing)) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.of == nil {
+		return false
+	}
+	if x.of[ref] == nil {
+		x.of[ref] = &cataloguing{}
+	}
+	fn(x.of[ref])
+	return true
+}
+
+// drop forgets a catalog that is gone, and answers who waits for it.
+func (x *catalogs) drop(ref fleet.ModuleRef) {
+	x.with(ref, func(l *cataloguing) {
+		for _, a := range l.asks {
+			a.answer <- catalogAnswer{err: fleet.NotFound(fleet.Object{Kind: "Catalog", Name: ref.String()}, "catalog %s not found", ref.Display())}
+		}
+		delete(x.of, ref)
+	})
+}
+
+// take returns who waits, to be answered by the caller.
+func (x *catalogs) take(ref fleet.ModuleRef) (asks []catalogAsk) {
+	x.with(ref, func(l *cataloguing) {
+		asks, l.asks, l.called = l.asks, nil, time.Time{}
+	})
+	return asks
+}
+
+// remember keeps what came of a look.
+func (x *catalogs) remember(ref fleet.ModuleRef, s *storev1.CatalogState) {
+	x.with(ref, func(l *cataloguing) { l.state = s })
+}
+
+// catalogMemory is what is known of a catalog beside its record.
+type catalogMemory struct {
+	uid        string
+	generation int64
+	plan       *follow.Plan // nil: it is not followed
+	state      *storev1.CatalogState
+	confirmed  bool // a person has confirmed what it waits with
+	called     time.Time
+}
+
+// next is when a catalog is looked at; zero: when somebody asks.
+func (m catalogMemory) next(now, led time.Time) time.Time {
+	s := m.state.GetStatus()
+	if s.GetObservedGeneration() != m.generation || m.confirmed {
+		return now
+	}
+	known := follow.Memory{Looked: s.GetLooked().AsTime()}
+	if known.Looked.After(now) {
+		known.Looked = now // the clock was set back
+	}
+	if m.state.GetFailing() != nil {
+		known.Failing = m.state.GetFailing().AsTime()
+	}
+	var at time.Time
+	switch {
+	case m.plan != nil:
+		at = m.plan.Next(known, m.uid, led)
+	case s.GetReason() == follow.ReasonUnavailable || s.GetReason() == catalog.ReasonRefused: // it may be better later
+		at = follow.Plan{Interval: follow.MinInterval}.Next(known, m.uid, led)
+	}
+	if !m.called.IsZero() && (at.IsZero() || m.called.Before(at)) {
+		at = m.called
+	}
+	return at
+}
+
+// CatalogSeen is what came of the last look at a catalog, newer than what is stored, and when the next one is; nil and zero: nothing is
+// known.
+func (c *Controller) CatalogSeen(ref fleet.ModuleRef) (state *storev1.CatalogState, next time.Time) {
+	c.catalogs.mu.Lock()
+	defer c.catalogs.mu.Unlock()
+	if l := c.catalogs.of[ref]; l != nil {
+		return l.state, l.next
+	}
+	return nil, time.Time{}
+}
+
+// ResyncCatalog has the source of a catalog be looked at now, and waits for what comes of it.
+func (c *Controller) ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error) {
+	answers := make(chan catalogAnswer, 1)
+	if !c.catalogs.with(ref, func(l *cataloguing) { l.asks = append(l.asks, catalogAsk{by, take, answers}) }) {
+		return record.CatalogDone{}, errNotLeading
+	}
+	c.cataloguer.add(store.CatalogKey(ref))
+	select {
+	case a := <-answers:
+		return a.CatalogDone, a.err
+	case <-ctx.Done():
+		return record.CatalogDone{}, ctx.Err()
+	}
+}
+
+// CatalogCalled has the source of a catalog be looked at soon, because a call asks for that.
+func (c *Controller) CatalogCalled(ref fleet.ModuleRef) {
+	var at time.Time
+	if !c.catalogs.with(ref, func(l *cataloguing) {
+		if l.called.IsZero() {
+			var m follow.Memory
+			if looked := l.state.GetStatus().GetLooked(); looked != nil {
+				m.Looked = looked.AsTime()
+			}
+			l.called = follow.Called(m, time.Now())
+		}
+		at = l.called
+	}) {
+		return
+	}
+	c.cataloguer.addAt(store.CatalogKey(ref), at)
+}
+
+// touchCatalogsWith looks at the catalogs whose sources use a secret that has changed.
+func (c *Controller) touchCatalogsWith(secret fleet.ModuleRef) {
+	var users []string
+	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+		users = record.CatalogSecretUsers(r, secret.Project)[secret]
+		return nil
+	})
+	for _, name := range users {
+		ref := fleet.ModuleRef{Project: secret.Project, Name: name}
+		if known, _ := c.CatalogSeen(ref); known.GetStatus().GetReason() == follow.ReasonNeedsSecret || known.GetStatus().GetReason() == follow.ReasonDenied {
+			c.CatalogCalled(ref)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package record
+
+import (
+	"context"
+	"slices"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// CatalogFile is a module as a file of a catalog has it, and where.
+type CatalogFile struct {
+	At     string
+	Module *towlinev1.Module
+}
+
+// CatalogLook is what the files of a catalog say, and for whom.
+type CatalogLook struct {
+	Ref        fleet.ModuleRef
+	UID        string
+	Generation int64
+	Files      []CatalogFile
+	// Below are modules in folders that are not read, by name with their place.
+	Below map[string]string
+	Prune bool
+	// Person says that somebody asks, and Take that he wants what is of others, too.
+	Person, Take bool
+	// ResolvedRef is what the ref came to, and Reason why the modules are put, for the record.
+	ResolvedRef, Reason string
+	// Puts is what was put before.
+	Puts []*storev1.CatalogPut
+	// Fence has writes fail once this hub does not lead any more.
+	Fence store.Fence
+}
+
+// CatalogDone is what was written for a catalog.
+type CatalogDone struct {
+	Created, Configured, Pruned []string
+	// Puts is what has been put now.
+	Puts []*storev1.CatalogPut
+}
+
+// CatalogWriter puts and deletes modules for a catalog.
+type CatalogWriter interface {
+	// PlanCatalog checks all files, and says what is to be done. What is wrong with them is a *CatalogProblems.
+	PlanCatalog(context.Context, CatalogLook) (catalog.Plan, error)
+	// ApplyCatalog does it. Done is what was done also where it fails: then nothing is deleted.
+	ApplyCatalog(context.Context, CatalogLook, catalog.Plan) (CatalogDone, error)
+	// DropCatalog deletes the modules of a catalog that goes with them, and reports whether all are on their way.
+	DropCatalog(ctx context.Context, look CatalogLook) error
+}
+
+// CatalogProblems are what is wrong with the files of a catalog.
+type CatalogProblems struct{ List []string }
+
+func (p *CatalogProblems) Error() string {
+	if len(p.List) == 0 {
+		return "the files cannot be applied"
+	}
+	return p.List[0]
+}
+
+// Is makes them an ErrInvalid.
+func (p *CatalogProblems) Is(target error) bool { return target == fleet.ErrInvalid }
+
+// OwnerOf is what a module comes from: its set, or the catalog that has put it and is there still. Of one that was deleted it is of nobody.
+func OwnerOf(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) string {
+	origin := m.GetModule().GetMetadata().GetOrigin()
+	name, is := fleet.OfCatalog(origin)
+	if !is {
+		return origin
+	}
+	key := store.CatalogKey(fleet.ModuleRef{Project: ref.Project, Name: name})
+	c, _, ok := store.Get[*storev1.CatalogRecord](r, key)
+	if store.DamageOf(r, key) == nil && (!ok || c.GetCatalog().GetMetadata().GetUid() != m.GetOriginUid()) {
+		return ""
+	}
+	return origin
+}
+
+// ModulesOfCatalogs counts the modules of each catalog, in a project or in all.
+func ModulesOfCatalogs(r store.Reader, project string) map[fleet.ModuleRef]int32 {
+	prefix := store.ModulePrefix
+	if project != "" {
+		prefix += project + "/"
+	}
+	out := map[fleet.ModuleRef]int32{}
+	store.Scan(r, prefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
+		ref, ok := store.SplitModule(e.Key)
+		if name, is := fleet.OfCatalog(OwnerOf(store.Untracked(r), ref, rec)); ok && is && rec.GetDeleting() == "" {
+			out[fleet.ModuleRef{Project: ref.Project, Name: name}]++
+		}
+		return true
+	})
+	return out
+}
+
+// CatalogSecretUsers are the catalogs whose sources use secrets, sorted by name, by project and name of the secret: of a project, or of all.
+func CatalogSecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
+	prefix := store.CatalogPrefix
+	if project != "" {
+		prefix += project + "/"
+	}
+	out := map[fleet.ModuleRef][]string{}
+	store.Scan(r, prefix, func(rec *storev1.CatalogRecord, e store.Entry) bool {
+		ref, ok := store.SplitCatalog(e.Key)
+		if !ok {
+			return true
+		}
+		for _, name := range SecretNames(rec.GetCatalog().GetSpec().GetSource()) {
+			secret := fleet.ModuleRef{Project: ref.Project, Name: name}
+			out[secret] = append(out[secret], ref.Name)
+		}
+		return true
+	})
+	return out
+}
+
+// AllSecretUsers are the modules that use secrets, and after them the catalogs, as catalog/NAME.
+func AllSecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
+	out := SecretUsers(r, project)
+	for secret, names := range CatalogSecretUsers(r, project) {
+		list := slices.Clone(out[secret])
+		for _, name := range names {
+			list = append(list, fleet.CatalogOrigin(name))
+		}
+		out[secret] = list
+	}
+	return out
+}

@@ -1,0 +1,246 @@
+// Package catalog decides what a catalog writes: which modules are put, which go, which are somebody else's, and what a person has to
+// confirm before. Every function is pure; it must not know how files are fetched and read, nor how modules are stored.
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// States of a catalog.
+const (
+	Pending    = "Pending"
+	Applied    = "Applied"
+	Conflicted = "Conflicted"
+	Waiting    = "Waiting"
+	Failed     = "Failed"
+	Suspended  = "Suspended"
+	Deleting   = "Deleting"
+)
+
+// Reasons of Failed beside those of a source, and of Waiting.
+const (
+	ReasonInvalidFiles = "InvalidFiles" // a file cannot be read, or a module in it is not valid
+	ReasonNoModules    = "NoModules"    // the files have no module
+	ReasonNeeded       = "Needed"       // what would go is needed, or stands in a folder that is not read
+	ReasonRefused      = "Refused"      // the hub did not take all
+	ReasonPrunesMost   = fleet.HoldPrunes
+)
+
+// Reasons why a module of the files is not written.
+const (
+	Owned   = "Owned"
+	Stopped = "Stopped"
+)
+
+// File is a module as a file has it.
+type File struct {
+	Name string
+	// At is where it stands, such as modules/shop.yaml:12.
+	At string
+	// Spec is the digest of its canonical spec, and Words that of its labels and annotations.
+	Spec, Words fleet.Digest
+	DependsOn   []string
+}
+
+// Module is one that the project has.
+type Module struct {
+	Name, UID   string
+	Version     int64
+	Spec, Words fleet.Digest
+	DependsOn   []string
+	// Mine says that this catalog has put it; Owner is who else has, as set/NAME; empty: it was put by hand.
+	Mine  bool
+	Owner string
+	// Deleting says that it is on its way out.
+	Deleting bool
+	// Stopped is the rollout of what this catalog has put last, if a person ended it, and StoppedSpec the digest of that.
+	Stopped     string
+	StoppedSpec fleet.Digest
+}
+
+// Input is what is decided on.
+type Input struct {
+	// Catalog is its UID.
+	Catalog string
+	Files   []File
+	Modules []Module
+	// Below are modules that stand in folders below, which are not read, by name with their place.
+	Below map[string]string
+	Prune bool
+	// Person says that somebody asks for this, and Take that he wants what is of others, too.
+	Person, Take bool
+}
+
+// Put is a module that is written.
+type Put struct {
+	Name string
+	// UID and Version are of the module that was seen; empty: there was none.
+	UID     string
+	Version int64
+	// Takes says that it is somebody else's.
+	Takes bool
+}
+
+// Conflict is a module of the files that is not written.
+type Conflict struct{ Name, At, Reason, Owner, Rollout string }
+
+// Gone is a module that is deleted.
+type Gone struct {
+	Name, UID string
+	Version   int64
+}
+
+// Plan is what is to be done. Nothing is done if anything is Refused.
+type Plan struct {
+	Puts      []Put
+	Conflicts []Conflict
+	// Prunes are deleted after the puts, in this order: what depends on others goes before these.
+	Prunes []Gone
+	// Kept are of this catalog and in the files no more, and stay because it does not prune.
+	Kept []string
+	// Refused says why nothing may be done.
+	Refused []string
+	// Waits says that a person must confirm before anything is done, and Digest what.
+	Waits  bool
+	Digest fleet.Digest
+}
+
+// Decide says what a catalog does.
+func Decide(in Input) Plan {
+	files, modules := map[string]File{}, map[string]Module{}
+	for _, f := range in.Files {
+		files[f.Name] = f
+	}
+	for _, m := range in.Modules {
+		modules[m.Name] = m
+	}
+	var p Plan
+	for _, f := range in.Files {
+		m, there := modules[f.Name]
+		p.file(in, f, m, there && !m.Deleting)
+	}
+	had, gone := 0, []Module{}
+	for _, m := range in.Modules {
+		if !m.Mine || m.Deleting {
+			continue
+		}
+		had++
+		if _, named := files[m.Name]; !named {
+			gone = append(gone, m)
+		}
+	}
+	p.leave(in, files, gone)
+	if p.Waits = Most(len(p.Prunes), had); p.Waits {
+		p.Digest = p.digest(in.Catalog)
+	}
+	return p
+}
+
+// Most reports that so much of what somebody keeps would go that a person must say so: files that are missing by mistake look the same as
+// files that were taken away.
+func Most(gone, had int) bool { return gone > 1 && 2*gone > had }
+
+// file decides on a module of the files.
+func (p *Plan) file(in Input, f File, m Module, there bool) {
+	same := there && m.Spec == f.Spec && m.Words == f.Words
+	switch {
+	case !there:
+		p.Puts = append(p.Puts, Put{Name: f.Name})
+	case !m.Mine && !in.Take:
+		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Owned, Owner: m.Owner})
+	case !m.Mine:
+		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version, Takes: true})
+	case same:
+	case m.Stopped != "" && m.StoppedSpec == f.Spec && m.Spec != f.Spec && !in.Person:
+		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Stopped, Rollout: m.Stopped})
+	default:
+		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version})
+	}
+}
+
+// leave decides on what the files have no more.
+func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
+	if !in.Prune {
+		for _, m := range gone {
+			p.Kept = append(p.Kept, m.Name)
+		}
+		slices.Sort(p.Kept)
+		return
+	}
+	if len(files) == 0 && len(gone) > 0 {
+		p.Refused = append(p.Refused, "the files have no module, and all of the catalog would go; to delete it with them: towline delete catalog NAME --cascade")
+	}
+	goes := map[string]bool{}
+	for _, m := range gone {
+		goes[m.Name] = true
+	}
+	for _, m := range gone {
+		if at := in.Below[m.Name]; at != "" {
+			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which is not read: say recursive: true, or move that out of the folder", m.Name, at))
+		}
+		for _, name := range dependents(in, files, goes, m.Name) {
+			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, but module %s, which stays, depends on it: keep it, or take it out of dependsOn there", m.Name, name))
+		}
+	}
+	for _, m := range dependentsFirst(gone) {
+		p.Prunes = append(p.Prunes, Gone{Name: m.Name, UID: m.UID, Version: m.Version})
+	}
+}
+
+// dependents are the modules that stay and depend on one, as they are when the files are put.
+func dependents(in Input, files map[string]File, goes map[string]bool, on string) (names []string) {
+	for _, m := range in.Modules {
+		list := m.DependsOn
+		if f, named := files[m.Name]; named && (m.Mine || in.Take) {
+			list = f.DependsOn
+		}
+		if !goes[m.Name] && !m.Deleting && slices.Contains(list, on) {
+			names = append(names, m.Name)
+		}
+	}
+	for _, f := range in.Files {
+		isNew := !slices.ContainsFunc(in.Modules, func(m Module) bool { return m.Name == f.Name && !m.Deleting })
+		if isNew && slices.Contains(f.DependsOn, on) {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// dependentsFirst sorts modules so that none comes before one that depends on it; of those in a circle some do.
+func dependentsFirst(list []Module) (out []Module) {
+	slices.SortFunc(list, func(a, b Module) int { return cmp.Compare(a.Name, b.Name) })
+	seen := map[string]bool{}
+	var visit func(Module)
+	visit = func(m Module) {
+		if seen[m.Name] {
+			return
+		}
+		seen[m.Name] = true
+		for _, other := range list {
+			if slices.Contains(other.DependsOn, m.Name) {
+				visit(other)
+			}
+		}
+		out = append(out, m)
+	}
+	for _, m := range list {
+		visit(m)
+	}
+	return out
+}
+
+// digest is over what goes: what was confirmed is exactly this, of this catalog.
+func (p *Plan) digest(catalog string) fleet.Digest {
+	ids := make([]string, len(p.Prunes))
+	for i, g := range p.Prunes {
+		ids[i] = g.Name + "\x00" + g.UID
+	}
+	slices.Sort(ids)
+	return fleet.DigestOf([]byte(catalog + "\x00" + strings.Join(ids, "\x00")))
+}
