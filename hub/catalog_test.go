@@ -393,3 +393,53 @@ func TestDeleteCatalog(t *testing.T) {
 		t.Errorf("left are %s", got)
 	}
 }
+
+// TestExamplesOfTheCatalogPage: the catalog and the module of docs/catalogs.md are applied from a repository, and its commands do what they say.
+func TestExamplesOfTheCatalogPage(t *testing.T) {
+	g := readGuide(t, "../docs/catalogs.md")
+	if len(g.yaml) != 2 || len(g.commands) < 10 {
+		t.Fatalf("%d examples and %d commands found", len(g.yaml), len(g.commands))
+	}
+	w := newCatalogWorld(t)
+	towline := w.cli()
+	run := func(stdin string, args ...string) string {
+		t.Helper()
+		out, err := towline(stdin, args...)
+		if err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	commit := w.repo.Branch("main", map[string]any{"modules/shop.yaml": g.yaml[1], "readme.md": "of the team"})
+	file := strings.Replace(g.yaml[0], "https://git.example.com/team.git", w.url, 1)
+	run(file, "apply", "-f", "-", "--dry-run=server")
+	if out := run(file, "apply", "-f", "-", "-m", "modules come from git"); !strings.Contains(out, "catalog/team created") {
+		t.Errorf("%s", out)
+	}
+	w.applied(1)
+	w.await("shop", 0)
+	if out := run("", "get", "modules", "-o", "wide"); !strings.Contains(out, "catalog/team at main@sha1:"+commit[:12]) {
+		t.Errorf("%s", out)
+	}
+	if out := run("", "get", "catalogs"); !strings.Contains(out, "Applied") {
+		t.Errorf("%s", out)
+	}
+	stored := run("", "get", "catalog", "team", "-o", "yaml")
+	if out := run(stored, "apply", "-f", "-"); !strings.Contains(out, "catalog/team unchanged") {
+		t.Errorf("what is printed goes back as %s", out)
+	}
+	if out := run("", "resync", "catalog", "team", "--wait"); !strings.Contains(out, "catalog/team unchanged; at main@sha1:"+commit) {
+		t.Errorf("%s", out)
+	}
+	run("", "describe", "catalog", "team")
+	run("", "explain", "catalog", "team")
+	if out := run(strings.ReplaceAll(g.yaml[1], "name: shop}", "name: shop, labels: {a: b}}"), "apply", "-f", "-"); !strings.Contains(out, "is of catalog team, which puts back what its files say") {
+		t.Errorf("by hand: %s", out)
+	}
+	if out, err := towline(g.yaml[1], "apply", "-f", "-", "--set", "carts"); err == nil || !strings.Contains(out, "module shop is of catalog/team, which puts what its files say") {
+		t.Errorf("as a set: %v\n%s", err, out)
+	}
+	run("", "delete", "catalog", "team", "--cascade", "--yes")
+	w.gone("shop")
+	g.commandsAreKnown(t, towline)
+}
