@@ -33,7 +33,7 @@ func parse(t *testing.T, text string) []Resource {
 func TestErrorsSayWhereAndWhat(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"unknown field", head + "spec: {namspace: x}", "shop.yaml:4: module shop: spec.namspace: unknown field; did you mean namespace?"},
-		{"unknown field, nothing near", head + "spec:\n  source:\n    zzz: {}", "shop.yaml:6: module shop: spec.source.zzz: unknown field; known are inline, http, git, oci, helm, upload, follow"},
+		{"unknown field, nothing near", head + "spec:\n  source:\n    zzz: {}", "shop.yaml:6: module shop: spec.source.zzz: unknown field; known are inline, http, git, oci, helm, upload, follow, verify"},
 		{"proto's own name", head + "spec: {allow_empty: true}", "shop.yaml:4: module shop: spec.allow_empty: unknown field; did you mean allowEmpty?"},
 		{"in a list", head + "spec:\n  rollout:\n    stages:\n    - {name: a}\n    - {nam: b}", "shop.yaml:8: module shop: spec.rollout.stages[1].nam: unknown field; did you mean name?"},
 		{"list for mapping", head + "spec: []", "shop.yaml:4: module shop: spec: takes a mapping, not a list"},
