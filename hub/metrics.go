@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"towline.dev/towline/pkg/guard"
 )
 
 // figure is a metric that is read when somebody asks for it.
@@ -31,6 +33,7 @@ func (h *Hub) figures() []figure {
 		{"towline_handshakes_open", "Connections that have not proved an identity yet.", func() float64 { return float64(h.greetAgents.Open() + h.greetPeople.Open()) }},
 		{"towline_handshakes_cut", "Connections that were closed since the start because too many of them proved no identity.",
 			func() float64 { return float64(h.greetAgents.Cut() + h.greetPeople.Cut()) }},
+		{"towline_panics_recovered", "Bugs (panics) since the start that ended one piece of work and not the hub.", func() float64 { return float64(guard.Count()) }},
 		{"towline_agents_connected", "Agents that have a session with this hub.", func() float64 { return float64(h.sessions.Count()) }},
 	}
 }

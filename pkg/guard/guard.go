@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 )
 
 // Panic is the error that a panic becomes.
@@ -21,8 +22,14 @@ func Caught(value any, err error) error {
 	if value == nil {
 		return err
 	}
+	caught.Add(1)
 	return &Panic{value, string(debug.Stack())}
 }
+
+var caught atomic.Int64
+
+// Count is how many panics became errors since the process began.
+func Count() int64 { return caught.Load() }
 
 // Run runs a part, and returns its error or what its panic became.
 func Run(part func() error) (err error) {

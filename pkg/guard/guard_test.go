@@ -15,9 +15,13 @@ func TestPanicIsAnError(t *testing.T) {
 	if Bug(plain, "a bug") != plain || Bug(nil, "a bug") != nil {
 		t.Error("an error that comes from no panic is changed")
 	}
+	before := Count()
 	err := fmt.Errorf("module shop: %w", Bug(Run(func() error { panic("a secret") }), "a bug"))
 	if err.Error() != "module shop: a bug" {
 		t.Errorf("a panic says: %v", err)
+	}
+	if n := Count() - before; n != 1 {
+		t.Errorf("%d panics were counted", n)
 	}
 	if s := Stack(err); !strings.Contains(s, "panic: a secret") || !strings.Contains(s, "TestPanicIsAnError") {
 		t.Errorf("the log says: %s", s)

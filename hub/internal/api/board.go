@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"towline.dev/towline/hub/internal/store/feed"
+	"towline.dev/towline/pkg/guard"
 )
 
 // boards are what watches of a kind are shown from: one board for each question that is asked, whose rows are looked at once
@@ -267,7 +268,7 @@ func (b *boards[T]) begin(question string, look looking[T]) *board[T] {
 	_, _ = rand.Read(s.id[:]) // never fails: crypto/rand
 	s.changes = feed.New[rowChange[T]](boardLimits, 0, s.step.Load)
 	go func() {
-		s.err = look(ctx, s)
+		s.err = guard.Run(func() error { return look(ctx, s) })
 		b.mu.Lock()
 		if b.asked[question] == s {
 			delete(b.asked, question) // who comes next begins anew

@@ -20,6 +20,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/wire"
 )
@@ -102,7 +103,7 @@ func (a *API) DiffModule(req *towlinev1.DiffModuleRequest, st grpc.ServerStreami
 	g, ctx := errgroup.WithContext(st.Context())
 	g.SetLimit(askedAtOnce)
 	for _, c := range d.clusters {
-		g.Go(func() error { return d.ask(ctx, c) })
+		g.Go(func() error { return guard.Run(func() error { return d.ask(ctx, c) }) })
 	}
 	return g.Wait()
 }

@@ -18,6 +18,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -51,7 +52,13 @@ func (a *API) ListEvents(req *towlinev1.ListEventsRequest, st grpc.ServerStreami
 	g.SetLimit(askedAtOnce)
 	for _, t := range asked {
 		g.Go(func() error {
-			out := a.eventsIn(ctx, t, limit)
+			var out *towlinev1.ListEventsResponse
+			if err := guard.Run(func() error {
+				out = a.eventsIn(ctx, t, limit)
+				return nil
+			}); err != nil {
+				return err
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			return st.Send(out)

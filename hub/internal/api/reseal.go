@@ -9,13 +9,17 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 )
 
 // Reseal seals with the hub's newest key what is sealed with an older one, and tells what cannot be read. It goes on until all is done,
 // or ctx ends.
 func (a *API) Reseal(ctx context.Context) {
 	for wait := firstReseal; ; wait = min(2*wait, lastReseal) {
-		err := a.resealAll(ctx)
+		err := guard.Run(func() error { return a.resealAll(ctx) })
+		if stack := guard.Stack(err); stack != "" {
+			a.o.Log.Error("a loop panicked; it goes on", "at", "encrypt secrets anew", "stack", stack)
+		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}

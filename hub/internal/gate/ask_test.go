@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -302,5 +303,14 @@ func TestGatesDenyPrivateAddresses(t *testing.T) {
 	}
 	if asked {
 		t.Error("the server was asked")
+	}
+}
+
+// A bug that a gate sets off is the answer of that gate, and ends nothing else.
+func TestPanicInAGateIsItsAnswer(t *testing.T) {
+	server := serve(t, func(http.ResponseWriter, *http.Request) {})
+	got := answer(t, gates(t, Options{HTTP: HTTP{Proxy: func(*http.Request) (*url.URL, error) { panic("a secret detail") }}}), hook(server))
+	if got.Outcome != rollout.GateError || !strings.Contains(got.Message, "bug in the hub") || strings.Contains(got.Message, "secret") {
+		t.Errorf("%+v", got)
 	}
 }

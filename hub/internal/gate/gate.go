@@ -17,6 +17,7 @@ import (
 	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/rollout/expr"
 )
@@ -318,7 +319,14 @@ func (g *Gates) ask(id fleet.RolloutID, t *attempt, slots []chan struct{}, ask f
 			return
 		}
 	}
-	answer := ask(t.ctx)
+	var answer expr.Answer
+	if err := guard.Run(func() error {
+		answer = ask(t.ctx)
+		return nil
+	}); err != nil {
+		g.o.Log.Error("a gate panicked; it counts as one that cannot be asked", "rollout", id.String(), "gate", t.check.Gate, "stack", guard.Stack(err))
+		answer = failure("stopped by a bug in the hub; its log has the details")
+	}
 	if g.keep(t, answer) {
 		g.o.Log.Debug("gate answered", "rollout", id.String(), "gate", t.check.Gate, "check", t.check.Number,
 			"outcome", string(answer.Outcome), "message", answer.Message)

@@ -17,6 +17,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 )
 
 // Options of a Registry. All are required but those with a default.
@@ -74,18 +75,30 @@ func (r *Registry) Run(ctx context.Context) error {
 			return nil
 		case <-r.alarms.wake:
 			for c, code := range r.alarms.take() {
-				r.raise(ctx, c, code)
+				r.round("raise an attention", func() { r.raise(ctx, c, code) })
 			}
 		case <-r.firsts.wake:
-			r.list(ctx)
+			r.round("list certificates", func() { r.list(ctx) })
 		case <-tick.C:
-			if err := r.forgetTokens(ctx); err != nil && ctx.Err() == nil {
-				r.log.Warn("old tokens are still there", "error", err)
-			}
-			if err := r.forgetCertificates(ctx); err != nil && ctx.Err() == nil {
-				r.log.Warn("old certificates of people are still listed", "error", err)
-			}
+			r.round("forget", func() { r.forget(ctx) })
 		}
+	}
+}
+
+// round runs one turn of the loop. A bug in it ends that turn alone.
+func (r *Registry) round(what string, turn func()) {
+	if err := guard.Run(func() error { turn(); return nil }); err != nil {
+		r.log.Error("a loop panicked; it goes on", "at", what, "stack", guard.Stack(err))
+	}
+}
+
+// forget drops what nobody needs any more.
+func (r *Registry) forget(ctx context.Context) {
+	if err := r.forgetTokens(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("old tokens are still there", "error", err)
+	}
+	if err := r.forgetCertificates(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("old certificates of people are still listed", "error", err)
 	}
 }
 

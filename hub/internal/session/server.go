@@ -26,6 +26,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/wire"
 )
@@ -175,7 +176,10 @@ func (s *Server) Run(ctx context.Context) error {
 				return fmt.Errorf("session: the store closed")
 			}
 			keys, _ := sub.Take()
-			s.dispatch(keys)
+			if err := guard.Run(func() error { s.dispatch(keys); return nil }); err != nil {
+				s.o.Log.Error("a loop panicked; all sessions look at everything", "at", "dispatch", "stack", guard.Stack(err))
+				s.markAll(dirtyDesired | dirtySecrets)
+			}
 		}
 	}
 }
