@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 )
 
@@ -34,8 +38,32 @@ func (h *Hub) figures() []figure {
 		{"towline_handshakes_cut", "Connections that were closed since the start because too many of them proved no identity.",
 			func() float64 { return float64(h.greetAgents.Cut() + h.greetPeople.Cut()) }},
 		{"towline_panics_recovered", "Bugs (panics) since the start that ended one piece of work and not the hub.", func() float64 { return float64(guard.Count()) }},
+		{"towline_clusters_copied", "Clusters whose agent's identity or state was copied, as far as is known.", h.copied},
 		{"towline_agents_connected", "Agents that have a session with this hub.", func() float64 { return float64(h.sessions.Count()) }},
 	}
+}
+
+// copied counts the clusters that say of themselves, or of which the registry says, that there are two agents with one identity.
+func (h *Hub) copied() float64 {
+	found := map[string]bool{}
+	_ = h.store.View(context.Background(), 0, func(r store.Reader) error { // of a store that is closed nobody asks
+		store.Scan(r, store.ClusterPrefix, func(c *storev1.ClusterRecord, e store.Entry) bool {
+			if a := c.GetAttention(); a == fleet.AttentionCloned || a == fleet.AttentionCopied || a == fleet.AttentionOtherCluster {
+				found[strings.TrimPrefix(e.Key, store.ClusterPrefix)] = true
+			}
+			return true
+		})
+		store.Scan(r, store.ConditionPrefix, func(c *storev1.ConditionsRecord, e store.Entry) bool {
+			for _, x := range c.GetConditions() {
+				if x.GetType() == string(fleet.ConditionTwoAgents) {
+					found[strings.TrimPrefix(e.Key, store.ConditionPrefix)] = true
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	return float64(len(found))
 }
 
 func flag(is bool) float64 {

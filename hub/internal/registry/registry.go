@@ -133,15 +133,19 @@ const (
 
 // raise puts an attention on the cluster.
 func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, code string) {
+	raised := false
 	_, err := r.store.Update(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
-		if !ok || !needsAttention(rec, code, r.now()) {
+		if raised = ok && needsAttention(rec, code, r.now()); !raised {
 			return nil
 		}
 		attend(rec, code, r.now())
 		w.Put(store.ClusterKey(c), rec)
 		return nil
 	})
+	if err == nil && raised {
+		r.log.Warn("the identity of a cluster's agent needs attention", "cluster", c, "attention", code)
+	}
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("attention not recorded", "cluster", c, "attention", code, "error", err)
 	}

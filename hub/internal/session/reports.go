@@ -163,6 +163,11 @@ func (r *reports) conditions(in []*agentv1.Condition) error {
 	if err != nil {
 		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: %v", r.x.cluster, err)
 	}
+	for _, c := range all {
+		if c.Type == fleet.ConditionTwoAgents {
+			r.x.log.Warn("two processes with the identity of this cluster's agent take turns; stop one of them", "says", c.Message)
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.conds = &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto(all), Epoch: r.x.epoch}
