@@ -60,6 +60,12 @@ func (m *Manager) hiddenInModule(ref fleet.ModuleRef) hides {
 }
 
 func (h hides) and(o hides) hides {
+	switch { // as for nearly all objects
+	case o.none():
+		return h
+	case h.none():
+		return o
+	}
 	return hides{values: union(h.values, o.values), all: h.all || o.all}
 }
 
