@@ -355,7 +355,7 @@ func TestInventorySurvives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		store := &files{names: map[string][]byte{}}
-		inv, err := Open(ctx, store, slog.New(slog.DiscardHandler))
+		inv, err := Open(ctx, store, newVault(t), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -392,7 +392,7 @@ func TestInventorySurvives(t *testing.T) {
 		if len(store.names) > maxSegments+1 {
 			t.Errorf("%d segments are left", len(store.names))
 		}
-		again, err := Open(context.Background(), store, slog.New(slog.DiscardHandler))
+		again, err := Open(context.Background(), store, newVault(t), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,7 +417,7 @@ func TestInventorySharesWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		store := &files{names: map[string][]byte{}, slow: time.Millisecond}
-		inv, _ := Open(ctx, store, slog.New(slog.DiscardHandler))
+		inv, _ := Open(ctx, store, newVault(t), slog.New(slog.DiscardHandler))
 		done := make(chan error)
 		go func() { done <- inv.Run(ctx) }()
 		for i := range 50 {
@@ -462,12 +462,12 @@ func TestInventoryCorrupt(t *testing.T) {
 		"foreign": func([]byte) []byte { return []byte("{}") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			data, err := segment{records: []*Record{rec(1, nil)}}.encode()
+			data, err := segment{records: []*Record{rec(1, nil)}}.encode(newVault(t))
 			if err != nil {
 				t.Fatal(err)
 			}
 			store := &files{names: map[string][]byte{segmentName(1, true): harm(data)}}
-			inv, err := Open(context.Background(), store, slog.New(slog.DiscardHandler))
+			inv, err := Open(context.Background(), store, newVault(t), slog.New(slog.DiscardHandler))
 			if err != nil || !inv.Lost() || len(inv.Module(shop)) != 0 {
 				t.Errorf("%v; lost %v with %d records", err, inv != nil && inv.Lost(), len(inv.Module(shop)))
 			}
@@ -476,7 +476,7 @@ func TestInventoryCorrupt(t *testing.T) {
 }
 
 func TestClaims(t *testing.T) {
-	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, slog.New(slog.DiscardHandler))
+	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, newVault(t), slog.New(slog.DiscardHandler))
 	first, second := rec(1, nil), rec(1, nil)
 	second.Module = fleet.ModuleRef{Project: "default", Name: "other"}
 	inv.Put(first)
@@ -498,7 +498,7 @@ func TestClaims(t *testing.T) {
 
 // TestWishes: of those that wait for an object the hub's word comes first, then who waits longest.
 func TestWishes(t *testing.T) {
-	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, slog.New(slog.DiscardHandler))
+	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, newVault(t), slog.New(slog.DiscardHandler))
 	module := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
 	r := rec(1, nil)
 	inv.Put(r)
@@ -548,7 +548,7 @@ func TestWishes(t *testing.T) {
 }
 
 func TestRenamedRecordIsFoundUnderItsNewIdentityOnly(t *testing.T) {
-	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, slog.New(slog.DiscardHandler))
+	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, newVault(t), slog.New(slog.DiscardHandler))
 	one, two := fleet.ModuleRef{Project: "default", Name: "one"}, fleet.ModuleRef{Project: "default", Name: "two"}
 	in, bare := fleet.ObjectID{Group: "g.io", Kind: "Zone", Namespace: "n", Name: "z"}, fleet.ObjectID{Group: "g.io", Kind: "Zone", Name: "z"}
 	inv.Put(&Record{Record: plan.Record{ID: in, Module: one, State: plan.Owned, UID: "u"}})

@@ -21,8 +21,10 @@ type Exempt struct {
 	Left *PathSet
 	// Free are those of ours that others may change.
 	Free *PathSet
-	// Kept is what our last write left at the fields that a revision keeps, as JSON.
+	// Kept is what our last write left at the fields that a revision keeps, as JSON. It is stored encrypted.
 	Kept []byte
+	// sealed is Kept as it was stored, until that is opened.
+	sealed []byte
 	// Lent are those of Left that Managers held at our last write. They are ours again when none of them holds them.
 	Lent     *PathSet
 	Managers []string

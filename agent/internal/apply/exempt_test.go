@@ -1,13 +1,21 @@
 package apply
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"log/slog"
+	"slices"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
 	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/wire"
 )
 
 // exempting is what a policy leaves.
@@ -150,7 +158,7 @@ func TestExemptIsStored(t *testing.T) {
 	}
 	r := &Record{Record: plan.Record{ID: fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, Module: fleet.ModuleRef{Project: "p", Name: "m"}, State: plan.Owned},
 		Algorithm: Algorithm, Paths: left, Exempt: &Exempt{Text: "x", Body: fleet.DigestOf([]byte("x")), Left: left, Lent: left, Managers: []string{"vpa"}}}
-	data, err := segment{records: []*Record{r}}.encode()
+	data, err := segment{records: []*Record{r}}.encode(newVault(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,4 +241,94 @@ spec: {replicas: 9, paused: true, containers: [{name: app, image: "a:9", tty: tr
 			}
 		})
 	}
+}
+
+// What is kept of an object is encrypted in the state. What an agent of before stored as it was is read, and stored anew soon; what cannot
+// be decrypted is nothing.
+func TestKeptIsStoredEncrypted(t *testing.T) {
+	const canary = "canary-kept"
+	ctx, stop := context.WithCancel(t.Context())
+	v, store := newVault(t), &files{names: map[string][]byte{}}
+	id := fleet.ObjectID{Kind: "Secret", Namespace: "n", Name: "s"}
+	r := &Record{Record: plan.Record{ID: id, Module: fleet.ModuleRef{Project: "p", Name: "m"}, State: plan.Owned}, Algorithm: Algorithm,
+		Exempt: &Exempt{Text: "x", Kept: []byte(`{"data":"` + canary + `"}`)}}
+	plain := func(data []byte) bool {
+		_, packed, _ := bytes.Cut(data, []byte(segmentHeader))
+		d, err := zstd.NewReader(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		text, err := d.DecodeAll(packed[sha256.Size:], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Contains(text, []byte(base64.StdEncoding.EncodeToString(r.Exempt.Kept)))
+	}
+	before, err := segment{records: []*Record{r}}.encode(asItIs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As an agent of before wrote it: under the other name.
+	store.names[segmentName(1, true)] = fieldRenamed(t, before, `"sealed"`, `"kept"`)
+	if !plain(store.names[segmentName(1, true)]) {
+		t.Fatal("the fixture is not as an agent of before wrote it")
+	}
+	inv, err := Open(ctx, store, v, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := inv.Get(id).Exempt.Kept; !bytes.Contains(got, []byte(canary)) {
+		t.Errorf("of an agent of before: %s", got)
+	}
+	done := make(chan error, 1)
+	go func() { done <- inv.Run(ctx) }()
+	if err := inv.Sync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range store.names {
+		if plain(data) {
+			t.Errorf("%s has it as it is", name)
+		}
+	}
+	for what, tc := range map[string]struct {
+		vault Vault
+		want  bool
+	}{"the same key": {v, true}, "another one": {newVault(t), false}} {
+		inv, err := Open(t.Context(), store, tc.vault, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := inv.Get(id).Exempt.Kept; bytes.Contains(got, []byte(canary)) != tc.want || !tc.want && len(got) > 0 {
+			t.Errorf("%s: %s", what, got)
+		}
+	}
+}
+
+// asItIs encrypts nothing.
+type asItIs struct{}
+
+func (asItIs) Seal(_ string, plain []byte) ([]byte, error)  { return plain, nil }
+func (asItIs) Open(_ string, sealed []byte) ([]byte, error) { return sealed, nil }
+
+// fieldRenamed is a segment in which a field has another name.
+func fieldRenamed(t *testing.T, data []byte, from, to string) []byte {
+	t.Helper()
+	_, packed, _ := bytes.Cut(data, []byte(segmentHeader))
+	d, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	text, err := d.DecodeAll(packed[sha256.Size:], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed = wire.Compress(bytes.ReplaceAll(text, []byte(from), []byte(to)))
+	sum := sha256.Sum256(packed)
+	return slices.Concat([]byte(segmentHeader), sum[:], packed)
 }

@@ -27,6 +27,7 @@ type State interface {
 // when Sync returns; changes of many modules share a write. It is a base and the segments after it.
 type Inventory struct {
 	state State
+	vault Vault
 	log   *slog.Logger
 	Paths *Interner
 
@@ -60,10 +61,16 @@ type Inventory struct {
 	rewrite          bool // the next write is a base
 }
 
+// Vault encrypts values that must not lie in the state as they are.
+type Vault interface {
+	Seal(purpose string, plain []byte) ([]byte, error)
+	Open(purpose string, sealed []byte) ([]byte, error)
+}
+
 // Open reads the inventory. One that is corrupt is set aside: Lost then says true, and nothing in it can be deleted.
-func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error) {
+func Open(ctx context.Context, state State, vault Vault, log *slog.Logger) (*Inventory, error) {
 	inv := &Inventory{
-		state: state, log: log, Paths: NewInterner(),
+		state: state, vault: vault, log: log, Paths: NewInterner(),
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
 		wishes: map[fleet.ObjectID][]Wish{}, dirty: map[fleet.ObjectID]bool{},
 		losses: map[fleet.ModuleRef]plan.Change{}, revisions: map[fleet.ModuleRef]int64{}, left: map[fleet.ModuleRef]map[string]bool{}, lossy: map[fleet.ModuleRef]bool{},

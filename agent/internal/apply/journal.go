@@ -102,7 +102,7 @@ func (inv *Inventory) flush(ctx context.Context) error {
 	}
 	w := inv.begin()
 	inv.mu.Unlock()
-	data, err := w.part.encode()
+	data, err := w.part.encode(inv.vault)
 	if err == nil {
 		err = inv.state.Write(ctx, w.name, data)
 	}
@@ -229,6 +229,14 @@ func (inv *Inventory) load(ctx context.Context) error {
 		if part.after != "" && part.after != firstSegment && !slices.Contains(names, part.after) {
 			inv.log.Error("a part of the inventory is missing: objects that only it listed are searched for by their marks", "part", part.after)
 			inv.partial, inv.rewrite = true, true
+		}
+		plain, lost := part.unseal(inv.vault)
+		if plain { // as an agent of before stored it
+			inv.rewrite = true
+			dirty.Poke(inv.soon)
+		}
+		if lost > 0 {
+			inv.log.Warn("values that objects keep by a policy cannot be decrypted; those are kept that they have in the cluster", "part", n, "objects", lost)
 		}
 		for _, r := range part.records {
 			inv.put(r)

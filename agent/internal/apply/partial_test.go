@@ -14,7 +14,7 @@ import (
 func written(t *testing.T) (store *files, newest string) {
 	t.Helper()
 	store = &files{names: map[string][]byte{}}
-	inv, err := Open(context.Background(), store, slog.New(slog.DiscardHandler))
+	inv, err := Open(context.Background(), store, newVault(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestMissingPartOfTheInventoryIsSeen(t *testing.T) {
 		t.Fatalf("%d segments", len(whole.names))
 	}
 	open := func(names map[string][]byte) *Inventory {
-		inv, err := Open(context.Background(), &files{names: names}, slog.New(slog.DiscardHandler))
+		inv, err := Open(context.Background(), &files{names: names}, newVault(t), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestWriteWithoutAnAnswerLeavesNoHole(t *testing.T) {
 			continue
 		}
 		store.names[segmentName(3, true)] = data // 3 is the write that failed
-		inv, err := Open(context.Background(), store, slog.New(slog.DiscardHandler))
+		inv, err := Open(context.Background(), store, newVault(t), slog.New(slog.DiscardHandler))
 		if err != nil || inv.Partial() {
 			t.Errorf("%v, or called partial", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"unique"
 
@@ -105,20 +106,56 @@ type storedRecord struct {
 
 // storedExempt has nodes plus one for its path sets.
 type storedExempt struct {
-	Text     string   `json:"text"`
-	Body     []byte   `json:"body,omitempty"`
-	Left     int      `json:"left,omitempty"`
-	Lent     int      `json:"lent,omitempty"`
-	Free     int      `json:"free,omitempty"`
+	Text string `json:"text"`
+	Body []byte `json:"body,omitempty"`
+	Left int    `json:"left,omitempty"`
+	Lent int    `json:"lent,omitempty"`
+	Free int    `json:"free,omitempty"`
+	// Kept is as it was stored when it was not encrypted yet; Sealed is encrypted.
 	Kept     []byte   `json:"kept,omitempty"`
+	Sealed   []byte   `json:"sealed,omitempty"`
 	Managers []string `json:"managers,omitempty"`
 }
 
-func (e *encoder) exempt(x *Exempt) *storedExempt {
+// exempt is what is stored of an object. Values of it are encrypted, whatever it is: who looks into the state must not find what a Secret
+// has, nor what a binding put elsewhere.
+func (e *encoder) exempt(id fleet.ObjectID, x *Exempt) (*storedExempt, error) {
 	if x == nil {
-		return nil
+		return nil, nil
 	}
-	return &storedExempt{Text: x.Text, Body: x.Body.Bytes(), Left: e.node(x.Left), Lent: e.node(x.Lent), Free: e.node(x.Free), Kept: x.Kept, Managers: x.Managers}
+	out := &storedExempt{Text: x.Text, Body: x.Body.Bytes(), Left: e.node(x.Left), Lent: e.node(x.Lent), Free: e.node(x.Free), Managers: x.Managers}
+	if len(x.Kept) == 0 {
+		return out, nil
+	}
+	var err error
+	if out.Sealed, err = e.vault.Seal(keptFor(id), x.Kept); err != nil {
+		return nil, fmt.Errorf("%s: what is kept of it is not encrypted: %w", id, err)
+	}
+	return out, nil
+}
+
+// keptFor is what values of an object are encrypted for.
+func keptFor(id fleet.ObjectID) string { return "kept of " + id.String() }
+
+// unseal gives records back what was kept of their objects, and reports that some of it was not encrypted. What cannot be opened is lost, as
+// all is that the agent keeps encrypted.
+func (s segment) unseal(vault Vault) (plain bool, lost int) {
+	for _, r := range s.records {
+		x := r.Exempt
+		switch {
+		case x == nil:
+			continue
+		case len(x.Kept) > 0:
+			plain = true
+		case len(x.sealed) > 0:
+			var err error
+			if x.Kept, err = vault.Open(keptFor(r.ID), x.sealed); err != nil {
+				lost++
+			}
+		}
+		x.sealed = nil
+	}
+	return plain, lost
 }
 
 func (x *storedExempt) exempt(sets []*PathSet) (*Exempt, error) {
@@ -132,17 +169,18 @@ func (x *storedExempt) exempt(sets []*PathSet) (*Exempt, error) {
 	if min(x.Left, x.Lent, x.Free) < 0 || max(x.Left, x.Lent, x.Free) >= len(sets) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "what is exempt is broken")
 	}
-	return &Exempt{Text: Intern(x.Text), Body: body, Left: sets[x.Left], Lent: sets[x.Lent], Free: sets[x.Free], Kept: x.Kept, Managers: x.Managers}, nil
+	return &Exempt{Text: Intern(x.Text), Body: body, Left: sets[x.Left], Lent: sets[x.Lent], Free: sets[x.Free], Kept: x.Kept, sealed: x.Sealed, Managers: x.Managers}, nil
 }
 
 type encoder struct {
+	vault    Vault
 	out      storedSegment // without its records
 	elements map[*element]int
 	nodes    map[*PathSet]int
 }
 
-func (s segment) encode() ([]byte, error) {
-	e := encoder{elements: map[*element]int{}, nodes: map[*PathSet]int{}}
+func (s segment) encode(vault Vault) ([]byte, error) {
+	e := encoder{vault: vault, elements: map[*element]int{}, nodes: map[*PathSet]int{}}
 	e.out.After, e.out.Dropped = s.after, s.dropped
 	for _, l := range s.losses {
 		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
@@ -171,7 +209,11 @@ func (e *encoder) plain(records []*Record) ([]byte, error) {
 		if i > 0 {
 			out.WriteByte(',')
 		}
-		if err := list.Encode(e.record(r)); err != nil {
+		stored, err := e.record(r)
+		if err == nil {
+			err = list.Encode(stored)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -187,19 +229,23 @@ func (e *encoder) plain(records []*Record) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (e *encoder) record(r *Record) storedRecord {
+func (e *encoder) record(r *Record) (storedRecord, error) {
+	exempt, err := e.exempt(r.ID, r.Exempt)
+	if err != nil {
+		return storedRecord{}, err
+	}
 	out := storedRecord{
 		ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 		UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
 		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
-		Exempt: e.exempt(r.Exempt), Hidden: r.Hidden,
+		Exempt: exempt, Hidden: r.Hidden,
 	}
 	if t := r.Trying; t != nil {
 		out.Trying, out.Since = t.Content.Bytes(), t.Since
 	}
-	return out
+	return out, nil
 }
 
 // node is the number of a path set plus one; 0 for none.

@@ -14,7 +14,7 @@ import (
 func TestInventoryKnowsWhichRevisionListedLast(t *testing.T) {
 	ctx, state := context.Background(), &files{names: map[string][]byte{}}
 	open := func() *Inventory {
-		inv, err := Open(ctx, state, slog.New(slog.DiscardHandler))
+		inv, err := Open(ctx, state, newVault(t), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,10 +23,14 @@ func (r *rig) binding(s fleet.Sync, late ...fleet.LateBinding) fleet.Sync {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	s.Policies = fleet.DigestOf(encoded)
 	r.store.mu.Lock()
 	defer r.store.mu.Unlock()
+	policies := r.store.policies[s.Policies]
+	s.Policies = fleet.DigestOf(append(s.Policies.Bytes(), encoded...))
 	r.store.late[s.Policies] = late
+	if policies != nil {
+		r.store.policies[s.Policies] = policies
+	}
 	return s
 }
 
@@ -253,6 +257,7 @@ func TestBindingOfASecretIsNotShown(t *testing.T) {
 // sends has the hub send secrets of the project, sealed for the agent. unset are keys of each that are used, too, and have no value.
 func (r *rig) sends(secrets map[string]map[string]string, unset ...string) {
 	r.t.Helper()
+	<-r.m.secrets.loaded
 	var list []Sealed
 	for name, values := range secrets {
 		plain := map[string][]byte{}

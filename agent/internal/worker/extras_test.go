@@ -42,7 +42,7 @@ func TestExtrasOfASyncThatCannotBeRead(t *testing.T) {
 // withRecords is a worker of a module with n objects, of which the sync lists the first.
 func withRecords(t *testing.T, kind targetKind, n, listed int) *worker {
 	t.Helper()
-	inventory, err := apply.Open(context.Background(), newMemory(), slog.New(slog.DiscardHandler))
+	inventory, err := apply.Open(context.Background(), newMemory(), newVault(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,16 +54,15 @@ func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog
 }
 
 // openVault reads what the agent keeps encrypted.
-func (m *Manager) openVault(ctx context.Context) (err error) {
-	v := m.o.Vault
-	if v == nil {
+func (m *Manager) openVault(ctx context.Context) (v *vault.Vault, err error) {
+	if v = m.o.Vault; v == nil {
 		if v, err = vault.Open(ctx, m.o.State); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	m.lasts.load(ctx, v, m.o.State, m.o.Log)
 	m.secrets.load(ctx, v, m.o.State, m.o.Log)
-	return nil
+	return v, nil
 }
 
 // keyOf names a field.

@@ -95,7 +95,7 @@ func TestWhatMayLand(t *testing.T) {
 		r.ID, r.Module = fleet.ObjectID{Kind: "ConfigMap", Name: name}, fleet.ModuleRef{Project: "default", Name: "shop"}
 	}
 	going.Deleting = 3
-	inventory, err := apply.Open(context.Background(), newMemory(), slog.New(slog.DiscardHandler))
+	inventory, err := apply.Open(context.Background(), newMemory(), newVault(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

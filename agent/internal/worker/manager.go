@@ -134,8 +134,11 @@ func New(o Options) (*Manager, error) {
 
 // Run works until the context ends, then finishes what is in flight.
 func (m *Manager) Run(ctx context.Context) error {
-	var err error
-	if m.inventory, err = apply.Open(ctx, m.o.State, m.o.Log); err != nil {
+	v, err := m.openVault(ctx)
+	if err != nil {
+		return err
+	}
+	if m.inventory, err = apply.Open(ctx, m.o.State, v, m.o.Log); err != nil {
 		return err
 	}
 	m.inventory.Recall(m.o.Newest, m.o.NoteNewest)
@@ -143,9 +146,6 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
 	m.begun.load(ctx, m.o.State, m.o.Log)
 	m.waves.load(ctx, m.o.State, m.o.Log)
-	if err := m.openVault(ctx); err != nil {
-		return err
-	}
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Linger: m.o.linger, Log: m.o.Log})
 	if err != nil {

@@ -81,7 +81,7 @@ func TestStringDataAppliedByAnOlderAgent(t *testing.T) {
 	recorded := apply1("recorded")
 	apply1("found")
 	ctx, stop := context.WithCancel(context.Background())
-	inventory, err := apply.Open(ctx, r.store, slog.New(slog.DiscardHandler))
+	inventory, err := apply.Open(ctx, r.store, newVault(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
