@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/testkit/simagent"
@@ -122,7 +123,7 @@ func TestModuleThatOthersNeedStays(t *testing.T) {
 			t.Errorf("dry run %v: %v", dry, err)
 		}
 	}
-	w.put(depending("web"))
+	w.await("web", w.put(depending("web")).GetRevision())
 	w.delete("shop", false)
 	w.delete("base", false)
 	w.gone("shop")
@@ -133,6 +134,39 @@ func TestModuleThatOthersNeedStays(t *testing.T) {
 		t.Errorf("a person insists: %v", err)
 	}
 	w.gone("base")
+}
+
+// TestModuleThatTheRevisionThatRunsNeedsStays: a put takes a dependency out, and its rollout has not come to the clusters yet, or was rolled
+// back: what they run depends on the other module, whose deletion is refused without --force (docs/order.md).
+func TestModuleThatTheRevisionThatRunsNeedsStays(t *testing.T) {
+	for name, meanwhile := range map[string]func(*world){
+		"the rollout waits for an approval": func(w *world) {
+			w.put(waiting(listing("shop", "s", "s2")))
+			w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetNumber() == 2 && r.GetStatus().GetReason() == "Approval" })
+		},
+		"it was rolled back": func(w *world) {
+			w.await("shop", w.put(listing("shop", "s", "s2")).GetRevision())
+			w.act(client.Word{Module: "shop", Verb: "rollback", Reason: "broken"})
+			w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetRolledBack() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.join("a", nil, nil)
+			w.await("base", w.put(listing("base", "b")).GetRevision())
+			shop := listing("shop", "s")
+			shop.Spec.DependsOn = []*towlinev1.Dependency{{Module: "base"}}
+			w.await("shop", w.put(shop).GetRevision())
+			meanwhile(w)
+			if s := w.held("a", "shop"); s.Revision != 1 || len(s.DependsOn) != 1 {
+				t.Fatalf("the cluster has r%d, which depends on %v", s.Revision, s.DependsOn)
+			}
+			if _, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "base"}); err == nil {
+				w.awaitTracker("base", "a", "removed", func(tr *towlinev1.Tracker) bool { return true })
+				t.Errorf("base is deleted, and the cluster runs shop r1, which depends on it: %v", w.agents["a"].Held().Tombstones)
+			}
+		})
+	}
 }
 
 // TestTombstonesComeInOrder: of modules that are deleted together a cluster is not told that one goes before it was told so of what

@@ -204,3 +204,29 @@ func TestSecretsComeBeforeTheIndex(t *testing.T) {
 	k.await(w.ctx, "the other secret", func(h map[string]string) bool { return h["other"] == "password=x;" && len(h) == 1 })
 	check("while it is there", before)
 }
+
+// TestSecretOfTheRevisionThatRunsIsUsed: the revision that clusters have uses a secret that the newest put does not, as after a rollback, or
+// while a rollout is on its way. It is in use.
+func TestSecretOfTheRevisionThatRunsIsUsed(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("a", nil)
+	w.connectWith("a", newKeyholder(t).options())
+	w.setSecret("old", "token", "x")
+	w.setSecret("new", "token", "y")
+	bound := func(secret string) *towlinev1.Module {
+		m := module("shop", map[string]string{"a.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: web, namespace: default}\nstringData: {a: \"${TOKEN}\"}\n"})
+		m.Spec.Bindings = []*towlinev1.Binding{{Name: "TOKEN", Secret: &towlinev1.BindingSecret{Name: secret, Key: "token"}}}
+		return m
+	}
+	w.await("shop", w.put(bound("old")).GetRevision())
+	w.await("shop", w.put(bound("new")).GetRevision())
+	_, err := w.Rollouts.RollBackRollout(w.ctx, &towlinev1.RollBackRolloutRequest{Module: "shop", Reason: "broken"})
+	must(t, err)
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetRolledBack() })
+	if used := w.secret("old").GetUsedBy(); !slices.Contains(used, "shop") {
+		t.Errorf("the secret that r1 uses, which every cluster has, is used by %v", used)
+	}
+	if _, err := w.Secrets.DeleteSecret(w.ctx, &towlinev1.DeleteSecretRequest{Name: "old"}); err == nil {
+		t.Error("it was deleted as one that no module uses")
+	}
+}

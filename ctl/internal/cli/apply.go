@@ -152,7 +152,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return joinCodes(append(errs, prune.not(), run.print(), run.follow(ctx)))
 	}
 	pruned := run.prune(ctx, prune)
-	return joinCodes([]error{pruned, run.print(), run.follow(ctx), run.gone(ctx, prune)})
+	return joinCodes([]error{pruned, run.print(), run.follow(ctx), run.pruneLater(ctx, prune), run.gone(ctx, prune)})
 }
 
 // ordersOf is what modules that are put together say of their order, which is judged over all of them; none: nothing is said.
@@ -404,6 +404,8 @@ func movesText(resp *v1.PutClusterResponse) string {
 	}
 	if len(resp.GetLeaves()) > 0 {
 		parts = append(parts, "leaves "+strings.Join(displayAll(resp.GetLeaves()), ", ")+", which removes "+count(resp.GetRemovesObjects(), "object"))
+	} else if n := resp.GetRemovesObjects(); n > 0 {
+		parts = append(parts, "gets what other overrides make, which removes "+count(n, "object"))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -74,6 +74,8 @@ type fakeHub struct {
 	watchEnds   error // after the changes; nil: never
 	noWatch     int   // how many watches of a rollout find no hub
 	noHolds     int   // how many lists of holds do
+	removes     bool  // what is deleted is gone at once
+	needed      int   // how many deletions are refused because the clusters need the module still
 	breaks      int   // how often WatchRollout loses the hub after its first response
 }
 
@@ -196,6 +198,13 @@ func (h *fakeHub) GetLogs(r *v1.GetLogsRequest, s grpc.ServerStreamingServer[v1.
 
 func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v1.DeleteModuleResponse, error) {
 	h.note(r)
+	if h.needed > 0 && !r.GetDryRun() {
+		h.needed--
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrPrecondition, "module %s: a revision of shop that clusters have depends on it", r.GetName()))
+	}
+	if h.removes && !r.GetDryRun() {
+		h.modules = slices.DeleteFunc(h.modules, func(m *v1.Module) bool { return m.GetMetadata().GetName() == r.GetName() })
+	}
 	if len(h.goes) > 0 {
 		h.gone, h.goes = h.goes[0], h.goes[1:]
 	}

@@ -50,6 +50,7 @@ func (o *setFlags) check(cmd *cobra.Command) error {
 // the version that was seen.
 type pruning struct {
 	modules []*v1.Module
+	later   []*v1.Module // that what runs needs until the rollouts are through
 	deleted []*v1.Module
 }
 
@@ -194,26 +195,47 @@ func (r *applyRun) deletePruned(ctx context.Context, m *v1.Module, dry bool) (*v
 		ResourceVersion: meta.GetResourceVersion(), Reason: r.o.reason, DryRun: dry, Force: dry})
 }
 
-// prune deletes what was planned, and says so; one that cannot be deleted stops no other.
+// prune deletes what was planned, and says so; one that cannot be deleted stops no other. With --wait, what the clusters need until the
+// rollouts of this apply are through is deleted after them.
 func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 	if p == nil {
 		return nil
 	}
 	var errs []error
 	for _, m := range p.modules {
-		name := "module/" + refOfModule(m).Display()
-		done, err := r.deletePruned(ctx, m, r.dry())
-		switch {
-		case errors.Is(err, fleet.ErrNotFound):
-			continue // somebody else has deleted it
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%s is not pruned: %w", strings.Replace(name, "/", " ", 1), err))
+		err := r.pruneOne(ctx, p, m)
+		if errors.Is(err, fleet.ErrPrecondition) && r.o.wait {
+			p.later = append(p.later, m)
 			continue
 		}
-		p.deleted = append(p.deleted, m)
-		r.say(name, "pruned", deleteText(done, false))
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+func (r *applyRun) pruneLater(ctx context.Context, p *pruning) error {
+	if p == nil {
+		return nil
+	}
+	var errs []error
+	for _, m := range p.later {
+		errs = append(errs, r.pruneOne(ctx, p, m))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *applyRun) pruneOne(ctx context.Context, p *pruning, m *v1.Module) error {
+	name := "module/" + refOfModule(m).Display()
+	done, err := r.deletePruned(ctx, m, r.dry())
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return nil // somebody else has deleted it
+	case err != nil:
+		return fmt.Errorf("%s is not pruned: %w", strings.Replace(name, "/", " ", 1), err)
+	}
+	p.deleted = append(p.deleted, m)
+	r.say(name, "pruned", deleteText(done, false))
+	return nil
 }
 
 // gone waits, with --wait, until the clusters have confirmed what was pruned.

@@ -180,6 +180,22 @@ func TestApplyPrunesDependentsFirst(t *testing.T) {
 	}
 }
 
+// What the clusters need until the rollouts of the apply are through goes after them with --wait; without it, it stays, and that is said.
+func TestApplyPrunesWhatIsNeededStillAfterTheRollouts(t *testing.T) {
+	for args, want := range map[string]struct {
+		code, asked int
+	}{"": {1, 1}, "--wait": {0, 2}} {
+		hub := setHub("set/a:shop", "set/a:old")
+		hub.needed, hub.removes = 1, true
+		hub.watch = watching(&v1.Rollout{Id: "shop/1", Module: "shop", Number: 1, Status: &v1.RolloutStatus{State: "Succeeded", Total: 1}})
+		hub.put.Rollout = "shop/1"
+		got := hub.run(t, run{stdin: shopYAML}, append([]string{"apply", "-f", "-", "--set", "a", "--prune"}, strings.Fields(args)...)...)
+		if got.code != want.code || len(deletionsOf(hub)) != want.asked || (want.code != 0) != strings.Contains(got.err, "module old is not pruned: module old: a revision of shop that clusters have depends on it") {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q; the hub was asked %d times", args, got.code, got.out, got.err, len(deletionsOf(hub)))
+		}
+	}
+}
+
 func TestSetUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"apply -f x --prune":         "--prune deletes what is of a set and not in the files: name it with --set",

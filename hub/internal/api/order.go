@@ -7,6 +7,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -116,12 +117,25 @@ func mayGo(r store.Reader, ref fleet.ModuleRef, force bool) error {
 	if force || rec.GetDeleting() != "" {
 		return nil
 	}
-	names := dependents(r, ref)
-	if len(names) == 0 {
-		return nil
+	if names := dependents(r, ref); len(names) > 0 {
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s: %s; delete what depends on it first or in the same command, take it out of their dependsOn, or insist: --force",
+			ref.Display(), dependText(names))
 	}
-	return fleet.Errorf(fleet.ErrPrecondition, "module %s: %s; delete what depends on it first or in the same command, take it out of their dependsOn, or insist: --force",
-		ref.Display(), dependText(names))
+	if names := dependentsInUse(r, ref); len(names) > 0 {
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s: a revision of %s that clusters have, or may go back to, depends on it, though what was put since does not; delete it when that is rolled out everywhere, or insist: --force",
+			ref.Display(), plan.Names(names))
+	}
+	return nil
+}
+
+// dependentsInUse are the modules of which a revision that is in use depends on one.
+func dependentsInUse(r store.Reader, ref fleet.ModuleRef) (names []string) {
+	record.InUse(r, ref.Project, func(other fleet.ModuleRef, rev *storev1.RevisionRecord) {
+		if slices.Contains(wire.DependenciesOf(other, rev.GetRevision().GetSpec()), ref) && !slices.Contains(names, other.Name) {
+			names = append(names, other.Name)
+		}
+	})
+	return names
 }
 
 func dependText(names []string) string {

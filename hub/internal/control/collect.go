@@ -183,7 +183,7 @@ func (c *Controller) trim(ctx context.Context) error {
 	puts := map[string]proto.Message{}
 	now := time.Now()
 	err := c.view(ctx, func(r store.Reader) error {
-		assigned := assignedRevisions(r)
+		assigned := record.Assigned(r)
 		store.Scan(r, store.ModulePrefix, func(m *storev1.ModuleRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
 			if !ok {
@@ -258,20 +258,6 @@ func (c *Controller) trimForgotten(ctx context.Context) error {
 	return nil
 }
 
-func assignedRevisions(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
-	out := map[fleet.ModuleRef]map[int64]bool{}
-	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
-		if _, ref, ok := store.SplitClusterModule(e.Key); ok {
-			if out[ref] == nil {
-				out[ref] = map[int64]bool{}
-			}
-			out[ref][d.GetSync().GetRevision()], out[ref][d.GetProblemRevision()], out[ref][d.GetNextRevision()] = true, true, true
-		}
-		return true
-	})
-	return out
-}
-
 // trimBefore drops the history of a module that was deleted and had the name before.
 func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, puts map[string]proto.Message) {
 	for _, prefix := range historyPrefixes {
@@ -293,16 +279,8 @@ func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, pu
 }
 
 func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {
-	driven := rollouts.Driven(r, ref)
-	keep := map[int64]bool{rollouts.Standing(r, ref): true, driven.GetRollout().GetRevision(): true}
-	for _, n := range rollouts.OutlookOf(driven).Revisions() {
-		keep[n] = true
-	}
-	for _, ro := range rollouts.List(r, ref) {
-		if !rollouts.Ended(ro) {
-			keep[ro.GetRollout().GetRevision()], keep[ro.GetRollout().GetFromRevision()] = true, true
-		}
-	}
+	keep := record.LedTo(r, ref)
+	keep[rollouts.Driven(r, ref).GetRollout().GetRevision()] = true
 	var all []store.Entry
 	r.Scan(store.RevisionPrefix+ref.String()+"/", func(e store.Entry) bool {
 		all = append(all, e)

@@ -27,7 +27,7 @@ func (c *Controller) touchSecret(key string) {
 	c.touchCatalogsWith(fleet.ModuleRef{Project: project, Name: name})
 	var users []string
 	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
-		users = record.SecretUsers(r, project)[fleet.ModuleRef{Project: project, Name: name}]
+		users = record.SecretPuts(r, project)[fleet.ModuleRef{Project: project, Name: name}]
 		return nil
 	})
 	for _, user := range users {

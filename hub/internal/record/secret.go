@@ -48,18 +48,23 @@ func eachSecretName(m protoreflect.Message, fn func(string)) {
 
 // SecretsOf are the secrets that a module uses, in its source or in its bindings, sorted.
 func SecretsOf(spec *towlinev1.ModuleSpec) []string {
-	out := SecretNames(spec.GetSource())
+	out := append(SecretNames(spec.GetSource()), boundSecrets(spec)...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// boundSecrets are the secrets that agents need.
+func boundSecrets(spec *towlinev1.ModuleSpec) (out []string) {
 	for _, b := range spec.GetBindings() {
 		if name := b.GetSecret().GetName(); name != "" {
 			out = append(out, name)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
-// SecretUsers are the modules that use secrets, sorted by name, by project and name of the secret: of a project, or of all.
-func SecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
+// SecretPuts are the modules whose newest put uses secrets, sorted by name, by project and name of the secret: of a project, or of all.
+func SecretPuts(r store.Reader, project string) map[fleet.ModuleRef][]string {
 	prefix := store.ModulePrefix
 	if project != "" {
 		prefix += project + "/"
@@ -76,5 +81,21 @@ func SecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
 		}
 		return true
 	})
+	return out
+}
+
+// SecretUsers are those, and the modules of which a revision that is in use needs secrets in its clusters, as after a rollback.
+func SecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string {
+	out := SecretPuts(r, project)
+	InUse(r, project, func(ref fleet.ModuleRef, rev *storev1.RevisionRecord) {
+		for _, name := range boundSecrets(rev.GetRevision().GetSpec()) {
+			secret := fleet.ModuleRef{Project: ref.Project, Name: name}
+			out[secret] = append(out[secret], ref.Name)
+		}
+	})
+	for secret, names := range out {
+		slices.Sort(names)
+		out[secret] = slices.Compact(names)
+	}
 	return out
 }
