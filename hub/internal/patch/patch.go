@@ -300,7 +300,11 @@ func (p *parsed) mergeInto(o manifest.Object, value map[string]any) (map[string]
 	if err != nil {
 		return nil, err
 	}
-	return strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(value, merge, meta)
+	out, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(value, merge, meta)
+	if err != nil {
+		return nil, mergeError(err, value, p.merge, meta)
+	}
+	return out, nil
 }
 
 // directive finds a key that a strategic merge reads and any other takes for a field; empty: there is none.

@@ -155,6 +155,22 @@ func TestRefusedPatches(t *testing.T) {
 	}
 }
 
+// TestRefusedPatchShowsNoValue: what is wrong is told by field and path, whatever the library says, which prints all of a map.
+func TestRefusedPatchShowsNoValue(t *testing.T) {
+	for _, c := range []struct{ patch, says string }{
+		{"spec: {template: {spec: {containers: [{nmae: web, image: s3cr3t}]}}}",
+			"Deployment shop/web: the patch has no name in spec.template.spec.containers[0], by which the items of that list are told apart"},
+		{"spec: {template: {spec: {containers: [{name: web, $patch: delet, image: s3cr3t}]}}}", "Deployment shop/web: the patch cannot be merged: look at its lists"},
+		{"spec: {template: {spec: {containers: [s3cr3t]}}}", "Deployment shop/web: "},
+		{"spec: {template: {spec: {$setElementOrder/containers: [{name: web}], containers: [{name: s3cr3t}]}}}", "Deployment shop/web: "},
+	} {
+		_, err := patch.Apply(parse(t), override(to("Deployment", "web", c.patch)), fleet.Variant{0}, opts)
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s: says %v, want %s and no value", c.patch, err, c.says)
+		}
+	}
+}
+
 // FuzzPatch: whatever a patch says, it is applied or refused.
 func FuzzPatch(f *testing.F) {
 	f.Add("Deployment", "web", "- {op: replace, path: /spec/replicas, value: 5}")
