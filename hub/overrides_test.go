@@ -366,3 +366,65 @@ func TestThousandClustersHaveFewBundles(t *testing.T) {
 		t.Errorf("%d bundles", len(bundles))
 	}
 }
+
+// TestPatchThatCannotBeAppliedShowsNoValue: a variable of an override's patch has its name misspelt, beside a value that viewers may not see.
+// What is said of the patch has no value in it.
+func TestPatchThatCannotBeAppliedShowsNoValue(t *testing.T) {
+	const web = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, namespace: default}\nspec:\n  selector: {matchLabels: {app: web}}\n  template:\n" +
+		"    metadata: {labels: {app: web}}\n    spec: {containers: [{name: web, image: web, env: [{name: A, value: a}]}]}\n"
+	w := newWorld(t, true)
+	w.join("a", nil, map[string]string{"env": "dev"})
+	user, err := w.Identity.CreateUser(w.ctx, &towlinev1.CreateUserRequest{Name: "vera", Role: "viewer"})
+	must(t, err)
+	vera := w.as(user.GetToken())
+	m := module("shop", map[string]string{"web.yaml": web})
+	m.Spec.Overrides = []*towlinev1.Override{{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}, AllowEmpty: true, Patches: []*towlinev1.Patch{{
+		Target: &towlinev1.PatchTarget{Kind: "Deployment"},
+		Patch:  "spec: {template: {spec: {containers: [{name: web, env: [{nmae: DB_PASSWORD, value: s3cr3t}]}]}}}"}}}}
+	seen, err := vera.Modules.GetModule(w.ctx, &towlinev1.GetModuleRequest{Name: "shop"})
+	if err == nil {
+		t.Fatalf("there before: %v", seen)
+	}
+	w.await("shop", w.put(m).GetRevision())
+	w.labelled("a", map[string]string{"env": "prod"})
+	w.awaitTracker("shop", "a", "refused", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "CannotAssign" })
+	got, err := vera.Trackers.ListTrackers(w.ctx, &towlinev1.ListTrackersRequest{Filter: &towlinev1.ObjectFilter{Module: "shop"}})
+	must(t, err)
+	rev, err := vera.Modules.GetRevision(w.ctx, &towlinev1.GetRevisionRequest{Module: "shop", Number: 1})
+	must(t, err)
+	if strings.Contains(got.String(), "s3cr3t") || strings.Contains(rev.String(), "s3cr3t") {
+		t.Errorf("a viewer reads %v\nand %v", got.GetTrackers()[0].GetMessage(), rev.GetRevision().GetVariants())
+	}
+	elsewhere := elsewhereSource(t, m, nil)
+	elsewhere.Metadata.Name = "far"
+	elsewhere.Spec.Source.Http.Url += "?1"
+	w.await("far", w.put(elsewhere).GetRevision())
+	ro, err := vera.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "far"})
+	must(t, err)
+	if strings.Contains(ro.String(), "s3cr3t") {
+		t.Errorf("a viewer reads %v", ro.GetRollout().GetStatus())
+	}
+}
+
+// TestVariantsOfOneBundleAreCountedApart: an override that changes nothing in a revision makes a variant of the same bundle. Each is in the
+// clusters that have it.
+func TestVariantsOfOneBundleAreCountedApart(t *testing.T) {
+	w := fourClusters(t, true)
+	w.await("shop", w.put(overriding("env=prod: a=shop")).GetRevision())
+	if got, want := w.variants(1), "[]:2:2 [0]:2:2"; got != want {
+		t.Errorf("variants %s, want %s", got, want)
+	}
+}
+
+// TestDryRunOfALabelTellsWhatAVariantRemoves: a label brings a cluster to an override that leaves an object out. A dry run of the cluster says
+// how many objects go, as it does where a module leaves.
+func TestDryRunOfALabelTellsWhatAVariantRemoves(t *testing.T) {
+	w := fourClusters(t, true)
+	w.await("shop", w.put(overriding("env=prod: b")).GetRevision())
+	resp, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{DryRun: true, Apply: true,
+		Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"env": "prod"}}}})
+	must(t, err)
+	if resp.GetRemovesObjects() != 1 {
+		t.Errorf("%s, removes %d objects, want 1", resp.GetResult(), resp.GetRemovesObjects())
+	}
+}

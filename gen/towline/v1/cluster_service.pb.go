@@ -281,7 +281,8 @@ type PutClusterResponse struct {
 	Enters []string `protobuf:"bytes,3,rep,name=enters,proto3" json:"enters,omitempty"`
 	// Modules that it leaves.
 	Leaves []string `protobuf:"bytes,4,rep,name=leaves,proto3" json:"leaves,omitempty"`
-	// Objects that leaving removes.
+	// Objects that go: all of the modules that it leaves, and those that the overrides which match its labels then leave out, where they
+	// are rendered already.
 	RemovesObjects int32 `protobuf:"varint,5,opt,name=removes_objects,json=removesObjects,proto3" json:"removes_objects,omitempty"`
 	// The store's revision of the write.
 	Revision      int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`

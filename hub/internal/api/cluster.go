@@ -68,6 +68,7 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 // describeMove tells which modules a cluster with these labels enters and leaves.
 func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1.PutClusterResponse) error {
 	var leaves []record.Tracked
+	var changes []variantChange
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
 			m, err := wire.ModuleFromProto(rec.GetModule())
@@ -83,6 +84,10 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 			case has && slices.ContainsFunc(by, func(p fleet.Placement) bool { return !takes(p) }):
 				resp.Leaves = append(resp.Leaves, m.Ref.String())
 				leaves = append(leaves, t)
+			case has:
+				if next, is := changesVariant(r, c, t); is {
+					changes = append(changes, next)
+				}
 			}
 			return true
 		})
@@ -94,6 +99,13 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 			return err
 		}
 		resp.RemovesObjects += goes.GetObjects()
+	}
+	for _, x := range changes {
+		dropped, err := a.countDropped(ctx, x)
+		if err != nil {
+			return err
+		}
+		resp.RemovesObjects += dropped
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -14,22 +15,72 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // assignments are in how many clusters each bundle of each revision is, by the revision's key.
-type assignments map[string]map[fleet.Digest]int32
+type assignments struct {
+	bundles map[string]map[fleet.Digest]int32
+	shared  map[string]*sharedBundles
+}
+
+// sharedBundles are a revision of which variants have the same bundle, and in how many clusters each variant is.
+type sharedBundles struct {
+	rec       *storev1.RevisionRecord
+	overrides []fleet.Override
+	clusters  []int32
+}
+
+// add counts a cluster that has a bundle of the revision: by the overrides that match it, if they have that one. One whose labels changed,
+// and that has not followed yet, is in the first variant that has it.
+func (x *sharedBundles) add(r store.Reader, name fleet.ClusterName, bundle fleet.Digest) {
+	has := func(v *storev1.VariantRecord) bool { return record.Digest(v.GetBundle()) == bundle }
+	all := x.rec.GetVariants()
+	i := slices.IndexFunc(all, has)
+	if rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name)); ok {
+		of := assemble.VariantOf(x.overrides, record.Cluster(rec))
+		if j := slices.IndexFunc(all, func(v *storev1.VariantRecord) bool { return slices.Equal(v.GetOverrides(), of) }); j >= 0 && has(all[j]) {
+			i = j
+		}
+	}
+	if i >= 0 {
+		x.clusters[i]++
+	}
+}
+
+// sharing are the revisions of which variants have the same bundle, by key.
+func sharing(r store.Reader) map[string]*sharedBundles {
+	out := map[string]*sharedBundles{}
+	store.Scan(r, store.RevisionPrefix, func(rec *storev1.RevisionRecord, e store.Entry) bool {
+		seen := map[fleet.Digest]bool{}
+		for _, v := range rec.GetVariants() {
+			seen[record.Digest(v.GetBundle())] = true
+		}
+		if ref, ok := store.SplitModule(e.Key); ok && len(seen) < len(rec.GetVariants()) {
+			if m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rec)); err == nil {
+				out[e.Key] = &sharedBundles{rec: rec, overrides: m.Overrides, clusters: make([]int32, len(rec.GetVariants()))}
+			}
+		}
+		return true
+	})
+	return out
+}
 
 // assignedTo counts in how many clusters each revision is.
 func assignedTo(r store.Reader) assignments {
-	out := assignments{}
+	out := assignments{bundles: map[string]map[fleet.Digest]int32{}, shared: sharing(r)}
 	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
-		if _, ref, ok := store.SplitClusterModule(e.Key); ok && (d.GetSync() != nil || d.GetNextRevision() != 0) {
-			key := store.RevisionKey(ref, max(d.GetSync().GetRevision(), d.GetNextRevision()))
-			if out[key] == nil {
-				out[key] = map[fleet.Digest]int32{}
+		if name, ref, ok := store.SplitClusterModule(e.Key); ok && (d.GetSync() != nil || d.GetNextRevision() != 0) {
+			key, bundle := store.RevisionKey(ref, max(d.GetSync().GetRevision(), d.GetNextRevision())), record.Digest(d.GetSync().GetBundle())
+			if out.bundles[key] == nil {
+				out.bundles[key] = map[fleet.Digest]int32{}
 			}
-			out[key][record.Digest(d.GetSync().GetBundle())]++
+			out.bundles[key][bundle]++
+			if x := out.shared[key]; x != nil {
+				x.add(r, name, bundle)
+			}
 		}
 		return true
 	})
@@ -38,12 +89,17 @@ func assignedTo(r store.Reader) assignments {
 
 // count has a revision and its variants say in how many clusters they are.
 func (x assignments) count(key string, rec *storev1.RevisionRecord, out *towlinev1.Revision) {
-	for _, n := range x[key] {
+	for _, n := range x.bundles[key] {
 		out.Clusters += n
 	}
+	shared := x.shared[key]
 	for i, v := range rec.GetVariants() {
-		if i < len(out.GetVariants()) {
-			out.Variants[i].Clusters = x[key][record.Digest(v.GetBundle())]
+		switch {
+		case i >= len(out.GetVariants()):
+		case shared != nil:
+			out.Variants[i].Clusters = shared.clusters[i]
+		default:
+			out.Variants[i].Clusters = x.bundles[key][record.Digest(v.GetBundle())]
 		}
 	}
 }

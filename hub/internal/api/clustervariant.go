@@ -1,0 +1,70 @@
+package api
+
+import (
+	"context"
+
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/wire"
+)
+
+// variantChange is what a cluster has of a module, and the bundle that other labels bring in its place.
+type variantChange struct {
+	has    record.Tracked
+	bundle fleet.Digest
+}
+
+// changesVariant is the change of what a cluster has of a module by labels that other overrides of the same revision match. What was not
+// rendered for any cluster yet is not known.
+func changesVariant(r store.Reader, c fleet.Cluster, t record.Tracked) (variantChange, bool) {
+	rev := record.Revision(store.Untracked(r), t.Module, t.Revision())
+	if t.Desired.GetSync() == nil || record.Damaged(t.Desired) || !record.HasOverrides(rev) {
+		return variantChange{}, false
+	}
+	m, err := wire.ModuleFromProto(record.ModuleOfRevision(t.Module, rev))
+	if err != nil {
+		return variantChange{}, false
+	}
+	v, err := record.VariantIn(rev, assemble.VariantOf(m.Overrides, c))
+	if err != nil {
+		return variantChange{}, false
+	}
+	next := variantChange{has: t, bundle: record.Digest(v.GetBundle())}
+	return next, next.bundle != record.Digest(t.Desired.GetSync().GetBundle())
+}
+
+// countDropped counts the objects that are not in the bundle that comes, and go by the policies of what the cluster has.
+func (a *API) countDropped(ctx context.Context, x variantChange) (dropped int32, err error) {
+	entries, err := a.entriesOf(ctx, x.has)
+	if err != nil {
+		return 0, err
+	}
+	next, err := a.o.Bundles.Get(ctx, x.bundle)
+	if err != nil {
+		return 0, err
+	}
+	policies, err := a.policiesOf(ctx, x.has)
+	if err != nil {
+		return 0, err
+	}
+	stays := map[fleet.ObjectID]bool{}
+	for _, e := range assemble.Resolved(next.Entries, x.has.Desired.GetSync().GetValues()) {
+		stays[e.ID] = true
+	}
+	for _, e := range entries {
+		if stays[e.ID] {
+			continue
+		}
+		labels, err := a.labelsOf(ctx, policies, e)
+		if err != nil {
+			return 0, err
+		}
+		if plan.Drops(policies, e.ID, labels) {
+			dropped++
+		}
+	}
+	return dropped, nil
+}
