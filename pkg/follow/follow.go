@@ -35,6 +35,7 @@ const (
 	ReasonTooLarge    = "TooLarge"
 	ReasonInvalid     = "Invalid" // it cannot be read or rendered
 	ReasonRefused     = "Refused" // a rollout runs, whose onSupersede is Reject
+	ReasonPaused      = "Paused"  // a person paused the rollout that runs
 )
 
 // Reasons of the condition of a module that follows its source, beside those.
@@ -121,13 +122,17 @@ type Found struct {
 	Stopped bool
 	// Aborted says that a person ended the newest rollout before it had a revision, and that the source has nothing else since.
 	Aborted bool
+	// Planned says that the newest rollout was bound to a plan, which the source did not render to.
+	Planned bool
+	// Paused says that a person paused the rollout that runs. What begins nevertheless is said, and waits.
+	Paused bool
 	// Person says that a person asked for the look.
 	Person bool
 }
 
 // Begins reports that a rollout begins. What stopped is not begun again by itself: the source has what it stopped with.
 func (f Found) Begins() bool {
-	if f.Aborted {
+	if f.Aborted || f.Planned {
 		return f.Person
 	}
 	return f.Uncut || !f.Same || f.Stopped && f.Person

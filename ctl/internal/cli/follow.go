@@ -73,7 +73,7 @@ func followSays(reason string, s *v1.ModuleStatus) string {
 		return "its source cannot be had; what runs stays: " + s.GetFollow().GetMessage()
 	case follow.ReasonTooLarge, follow.ReasonInvalid, follow.ReasonUnverified:
 		return "what its source has cannot be taken; what runs stays: " + s.GetFollow().GetMessage()
-	case follow.ReasonRefused:
+	case follow.ReasonRefused, follow.ReasonPaused:
 		return "its source has something new, which may not begin yet: " + s.GetFollow().GetMessage()
 	}
 	return s.GetFollow().GetMessage()
@@ -81,7 +81,7 @@ func followSays(reason string, s *v1.ModuleStatus) string {
 
 // followTrouble is what is wrong with a source that is followed, for a list; empty: nothing is.
 func (a *app) followTrouble(s *v1.FollowStatus) string {
-	if s.GetReason() == "" || s.GetReason() == follow.ReasonRefused {
+	if s.GetReason() == "" || s.GetReason() == follow.ReasonRefused || s.GetReason() == follow.ReasonPaused {
 		return ""
 	}
 	return "; its source is not followed: " + s.GetReason() + " for " + a.since(s.GetSince())

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
@@ -42,6 +43,7 @@ type sight struct {
 	found  follow.Found
 	// aborted says that a person ended the newest rollout before it had a revision.
 	aborted bool
+	queues  bool // a rollout that begins now waits for the one that runs
 	called  bool // a call asks for the look
 }
 
@@ -61,6 +63,9 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		failed := record.SourceFailed(r, ref)
 		last := rollouts.Last(r, ref)
 		s.aborted = last.GetRollout().GetRevision() == 0 && rollouts.StateOf(last) == rollout.Aborted
+		s.queues = rollouts.Queued(r, ref, &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: s.number + 1}})
+		s.found.Paused = rollouts.PausedByPerson(r, ref)
+		s.found.Planned = failed && last.GetRollout().GetPlan() != ""
 		s.found.Stopped = failed || rollouts.RolledBack(r, ref, last)
 		s.found.Uncut = failed && s.newest.GetRevision().GetModuleGeneration() != rec.GetModule().GetMetadata().GetGeneration()
 		return nil
@@ -244,8 +249,12 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 		}
 	}
 	came := record.Resynced{Ref: artifact.Ref}
+	if found.Paused && found.Begins() && !found.Person {
+		return came, &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: it has something new, and somebody paused the rollout that runs: towline rollout resume %s, or towline resync %s to begin the new one",
+			s.ref.Display(), s.ref.Display(), s.ref.Display()), follow.ReasonPaused}
+	}
 	if found.Begins() {
-		if x.variants != nil {
+		if x.variants != nil && !s.queues { // what waits for its turn takes what is there then
 			c.ahead(s.m, record.Digest(s.rec.GetSpecDigest()), x)
 		}
 		if came.Number, err = c.tell(ctx, s, artifact.Ref, asks); err != nil {

@@ -49,7 +49,7 @@ func (c *Controller) ahead(m *wire.Module, spec fleet.Digest, x made) {
 
 // prepare takes what was prepared, or renders. What went wrong ahead is tried again, so that errors are those of now.
 func (c *Controller) prepare(ctx context.Context, m *wire.Module, spec fleet.Digest) (rendered, error) {
-	p := c.prepared.take(preparationKey{m.Ref, spec})
+	p := c.prepared.take(preparationKey{m.Ref, spec}, time.Now())
 	if p == nil {
 		return c.render(ctx, m)
 	}
@@ -108,11 +108,14 @@ func (x *preparations) add(key preparationKey, now time.Time) *preparation {
 	return p
 }
 
-// take removes and returns one; nil: there is none.
-func (x *preparations) take(key preparationKey) *preparation {
+// take removes and returns one; nil: there is none, or it is too old for what a source has now.
+func (x *preparations) take(key preparationKey, now time.Time) *preparation {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.list[key]
 	delete(x.list, key)
+	if p != nil && now.Sub(p.at) > preparationAge {
+		return nil
+	}
 	return p
 }

@@ -110,7 +110,10 @@ func TestPreparationsAreFewAndShortLived(t *testing.T) {
 	if p.add(spec(99), now) != nil {
 		t.Error("one too many")
 	}
-	if p.add(spec(99), now.Add(preparationAge+1)) == nil || p.take(spec(0)) != nil {
+	if p.take(spec(1), now.Add(preparationAge+1)) != nil {
+		t.Error("an old one is taken")
+	}
+	if p.add(spec(99), now.Add(preparationAge+1)) == nil || p.take(spec(0), now) != nil {
 		t.Error("old ones stay")
 	}
 }

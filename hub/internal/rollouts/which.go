@@ -6,6 +6,7 @@ package rollouts
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -223,6 +224,12 @@ func Unresolved(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 func Queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
 	first := running(r, ref, ro.GetRollout().GetNumber())
 	return rollout.Succeed(first.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
+}
+
+// PausedByPerson reports that a person paused the rollout that runs.
+func PausedByPerson(r store.Reader, ref fleet.ModuleRef) bool {
+	ro := running(r, ref, math.MaxInt64)
+	return StateOf(ro) == rollout.Paused && ro.GetRollout().GetStatus().GetReason() == rollout.ReasonPausedByUser
 }
 
 // running is the newest rollout below a number that has a revision and has not ended; nil: none has. What waits for its revision has
