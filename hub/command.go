@@ -23,7 +23,7 @@ import (
 // Command is the command line of towline-hub.
 func Command() *cobra.Command {
 	root := &cobra.Command{Use: "towline-hub", Short: "The hub of Towline", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(serveCommand(), adminCommand(), renderWorkerCommand(), &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+	root.AddCommand(serveCommand(), adminCommand(), backupCommand(), restoreCommand(), renderWorkerCommand(), &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), version.Version)
 			return err

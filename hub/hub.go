@@ -175,7 +175,7 @@ func (h *Hub) open(ctx context.Context) error {
 	if err := h.sit(ctx); err != nil {
 		return err
 	}
-	own := h.store.As(store.Hub)
+	own := own(h.store)
 	if h.hub, err = identity(ctx, own); err != nil {
 		return err
 	}
@@ -256,6 +256,9 @@ func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
 	return etcd.Open(ctx, etcd.Options{Log: o.Log, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync})
 }
 
+// own is the store as the composition root may use it.
+func own(s *engine.Engine) store.Store { return s.As(store.Hub) }
+
 // storeSchema is that of what this hub writes into the store; it reads all up to it.
 const storeSchema = uint32(envelope.Short)
 
@@ -270,7 +273,7 @@ func identity(ctx context.Context, s store.Store) (*storev1.Hub, error) {
 			rec = &storev1.Hub{HubId: random(8), Incarnation: random(8)}
 		}
 		if rec.Schema > storeSchema {
-			return fleet.Errorf(fleet.ErrPrecondition, "the store was written by a newer hub (schema %d; this one knows up to %d): start a hub of that version, or restore a backup of before", rec.Schema, storeSchema)
+			return newerStore(rec.Schema)
 		}
 		rec.Schema = storeSchema
 		rec.Boots = append(rec.Boots, random(4))
@@ -340,7 +343,7 @@ func (h *Hub) build() error {
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble,
 		ResyncCatalog: h.control.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
-		Resync: h.control.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
+		Snapshot: h.store.Snapshot, Resync: h.control.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)

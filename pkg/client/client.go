@@ -55,6 +55,7 @@ type Client struct {
 	Secrets     v1.SecretServiceClient
 	Catalogs    v1.CatalogServiceClient
 	Artifacts   v1.ArtifactServiceClient
+	Store       v1.StoreServiceClient
 
 	conn    *grpc.ClientConn
 	server  string
@@ -95,6 +96,7 @@ func Dial(_ context.Context, opts Options) (*Client, error) {
 	c.Secrets = v1.NewSecretServiceClient(conn)
 	c.Catalogs = v1.NewCatalogServiceClient(conn)
 	c.Artifacts = v1.NewArtifactServiceClient(conn)
+	c.Store = v1.NewStoreServiceClient(conn)
 	return c, nil
 }
 

@@ -38,6 +38,11 @@ var rules = table(map[string]map[string]rule{
 		"ConfirmHold":        {admins, true},
 		"PutHold":            {admins, true},
 	},
+	"towline.v1.StoreService": {
+		"BackupStore":   {admins, true},
+		"GetRestore":    {viewers, false},
+		"AcceptRestore": {admins, true},
+	},
 	"towline.v1.ArtifactService": {
 		"KeepArtifact":   {admins, true},
 		"UploadArtifact": {admins, true},

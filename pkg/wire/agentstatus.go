@@ -55,9 +55,12 @@ const FeatureDependsOn = "depends-on"
 // what those name.
 const FeatureWaves = "waves"
 
+// FeatureSuccession names the feature of agents that go on with a store of their hub which was restored from a backup.
+const FeatureSuccession = "succession"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries, FeatureSuccession,
 		QueryEvents, QueryLogs}
 }
 

@@ -280,6 +280,27 @@ func (s *Store) Adopt(ctx context.Context, join string) error {
 	return err
 }
 
+// Succeed takes note that the hub's store was restored, on the word of the restored one, and that it takes the place of the one that is
+// followed: the next index is taken as after a new join. Of a store that was followed before this one it is not believed: two of them
+// would take the cluster from each other. Nor is it while the cluster leaves.
+func (s *Store) Succeed(ctx context.Context, to Lineage) error {
+	held := s.current()
+	switch {
+	case held.adopt || held.lineage == (Lineage{}):
+		return nil
+	case held.lineage.HubID != to.HubID:
+		return fleet.Errorf(fleet.ErrDenied, "hub %s says that it takes the place of hub %s: join the cluster again if that is meant", to.HubID, held.lineage.HubID)
+	case slices.Contains(held.closed(), to):
+		return fleet.Errorf(fleet.ErrDenied, "store %s of the hub says that it takes the place of %s, which came after it; join the cluster again if that is meant", to.Incarnation, held.lineage.Incarnation)
+	case held.leaving.Objects != "":
+		return fleet.Errorf(fleet.ErrPrecondition, "the cluster leaves the fleet; join it again if it is to stay")
+	}
+	return s.change(ctx, func(n *set) bool {
+		n.adopt = true
+		return true
+	})
+}
+
 // Freeze records that nothing may be written and why, or with an empty reason that it may again.
 func (s *Store) Freeze(ctx context.Context, why string) error {
 	return s.change(ctx, func(n *set) bool {

@@ -151,6 +151,9 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 		return fleet.Errorf(fleet.ErrInvalid, "the hub's welcome lacks the epoch, its id or its incarnation")
 	}
 	s.lineage = desired.Lineage{HubID: w.GetHubId(), Incarnation: w.GetIncarnation()}
+	if w.GetSucceeds() != "" && w.GetSucceeds() == held.Incarnation {
+		return s.succeed(ctx)
+	}
 	if held != (desired.Lineage{}) && s.lineage != held {
 		s.foreign = fmt.Sprintf("hub %s, store %s, is not the one that the agent follows (hub %s, store %s): the cluster does not leave the fleet on its word; join again if that is meant",
 			s.lineage.HubID, s.lineage.Incarnation, held.HubID, held.Incarnation)
@@ -182,6 +185,17 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 	s.l.thaw(ctx)
 	s.began = time.Now()
 	return nil
+}
+
+// succeed has the agent go on with the restored store of its hub from the next session on, in which it begins as after a new join. It
+// returns why the session ends.
+func (s *session) succeed(ctx context.Context) error {
+	if err := s.l.o.Desired.Succeed(ctx, s.lineage); err != nil {
+		s.l.o.Log.Error("the hub's store is not followed; what was accepted before stays", "error", err)
+		return err
+	}
+	s.l.o.Log.Warn("the hub's store was restored from a backup; the agent follows it from now on", "store", s.lineage.Incarnation)
+	return fleet.Errorf(fleet.ErrUnavailable, "the hub's store was restored; connecting again")
 }
 
 // cause prefers the reason for which the session was canceled over what gRPC says of it.

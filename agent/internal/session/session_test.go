@@ -187,6 +187,40 @@ func TestOtherIncarnationIsRefusedAndNothingIsLost(t *testing.T) {
 	})
 }
 
+// A store that was restored says so: the agent begins anew with it, and believes no store of before any more.
+func TestRestoredStoreIsFollowed(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(7)
+		s.index(index(h.sync("web", 9, "a")))
+		s.ack()
+		a.settle()
+		s.end <- nil
+		s = h.next()
+		before := s.hello.GetIncarnation()
+		s.welcome(1, func(w *agentv1.Welcome) { w.Incarnation, w.Succeeds = "two", before })
+		s = h.next() // the agent has ended the session by itself
+		if s.hello.GetHubId() != "" || s.hello.GetGeneration() != 0 || s.hello.GetLastEpoch() != 0 {
+			t.Errorf("it says hello as %v", s.hello)
+		}
+		s.welcome(2, func(w *agentv1.Welcome) { w.Incarnation = "two" })
+		s.index(index(h.sync("web", 5, "b")))
+		if ack := s.ack(); ack.GetCode() != "" {
+			t.Errorf("ack %v", ack)
+		}
+		a.settle()
+		s.end <- nil
+		s = h.next()
+		s.welcome(8, func(w *agentv1.Welcome) { w.Succeeds = "two" })
+		s = h.next()
+		if s.hello.GetIncarnation() != "two" {
+			t.Errorf("it follows %q", s.hello.GetIncarnation())
+		}
+	})
+}
+
 func TestRefusedSyncKeepsTheOthersGoing(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hub) {
 		a := start(t, h, newState())

@@ -33,6 +33,7 @@ type fakeHub struct {
 	v1.UnimplementedIdentityServiceServer
 	v1.UnimplementedSecretServiceServer
 	v1.UnimplementedCatalogServiceServer
+	v1.UnimplementedStoreServiceServer
 
 	mu          sync.Mutex
 	requests    []proto.Message
@@ -57,6 +58,7 @@ type fakeHub struct {
 	putPlan     *v1.PutClusterResponse
 	gone        *v1.DeleteModuleResponse
 	resynced    *v1.ResyncModuleResponse
+	restored    *v1.Restore
 	goes        []*v1.DeleteModuleResponse // what gone is, one time after the other
 	acted       *v1.RolloutAnswer
 	refused     error // of every word to a rollout
@@ -209,6 +211,18 @@ func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v
 		h.gone, h.goes = h.goes[0], h.goes[1:]
 	}
 	return h.gone, nil
+}
+
+func (h *fakeHub) GetRestore(_ context.Context, req *v1.GetRestoreRequest) (*v1.GetRestoreResponse, error) {
+	h.note(req)
+	return &v1.GetRestoreResponse{Restore: h.restored}, rpc.ToStatus(h.err)
+}
+
+func (h *fakeHub) AcceptRestore(_ context.Context, req *v1.AcceptRestoreRequest) (*v1.AcceptRestoreResponse, error) {
+	h.note(req)
+	accepted := proto.CloneOf(h.restored)
+	accepted.AcceptedBy = "admin"
+	return &v1.AcceptRestoreResponse{Restore: accepted}, rpc.ToStatus(h.err)
 }
 
 func (h *fakeHub) ResyncModule(_ context.Context, r *v1.ResyncModuleRequest) (*v1.ResyncModuleResponse, error) {
@@ -483,6 +497,7 @@ func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 	v1.RegisterIdentityServiceServer(server, h)
 	v1.RegisterSecretServiceServer(server, h)
 	v1.RegisterCatalogServiceServer(server, h)
+	v1.RegisterStoreServiceServer(server, h)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {

@@ -268,7 +268,8 @@ func (a *app) attentionSays(cluster string, n *v1.Note) (said string, known bool
 	case fleet.AttentionExpected:
 		return "expected back until " + a.clock(f.GetUntil()) + ": the hub has just started", true
 	case fleet.AttentionRegressed:
-		return "REGRESSED: " + f.GetDetail() + ": the hub's store is older than the cluster; restore a newer one, or confirm with: " + again + " --reissue", true
+		return "REGRESSED: " + f.GetDetail() + ": the hub's store is older than the cluster; restore a newer one, or go on with this one: towline restore accept, " +
+			"if towline-hub restore made it, else " + again + " --reissue", true
 	case fleet.AttentionUnknownCert:
 		return "REGRESSED: the agent has a certificate that this hub does not know and that is newer than those it does: the hub's store is " +
 			"older than the cluster; restore a newer one, or run: " + again + " --reissue", true

@@ -5,6 +5,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -67,6 +68,8 @@ type Options struct {
 	ResyncCatalog func(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error)
 	// CatalogSeen, if set, is what came of the last look at a catalog, newer than what is stored, and when the next one is.
 	CatalogSeen func(fleet.ModuleRef) (*storev1.CatalogState, time.Time)
+	// Snapshot is the whole store as it is at one moment.
+	Snapshot func(context.Context) (io.ReadCloser, error)
 	// Hooks says that the hub serves calls that ask for looks at sources.
 	Hooks bool
 	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.
@@ -84,6 +87,7 @@ type API struct {
 	towlinev1.UnimplementedSecretServiceServer
 	towlinev1.UnimplementedArtifactServiceServer
 	towlinev1.UnimplementedCatalogServiceServer
+	towlinev1.UnimplementedStoreServiceServer
 	o Options
 	// touches counts changes of sessions, which are in no record of the store.
 	touches *broadcast
@@ -128,6 +132,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	towlinev1.RegisterSecretServiceServer(s, a)
 	towlinev1.RegisterArtifactServiceServer(s, a)
 	towlinev1.RegisterCatalogServiceServer(s, a)
+	towlinev1.RegisterStoreServiceServer(s, a)
 }
 
 // Touch says that a cluster connected or was lost.

@@ -213,6 +213,25 @@ func cutSession(w store.Writer, c fleet.ClusterName, now time.Time) {
 	w.Put(store.SessionKey(c), ended)
 }
 
+// Continued records that the cluster's agent, which followed another store of this hub, goes on with this one as after a new join: a
+// store that was restored from a backup says so. The session ends with it, and what was reported in it counts no more.
+func (r *Registry) Continued(ctx context.Context, c fleet.ClusterName, o Opened) error {
+	_, err := r.commit(ctx, func(w store.Writer) error {
+		s, _, open := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
+		rec, ok := cluster(w, c)
+		if !ok || !open || s.GetEpoch() != o.Epoch {
+			return fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", c)
+		}
+		if rec.GetRegressed() != "" {
+			rec.Regressed = ""
+			w.Put(store.ClusterKey(c), rec)
+		}
+		endSession(w, c, r.now())
+		return nil
+	})
+	return err
+}
+
 // endSession voids the session of an earlier join, and what was reported in it: its fence fails from the commit on. Who joins may
 // be another cluster, or one that goes on from a time which this store has lost.
 func endSession(w store.Writer, c fleet.ClusterName, now time.Time) {

@@ -22,6 +22,8 @@ type snapshot struct {
 	ack        *storev1.AckRecord
 	generation uint64 // the last one given in the fleet
 	target     target
+	restore    *storev1.Restore // of a session with an agent that follows another store of this hub, as is accepted
+	accepted   bool
 }
 
 func (x *session) snapshot(ctx context.Context) (snapshot, error) {
@@ -31,6 +33,11 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
 		sn.ack, _, _ = store.Get[*storev1.AckRecord](r, store.AckKey(x.cluster))
 		sn.generation = record.LastGeneration(r)
+		if x.elsewhere() {
+			sn.restore, _, _ = store.Get[*storev1.Restore](r, store.RestoreKey)
+			word, _, _ := store.Get[*storev1.Acceptance](r, store.AcceptedKey)
+			sn.accepted = word.GetIncarnation() == x.server.o.Hub.GetIncarnation()
+		}
 		f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster))
 		x.known.given = sn.generation
 		x.known.follow(r, x.cluster, &x.server.changes)
@@ -52,7 +59,14 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 		return machine{}, err
 	}
 	h := x.hello
-	why := x.regression(sn)
+	succeeds, why := x.succession(sn)
+	if succeeds != "" {
+		if err := x.server.o.Registry.Continued(ctx, x.cluster, x.opened); err != nil {
+			return machine{}, err
+		}
+	} else if why == "" {
+		why = x.regression(sn)
+	}
 	if why != "" && sn.cluster.GetRegressed() == "" {
 		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation, "because", why)
 		if x.opened.Fence, err = x.server.o.Registry.Regressed(ctx, x.cluster, x.opened, why); err != nil {
@@ -61,13 +75,13 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 	}
 	hub := x.server.o.Hub
 	w := &agentv1.Welcome{Epoch: x.epoch, HubId: hub.GetHubId(), Incarnation: hub.GetIncarnation(), Protocol: protocolLevel,
-		Boot: bootOf(hub), Regressed: mendable(why, x.cluster),
+		Boot: bootOf(hub), Regressed: mendable(why, x.cluster, sn.restore != nil), Succeeds: succeeds,
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
 		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: x.opened.KnownFrom > 0}
 	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {
 		return machine{}, err
 	}
-	if why != "" {
+	if why != "" || succeeds != "" {
 		return machine{phase: regressed}, nil
 	}
 	if h.GetHubId() != hub.GetHubId() || h.GetIncarnation() != hub.GetIncarnation() {
@@ -95,6 +109,8 @@ func (x *session) look(ctx context.Context) (*frame, error) {
 		return nil, x.dismissed()
 	case sn.session.GetEpoch() > x.epoch:
 		return nil, fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
+	case x.machine.phase == regressed && sn.accepted:
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s: the restored store of the hub was accepted; connect again", x.cluster)
 	case sn.cluster.GetRemoving() != "":
 		x.reports.leave(x.machine.told(x.hello.GetGeneration()))
 		return x.machine.depart(leaveOf(sn)), nil

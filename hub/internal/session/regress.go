@@ -2,10 +2,12 @@ package session
 
 import (
 	"fmt"
+	"slices"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // bootOf is the newest start that the store knows.
@@ -27,10 +29,42 @@ func knows(hub *storev1.Hub, b *agentv1.Boot) bool {
 	return i < uint64(len(hub.GetBoots())) && hub.GetBoots()[i] == b.GetId()
 }
 
+// elsewhere reports whether the agent follows another store of this hub.
+func (x *session) elsewhere() bool {
+	h, hub := x.hello, x.server.o.Hub
+	return h.GetHubId() == hub.GetHubId() && h.GetIncarnation() != "" && h.GetIncarnation() != hub.GetIncarnation()
+}
+
+// succession decides whether an agent that follows another store of this hub goes on with this one, which was restored from a backup:
+// succeeds is then the incarnation that this one takes the place of, and else why says what is in the way. Without a person's word it
+// does only if it follows the store that the backup is of, and has seen nothing of what came after. Both are empty if the store was not
+// restored, or the agent cannot go on in this way: then it refuses what it is told itself.
+func (x *session) succession(sn snapshot) (succeeds, why string) {
+	h, r := x.hello, sn.restore
+	switch {
+	case !x.elsewhere() || r == nil || !slices.Contains(h.GetFeatures(), wire.FeatureSuccession):
+		return "", ""
+	case sn.accepted:
+		return h.GetIncarnation(), ""
+	case sn.cluster.GetRegressed() != "":
+		return "", sn.cluster.GetRegressed()
+	case h.GetIncarnation() != r.GetIncarnation():
+		return "", "the agent follows another store of this hub than the one of which the backup was restored"
+	case h.GetGeneration() > r.GetGeneration():
+		return "", fmt.Sprintf("the agent holds generation %d, and the backup was taken at %d", h.GetGeneration(), r.GetGeneration())
+	case h.GetBoot() != nil && !knows(x.server.o.Hub, h.GetBoot()):
+		return "", fmt.Sprintf("the agent has met start %d of the hub, which the backup does not know", h.GetBoot().GetNumber())
+	}
+	return h.GetIncarnation(), ""
+}
+
 // mendable is what an agent is told of a regression, for its log: why, and what a person can do.
-func mendable(why string, cluster fleet.ClusterName) string {
+func mendable(why string, cluster fleet.ClusterName, restored bool) string {
 	if why == "" {
 		return ""
+	}
+	if restored {
+		return why + ": the hub's store was restored from a backup that is older than the cluster; accept it for all with: towline restore accept"
 	}
 	return fmt.Sprintf("%s: the hub's store is older than the cluster; restore a newer one, or confirm with: towline cluster join %s --reissue", why, cluster)
 }

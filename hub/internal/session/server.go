@@ -37,6 +37,8 @@ type Registry interface {
 	OpenSession(ctx context.Context, a registry.Admission, alive bool) (registry.Opened, error)
 	// Regressed records that the store is older than what the cluster's agent has seen, and why.
 	Regressed(ctx context.Context, cluster fleet.ClusterName, o registry.Opened, why string) (store.Fence, error)
+	// Continued records that the agent goes on with this store as after a new join, and ends the session.
+	Continued(ctx context.Context, cluster fleet.ClusterName, o registry.Opened) error
 	// CloseSession records the end, and when the last word came, if the session is still the newest.
 	CloseSession(ctx context.Context, cluster fleet.ClusterName, epoch uint64, heard time.Time) error
 }
@@ -163,7 +165,7 @@ func (s *Server) Started() time.Time { return s.started }
 
 // Run passes changes in the store to the sessions until ctx ends, then drains them.
 func (s *Server) Run(ctx context.Context) error {
-	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix)
+	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix, store.AcceptedKey)
 	defer sub.Stop()
 	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
@@ -192,6 +194,12 @@ func (s *Server) dispatch(keys []string) {
 	}
 	secret := false
 	for _, k := range keys {
+		if k == store.AcceptedKey { // it is about all of them
+			for _, x := range s.live {
+				x.mark(dirtyDesired)
+			}
+			continue
+		}
 		if strings.HasPrefix(k, store.SecretPrefix) {
 			secret = true
 			continue

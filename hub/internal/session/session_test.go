@@ -42,6 +42,8 @@ func (g *gates) Regressed(_ context.Context, _ fleet.ClusterName, o registry.Ope
 	return o.Fence, nil
 }
 
+func (g *gates) Continued(context.Context, fleet.ClusterName, registry.Opened) error { return nil }
+
 func (g *gates) CloseSession(context.Context, fleet.ClusterName, uint64, time.Time) error { return nil }
 
 type noStream struct {

@@ -71,6 +71,8 @@ const (
 var Classes = []Class{
 	{Prefix: HubKey, New: func() proto.Message { return new(storev1.Hub) }, Owner: Hub},
 	{Prefix: GenerationKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: Leader},
+	{Prefix: RestoreKey, New: func() proto.Message { return new(storev1.Restore) }, Owner: Hub},
+	{Prefix: AcceptedKey, New: func() proto.Message { return new(storev1.Acceptance) }, Owner: API},
 	{Prefix: GuardPrefix, New: func() proto.Message { return new(storev1.Counter) }, Owner: Registry},
 	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Clears: Leader},
 	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: Registry, Clears: Leader},

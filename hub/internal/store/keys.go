@@ -40,6 +40,8 @@ const (
 	ConditionPrefix  = "conditions/"
 	HubKey           = "meta/hub"
 	GenerationKey    = "meta/generation"
+	RestoreKey       = "meta/restore"
+	AcceptedKey      = "meta/accepted"
 	GuardPrefix      = "meta/uid/"
 	numberPadding    = "0000000000"
 	componentDivider = "/"

@@ -116,6 +116,7 @@ type Agent struct {
 	acked    flight                     // the newest one that the hub has
 	tells    []fleet.Condition
 	untold   bool // tells is newer than the hello
+	anew     bool // it has begun anew with a restored store, which has not spoken yet
 
 	// Indexes, Moves, Contents and Sessions count what came from the hub.
 	Indexes, Moves, Contents, Sessions atomic.Int64
@@ -247,6 +248,10 @@ func (a *Agent) hello() *agentv1.Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.untold = false
+	if a.anew { // it stands nowhere
+		return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, Features: a.o.Features, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
+			InstanceId: a.instance, StatusDigest: a.acked.digest.Bytes(), StatusSeen: true, Conditions: wire.ConditionsToProto(a.tells), SealingKey: a.o.SealingKey}
+	}
 	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, Features: a.o.Features, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
 		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes(),
 		StatusDigest: a.acked.digest.Bytes(), StatusSeen: true, Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot, SealingKey: a.o.SealingKey}
@@ -302,6 +307,10 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 			}
 			a.reported, a.sent = map[fleet.ModuleRef]uint64{}, flight{}
 			return a.report(st, a.held, true)
+		}
+		if a.inc != "" && f.Welcome.GetSucceeds() == a.inc {
+			a.anew = true
+			return errors.New("the hub's store was restored")
 		}
 		a.epoch, a.inc, a.boot = f.Welcome.GetEpoch(), f.Welcome.GetIncarnation(), f.Welcome.GetBoot()
 		if a.untold {
@@ -364,7 +373,7 @@ func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, s
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.held = next
+	a.held, a.anew = next, false
 	if a.o.Took != nil {
 		a.o.Took(next)
 	}

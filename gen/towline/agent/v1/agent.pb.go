@@ -932,7 +932,10 @@ type Welcome struct {
 	Boot *Boot `protobuf:"bytes,10,opt,name=boot,proto3" json:"boot,omitempty"`
 	// The hub's store is older than what the agent has seen, and why. No index follows; the agent keeps what it holds,
 	// its epoch and its boot until it joins again. Empty: it is not.
-	Regressed     string `protobuf:"bytes,11,opt,name=regressed,proto3" json:"regressed,omitempty"`
+	Regressed string `protobuf:"bytes,11,opt,name=regressed,proto3" json:"regressed,omitempty"`
+	// The incarnation that the agent follows, which this one was restored from or takes the place of by a person's word: it goes on with
+	// this one as after a new join. Empty: it does not.
+	Succeeds      string `protobuf:"bytes,12,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1040,6 +1043,13 @@ func (x *Welcome) GetBoot() *Boot {
 func (x *Welcome) GetRegressed() string {
 	if x != nil {
 		return x.Regressed
+	}
+	return ""
+}
+
+func (x *Welcome) GetSucceeds() string {
+	if x != nil {
+		return x.Succeeds
 	}
 	return ""
 }
@@ -4797,7 +4807,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"sealingKey\".\n" +
 	"\x04Boot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"\xfe\x02\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"\x9a\x03\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x15\n" +
 	"\x06hub_id\x18\x02 \x01(\tR\x05hubId\x12 \n" +
@@ -4810,7 +4820,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x02ca\x18\t \x03(\fR\x02ca\x12*\n" +
 	"\x04boot\x18\n" +
 	" \x01(\v2\x16.towline.agent.v1.BootR\x04boot\x12\x1c\n" +
-	"\tregressed\x18\v \x01(\tR\tregressed\"\x9e\x02\n" +
+	"\tregressed\x18\v \x01(\tR\tregressed\x12\x1a\n" +
+	"\bsucceeds\x18\f \x01(\tR\bsucceeds\"\x9e\x02\n" +
 	"\x05Index\x12\x1a\n" +
 	"\bcomplete\x18\x01 \x01(\bR\bcomplete\x12\x1d\n" +
 	"\n" +

@@ -183,6 +183,134 @@ func (x *Hub) GetForgottenBoots() uint64 {
 	return 0
 }
 
+// Restore is under meta/restore in a store that was made from a backup. Written by towline-hub restore.
+type Restore struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The incarnation of the store that the backup is of.
+	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The last generation that was given in it.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// When it was restored.
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restore) Reset() {
+	*x = Restore{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restore) ProtoMessage() {}
+
+func (x *Restore) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restore.ProtoReflect.Descriptor instead.
+func (*Restore) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Restore) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *Restore) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Restore) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+// Acceptance is under meta/accepted: a person's word that what came after the backup of the last restore counts no more. Written by the API.
+type Acceptance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The incarnation of the restored store. Of another one it says nothing.
+	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Who said it.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// When.
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Acceptance) Reset() {
+	*x = Acceptance{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Acceptance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Acceptance) ProtoMessage() {}
+
+func (x *Acceptance) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Acceptance.ProtoReflect.Descriptor instead.
+func (*Acceptance) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Acceptance) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *Acceptance) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Acceptance) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // Seat is what the key of the hub that leads holds, under leader/hub. Written by that hub, for as long as its lease lasts.
 type Seat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -198,7 +326,7 @@ type Seat struct {
 
 func (x *Seat) Reset() {
 	*x = Seat{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	mi := &file_towline_store_v1_records_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -210,7 +338,7 @@ func (x *Seat) String() string {
 func (*Seat) ProtoMessage() {}
 
 func (x *Seat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	mi := &file_towline_store_v1_records_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -223,7 +351,7 @@ func (x *Seat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seat.ProtoReflect.Descriptor instead.
 func (*Seat) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{2}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Seat) GetInstance() string {
@@ -258,7 +386,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[3]
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -270,7 +398,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[3]
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -283,7 +411,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{3}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Counter) GetValue() uint64 {
@@ -306,7 +434,7 @@ type FloorRecord struct {
 
 func (x *FloorRecord) Reset() {
 	*x = FloorRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +446,7 @@ func (x *FloorRecord) String() string {
 func (*FloorRecord) ProtoMessage() {}
 
 func (x *FloorRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +459,7 @@ func (x *FloorRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloorRecord.ProtoReflect.Descriptor instead.
 func (*FloorRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FloorRecord) GetGeneration() uint64 {
@@ -370,7 +498,7 @@ type ModuleRecord struct {
 
 func (x *ModuleRecord) Reset() {
 	*x = ModuleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +510,7 @@ func (x *ModuleRecord) String() string {
 func (*ModuleRecord) ProtoMessage() {}
 
 func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +523,7 @@ func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleRecord.ProtoReflect.Descriptor instead.
 func (*ModuleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ModuleRecord) GetModule() *v1.Module {
@@ -473,7 +601,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +613,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +626,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ClusterRecord) GetCluster() *v1.Cluster {
@@ -606,7 +734,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +746,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +759,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Certificate) GetSerial() string {
@@ -693,7 +821,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +833,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +846,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TokenRecord) GetToken() *v1.Token {
@@ -762,7 +890,7 @@ type UserRecord struct {
 
 func (x *UserRecord) Reset() {
 	*x = UserRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +902,7 @@ func (x *UserRecord) String() string {
 func (*UserRecord) ProtoMessage() {}
 
 func (x *UserRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +915,7 @@ func (x *UserRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserRecord.ProtoReflect.Descriptor instead.
 func (*UserRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UserRecord) GetUser() *v1.User {
@@ -815,7 +943,7 @@ type CertificateRecord struct {
 
 func (x *CertificateRecord) Reset() {
 	*x = CertificateRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +955,7 @@ func (x *CertificateRecord) String() string {
 func (*CertificateRecord) ProtoMessage() {}
 
 func (x *CertificateRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +968,7 @@ func (x *CertificateRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateRecord.ProtoReflect.Descriptor instead.
 func (*CertificateRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CertificateRecord) GetCertificate() *v1.Certificate {
@@ -866,7 +994,7 @@ type ProjectRecord struct {
 
 func (x *ProjectRecord) Reset() {
 	*x = ProjectRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1006,7 @@ func (x *ProjectRecord) String() string {
 func (*ProjectRecord) ProtoMessage() {}
 
 func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1019,7 @@ func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectRecord.ProtoReflect.Descriptor instead.
 func (*ProjectRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProjectRecord) GetProject() *v1.Project {
@@ -928,7 +1056,7 @@ type SecretRecord struct {
 
 func (x *SecretRecord) Reset() {
 	*x = SecretRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1068,7 @@ func (x *SecretRecord) String() string {
 func (*SecretRecord) ProtoMessage() {}
 
 func (x *SecretRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1081,7 @@ func (x *SecretRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRecord.ProtoReflect.Descriptor instead.
 func (*SecretRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SecretRecord) GetSecret() *v1.Secret {
@@ -985,7 +1113,7 @@ type SealedValues struct {
 
 func (x *SealedValues) Reset() {
 	*x = SealedValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1125,7 @@ func (x *SealedValues) String() string {
 func (*SealedValues) ProtoMessage() {}
 
 func (x *SealedValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1138,7 @@ func (x *SealedValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedValues.ProtoReflect.Descriptor instead.
 func (*SealedValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SealedValues) GetKeyId() string {
@@ -1045,7 +1173,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1185,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1198,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -1103,7 +1231,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1243,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1256,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -1201,7 +1329,7 @@ type VariantRecord struct {
 
 func (x *VariantRecord) Reset() {
 	*x = VariantRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1341,7 @@ func (x *VariantRecord) String() string {
 func (*VariantRecord) ProtoMessage() {}
 
 func (x *VariantRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1354,7 @@ func (x *VariantRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariantRecord.ProtoReflect.Descriptor instead.
 func (*VariantRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VariantRecord) GetOverrides() []int32 {
@@ -1289,7 +1417,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1429,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1442,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1356,7 +1484,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1496,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1509,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1410,7 +1538,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1550,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1563,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1508,7 +1636,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1648,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1661,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1632,7 +1760,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1772,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1785,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -1684,7 +1812,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1696,7 +1824,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +1837,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -1753,7 +1881,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1893,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1906,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -1812,7 +1940,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1952,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +1965,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1881,7 +2009,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2021,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2034,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1955,7 +2083,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2095,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2108,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2096,7 +2224,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2236,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +2249,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2229,7 +2357,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2369,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2382,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2288,7 +2416,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2428,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2441,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2368,7 +2496,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2508,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2521,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2464,7 +2592,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2604,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2617,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2538,7 +2666,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2678,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2691,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2603,7 +2731,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2743,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2756,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -2714,7 +2842,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2726,7 +2854,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2739,7 +2867,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CatalogRecord) GetCatalog() *v1.Catalog {
@@ -2776,7 +2904,7 @@ type CatalogState struct {
 
 func (x *CatalogState) Reset() {
 	*x = CatalogState{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2916,7 @@ func (x *CatalogState) String() string {
 func (*CatalogState) ProtoMessage() {}
 
 func (x *CatalogState) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2929,7 @@ func (x *CatalogState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
 func (*CatalogState) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CatalogState) GetCatalogUid() string {
@@ -2854,7 +2982,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +2994,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +3007,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -2918,7 +3046,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3058,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3071,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -2986,7 +3114,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3126,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3139,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -3064,7 +3192,18 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x16\n" +
 	"\x06schema\x18\x03 \x01(\rR\x06schema\x12\x14\n" +
 	"\x05boots\x18\x04 \x03(\tR\x05boots\x12'\n" +
-	"\x0fforgotten_boots\x18\x05 \x01(\x04R\x0eforgottenBoots\"n\n" +
+	"\x0fforgotten_boots\x18\x05 \x01(\x04R\x0eforgottenBoots\"w\n" +
+	"\aRestore\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"j\n" +
+	"\n" +
+	"Acceptance\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"n\n" +
 	"\x04Seat\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x120\n" +
@@ -3326,121 +3465,125 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
-	(*Seat)(nil),                  // 2: towline.store.v1.Seat
-	(*Counter)(nil),               // 3: towline.store.v1.Counter
-	(*FloorRecord)(nil),           // 4: towline.store.v1.FloorRecord
-	(*ModuleRecord)(nil),          // 5: towline.store.v1.ModuleRecord
-	(*ClusterRecord)(nil),         // 6: towline.store.v1.ClusterRecord
-	(*Certificate)(nil),           // 7: towline.store.v1.Certificate
-	(*TokenRecord)(nil),           // 8: towline.store.v1.TokenRecord
-	(*UserRecord)(nil),            // 9: towline.store.v1.UserRecord
-	(*CertificateRecord)(nil),     // 10: towline.store.v1.CertificateRecord
-	(*ProjectRecord)(nil),         // 11: towline.store.v1.ProjectRecord
-	(*SecretRecord)(nil),          // 12: towline.store.v1.SecretRecord
-	(*SealedValues)(nil),          // 13: towline.store.v1.SealedValues
-	(*SecretValues)(nil),          // 14: towline.store.v1.SecretValues
-	(*RevisionRecord)(nil),        // 15: towline.store.v1.RevisionRecord
-	(*VariantRecord)(nil),         // 16: towline.store.v1.VariantRecord
-	(*RolloutRecord)(nil),         // 17: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 18: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 19: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 20: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 21: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 22: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 23: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 24: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 25: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 26: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 27: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 28: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 29: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 30: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 31: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 32: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 33: towline.store.v1.FollowRecord
-	(*CatalogRecord)(nil),         // 34: towline.store.v1.CatalogRecord
-	(*CatalogState)(nil),          // 35: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 36: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 37: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 38: towline.store.v1.BlobHead
-	nil,                           // 39: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 40: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 42: towline.v1.Module
-	(*v1.Cluster)(nil),            // 43: towline.v1.Cluster
-	(*v1.Token)(nil),              // 44: towline.v1.Token
-	(*v1.User)(nil),               // 45: towline.v1.User
-	(*v1.Certificate)(nil),        // 46: towline.v1.Certificate
-	(*v1.Project)(nil),            // 47: towline.v1.Project
-	(*v1.Secret)(nil),             // 48: towline.v1.Secret
-	(*v1.Revision)(nil),           // 49: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 50: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 51: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 52: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 53: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 54: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 55: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 56: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 57: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 58: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 59: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 60: towline.v1.CatalogStatus
+	(*Restore)(nil),               // 2: towline.store.v1.Restore
+	(*Acceptance)(nil),            // 3: towline.store.v1.Acceptance
+	(*Seat)(nil),                  // 4: towline.store.v1.Seat
+	(*Counter)(nil),               // 5: towline.store.v1.Counter
+	(*FloorRecord)(nil),           // 6: towline.store.v1.FloorRecord
+	(*ModuleRecord)(nil),          // 7: towline.store.v1.ModuleRecord
+	(*ClusterRecord)(nil),         // 8: towline.store.v1.ClusterRecord
+	(*Certificate)(nil),           // 9: towline.store.v1.Certificate
+	(*TokenRecord)(nil),           // 10: towline.store.v1.TokenRecord
+	(*UserRecord)(nil),            // 11: towline.store.v1.UserRecord
+	(*CertificateRecord)(nil),     // 12: towline.store.v1.CertificateRecord
+	(*ProjectRecord)(nil),         // 13: towline.store.v1.ProjectRecord
+	(*SecretRecord)(nil),          // 14: towline.store.v1.SecretRecord
+	(*SealedValues)(nil),          // 15: towline.store.v1.SealedValues
+	(*SecretValues)(nil),          // 16: towline.store.v1.SecretValues
+	(*RevisionRecord)(nil),        // 17: towline.store.v1.RevisionRecord
+	(*VariantRecord)(nil),         // 18: towline.store.v1.VariantRecord
+	(*RolloutRecord)(nil),         // 19: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 20: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 21: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 22: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 23: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 24: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 25: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 26: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 27: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 28: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 29: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 30: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 31: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 32: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 33: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 34: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 35: towline.store.v1.FollowRecord
+	(*CatalogRecord)(nil),         // 36: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 37: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 38: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 39: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 40: towline.store.v1.BlobHead
+	nil,                           // 41: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 42: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 44: towline.v1.Module
+	(*v1.Cluster)(nil),            // 45: towline.v1.Cluster
+	(*v1.Token)(nil),              // 46: towline.v1.Token
+	(*v1.User)(nil),               // 47: towline.v1.User
+	(*v1.Certificate)(nil),        // 48: towline.v1.Certificate
+	(*v1.Project)(nil),            // 49: towline.v1.Project
+	(*v1.Secret)(nil),             // 50: towline.v1.Secret
+	(*v1.Revision)(nil),           // 51: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 52: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 53: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 54: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 55: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 56: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 57: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 58: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 59: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 60: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 61: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 62: towline.v1.CatalogStatus
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	41, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	42, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	43, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
-	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	41, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	41, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	41, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	41, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	44, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	41, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	45, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	46, // 11: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	47, // 12: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	48, // 13: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
-	13, // 14: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	39, // 15: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	49, // 16: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	16, // 17: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	50, // 18: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	41, // 19: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	51, // 20: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	52, // 21: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	23, // 22: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	22, // 23: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	53, // 24: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	41, // 25: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	40, // 26: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	54, // 27: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	25, // 28: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	41, // 29: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	41, // 30: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	41, // 31: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	55, // 32: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	56, // 33: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	57, // 34: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	41, // 35: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	41, // 36: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	58, // 37: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	41, // 38: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	41, // 39: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	59, // 40: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	60, // 41: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	41, // 42: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	36, // 43: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	41, // 44: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	45, // [45:45] is the sub-list for method output_type
-	45, // [45:45] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	43, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	43, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	43, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	44, // 3: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	45, // 4: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	9,  // 5: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
+	43, // 6: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	43, // 7: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	43, // 8: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	43, // 9: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	46, // 10: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	43, // 11: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	47, // 12: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	48, // 13: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	49, // 14: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	50, // 15: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	15, // 16: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
+	41, // 17: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	51, // 18: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	18, // 19: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
+	52, // 20: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	43, // 21: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	53, // 22: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	54, // 23: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	25, // 24: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	24, // 25: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	55, // 26: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	43, // 27: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	42, // 28: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	56, // 29: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	27, // 30: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	43, // 31: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	43, // 32: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	43, // 33: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	57, // 34: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	58, // 35: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	59, // 36: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	43, // 37: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	43, // 38: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	60, // 39: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	43, // 40: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	43, // 41: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	61, // 42: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	62, // 43: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	43, // 44: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	38, // 45: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	43, // 46: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3454,7 +3597,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -91,6 +92,17 @@ const recordSpace = "r/"
 
 // recordKey is the key of a record as the port has it.
 func recordKey(raw string) string { return strings.TrimPrefix(raw, recordSpace) }
+
+// Snapshot is the whole store as it is at one moment, in the format of its backend, which may have none.
+func (e *Engine) Snapshot(ctx context.Context) (io.ReadCloser, error) {
+	b, ok := e.backend.(interface {
+		Snapshot(context.Context) (io.ReadCloser, error)
+	})
+	if !ok {
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "the store is in memory, which has no backup")
+	}
+	return b.Snapshot(ctx)
+}
 
 // As is the store as its owner may use it: what the owner does not own, it cannot write.
 func (e *Engine) As(owner store.Owner) store.Store { return &handle{Engine: e, owner: owner} }

@@ -61,6 +61,9 @@ func openEmbedded(ctx context.Context, o Options) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := interrupted(o.Dir); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
 	place := &disk{dir: o.Dir, free: o.DiskFree}
 	limit := fileLimit(o)
 	server, err := startEtcd(ctx, o, limit)
@@ -88,7 +91,7 @@ func openEmbedded(ctx context.Context, o Options) (backend.Backend, error) {
 // larger, and a reserve for what must always be possible.
 func fileLimit(o Options) int64 {
 	size := o.QuotaBytes
-	if f, err := os.Stat(filepath.Join(o.Dir, "etcd", "member", "snap", "db")); err == nil {
+	if f, err := os.Stat(filepath.Join(o.Dir, storeFolder, "member", "snap", "db")); err == nil {
 		size = max(size, f.Size())
 	}
 	return size + max(o.QuotaBytes/reserveShare, minReserve)
@@ -114,6 +117,9 @@ func lockDir(dir string) (*fileutil.LockedFile, error) {
 	return lock, nil
 }
 
+// memberName is that of the only member.
+const memberName = "hub"
+
 func startEtcd(ctx context.Context, o Options, limit int64) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil { // where it cannot make its files
@@ -121,7 +127,7 @@ func startEtcd(ctx context.Context, o Options, limit int64) (server *embed.Etcd,
 		}
 	}()
 	cfg := embed.NewConfig()
-	cfg.Name, cfg.Dir = "hub", filepath.Join(o.Dir, "etcd")
+	cfg.Name, cfg.Dir = memberName, filepath.Join(o.Dir, storeFolder)
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.EnableGRPCGateway = false

@@ -1,0 +1,183 @@
+package hub_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// command runs towline-hub and returns what it prints.
+func command(ctx context.Context, args ...string) (string, error) {
+	c := hub.Command()
+	var out bytes.Buffer
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetArgs(args)
+	err := c.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+// backup saves the store of the hub, which runs.
+func (w *world) backup() string {
+	w.t.Helper()
+	file := filepath.Join(w.t.TempDir(), "hub.db")
+	out, err := command(w.ctx, "backup", "--data-dir", w.dir, "--to", file)
+	must(w.t, err)
+	if !strings.Contains(out, "ca.key") {
+		w.t.Errorf("what is not in the backup is not said: %s", out)
+	}
+	return file
+}
+
+// restore puts a backup in the place of the store of the hub, which is stopped, and starts the hub.
+func (w *world) restore(file string) {
+	w.t.Helper()
+	out, err := command(w.ctx, "restore", "--data-dir", w.dir, "--from", file, "--replace")
+	must(w.t, err)
+	if !strings.Contains(out, "the store that was there is in ") || !strings.Contains(out, "revoked") {
+		w.t.Errorf("restore says: %s", out)
+	}
+	w.start()
+}
+
+func (w *world) restored() *towlinev1.Restore {
+	w.t.Helper()
+	got, err := w.Store.GetRestore(w.ctx, &towlinev1.GetRestoreRequest{})
+	must(w.t, err)
+	return got.GetRestore()
+}
+
+func (w *world) regressed(name string) bool {
+	w.t.Helper()
+	said := w.cluster(name).GetStatus().GetAttention()
+	return said.GetCode() == fleet.AttentionRegressed && said.GetFacts().GetDetail() != ""
+}
+
+// A backup is taken while the hub runs, and restored. Agents that have seen nothing of what came after it follow the restored store by
+// themselves; the others keep what they hold until a person accepts it, once for all of them.
+func TestRestoreOfABackup(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("same", nil, nil)
+	w.join("newer", nil, nil)
+	w.join("later", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	file := w.backup()
+	if r := w.restored(); r != nil {
+		t.Errorf("a store that was never restored: %v", r)
+	}
+	w.stops["same"]()
+	w.stops["later"]()
+	w.awaitCluster("same", "Disconnected")
+	w.awaitCluster("later", "Disconnected")
+	w.put(module("shop", configMap("2")))
+	w.until("shop", 2, func(*towlinev1.Rollout) bool { return w.held("newer", "shop").Revision == 2 })
+	held := w.agents["newer"].Held()
+	w.stopAll()
+	w.restore(file)
+
+	same := w.reconnect("same")
+	w.reconnect("newer")
+	w.eventually(func() bool { return w.regressed("newer") })
+	if got := same.Held(); len(got.Syncs) == 0 {
+		t.Error("an agent that has seen nothing newer holds nothing")
+	}
+	if now := w.agents["newer"].Held(); now.Digest != held.Digest || now.Generation != held.Generation {
+		t.Errorf("an agent that is ahead was sent generation %d over %d", now.Generation, held.Generation)
+	}
+	if r := w.restored(); !slices.Equal(r.GetAhead(), []string{"newer"}) || r.GetAcceptedBy() != "" {
+		t.Errorf("restored: %v", r)
+	}
+
+	_, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
+	must(t, err)
+	w.eventually(func() bool { return w.held("newer", "shop").Revision == 1 && !w.regressed("newer") })
+	w.reconnect("later") // days after, as it were
+	w.eventually(func() bool { return w.held("later", "shop").Revision == 1 && !w.regressed("later") })
+	if r := w.restored(); len(r.GetAhead()) > 0 || r.GetAcceptedBy() == "" {
+		t.Errorf("accepted: %v", r)
+	}
+	w.await("shop", w.put(module("shop", configMap("3"))).GetRevision())
+	for _, name := range []string{"same", "newer", "later"} {
+		if got := w.held(name, "shop"); got.Revision != 2 {
+			t.Errorf("cluster %s has revision %d of what was put after the restore", name, got.Revision)
+		}
+	}
+}
+
+// The same backup is restored once more: who followed the first restore is ahead of the second.
+func TestBackupIsRestoredTwice(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	file := w.backup()
+	w.stopAll()
+	w.restore(file)
+	w.reconnect("a")
+	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	w.stopAll()
+	w.restore(file)
+	w.reconnect("a")
+	w.eventually(func() bool { return w.regressed("a") })
+	_, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
+	must(t, err)
+	w.eventually(func() bool { return w.held("a", "shop").Revision == 1 })
+}
+
+// What cannot be restored is refused with what to do, and nothing that is there is touched.
+func TestRestoreThatIsRefused(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	file := w.backup()
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if out, err := command(w.ctx, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q; it prints %s", args, err, want, out)
+		}
+	}
+	data, err := os.ReadFile(file)
+	must(t, err)
+	cut, changed := filepath.Join(t.TempDir(), "cut"), filepath.Join(t.TempDir(), "changed")
+	must(t, os.WriteFile(cut, data[:len(data)-4096], 0o600))
+	data[len(data)/2] ^= 1
+	must(t, os.WriteFile(changed, data, 0o600))
+
+	refused("the file is there", "backup", "--data-dir", w.dir, "--to", file)
+	refused("another process uses this directory", "restore", "--data-dir", w.dir, "--from", file, "--replace")
+	w.stopAll()
+	refused("--replace takes it aside", "restore", "--data-dir", w.dir, "--from", file)
+	refused("is no file that can be read", "restore", "--data-dir", w.dir, "--from", w.dir, "--replace")
+	refused("restore from "+cut, "restore", "--data-dir", w.dir, "--from", cut, "--replace")
+	refused("restore from "+changed, "restore", "--data-dir", w.dir, "--from", changed, "--replace")
+	refused("give either --from, or --etcd-endpoints", "restore", "--data-dir", w.dir)
+	w.start()
+	w.reconnect("a")
+	if r := w.restored(); r != nil || w.module("shop").GetStatus().GetRevision() != 1 {
+		t.Errorf("a restore that was refused: %v", r)
+	}
+	_, err = w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
+	if err == nil || !strings.Contains(err.Error(), "nothing to accept") {
+		t.Errorf("a store that was not restored is accepted: %v", err)
+	}
+	w.stopAll()
+	part, err := filepath.Glob(file + ".part-*")
+	if must(t, err); len(part) > 0 {
+		t.Errorf("left behind: %v", part)
+	}
+	// A restore that was killed after it took the store aside: a hub does not begin with an empty one.
+	must(t, os.Rename(filepath.Join(w.dir, "etcd", "etcd"), filepath.Join(w.dir, "etcd", "restoring")))
+	refused("a restore of the store did not end", "serve", "--data-dir", w.dir, "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0")
+	out, err := command(w.ctx, "restore", "--data-dir", w.dir, "--from", file)
+	if err != nil {
+		t.Errorf("again: %v\n%s", err, out)
+	}
+	w.start()
+}
