@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -484,8 +485,8 @@ func (d *rancher) templated(f field) *structpb.Struct {
 func (d *rancher) template(f field, v *structpb.Value) *structpb.Value {
 	switch kind := v.GetKind().(type) {
 	case *structpb.Value_StructValue:
-		for key, item := range kind.StructValue.GetFields() {
-			kind.StructValue.Fields[key] = d.template(f, item)
+		for _, key := range slices.Sorted(maps.Keys(kind.StructValue.GetFields())) { // bindings come in the same order each time
+			kind.StructValue.Fields[key] = d.template(f, kind.StructValue.Fields[key])
 		}
 	case *structpb.Value_ListValue:
 		for i, item := range kind.ListValue.GetValues() {
