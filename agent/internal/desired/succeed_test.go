@@ -26,7 +26,7 @@ func TestSucceedTakesARestoredStoreOnce(t *testing.T) {
 	if l, generation, d := s.Position(); l != (Lineage{}) || generation != 0 || !d.IsZero() {
 		t.Errorf("it stands at %v, %d, %s", l, generation, d)
 	}
-	if r, err := s.Accept(t.Context(), restored, index(9, []fleet.Sync{h.sync("web", 8, 1, "b")}), h.fetch, nil); err != nil || r.Code != "" || len(r.Refused) > 0 {
+	if r, err := s.Accept(t.Context(), restored, index(9, []fleet.Sync{h.sync("web", 8, 1, "b")}), h.fetch, alone); err != nil || r.Code != "" || len(r.Refused) > 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := describe(s); got != "~api@41 web@8" {
@@ -35,7 +35,7 @@ func TestSucceedTakesARestoredStoreOnce(t *testing.T) {
 	if err := s.Succeed(t.Context(), home); !errors.Is(err, fleet.ErrDenied) {
 		t.Errorf("the store of before: %v", err)
 	}
-	if r, _ := s.Accept(t.Context(), home, index(99, nil), h.fetch, nil); r.Code != CodeRegressed {
+	if r, _ := s.Accept(t.Context(), home, index(99, nil), h.fetch, alone); r.Code != CodeRegressed {
 		t.Error("the store of before is followed again")
 	}
 }
