@@ -89,7 +89,7 @@ type Counts struct {
 func Fold(in Input) Tracker {
 	t := fold(in)
 	t.Away = !in.Connected
-	if in.Seen() || !t.Current && !t.Away {
+	if in.Seen() || !t.Current && !t.Away && !in.Regressed { // one that is regressed is sent nothing, so that is not on its way
 		return t
 	}
 	return asLastHeard(in, t)

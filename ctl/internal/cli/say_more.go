@@ -438,7 +438,7 @@ func (a *app) trackerSays(t *v1.Tracker) string {
 	default:
 		return said
 	}
-	if t.GetRemoving() {
+	if t.GetRemoving() && t.GetReason() != fleet.TrackerRegressed {
 		return "removed when the cluster is back"
 	}
 	return said

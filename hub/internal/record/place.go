@@ -175,7 +175,9 @@ func (p *Place) Void(o *storev1.ObservedRecord) bool {
 func (p *Place) observe(t *Tracked) {
 	o, _, _ := store.Get[*storev1.ObservedRecord](p.r, store.ObservedKey(p.cluster, t.Module))
 	s := p.sessionRecord()
+	t.Input.Regressed = p.isRegressed() // also of one that has said nothing that counts: it is told nothing
 	if o == nil || p.Void(o) {
+		t.Input.Unheard = t.Input.Regressed
 		t.Void = o != nil || s.GetVoidBefore() > 0
 		t.Input.LastHeard = p.lastHeard(t)
 		return
@@ -188,7 +190,6 @@ func (p *Place) observe(t *Tracked) {
 	if o.GetEpoch() != s.GetEpoch() {
 		t.Input.Unheard = o.GetEpoch() < WordFrom(s, p.ackRecord())
 	}
-	t.Input.Regressed = p.isRegressed()
 	t.Input.Unheard = t.Input.Unheard || t.Input.Regressed
 	t.Input.LastHeard = p.lastHeard(t)
 }
