@@ -87,8 +87,11 @@ func (a *API) StartFollowed(ctx context.Context, n record.News) (number int64, e
 		if !ok || damaged || rec.GetDeleting() != "" || meta.GetUid() != n.UID || meta.GetGeneration() != n.Generation || rollouts.Newest(w, n.Module) != n.Rollout {
 			return later(fleet.Errorf(fleet.ErrConflict, "module %s was put meanwhile; try again", n.Module.Display()))
 		}
-		number, err = a.startRollout(w, n.Module, rec, record.Ask{By: n.Ask.By, Reason: why}, "")
-		return err
+		if number, err = a.startRollout(w, n.Module, rec, record.Ask{By: n.Ask.By, Reason: why}, ""); err != nil {
+			return err
+		}
+		rollouts.Seen(w, n.Module, number, n.Fetched)
+		return nil
 	})
 	if err != nil {
 		return 0, err

@@ -39,6 +39,7 @@ type sight struct {
 	memory *storev1.FollowRecord
 	newest *storev1.RevisionRecord // nil: it has none that can be read
 	number int64                   // of its newest rollout
+	last   *storev1.RolloutRecord  // that one; nil: there is none that can be read
 	waits  bool                    // that one waits for its source
 	found  follow.Found
 	// aborted says that a person ended the newest rollout before it had a revision.
@@ -62,6 +63,7 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 			waits: rollouts.Unresolved(r, ref) != nil}
 		failed := record.SourceFailed(r, ref)
 		last := rollouts.Last(r, ref)
+		s.last = last
 		s.aborted = last.GetRollout().GetRevision() == 0 && rollouts.StateOf(last) == rollout.Aborted
 		s.queues = rollouts.Queued(r, ref, &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: s.number + 1}})
 		s.found.Paused = rollouts.PausedByPerson(r, ref)
@@ -257,7 +259,7 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 		if x.variants != nil && !s.queues { // what waits for its turn takes what is there then
 			c.ahead(s.m, record.Digest(s.rec.GetSpecDigest()), x)
 		}
-		if came.Number, err = c.tell(ctx, s, artifact.Ref, asks); err != nil {
+		if came.Number, err = c.tell(ctx, s, artifact, asks); err != nil {
 			return came, err
 		}
 	}
@@ -277,16 +279,20 @@ func (s *sight) has(artifact fleet.Digest) bool {
 		artifact == record.Digest(s.memory.GetArtifact()) && s.memory.GetRevision() == s.newest.GetRevision().GetNumber()
 }
 
-// moved reports that the source has something else than at the look before. What it had when nobody looked is not known.
+// moved reports that the source has something else than at the look before. What it had when nobody looked is not known. The look that
+// began the newest rollout may have ended before it was remembered.
 func (s *sight) moved(artifact fleet.Digest) bool {
 	before := s.memory.GetFetched()
+	if s.last.GetRollout().GetMetadata().GetCreationTimestamp().AsTime().After(s.memory.GetLooked().AsTime()) && len(s.last.GetFetched()) > 0 {
+		before = s.last.GetFetched()
+	}
 	return len(before) > 0 && record.Digest(before) != artifact
 }
 
 // tell has a rollout begin.
-func (c *Controller) tell(ctx context.Context, s *sight, ref string, asks []ask) (number int64, err error) {
+func (c *Controller) tell(ctx context.Context, s *sight, found source.Artifact, asks []ask) (number int64, err error) {
 	meta := s.rec.GetModule().GetMetadata()
-	n := record.News{Module: s.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Rollout: s.number, Ref: ref,
+	n := record.News{Module: s.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Rollout: s.number, Ref: found.Ref, Fetched: found.Digest,
 		Ask: record.Ask{By: record.ByFollow}}
 	if s.called {
 		n.Ask.By = record.ByWebhook

@@ -88,7 +88,7 @@ func (f *follower) news(_ context.Context, n record.News) (int64, error) {
 	}
 	f.begun = append(f.begun, n)
 	if f.aborts {
-		f.aborted(n.Rollout + 1)
+		f.abortedOf(n.Rollout+1, n.Fetched.Bytes())
 		return n.Rollout + 1, nil
 	}
 	var rec *storev1.ModuleRecord
@@ -118,10 +118,14 @@ func (f *follower) end(number int64, state rollout.RunState) {
 }
 
 // aborted is a rollout that a person ended before it had a revision.
-func (f *follower) aborted(number int64) {
+func (f *follower) aborted(number int64) { f.abortedOf(number, nil) }
+
+// abortedOf is one that a look began, of what it fetched.
+func (f *follower) abortedOf(number int64, fetched []byte) {
 	f.t.Helper()
 	ro := rolloutRecord(number, string(rollout.Aborted))
-	ro.Rollout.Revision = 0
+	ro.Rollout.Revision, ro.Fetched = 0, fetched
+	ro.Rollout.Metadata = &towlinev1.Metadata{CreationTimestamp: timestamppb.Now()}
 	f.put(func(w store.Writer) { w.Put(store.RolloutKey(shop, number), ro) })
 }
 
@@ -335,6 +339,35 @@ func TestFollowKeepsWhatWasAborted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The hub ends between the start of a rollout by a look and the note of what was seen there; the rollout waits, for the one before it or for
+// its source, and a person aborts it: it does not come again by itself.
+func TestFollowKeepsWhatWasAbortedWhenTheHubWasKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.end(1, rollout.Succeeded)
+		f.lives(6 * time.Minute) // a look that finds nothing new
+		f.source.at("2", "broken")
+		f.aborts = true
+		ctx, kill := context.WithTimeout(t.Context(), 12*time.Minute)
+		defer kill()
+		f.o.News = func(c context.Context, n record.News) (int64, error) {
+			number, err := f.news(c, n)
+			kill()
+			return number, err
+		}
+		f.looker.loop(ctx)
+		if len(f.begun) != 1 {
+			t.Fatalf("the push began %v", f.begun)
+		}
+		f.aborts, f.begun, f.o.News = false, nil, f.news
+		f.restarts()
+		f.lives(time.Hour)
+		if len(f.begun) != 0 {
+			t.Errorf("what a person aborted came again by itself: %v", f.begun)
+		}
+	})
 }
 
 // A source that is away changes nothing, is looked at more rarely, and says since when; a start of the hub forgets none of that.

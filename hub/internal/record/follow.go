@@ -37,9 +37,10 @@ type News struct {
 	Generation int64
 	// Rollout is the number of the newest one that there was.
 	Rollout int64
-	// Ref is what the ref came to.
-	Ref string
-	Ask Ask
+	// Ref is what the ref came to, and Fetched the digest of the files.
+	Ref     string
+	Fetched fleet.Digest
+	Ask     Ask
 }
 
 // Followed is what is known of the looks at the source of a module as it is put; nil: nothing.

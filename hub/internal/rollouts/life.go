@@ -27,6 +27,13 @@ func Start(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.
 	return number, nil
 }
 
+// Seen notes what a look had fetched that has started a rollout, in the transaction of that.
+func Seen(w store.Writer, ref fleet.ModuleRef, number int64, fetched fleet.Digest) {
+	rec := proto.CloneOf(Get(w, ref, number))
+	rec.Fetched = fetched.Bytes()
+	w.Put(store.StartKey(ref, number), rec)
+}
+
 // numbered fills in which rollout it is.
 func numbered(ref fleet.ModuleRef, number int64, ro *towlinev1.Rollout, now time.Time) *towlinev1.Rollout {
 	ro.ApiVersion, ro.Kind, ro.Module, ro.Number, ro.Id = fleet.APIVersion, "Rollout", ref.Name, number, fleet.RolloutID{Module: ref, Number: number}.String()
@@ -78,7 +85,7 @@ func again(w store.Writer, run *Run, s rollout.Start, now time.Time) error {
 // an older one. It returns the record of the rollout, which has ended, too, when another program assigns the revision.
 func Begin(w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, revision int64, now time.Time) (*storev1.RolloutRecord, error) {
 	rec = proto.CloneOf(rec)
-	rec.Rollout.Revision = revision
+	rec.Rollout.Revision, rec.Fetched = revision, nil
 	begin(w, ref, rec.Rollout, now)
 	if rec.GetRollout().GetStrategy().GetExternal() != nil {
 		var err error

@@ -1410,7 +1410,10 @@ type RolloutRecord struct {
 	// Plan and state but for members and their records, as pkg/rollout encodes them; empty until the plan is fixed.
 	Head []byte `protobuf:"bytes,3,opt,name=head,proto3" json:"head,omitempty"`
 	// Number of chunks.
-	Chunks        int32 `protobuf:"varint,4,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	Chunks int32 `protobuf:"varint,4,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	// SHA-256 of what a look at the source had fetched that began it, until it has a revision. It is written with the start, and so known
+	// also when the hub ended before it noted what came of the look.
+	Fetched       []byte `protobuf:"bytes,6,opt,name=fetched,proto3" json:"fetched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1471,6 +1474,13 @@ func (x *RolloutRecord) GetChunks() int32 {
 		return x.Chunks
 	}
 	return 0
+}
+
+func (x *RolloutRecord) GetFetched() []byte {
+	if x != nil {
+		return x.Fetched
+	}
+	return nil
 }
 
 // RolloutChunk is rolloutclusters/PROJECT/MODULE/N/CHUNK: up to 256 members with their records.
@@ -3288,12 +3298,13 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\bpolicies\x18\x03 \x01(\fR\bpolicies\x12\x14\n" +
 	"\x05needs\x18\x04 \x03(\tR\x05needs\x12\x18\n" +
 	"\aobjects\x18\x05 \x01(\x05R\aobjects\x12\x18\n" +
-	"\aproblem\x18\x06 \x01(\tR\aproblem\"\x86\x01\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\"\xa0\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\fR\x04head\x12\x16\n" +
-	"\x06chunks\x18\x04 \x01(\x05R\x06chunksJ\x04\b\x05\x10\x06\"\"\n" +
+	"\x06chunks\x18\x04 \x01(\x05R\x06chunks\x12\x18\n" +
+	"\afetched\x18\x06 \x01(\fR\afetchedJ\x04\b\x05\x10\x06\"\"\n" +
 	"\fRolloutChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\xb3\x01\n" +
 	"\n" +
