@@ -63,7 +63,7 @@ func readSSHLine(line string) (sshKey, error) {
 			return sshKey{}, fmt.Errorf("%s is an RSA key of %d bits; at least %d are needed", k, r.N.BitLen(), minRSA)
 		}
 	}
-	if pub.Type() == ssh.InsecureKeyAlgoDSA {
+	if pub.Type() == typeDSA {
 		return sshKey{}, fmt.Errorf("%s is a DSA key, which is not safe any more", k)
 	}
 	for _, option := range options {
@@ -73,6 +73,9 @@ func readSSHLine(line string) (sshKey, error) {
 	}
 	return k, nil
 }
+
+// typeDSA is the type of keys that were given up.
+const typeDSA = "ssh-dss"
 
 // afterNames is a line of an allowed_signers file behind the names, which may be in quotes.
 func afterNames(line string) string {

@@ -303,6 +303,9 @@ func (e *embedded) oldest() int64 {
 
 func (e *embedded) compact(ctx context.Context, revision int64, opts ...clientv3.CompactOption) {
 	_, err := e.keyspace.client.Compact(ctx, revision, opts...)
+	if ctx.Err() != nil {
+		return // it closes
+	}
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		e.keyspace.log.Warn("etcd: compaction", "revision", revision, "error", err)
 		return
