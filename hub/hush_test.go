@@ -106,10 +106,17 @@ func bound(w *world, said map[string]string) {
 	w.enroll("b", nil)
 	w.connectWith("b", k.options())
 	m := listing("bound", "uses")
-	m.Spec.Bindings = []*towlinev1.Binding{{Name: "PW", Secret: &towlinev1.BindingSecret{Name: "both", Key: "password"}}}
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "PW", Secret: &towlinev1.BindingSecret{Name: "both", Key: "password"}},
+		{Name: "OWN", Secret: &towlinev1.BindingSecret{Name: "scoped", Key: "password"}}}
+	for _, scope := range []*towlinev1.SecretScope{{Cluster: "b"}, {LabelSelector: "env=prod"}} {
+		_, err := w.Secrets.SetSecret(w.ctx, &towlinev1.SetSecretRequest{Name: "scoped", Scope: scope, Values: map[string][]byte{"password": []byte("hush-scoped")}})
+		must(w.t, err)
+	}
 	m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"b"}}
 	w.put(m)
-	k.await(w.ctx, "the value", func(has map[string]string) bool { return has["both"] == "password=hush-password;" })
+	k.await(w.ctx, "the value", func(has map[string]string) bool {
+		return has["both"] == "password=hush-password;" && has["scoped"] == "password=hush-scoped;"
+	})
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i, f := range k.frames {

@@ -11,7 +11,7 @@ import (
 // takes.
 func TestExamplesOfTheSecretsPage(t *testing.T) {
 	g := readGuide(t, "../docs/secrets.md")
-	if len(g.yaml) != 1 || len(g.commands) != 8 {
+	if len(g.yaml) != 1 || len(g.commands) != 12 {
 		t.Fatalf("%d examples and %d commands found", len(g.yaml), len(g.commands))
 	}
 	w := newWorld(t, true)

@@ -72,6 +72,24 @@ func testBindings(t *testing.T) {
 		}
 		noCanary(t, c)
 	}
+	// What one cluster has of its own is applied there, and nowhere else.
+	const own = "canary-e2e-own"
+	writes = mark(t)
+	if r := system.Feed(t.Context(), own, "secret", "set", "bound-api", "token=-", "--cluster", c1.Name); r.Code != 0 {
+		t.Fatal(r.Err())
+	}
+	eventually(t, "the cluster has its own value", func() error { return header(c1, "Bearer "+own) })
+	if out := towline(t, "secret", "delete", "bound-api", "--cluster", c1.Name, "--yes"); !strings.Contains(out, "deleted") {
+		t.Error(out)
+	}
+	eventually(t, "the cluster has what is for all", func() error { return header(c1, "Bearer "+two) })
+	for _, c := range system.Clusters {
+		for _, r := range writes.requests(t, c, lab.Request.Applies) {
+			if c != c1 || r.Name != "api" {
+				t.Errorf("cluster %s: a write that nothing called for: %s", c.Name, r)
+			}
+		}
+	}
 	// An agent that was away while the value and the module changed, and has its state alone to begin with, never writes the new form with the
 	// value of before.
 	c1.Agent.Kill()

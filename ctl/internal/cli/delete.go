@@ -29,6 +29,7 @@ type deleteOptions struct {
 	files   []string
 	// revision is that of trackers.
 	revision string
+	scope    scopeOptions
 }
 
 func (a *app) deleteCommand() *cobra.Command {
@@ -49,6 +50,9 @@ func (a *app) deleteCommand() *cobra.Command {
 				return err
 			}
 			for _, t := range found {
+				if o.scope != (scopeOptions{}) && !t.kind.scopes {
+					return usagef("delete %s: --cluster and -l are for secrets", t.kind.plural)
+				}
 				if len(t.names) == 0 {
 					return usagef("delete %s: name what to delete", t.kind.plural)
 				}
@@ -67,6 +71,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	f.StringVarP(&o.reason, "message", "m", "", "why; recorded")
 	f.StringVar(&o.revision, "revision", "", "trackers: the revision whose kept objects go, as r42")
 	f.StringSliceVarP(&o.files, "filename", "f", nil, "delete what these files name")
+	o.scope.flags(f, "secrets: the one")
 	return cmd
 }
 

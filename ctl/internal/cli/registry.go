@@ -54,6 +54,8 @@ type kind struct {
 	applied int
 	// revisions: what goes is chosen by --revision as well.
 	revisions bool
+	// scopes: of one name there may be several, of which --cluster or -l chooses.
+	scopes bool
 	// ordered: of several that are deleted those go first that depend on others of them.
 	ordered func(a *app, ctx context.Context, c *client.Client, names []string) ([]string, error)
 	// delete takes one away and says so.
@@ -114,7 +116,7 @@ func kinds() []*kind {
 		},
 		{
 			name: "secret", plural: "secrets", project: true, message: &v1.Secret{},
-			get: secretListing.get, complete: completeSecrets, describe: (*app).describeSecret, delete: (*app).deleteSecret,
+			get: getSecrets, complete: completeSecrets, describe: (*app).describeSecret, delete: (*app).deleteSecret, scopes: true,
 		},
 		{
 			name: "token", plural: "tokens", message: &v1.Token{},

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -18,12 +20,43 @@ import (
 )
 
 func (a *app) secretCommand() *cobra.Command {
-	return group("secret", "What the hub needs to get at sources: passwords, tokens, keys", a.secretSetCommand())
+	return group("secret", "What the hub needs to get at sources, and what modules bind: passwords, tokens, keys", a.secretSetCommand(), a.secretListCommand(), a.secretDeleteCommand())
 }
 
 type secretOptions struct {
 	replace bool
 	reason  string
+	scope   scopeOptions
+}
+
+// scopeOptions say which clusters a secret is for.
+type scopeOptions struct{ cluster, selector string }
+
+func (o *scopeOptions) flags(f *pflag.FlagSet, what string) {
+	f.StringVar(&o.cluster, "cluster", "", what+" for this cluster only")
+	f.StringVarP(&o.selector, "selector", "l", "", what+" for the clusters with these labels only, as env=prod,tier=web")
+}
+
+// scope is nil for every cluster.
+func (o *scopeOptions) scope() (*v1.SecretScope, error) {
+	if o.cluster == "" && o.selector == "" {
+		return nil, nil
+	}
+	s, err := fleet.NewSecretScope(o.cluster, o.selector)
+	if err != nil {
+		return nil, usagef("%s", strings.NewReplacer("scope.cluster", "--cluster "+o.cluster, "scope.label_selector", "-l", "scope:", "--cluster and -l:").Replace(err.Error()))
+	}
+	return &v1.SecretScope{Cluster: string(s.Cluster), LabelSelector: s.Labels}, nil
+}
+
+// scopeSays is a scope as the flags say it; empty: every cluster.
+func scopeSays(s *v1.SecretScope) string {
+	return fleet.SecretScope{Cluster: fleet.ClusterName(s.GetCluster()), Labels: s.GetLabelSelector()}.String()
+}
+
+// scopedName is a secret with its scope as the command line takes it.
+func scopedName(name string, s *v1.SecretScope) string {
+	return strings.TrimSuffix(name+" "+scopeSays(s), " ")
 }
 
 func (a *app) secretSetCommand() *cobra.Command {
@@ -36,13 +69,57 @@ func (a *app) secretSetCommand() *cobra.Command {
 			"  KEY=@FILE   takes all of a file\n" +
 			"  KEY=VALUE   is seen in the shell's history and by others on this machine\n" +
 			"  KEY-        takes the key away\n\n" +
+			"With --cluster or -l the values are for these clusters only, beside others of the same name: a cluster gets those of the most specific one\n" +
+			"whole, which is that of its name, then that of its labels, then that of every cluster. A secret that a source names is for every cluster.\n\n" +
 			"Keys that are not named keep their values, unless --replace is said. A source has the new values with its next fetch: no rollout\n" +
 			"begins by this, and one that waits for the secret goes on.",
-		Args: atLeast(2, "a name and at least one KEY=VALUE"), ValidArgsFunction: a.completeArg("secret"),
+		Example: "  towline secret set repo username=ci password=-\n  towline secret set db password=- -l env=prod\n  towline secret set db password=- --cluster eu-1",
+		Args:    atLeast(2, "a name and at least one KEY=VALUE"), ValidArgsFunction: a.completeArg("secret"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.setSecret(cmd.Context(), o, args[0], args[1:]) },
 	}
 	cmd.Flags().BoolVar(&o.replace, "replace", false, "the secret has these keys only")
 	cmd.Flags().StringVarP(&o.reason, "message", "m", "", "why; recorded")
+	o.scope.flags(cmd.Flags(), "values")
+	return cmd
+}
+
+func (a *app) secretListCommand() *cobra.Command {
+	o := &getOptions{}
+	cmd := &cobra.Command{
+		Use: "list [NAME…]", Aliases: []string{"get"}, Short: "Show secrets, without values: which clusters each is for, its keys and its age",
+		ValidArgsFunction: a.completeArg("secret"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(); err != nil {
+				return err
+			}
+			c, err := a.hub(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return getSecrets(a, cmd.Context(), c, o, args)
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().BoolVarP(&o.all, "all-projects", "A", false, "of every project")
+	return cmd
+}
+
+func (a *app) secretDeleteCommand() *cobra.Command {
+	o := &deleteOptions{}
+	cmd := &cobra.Command{
+		Use: "delete NAME…", Short: "Delete secrets: those for every cluster, or those for some",
+		Args: atLeast(1, "a name"), ValidArgsFunction: a.completeArg("secret"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.hub(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return eachName(args, func(name string) error { return a.deleteSecret(cmd.Context(), c, o, bare(name, "secret")) })
+		},
+	}
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().StringVarP(&o.reason, "message", "m", "", "why; recorded")
+	o.scope.flags(cmd.Flags(), "the one")
 	return cmd
 }
 
@@ -51,7 +128,11 @@ func (a *app) setSecret(ctx context.Context, o *secretOptions, name string, word
 	if err != nil {
 		return err
 	}
-	req := &v1.SetSecretRequest{Project: ref.Project, Name: ref.Name, Replace: o.replace, Reason: o.reason}
+	scope, err := o.scope.scope()
+	if err != nil {
+		return err
+	}
+	req := &v1.SetSecretRequest{Project: ref.Project, Name: ref.Name, Replace: o.replace, Reason: o.reason, Scope: scope}
 	if err := a.readValues(ctx, req, words); err != nil {
 		return err
 	}
@@ -63,8 +144,13 @@ func (a *app) setSecret(ctx context.Context, o *secretOptions, name string, word
 	if err != nil {
 		return err
 	}
-	a.printf("secret/%s %s\n", ref.Display(), resp.GetResult())
-	if users := resp.GetSecret().GetUsedBy(); len(users) > 0 && resp.GetResult() != "unchanged" {
+	a.printf("secret/%s %s\n", scopedName(ref.Display(), scope), resp.GetResult())
+	users := resp.GetSecret().GetUsedBy()
+	switch {
+	case len(users) == 0 || resp.GetResult() == "unchanged":
+	case scope != nil: // no source has one
+		a.footf("%s it in the clusters that it is for: %s\n", agree(int32(len(users)), "module binds", "modules bind"), strings.Join(users, ", "))
+	default:
 		a.footf("%s it with the next fetch of its source: %s\n", agree(int32(len(users)), "module takes", "modules take"), strings.Join(users, ", "))
 	}
 	return nil
@@ -144,11 +230,33 @@ var secretListing = listing[*v1.Secret]{
 	list: func(a *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Secret, error) {
 		return collect(c.AllSecrets(ctx, &v1.ListSecretsRequest{Project: a.projectFilter(o)}))
 	},
-	one: (*app).secret, where: (*app).inProject,
+	where: (*app).inProject,
 }
 
-// secret reads one secret.
-func (a *app) secret(ctx context.Context, name string) (*v1.Secret, error) {
+// getSecrets shows secrets: of a name all, whichever clusters they are for.
+func getSecrets(a *app, ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	if len(names) == 0 {
+		return secretListing.get(a, ctx, c, o, nil)
+	}
+	var all []*v1.Secret
+	var errs []error
+	for _, name := range names {
+		found, err := a.secretsOf(ctx, name)
+		all, errs = append(all, found...), append(errs, err)
+	}
+	return errors.Join(printOrSay(a, o, secretView(o.all), all, moreThanOne(names, all), ""), errors.Join(errs...))
+}
+
+// moreThanOne are the names that were asked for, one for each that was found: several are a list.
+func moreThanOne(names []string, found []*v1.Secret) []string {
+	if len(found) > len(names) {
+		return make([]string, len(found))
+	}
+	return names
+}
+
+// secretsOf are the secrets of a name, at least one.
+func (a *app) secretsOf(ctx context.Context, name string) ([]*v1.Secret, error) {
 	ref, err := a.secretRef(name)
 	if err != nil {
 		return nil, err
@@ -157,7 +265,24 @@ func (a *app) secret(ctx context.Context, name string) (*v1.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.Secrets.GetSecret(ctx, &v1.GetSecretRequest{Project: ref.Project, Name: ref.Name})
+	found, err := collect(c.AllSecrets(ctx, &v1.ListSecretsRequest{Project: ref.Project, Name: ref.Name}))
+	if err == nil && len(found) == 0 {
+		_, err = a.secret(ctx, name, nil) // which says that there is none
+	}
+	return found, err
+}
+
+// secret reads one secret.
+func (a *app) secret(ctx context.Context, name string, scope *v1.SecretScope) (*v1.Secret, error) {
+	ref, err := a.secretRef(name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Secrets.GetSecret(ctx, &v1.GetSecretRequest{Project: ref.Project, Name: ref.Name, Scope: scope})
 	return resp.GetSecret(), err
 }
 
@@ -165,10 +290,10 @@ func secretView(allProjects bool) view[*v1.Secret] {
 	return view[*v1.Secret]{
 		kind: "secret", name: func(s *v1.Secret) string { return moduleName(s.GetMetadata().GetProject(), s.GetMetadata().GetName()) },
 		table: func(a *app, items []*v1.Secret) *table.Table {
-			t := &table.Table{Columns: columns(left("NAME", "KEYS", "STATE", "AGE", "CHANGED", "CHANGED BY"), wide("USED BY", "ENCRYPTED WITH", "WHY"))}
+			t := &table.Table{Columns: columns(left("NAME", "SCOPE", "KEYS", "STATE", "AGE", "CHANGED", "CHANGED BY"), wide("USED BY", "ENCRYPTED WITH", "WHY"))}
 			for _, s := range items {
 				m := s.GetMetadata()
-				t.Add(text(m.GetName()), text(orDash(strings.Join(s.GetKeys(), ", "))), state(s.GetState()), text(a.since(m.GetCreationTimestamp())),
+				t.Add(text(m.GetName()), text(orDash(scopeSays(s.GetScope()))), text(orDash(strings.Join(s.GetKeys(), ", "))), state(s.GetState()), text(a.since(m.GetCreationTimestamp())),
 					text(a.since(s.GetChanged())), text(orDash(m.GetChangedBy())),
 					text(orDash(strings.Join(s.GetUsedBy(), ", "))), text(orDash(s.GetKeyId())), text(orDash(secretSays(s))))
 			}
@@ -183,17 +308,27 @@ func completeSecrets(a *app, ctx context.Context, c *client.Client) ([]string, e
 }
 
 func (a *app) describeSecret(ctx context.Context, _ *client.Client, s *sheet, name string) error {
-	x, err := a.secret(ctx, name)
+	found, err := a.secretsOf(ctx, name)
 	if err != nil {
 		return err
 	}
+	for i, x := range found {
+		if i > 0 {
+			s.b.WriteByte('\n')
+		}
+		a.describeOneSecret(s, x)
+	}
+	return nil
+}
+
+func (a *app) describeOneSecret(s *sheet, x *v1.Secret) {
 	s.meta(a, x.GetMetadata())
+	s.line("Clusters", "%s", cmp.Or(scopeSays(x.GetScope()), "every one that no other secret of the name is for"))
 	s.line("Values set", "%s", a.stamp(x.GetChanged()))
 	s.line("Keys", "%s", strings.Join(x.GetKeys(), ", "))
 	s.line("State", "%s", strings.TrimSuffix(x.GetState()+": "+secretSays(x), ": "))
 	s.line("Encrypted", "with key %s", orDash(x.GetKeyId()))
 	s.line("Used by", "%s", strings.Join(x.GetUsedBy(), ", "))
-	return nil
 }
 
 func (a *app) deleteSecret(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
@@ -201,9 +336,14 @@ func (a *app) deleteSecret(ctx context.Context, c *client.Client, o *deleteOptio
 	if err != nil {
 		return err
 	}
-	req := &v1.DeleteSecretRequest{Project: ref.Project, Name: ref.Name, Reason: o.reason}
-	err = a.askOf(o.yes, "delete secret "+ref.Display(), func() (string, error) {
-		x, err := a.secret(ctx, ref.String())
+	scope, err := o.scope.scope()
+	if err != nil {
+		return err
+	}
+	shown := scopedName(ref.Display(), scope)
+	req := &v1.DeleteSecretRequest{Project: ref.Project, Name: ref.Name, Reason: o.reason, Scope: scope}
+	err = a.askOf(o.yes, "delete secret "+shown, func() (string, error) {
+		x, err := a.secret(ctx, ref.String(), scope)
 		if err != nil {
 			return "", err
 		}
@@ -217,12 +357,12 @@ func (a *app) deleteSecret(ctx context.Context, c *client.Client, o *deleteOptio
 		return err
 	}
 	_, err = c.Secrets.DeleteSecret(ctx, req)
-	return a.deleted("secret/"+ref.Display(), err)
+	return a.deleted("secret/"+shown, err)
 }
 
 // secretSays is why the values of a secret cannot be read; empty: they can.
 func secretSays(s *v1.Secret) string {
-	again := "towline secret set " + moduleName(s.GetMetadata().GetProject(), s.GetMetadata().GetName()) + " --replace KEY=-"
+	again := "towline secret set " + scopedName(moduleName(s.GetMetadata().GetProject(), s.GetMetadata().GetName()), s.GetScope()) + " --replace KEY=-"
 	detail := s.GetFacts().GetDetail()
 	switch s.GetReason() {
 	case "":

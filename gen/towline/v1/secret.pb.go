@@ -22,8 +22,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Secret is what the hub needs to get at a source, such as a password or a token. Its values are written, used by the hub and never
-// read back by anybody.
+// Secret is what the hub needs to get at a source, such as a password or a token, or what modules bind. Its values are written, used by
+// the hub and never read back by anybody.
 type Secret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "towline.dev/v1".
@@ -45,8 +45,10 @@ type Secret struct {
 	Facts *Facts `protobuf:"bytes,8,opt,name=facts,proto3" json:"facts,omitempty"`
 	// Names the hub's key that it is encrypted with. Output only.
 	KeyId string `protobuf:"bytes,9,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// The modules of the project that use it, and the catalogs, as catalog/NAME; sorted. Output only.
-	UsedBy        []string `protobuf:"bytes,10,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
+	// The modules of the project that use a secret of this name, and the catalogs, as catalog/NAME; sorted. Output only.
+	UsedBy []string `protobuf:"bytes,10,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
+	// Which clusters its values are for; none: every one that no other secret of its name is for.
+	Scope         *SecretScope `protobuf:"bytes,11,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,12 +153,76 @@ func (x *Secret) GetUsedBy() []string {
 	return nil
 }
 
+func (x *Secret) GetScope() *SecretScope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
+// SecretScope says which clusters the values of a secret are for: exactly one of its fields is set. Of several secrets of one name a cluster
+// gets the values of one: those for it by its name, else those for its labels, else those for every cluster.
+type SecretScope struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster of this name.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The clusters that it matches, as -l of kubectl: "env=prod,tier in (web,api)". Two that match the same cluster are refused, unless that has
+	// values of its own.
+	LabelSelector string `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretScope) Reset() {
+	*x = SecretScope{}
+	mi := &file_towline_v1_secret_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretScope) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretScope) ProtoMessage() {}
+
+func (x *SecretScope) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_secret_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretScope.ProtoReflect.Descriptor instead.
+func (*SecretScope) Descriptor() ([]byte, []int) {
+	return file_towline_v1_secret_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SecretScope) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *SecretScope) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
 var File_towline_v1_secret_proto protoreflect.FileDescriptor
 
 const file_towline_v1_secret_proto_rawDesc = "" +
 	"\n" +
 	"\x17towline/v1/secret.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\"\xc0\x02\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\"\xef\x02\n" +
 	"\x06Secret\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -169,7 +235,11 @@ const file_towline_v1_secret_proto_rawDesc = "" +
 	"\x05facts\x18\b \x01(\v2\x11.towline.v1.FactsR\x05facts\x12\x15\n" +
 	"\x06key_id\x18\t \x01(\tR\x05keyId\x12\x17\n" +
 	"\aused_by\x18\n" +
-	" \x03(\tR\x06usedByB\x94\x01\n" +
+	" \x03(\tR\x06usedBy\x12-\n" +
+	"\x05scope\x18\v \x01(\v2\x17.towline.v1.SecretScopeR\x05scope\"N\n" +
+	"\vSecretScope\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12%\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelectorB\x94\x01\n" +
 	"\x0ecom.towline.v1B\vSecretProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -186,22 +256,24 @@ func file_towline_v1_secret_proto_rawDescGZIP() []byte {
 	return file_towline_v1_secret_proto_rawDescData
 }
 
-var file_towline_v1_secret_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_towline_v1_secret_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_towline_v1_secret_proto_goTypes = []any{
 	(*Secret)(nil),                // 0: towline.v1.Secret
-	(*Metadata)(nil),              // 1: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 2: google.protobuf.Timestamp
-	(*Facts)(nil),                 // 3: towline.v1.Facts
+	(*SecretScope)(nil),           // 1: towline.v1.SecretScope
+	(*Metadata)(nil),              // 2: towline.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*Facts)(nil),                 // 4: towline.v1.Facts
 }
 var file_towline_v1_secret_proto_depIdxs = []int32{
-	1, // 0: towline.v1.Secret.metadata:type_name -> towline.v1.Metadata
-	2, // 1: towline.v1.Secret.changed:type_name -> google.protobuf.Timestamp
-	3, // 2: towline.v1.Secret.facts:type_name -> towline.v1.Facts
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 0: towline.v1.Secret.metadata:type_name -> towline.v1.Metadata
+	3, // 1: towline.v1.Secret.changed:type_name -> google.protobuf.Timestamp
+	4, // 2: towline.v1.Secret.facts:type_name -> towline.v1.Facts
+	1, // 3: towline.v1.Secret.scope:type_name -> towline.v1.SecretScope
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_secret_proto_init() }
@@ -216,7 +288,7 @@ func file_towline_v1_secret_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_secret_proto_rawDesc), len(file_towline_v1_secret_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   1,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

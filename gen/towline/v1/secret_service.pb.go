@@ -41,7 +41,9 @@ type SetSecretRequest struct {
 	// Its metadata.resource_version, as the caller saw it: a conflict if it was changed since. 0: any.
 	ResourceVersion int64 `protobuf:"varint,8,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	// Check only.
-	DryRun        bool `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Which clusters the values are for; none: every one that no other secret of the name is for. One that a source uses has none.
+	Scope         *SecretScope `protobuf:"bytes,10,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -139,6 +141,13 @@ func (x *SetSecretRequest) GetDryRun() bool {
 	return false
 }
 
+func (x *SetSecretRequest) GetScope() *SecretScope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
 // SetSecretResponse tells what was done.
 type SetSecretResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -211,7 +220,9 @@ type GetSecretRequest struct {
 	// The secret.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Read at this store revision or a later one.
-	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	MinRevision int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	// The one for these clusters; none: the one for every cluster.
+	Scope         *SecretScope `protobuf:"bytes,4,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -267,6 +278,13 @@ func (x *GetSecretRequest) GetMinRevision() int64 {
 	return 0
 }
 
+func (x *GetSecretRequest) GetScope() *SecretScope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
 // GetSecretResponse carries it.
 type GetSecretResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -318,6 +336,8 @@ type ListSecretsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of this project; empty: of all.
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// Of this name; empty: of all.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	// Read at this store revision or a later one.
 	MinRevision int64 `protobuf:"varint,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	// How many items at most; 0: 500, at most 5000.
@@ -367,6 +387,13 @@ func (x *ListSecretsRequest) GetProject() string {
 	return ""
 }
 
+func (x *ListSecretsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 func (x *ListSecretsRequest) GetMinRevision() int64 {
 	if x != nil {
 		return x.MinRevision
@@ -398,7 +425,7 @@ func (x *ListSecretsRequest) GetTotal() bool {
 // ListSecretsResponse carries them.
 type ListSecretsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sorted by project and name.
+	// Sorted by project, name and scope.
 	Secrets []*Secret `protobuf:"bytes,1,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -471,7 +498,9 @@ type DeleteSecretRequest struct {
 	// Why; recorded.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The secret's UID, as the caller saw it: not possible if another secret has the name by now. Empty: any.
-	Uid           string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The one for these clusters; none: the one for every cluster. The others of the name stay.
+	Scope         *SecretScope `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -541,6 +570,13 @@ func (x *DeleteSecretRequest) GetUid() string {
 	return ""
 }
 
+func (x *DeleteSecretRequest) GetScope() *SecretScope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
 // DeleteSecretResponse is empty but for the revision.
 type DeleteSecretResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -592,7 +628,7 @@ var File_towline_v1_secret_service_proto protoreflect.FileDescriptor
 const file_towline_v1_secret_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/secret_service.proto\x12\n" +
-	"towline.v1\x1a\x17towline/v1/secret.proto\"\xe2\x02\n" +
+	"towline.v1\x1a\x17towline/v1/secret.proto\"\x91\x03\n" +
 	"\x10SetSecretRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12E\n" +
@@ -602,22 +638,26 @@ const file_towline_v1_secret_service_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x10\n" +
 	"\x03uid\x18\a \x01(\tR\x03uid\x12)\n" +
 	"\x10resource_version\x18\b \x01(\x03R\x0fresourceVersion\x12\x17\n" +
-	"\adry_run\x18\t \x01(\bR\x06dryRun\x1a9\n" +
+	"\adry_run\x18\t \x01(\bR\x06dryRun\x12-\n" +
+	"\x05scope\x18\n" +
+	" \x01(\v2\x17.towline.v1.SecretScopeR\x05scope\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"s\n" +
 	"\x11SetSecretResponse\x12*\n" +
 	"\x06secret\x18\x01 \x01(\v2\x12.towline.v1.SecretR\x06secret\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"c\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\x92\x01\n" +
 	"\x10GetSecretRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"?\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\x12-\n" +
+	"\x05scope\x18\x04 \x01(\v2\x17.towline.v1.SecretScopeR\x05scope\"?\n" +
 	"\x11GetSecretResponse\x12*\n" +
-	"\x06secret\x18\x01 \x01(\v2\x12.towline.v1.SecretR\x06secret\"\xa3\x01\n" +
+	"\x06secret\x18\x01 \x01(\v2\x12.towline.v1.SecretR\x06secret\"\xb7\x01\n" +
 	"\x12ListSecretsRequest\x12\x18\n" +
-	"\aproject\x18\x01 \x01(\tR\aproject\x12!\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12!\n" +
 	"\fmin_revision\x18\x02 \x01(\x03R\vminRevision\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -626,13 +666,14 @@ const file_towline_v1_secret_service_proto_rawDesc = "" +
 	"\x13ListSecretsResponse\x12,\n" +
 	"\asecrets\x18\x01 \x03(\v2\x12.towline.v1.SecretR\asecrets\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"\x81\x01\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\xb0\x01\n" +
 	"\x13DeleteSecretRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04used\x18\x03 \x01(\bR\x04used\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x10\n" +
-	"\x03uid\x18\x05 \x01(\tR\x03uid\"2\n" +
+	"\x03uid\x18\x05 \x01(\tR\x03uid\x12-\n" +
+	"\x05scope\x18\x06 \x01(\v2\x17.towline.v1.SecretScopeR\x05scope\"2\n" +
 	"\x14DeleteSecretResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision2\xc6\x02\n" +
 	"\rSecretService\x12H\n" +
@@ -667,26 +708,30 @@ var file_towline_v1_secret_service_proto_goTypes = []any{
 	(*DeleteSecretRequest)(nil),  // 6: towline.v1.DeleteSecretRequest
 	(*DeleteSecretResponse)(nil), // 7: towline.v1.DeleteSecretResponse
 	nil,                          // 8: towline.v1.SetSecretRequest.ValuesEntry
-	(*Secret)(nil),               // 9: towline.v1.Secret
+	(*SecretScope)(nil),          // 9: towline.v1.SecretScope
+	(*Secret)(nil),               // 10: towline.v1.Secret
 }
 var file_towline_v1_secret_service_proto_depIdxs = []int32{
-	8, // 0: towline.v1.SetSecretRequest.values:type_name -> towline.v1.SetSecretRequest.ValuesEntry
-	9, // 1: towline.v1.SetSecretResponse.secret:type_name -> towline.v1.Secret
-	9, // 2: towline.v1.GetSecretResponse.secret:type_name -> towline.v1.Secret
-	9, // 3: towline.v1.ListSecretsResponse.secrets:type_name -> towline.v1.Secret
-	0, // 4: towline.v1.SecretService.SetSecret:input_type -> towline.v1.SetSecretRequest
-	2, // 5: towline.v1.SecretService.GetSecret:input_type -> towline.v1.GetSecretRequest
-	4, // 6: towline.v1.SecretService.ListSecrets:input_type -> towline.v1.ListSecretsRequest
-	6, // 7: towline.v1.SecretService.DeleteSecret:input_type -> towline.v1.DeleteSecretRequest
-	1, // 8: towline.v1.SecretService.SetSecret:output_type -> towline.v1.SetSecretResponse
-	3, // 9: towline.v1.SecretService.GetSecret:output_type -> towline.v1.GetSecretResponse
-	5, // 10: towline.v1.SecretService.ListSecrets:output_type -> towline.v1.ListSecretsResponse
-	7, // 11: towline.v1.SecretService.DeleteSecret:output_type -> towline.v1.DeleteSecretResponse
-	8, // [8:12] is the sub-list for method output_type
-	4, // [4:8] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8,  // 0: towline.v1.SetSecretRequest.values:type_name -> towline.v1.SetSecretRequest.ValuesEntry
+	9,  // 1: towline.v1.SetSecretRequest.scope:type_name -> towline.v1.SecretScope
+	10, // 2: towline.v1.SetSecretResponse.secret:type_name -> towline.v1.Secret
+	9,  // 3: towline.v1.GetSecretRequest.scope:type_name -> towline.v1.SecretScope
+	10, // 4: towline.v1.GetSecretResponse.secret:type_name -> towline.v1.Secret
+	10, // 5: towline.v1.ListSecretsResponse.secrets:type_name -> towline.v1.Secret
+	9,  // 6: towline.v1.DeleteSecretRequest.scope:type_name -> towline.v1.SecretScope
+	0,  // 7: towline.v1.SecretService.SetSecret:input_type -> towline.v1.SetSecretRequest
+	2,  // 8: towline.v1.SecretService.GetSecret:input_type -> towline.v1.GetSecretRequest
+	4,  // 9: towline.v1.SecretService.ListSecrets:input_type -> towline.v1.ListSecretsRequest
+	6,  // 10: towline.v1.SecretService.DeleteSecret:input_type -> towline.v1.DeleteSecretRequest
+	1,  // 11: towline.v1.SecretService.SetSecret:output_type -> towline.v1.SetSecretResponse
+	3,  // 12: towline.v1.SecretService.GetSecret:output_type -> towline.v1.GetSecretResponse
+	5,  // 13: towline.v1.SecretService.ListSecrets:output_type -> towline.v1.ListSecretsResponse
+	7,  // 14: towline.v1.SecretService.DeleteSecret:output_type -> towline.v1.DeleteSecretResponse
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_secret_service_proto_init() }

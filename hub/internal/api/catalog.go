@@ -77,6 +77,9 @@ func (a *API) putCatalog(ctx context.Context, w store.Writer, c *wire.Catalog, r
 		resp.Result, resp.Catalog = resultUnchanged, old.GetCatalog()
 		return nil
 	}
+	if err := unscoped(w, c.Ref.Project, c.Source); err != nil {
+		return err
+	}
 	meta := &towlinev1.Metadata{Name: c.Ref.Name, Project: c.Ref.Project, Labels: in.GetMetadata().GetLabels(), Annotations: in.GetMetadata().GetAnnotations(),
 		Uid: prev.GetUid(), Generation: prev.GetGeneration(), CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: prev.GetChangedBy(), ChangeReason: prev.GetChangeReason()}
 	if !exists {

@@ -126,7 +126,7 @@ func (a *API) hookKey(r store.Reader, project, name string) []byte {
 	if !ok || name == "" {
 		return nil
 	}
-	open, err := a.valuesOf(secret, values)
+	open, err := a.valuesOf(secret, record.SecretPart{Secret: values.GetSecret(), Values: values.GetValues()})
 	if err != nil {
 		return nil
 	}

@@ -142,6 +142,9 @@ func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest, by *
 		if err := files.refer(w); err != nil {
 			return err
 		}
+		if err := unscoped(w, m.Ref.Project, m.Source); err != nil {
+			return err
+		}
 		return a.putModule(ctx, w, m, req, by, resp)
 	}
 	if req.GetDryRun() {

@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
@@ -41,17 +40,19 @@ func (a *API) resealAll(ctx context.Context) error {
 	if a.o.Keys.NewestID() == "" {
 		return nil // which is said where keys are loaded
 	}
-	var stale []fleet.ModuleRef
+	var stale []scoped
 	var unreadable []string
 	var why error
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.SecretPrefix, func(rec *storev1.SecretRecord, e store.Entry) bool {
 			proj, name, ok := store.SplitSecret(e.Key)
-			ref := fleet.ModuleRef{Project: proj, Name: name}
-			if _, err := a.valuesOf(ref, rec); err != nil {
-				unreadable, why = append(unreadable, ref.Display()), err
-			} else if ok && rec.GetValues().GetKeyId() != a.o.Keys.NewestID() {
-				stale = append(stale, ref)
+			for _, part := range record.SecretParts(rec) {
+				ref := scoped{fleet.ModuleRef{Project: proj, Name: name}, part.Scope}
+				if _, err := a.valuesOf(ref.ModuleRef, part); err != nil {
+					unreadable, why = append(unreadable, ref.display()), err
+				} else if ok && part.Values.GetKeyId() != a.o.Keys.NewestID() {
+					stale = append(stale, ref)
+				}
 			}
 			return true
 		})
@@ -72,20 +73,20 @@ func (a *API) resealAll(ctx context.Context) error {
 }
 
 // reseal leaves what was changed, or cannot be read any more, as it is.
-func (a *API) reseal(w store.Writer, ref fleet.ModuleRef) error {
+func (a *API) reseal(w store.Writer, ref scoped) error {
 	key := store.SecretKey(ref.Project, ref.Name)
-	rec, _, ok := store.Get[*storev1.SecretRecord](w, key)
-	if !ok || rec.GetValues().GetKeyId() == a.o.Keys.NewestID() {
+	rec, _, _ := store.Get[*storev1.SecretRecord](w, key)
+	part, ok := record.PartOf(rec, ref.scope)
+	if !ok || part.Values.GetKeyId() == a.o.Keys.NewestID() {
 		return nil
 	}
-	values, err := a.valuesOf(ref, rec)
+	values, err := a.valuesOf(ref.ModuleRef, part)
 	if err != nil {
 		return nil
 	}
-	next := proto.CloneOf(rec)
-	if next.Values, err = a.o.Keys.Seal(ref.Project, ref.Name, values); err != nil {
+	if part.Values, err = a.o.Keys.Seal(ref.Project, ref.Name, ref.scope, values); err != nil {
 		return err
 	}
-	w.Put(key, next)
+	w.Put(key, record.WithPart(rec, part))
 	return nil
 }

@@ -24,13 +24,15 @@ import (
 
 // What a secret may hold, and a project of secrets: they go with the project in one transaction.
 const (
-	maxSecretKeys      = 100
-	maxSecretKey       = 253
-	maxSecretBytes     = 64 << 10
-	maxProjectSecrets  = 100
-	stateReadable      = "Readable"
-	stateUnreadable    = "Unreadable"
-	secretKind         = "Secret"
+	maxSecretKeys     = 100
+	maxSecretKey      = 253
+	maxSecretBytes    = 64 << 10
+	maxProjectSecrets = 100
+	stateReadable     = "Readable"
+	stateUnreadable   = "Unreadable"
+	secretKind        = "Secret"
+	// maxScopedBytes is how much a secret takes in the store with all that it has for some clusters.
+	maxScopedBytes     = 768 << 10
 	allowedInSecretKey = `letters, digits, ".", "-" and "_"`
 )
 
@@ -38,17 +40,18 @@ var secretKey = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
 // SetSecret makes a secret or changes values of one.
 func (a *API) SetSecret(ctx context.Context, req *towlinev1.SetSecretRequest) (*towlinev1.SetSecretResponse, error) {
-	ref, err := secretRef(req.GetProject(), req.GetName())
+	ref, scope, err := scopedRef(req)
 	if err != nil {
 		return nil, err
 	}
+	shown := secrets.Scoped(ref.Project, ref.Name, scope)
 	if err := checkSecret(req); err != nil {
-		return nil, named("secret", ref.Display(), err)
+		return nil, named("secret", shown, err)
 	}
 	resp := &towlinev1.SetSecretResponse{}
 	set := func(w store.Writer) error {
 		*resp = towlinev1.SetSecretResponse{}
-		return a.setSecret(ctx, w, ref, req, resp)
+		return a.setSecret(ctx, w, scoped{ref, scope}, req, resp)
 	}
 	if req.GetDryRun() {
 		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return set(store.Dry(r)) })
@@ -56,7 +59,7 @@ func (a *API) SetSecret(ctx context.Context, req *towlinev1.SetSecretRequest) (*
 		resp.Revision, err = a.o.Store.Update(ctx, set)
 	}
 	if err != nil {
-		return nil, named("secret", ref.Display(), err)
+		return nil, named("secret", shown, err)
 	}
 	if resp.GetResult() != resultUnchanged {
 		resp.Secret.Metadata.ResourceVersion = resp.GetRevision()
@@ -77,6 +80,43 @@ func secretRef(proj, name string) (fleet.ModuleRef, error) {
 		return ref, fleet.Invalid("name", err.Error())
 	}
 	return ref, nil
+}
+
+// scoped names a secret, of which there may be others for other clusters.
+type scoped struct {
+	fleet.ModuleRef
+	scope fleet.SecretScope
+}
+
+// display is the secret as the command line takes it.
+func (s scoped) display() string { return secrets.Scoped(s.Project, s.Name, s.scope) }
+
+// namesSecret is a request about a secret.
+type namesSecret interface {
+	GetProject() string
+	GetName() string
+	GetScope() *towlinev1.SecretScope
+}
+
+// scopedRef names the secret of a request, and which clusters it is for.
+func scopedRef(req namesSecret) (fleet.ModuleRef, fleet.SecretScope, error) {
+	ref, err := secretRef(req.GetProject(), req.GetName())
+	if err != nil || req.GetScope() == nil {
+		return ref, fleet.SecretScope{}, err
+	}
+	scope, err := fleet.NewSecretScope(req.GetScope().GetCluster(), req.GetScope().GetLabelSelector())
+	if err != nil {
+		return ref, scope, named("secret", ref.Display(), err)
+	}
+	return ref, scope, nil
+}
+
+// scopeToProto is nil for every cluster.
+func scopeToProto(s fleet.SecretScope) *towlinev1.SecretScope {
+	if s.Everywhere() {
+		return nil
+	}
+	return &towlinev1.SecretScope{Cluster: string(s.Cluster), LabelSelector: s.Labels}
 }
 
 // checkSecret refuses what no secret may hold. No message has a value in it.
@@ -111,68 +151,95 @@ func checkSize(values map[string][]byte) error {
 	return nil
 }
 
-func (a *API) setSecret(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req *towlinev1.SetSecretRequest, resp *towlinev1.SetSecretResponse) error {
+func (a *API) setSecret(ctx context.Context, w store.Writer, ref scoped, req *towlinev1.SetSecretRequest, resp *towlinev1.SetSecretResponse) error {
 	project, _, ok := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+ref.Project)
 	if !ok && ref.Project != fleet.DefaultProject {
 		return fleet.NotFound(projectObject(ref.Project), "project %s does not exist; apply a Project of that name first", ref.Project)
 	}
 	key := store.SecretKey(ref.Project, ref.Name)
-	var old *storev1.SecretRecord
-	var entry store.Entry
-	damaged := store.DamageOf(w, key) != nil
-	if !damaged {
-		old, entry, _ = store.Get[*storev1.SecretRecord](w, key)
+	rec, entry, err := storedSecret(w, ref, req.GetReplace())
+	if err != nil {
+		return err
 	}
-	if damaged && !req.GetReplace() {
-		return secrets.Damaged(ref.Project, ref.Name)
-	}
-	prev := old.GetSecret().GetMetadata()
+	old, has := record.PartOf(rec, ref.scope)
+	prev := old.Secret.GetMetadata()
 	if err := record.AsSeen(w, key, secrets.Object(ref.Project, ref.Name), prev, &towlinev1.Metadata{Uid: req.GetUid(), ResourceVersion: req.GetResourceVersion()}); err != nil {
 		return err
 	}
-	have, err := a.valuesOf(ref, old)
+	have, err := a.valuesOf(ref.ModuleRef, old)
 	if err != nil && !req.GetReplace() {
 		return err
 	}
 	want := merged(have, req)
 	if len(want) == 0 {
-		return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "would have no value left; to delete it: towline delete secret %s", ref.Display())
+		return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "would have no value left; to delete it: towline delete secret %s", ref.display())
 	}
 	if err := checkSize(want); err != nil {
 		return err
 	}
-	if err == nil && old != nil && old.GetValues().GetKeyId() == a.o.Keys.NewestID() && maps.EqualFunc(have, want, bytes.Equal) {
-		resp.Result, resp.Secret = resultUnchanged, a.showSecret(ref, old, entry.ModRevision)
+	if err == nil && has && old.Values.GetKeyId() == a.o.Keys.NewestID() && maps.EqualFunc(have, want, bytes.Equal) {
+		resp.Result, resp.Secret = resultUnchanged, a.showSecret(ref.ModuleRef, old, entry.ModRevision)
 		return nil
 	}
-	next := &storev1.SecretRecord{Secret: a.nextSecret(ctx, ref, req, prev)}
-	next.Secret.Keys = slices.Sorted(maps.Keys(want))
-	if next.Values, err = a.o.Keys.Seal(ref.Project, ref.Name, want); err != nil {
+	if err := mayScope(w, ref, rec, has); err != nil {
 		return err
 	}
-	resp.Result = putResult(old == nil, true)
-	if old == nil {
-		if err := roomForSecret(w, ref); err != nil {
-			return err
-		}
-		if ok { // who deletes the project in this moment finds it changed
-			changed := proto.CloneOf(project)
-			changed.NewestSecret = next.GetSecret().GetMetadata().GetUid()
-			w.Put(store.ProjectPrefix+ref.Project, changed)
-		}
+	next := record.SecretPart{Scope: ref.scope, Secret: a.nextSecret(ctx, ref, req, prev)}
+	next.Secret.Keys = slices.Sorted(maps.Keys(want))
+	if next.Values, err = a.o.Keys.Seal(ref.Project, ref.Name, ref.scope, want); err != nil {
+		return err
+	}
+	resp.Result = putResult(!has, true)
+	if err := a.roomForSecret(w, ref, rec, ok, project, next); err != nil {
+		return err
+	}
+	stored := record.WithPart(rec, next)
+	if n := proto.Size(stored); n > maxScopedBytes {
+		return fleet.Errorf(fleet.ErrExhausted, "has %d bytes with its values for all clusters; at most %d: use several secrets", n, maxScopedBytes)
 	}
 	w.Grows()
-	w.Put(key, next)
-	resp.Secret = a.showSecret(ref, next, 0)
+	w.Put(key, stored)
+	resp.Secret = a.showSecret(ref.ModuleRef, next, 0)
+	return nil
+}
+
+// storedSecret is the record of a secret; nil: there is none, or it is damaged and to be replaced.
+func storedSecret(w store.Writer, ref scoped, replace bool) (*storev1.SecretRecord, store.Entry, error) {
+	key := store.SecretKey(ref.Project, ref.Name)
+	if store.DamageOf(w, key) != nil {
+		if !replace {
+			return nil, store.Entry{}, secrets.Damaged(ref.Project, ref.Name)
+		}
+		return nil, store.Entry{}, nil
+	}
+	rec, entry, _ := store.Get[*storev1.SecretRecord](w, key)
+	return rec, entry, nil
+}
+
+// mayScope says why a secret cannot be for some clusters only: a source uses it, or there is a cluster of which it could not be told which
+// values it gets. Those that are there may always get other values.
+func mayScope(w store.Writer, ref scoped, rec *storev1.SecretRecord, has bool) error {
+	if ref.scope.Everywhere() || has {
+		return nil
+	}
+	if users := record.FetchingUsers(w, ref.ModuleRef); len(users) > 0 {
+		return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "the source of %s uses it, and is fetched for all clusters: give it no --cluster and no -l, or take another name for what only some clusters get", usersText(users))
+	}
+	next := record.WithPart(rec, record.SecretPart{Scope: ref.scope, Secret: &towlinev1.Secret{Scope: scopeToProto(ref.scope)}})
+	for _, c := range record.Clusters(store.Untracked(w)) {
+		if _, _, err := record.SecretFor(next, record.Cluster(c)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // valuesOf are the values that a secret has; nil: there is none.
-func (a *API) valuesOf(ref fleet.ModuleRef, rec *storev1.SecretRecord) (map[string][]byte, error) {
-	if rec == nil {
+func (a *API) valuesOf(ref fleet.ModuleRef, part record.SecretPart) (map[string][]byte, error) {
+	if part.Secret == nil {
 		return nil, nil
 	}
-	return a.o.Keys.Open(ref.Project, ref.Name, rec.GetValues())
+	return a.o.Keys.Open(ref.Project, ref.Name, part.Scope, part.Values)
 }
 
 // merged is what a secret has after a request.
@@ -188,19 +255,28 @@ func merged(have map[string][]byte, req *towlinev1.SetSecretRequest) map[string]
 	return want
 }
 
-func (a *API) nextSecret(ctx context.Context, ref fleet.ModuleRef, req *towlinev1.SetSecretRequest, prev *towlinev1.Metadata) *towlinev1.Secret {
+func (a *API) nextSecret(ctx context.Context, ref scoped, req *towlinev1.SetSecretRequest, prev *towlinev1.Metadata) *towlinev1.Secret {
 	now := timestamppb.New(a.now())
 	meta := &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: prev.GetUid(), Generation: prev.GetGeneration() + 1,
 		CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: who(ctx), ChangeReason: req.GetReason()}
 	if meta.Uid == "" {
 		meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), now
 	}
-	return &towlinev1.Secret{ApiVersion: fleet.APIVersion, Kind: secretKind, Metadata: meta, Changed: now}
+	return &towlinev1.Secret{ApiVersion: fleet.APIVersion, Kind: secretKind, Metadata: meta, Changed: now, Scope: scopeToProto(ref.scope)}
 }
 
-func roomForSecret(r store.Reader, ref fleet.ModuleRef) error {
-	if n := len(secretKeys(r, ref.Project)); n >= maxProjectSecrets {
+// roomForSecret says why a project or a secret takes no more. Who deletes the project in this moment finds it changed.
+func (a *API) roomForSecret(w store.Writer, ref scoped, rec *storev1.SecretRecord, stored bool, project *storev1.ProjectRecord, next record.SecretPart) error {
+	if rec != nil {
+		return nil
+	}
+	if n := len(secretKeys(w, ref.Project)); n >= maxProjectSecrets {
 		return fleet.Errorf(fleet.ErrExhausted, "project %s has %d secrets; at most %d: delete those that nothing uses, or put several values into one", ref.Project, n, maxProjectSecrets)
+	}
+	if stored {
+		changed := proto.CloneOf(project)
+		changed.NewestSecret = next.Secret.GetMetadata().GetUid()
+		w.Put(store.ProjectPrefix+ref.Project, changed)
 	}
 	return nil
 }
@@ -218,11 +294,11 @@ func secretKeys(r store.Reader, project string) (keys []string) {
 }
 
 // showSecret is a secret as people see it: without values.
-func (a *API) showSecret(ref fleet.ModuleRef, rec *storev1.SecretRecord, version int64) *towlinev1.Secret {
-	s := proto.CloneOf(rec.GetSecret())
+func (a *API) showSecret(ref fleet.ModuleRef, part record.SecretPart, version int64) *towlinev1.Secret {
+	s := proto.CloneOf(part.Secret)
 	s.Metadata.ResourceVersion = version
-	s.State, s.KeyId = stateReadable, rec.GetValues().GetKeyId()
-	_, err := a.valuesOf(ref, rec)
+	s.State, s.KeyId = stateReadable, part.Values.GetKeyId()
+	_, err := a.valuesOf(ref, part)
 	var why *secrets.Unreadable
 	if errors.As(err, &why) {
 		s.State, s.Reason, s.Facts = stateUnreadable, why.Reason, &towlinev1.Facts{Detail: why.Detail}
@@ -238,6 +314,22 @@ func damagedSecret(ref fleet.ModuleRef) *towlinev1.Secret {
 // usersOf are the modules and catalogs that use a secret.
 func usersOf(r store.Reader, ref fleet.ModuleRef) []string {
 	return record.AllSecretUsers(r, ref.Project)[ref]
+}
+
+// unscoped says which secret a source cannot use: what it has is for some clusters only, or may be.
+func unscoped(r store.Reader, project string, src *towlinev1.Source) error {
+	for _, name := range record.SecretNames(src) {
+		key := store.SecretKey(project, name)
+		if store.DamageOf(r, key) != nil {
+			continue // the fetch says so
+		}
+		rec, _, _ := store.Get[*storev1.SecretRecord](r, key)
+		if len(rec.GetScoped()) > 0 {
+			return fleet.Invalidf("source.secretName", "secret %s has values for some clusters only (%s), and a source is fetched for all: name another one", secrets.Display(project, name),
+				record.SecretParts(rec)[len(record.SecretParts(rec))-1].Scope)
+		}
+	}
+	return nil
 }
 
 // missingSecrets warns of the secrets that a module uses and that are not there.
@@ -262,7 +354,7 @@ func missingSecrets(r store.Reader, m *wire.Module) []*towlinev1.Note {
 
 // GetSecret reads one.
 func (a *API) GetSecret(ctx context.Context, req *towlinev1.GetSecretRequest) (*towlinev1.GetSecretResponse, error) {
-	ref, err := secretRef(req.GetProject(), req.GetName())
+	ref, scope, err := scopedRef(req)
 	if err != nil {
 		return nil, err
 	}
@@ -271,14 +363,33 @@ func (a *API) GetSecret(ctx context.Context, req *towlinev1.GetSecretRequest) (*
 		key := store.SecretKey(ref.Project, ref.Name)
 		if store.DamageOf(r, key) != nil {
 			resp.Secret = damagedSecret(ref)
-		} else if rec, e, ok := store.Get[*storev1.SecretRecord](r, key); ok {
-			resp.Secret = a.showSecret(ref, rec, e.ModRevision)
 		} else {
-			return secrets.Missing(ref.Project, ref.Name)
+			rec, e, _ := store.Get[*storev1.SecretRecord](r, key)
+			part, ok := record.PartOf(rec, scope)
+			if !ok {
+				return noPart(scoped{ref, scope}, rec)
+			}
+			resp.Secret = a.showSecret(ref, part, e.ModRevision)
 		}
 		resp.Secret.UsedBy = usersOf(r, ref)
 		return nil
 	})
+}
+
+// noPart says that there is no secret for a scope, and what others there are of its name.
+func noPart(ref scoped, rec *storev1.SecretRecord) error {
+	parts := record.SecretParts(rec)
+	if len(parts) == 0 {
+		return secrets.Missing(ref.Project, ref.Name)
+	}
+	var others []string
+	for _, p := range parts {
+		others = append(others, secrets.Scoped(ref.Project, ref.Name, p.Scope))
+	}
+	if len(others) > maxNamed {
+		others = append(others[:maxNamed:maxNamed], "…")
+	}
+	return fleet.NotFound(secrets.Object(ref.Project, ref.Name), "secret %s is not there; there is: %s", ref.display(), strings.Join(others, ", "))
 }
 
 // ListSecrets reads them.
@@ -291,24 +402,26 @@ func (a *API) ListSecrets(ctx context.Context, req *towlinev1.ListSecretsRequest
 	return resp, a.view(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
 		var lines []line[*towlinev1.Secret]
 		users := record.AllSecretUsers(r, req.GetProject())
-		add := func(key string, show func(fleet.ModuleRef) *towlinev1.Secret) {
+		add := func(key string, scope fleet.SecretScope, show func(fleet.ModuleRef) *towlinev1.Secret) {
 			proj, name, ok := store.SplitSecret(key)
-			if !ok {
+			if !ok || req.GetName() != "" && name != req.GetName() {
 				return
 			}
 			ref := fleet.ModuleRef{Project: proj, Name: name}
-			lines = append(lines, line[*towlinev1.Secret]{key: proj + "\x00" + name, show: func() *towlinev1.Secret {
+			lines = append(lines, line[*towlinev1.Secret]{key: proj + "\x00" + name + "\x00" + scope.String(), show: func() *towlinev1.Secret {
 				s := show(ref)
 				s.UsedBy = users[ref]
 				return s
 			}})
 		}
 		store.Scan(r, prefix, func(rec *storev1.SecretRecord, e store.Entry) bool {
-			add(e.Key, func(ref fleet.ModuleRef) *towlinev1.Secret { return a.showSecret(ref, rec, e.ModRevision) })
+			for _, part := range record.SecretParts(rec) {
+				add(e.Key, part.Scope, func(ref fleet.ModuleRef) *towlinev1.Secret { return a.showSecret(ref, part, e.ModRevision) })
+			}
 			return true
 		})
 		for _, d := range r.Damaged(prefix) {
-			add(d.Key, damagedSecret)
+			add(d.Key, fleet.SecretScope{}, damagedSecret)
 		}
 		sortLines(lines)
 		resp.Secrets, resp.NextPageToken, resp.Total, err = paginate(req, lines)
@@ -318,25 +431,33 @@ func (a *API) ListSecrets(ctx context.Context, req *towlinev1.ListSecretsRequest
 
 // DeleteSecret removes one that no module uses, or that is to go all the same.
 func (a *API) DeleteSecret(ctx context.Context, req *towlinev1.DeleteSecretRequest) (*towlinev1.DeleteSecretResponse, error) {
-	ref, err := secretRef(req.GetProject(), req.GetName())
+	name, scope, err := scopedRef(req)
 	if err != nil {
 		return nil, err
 	}
+	ref := scoped{name, scope}
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		key := store.SecretKey(ref.Project, ref.Name)
+		var left *storev1.SecretRecord
 		if store.DamageOf(w, key) == nil {
-			rec, _, ok := store.Get[*storev1.SecretRecord](w, key)
+			rec, _, _ := store.Get[*storev1.SecretRecord](w, key)
+			part, ok := record.PartOf(rec, scope)
 			if !ok {
-				return secrets.Missing(ref.Project, ref.Name)
+				return noPart(ref, rec)
 			}
-			if err := fleet.SameUID(secrets.Object(ref.Project, ref.Name), rec.GetSecret().GetMetadata().GetUid(), req.GetUid()); err != nil {
+			if err := fleet.SameUID(secrets.Object(ref.Project, ref.Name), part.Secret.GetMetadata().GetUid(), req.GetUid()); err != nil {
 				return err
 			}
+			left = record.WithoutPart(rec, scope)
 		}
-		if users := usersOf(w, ref); len(users) > 0 && !req.GetUsed() {
-			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have them use another secret first", ref.Display(), usersText(users))
+		if users := usersOf(w, name); len(users) > 0 && !req.GetUsed() {
+			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have them use another secret first", ref.display(), usersText(users))
 		}
-		w.Delete(key)
+		if left != nil {
+			w.Put(key, left)
+		} else {
+			w.Delete(key)
+		}
 		return nil
 	})
 	return &towlinev1.DeleteSecretResponse{Revision: rev}, err

@@ -91,40 +91,45 @@ func newKey(raw []byte) (key, error) {
 }
 
 // Seal seals the values of a secret with the newest key.
-func (k *Keys) Seal(project, name string, values map[string][]byte) (*storev1.SealedValues, error) {
+func (k *Keys) Seal(project, name string, scope fleet.SecretScope, values map[string][]byte) (*storev1.SealedValues, error) {
 	if len(k.list) == 0 {
-		return nil, fleet.Errorf(fleet.ErrPrecondition, "secret %s: the hub cannot keep secrets: %s", Display(project, name), k.problem)
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "secret %s: the hub cannot keep secrets: %s", Scoped(project, name, scope), k.problem)
 	}
 	plain, err := proto.Marshal(&storev1.SecretValues{Values: values})
 	if err != nil {
-		return nil, fmt.Errorf("secret %s: its values cannot be packed", Display(project, name))
+		return nil, fmt.Errorf("secret %s: its values cannot be packed", Scoped(project, name, scope))
 	}
 	newest := k.list[0]
 	nonce := make([]byte, newest.aead.NonceSize())
 	_, _ = rand.Read(nonce) // never fails: crypto/rand
-	return &storev1.SealedValues{KeyId: newest.id, Nonce: nonce, Sealed: newest.aead.Seal(nil, nonce, plain, bound(project, name, newest.id))}, nil
+	return &storev1.SealedValues{KeyId: newest.id, Nonce: nonce, Sealed: newest.aead.Seal(nil, nonce, plain, bound(project, name, scope, newest.id))}, nil
 }
 
-// bound is what a sealing is bound to: it opens under no other name, in no other project and as sealed by no other key.
-func bound(project, name, keyID string) []byte {
-	return []byte(strings.Join([]string{"towline secret 1", project, name, keyID}, "\x00"))
+// bound is what a sealing is bound to: it opens under no other name, in no other project, for no other clusters and as sealed by no other key.
+func bound(project, name string, scope fleet.SecretScope, keyID string) []byte {
+	to := []string{"towline secret 1", project, name, keyID}
+	if !scope.Everywhere() {
+		to = append(to, string(scope.Cluster), scope.Labels)
+	}
+	return []byte(strings.Join(to, "\x00"))
 }
 
 // Open is the values of a secret. An error is an *Unreadable.
-func (k *Keys) Open(project, name string, sealed *storev1.SealedValues) (map[string][]byte, error) {
+func (k *Keys) Open(project, name string, scope fleet.SecretScope, sealed *storev1.SealedValues) (map[string][]byte, error) {
+	shown := Scoped(project, name, scope)
 	with := slices.IndexFunc(k.list, func(x key) bool { return x.id == sealed.GetKeyId() })
 	switch {
 	case len(k.list) == 0:
-		return nil, &Unreadable{Secret: Display(project, name), Reason: fleet.SecretNoKey, Detail: k.problem}
+		return nil, &Unreadable{Secret: shown, Reason: fleet.SecretNoKey, Detail: k.problem}
 	case with < 0:
-		return nil, &Unreadable{Secret: Display(project, name), Reason: fleet.SecretOtherKey, Detail: sealed.GetKeyId()}
+		return nil, &Unreadable{Secret: shown, Reason: fleet.SecretOtherKey, Detail: sealed.GetKeyId()}
 	}
-	altered := &Unreadable{Secret: Display(project, name), Reason: fleet.SecretAltered, Detail: sealed.GetKeyId()}
+	altered := &Unreadable{Secret: shown, Reason: fleet.SecretAltered, Detail: sealed.GetKeyId()}
 	x := k.list[with]
 	if len(sealed.GetNonce()) != x.aead.NonceSize() {
 		return nil, altered
 	}
-	plain, err := x.aead.Open(nil, sealed.GetNonce(), sealed.GetSealed(), bound(project, name, x.id))
+	plain, err := x.aead.Open(nil, sealed.GetNonce(), sealed.GetSealed(), bound(project, name, scope, x.id))
 	if err != nil {
 		return nil, altered
 	}
@@ -157,6 +162,14 @@ func (e *Unreadable) Error() string {
 
 // Unwrap yields the sentinel.
 func (e *Unreadable) Unwrap() error { return fleet.ErrPrecondition }
+
+// Scoped is a secret for people, and as the command line takes it: its name, and which clusters it is for.
+func Scoped(project, name string, scope fleet.SecretScope) string {
+	if scope.Everywhere() {
+		return Display(project, name)
+	}
+	return Display(project, name) + " " + scope.String()
+}
 
 // Display is a secret's name for people: that of another project than the default one stands with it.
 func Display(project, name string) string {

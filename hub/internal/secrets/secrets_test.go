@@ -36,11 +36,11 @@ var values = map[string][]byte{"token": []byte("canary"), "empty": {}, "binary":
 // TestSealedOpens: what is sealed opens as what it is, with its key wherever that stands, and shows nothing of itself.
 func TestSealedOpens(t *testing.T) {
 	old := keysOf(t, line(1))
-	sealed, err := old.Seal("default", "repo", values)
+	sealed, err := old.Seal("default", "repo", fleet.SecretScope{}, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := old.Seal("default", "repo", values)
+	again, err := old.Seal("default", "repo", fleet.SecretScope{}, values)
 	if err != nil || bytes.Equal(again.GetSealed(), sealed.GetSealed()) || bytes.Equal(again.GetNonce(), sealed.GetNonce()) {
 		t.Errorf("the same values are sealed alike: %v", err)
 	}
@@ -53,7 +53,7 @@ func TestSealedOpens(t *testing.T) {
 		t.Error("two keys have one name")
 	}
 	for _, k := range []*Keys{old, rotated} {
-		got, err := k.Open("default", "repo", sealed)
+		got, err := k.Open("default", "repo", fleet.SecretScope{}, sealed)
 		if err != nil || !maps.EqualFunc(got, values, bytes.Equal) {
 			t.Errorf("opened %v: %v", got, err)
 		}
@@ -63,7 +63,7 @@ func TestSealedOpens(t *testing.T) {
 // TestSealedIsBound: nothing opens under another name, in another project, with another key, or altered.
 func TestSealedIsBound(t *testing.T) {
 	k := keysOf(t, line(1)+line(2))
-	sealed, err := k.Seal("default", "repo", values)
+	sealed, err := k.Seal("default", "repo", fleet.SecretScope{}, values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,13 +89,13 @@ func TestSealedIsBound(t *testing.T) {
 		"other key": {keysOf(t, line(3)), "default", "repo", sealed, fleet.SecretOtherKey},
 		"no key":    {NoKeys("lost"), "default", "repo", sealed, fleet.SecretNoKey},
 	} {
-		got, err := tc.keys.Open(tc.project, tc.name, tc.sealed)
+		got, err := tc.keys.Open(tc.project, tc.name, fleet.SecretScope{}, tc.sealed)
 		var why *Unreadable
 		if !errors.As(err, &why) || why.Reason != tc.want || got != nil || !errors.Is(err, fleet.ErrPrecondition) {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 		}
 	}
-	if _, err := NoKeys("lost").Seal("team", "repo", values); !errors.Is(err, fleet.ErrPrecondition) || err.Error() != "secret team/repo: the hub cannot keep secrets: lost" {
+	if _, err := NoKeys("lost").Seal("team", "repo", fleet.SecretScope{}, values); !errors.Is(err, fleet.ErrPrecondition) || err.Error() != "secret team/repo: the hub cannot keep secrets: lost" {
 		t.Errorf("sealed without a key: %v", err)
 	}
 }
@@ -185,5 +185,21 @@ func made(t *testing.T, where Where, k *Keys) {
 	left, err := os.ReadDir(filepath.Dir(where.File))
 	if err != nil || len(left) != 1 {
 		t.Errorf("left beside it: %v %v", left, err)
+	}
+}
+
+// TestSealedForSomeClusters: what is sealed for some clusters opens for no others, and not for all.
+func TestSealedForSomeClusters(t *testing.T) {
+	k := keysOf(t, line(1))
+	prod := fleet.SecretScope{Labels: "env=prod"}
+	sealed, err := k.Seal("default", "db", prod, map[string][]byte{"a": []byte("b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, scope := range []fleet.SecretScope{prod, {}, {Cluster: "env=prod"}, {Labels: "env=dev"}} {
+		got, err := k.Open("default", "db", scope, sealed)
+		if (err == nil) != (scope == prod) || err == nil && string(got["a"]) != "b" {
+			t.Errorf("%+v: %q %v", scope, got, err)
+		}
 	}
 }

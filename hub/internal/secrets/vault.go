@@ -22,7 +22,7 @@ type Vault struct {
 	Keys  *Keys
 }
 
-// Values are those of a secret, as it is now.
+// Values are those of a secret that are for every cluster, as it is now: what the hub fetches is for all of them.
 func (v Vault) Values(ctx context.Context, project, name string) (map[string][]byte, error) {
 	rev, err := v.Store.Barrier(ctx)
 	if err != nil {
@@ -42,7 +42,16 @@ func (v Vault) Values(ctx context.Context, project, name string) (map[string][]b
 	if err != nil {
 		return nil, err
 	}
-	return v.Keys.Open(project, name, rec.GetValues())
+	if rec.GetSecret() == nil {
+		return nil, OnlyScoped(project, name)
+	}
+	return v.Keys.Open(project, name, fleet.SecretScope{}, rec.GetValues())
+}
+
+// OnlyScoped says that a secret has nothing for what is not of one cluster.
+func OnlyScoped(project, name string) error {
+	shown := Display(project, name)
+	return fleet.NotFound(Object(project, name), "secret %s has values for some clusters only, and a source is fetched for all: towline secret set %s KEY=-, or name another secret in the source", shown, shown)
 }
 
 // Missing says that there is no such secret.

@@ -10,6 +10,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/secrets"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -109,23 +110,34 @@ func (x *session) sendSecrets(ctx context.Context, st stream) error {
 	return nil
 }
 
-// secretRecord is a secret as it is stored, and the revision of its write.
-type secretRecord struct {
-	*storev1.SecretRecord
+// secretFor is the secret of a name that is for the cluster, and the revision of its write. There is none, or problem says why it cannot be told
+// which.
+type secretFor struct {
+	record.SecretPart
 	revision int64
+	problem  error
 }
 
-// secretRecords are the records of secrets that are used, and a text that is another one whenever what is to be sent is.
-func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]string) (map[fleet.ModuleRef]secretRecord, string, error) {
-	records, state := map[fleet.ModuleRef]secretRecord{}, "secrets"
+// secretRecords are the secrets that are used as they are for this cluster, and a text that is another one whenever what is to be sent is.
+func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]string) (map[fleet.ModuleRef]secretFor, string, error) {
+	records, state := map[fleet.ModuleRef]secretFor{}, "secrets"
 	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
+		cluster := record.Cluster(x.server.clusterRecord(r, x.cluster))
+		cluster.Name = x.cluster
 		for _, ref := range sortedRefs(used) {
 			keys := slices.Compact(slices.Sorted(slices.Values(used[ref])))
-			rec, e, ok := store.Get[*storev1.SecretRecord](r, store.SecretKey(ref.Project, ref.Name))
-			if ok {
-				records[ref] = secretRecord{rec, e.ModRevision}
+			rec, e, stored := store.Get[*storev1.SecretRecord](r, store.SecretKey(ref.Project, ref.Name))
+			part, ok, err := record.SecretFor(rec, cluster)
+			switch {
+			case err != nil:
+				err = fmt.Errorf("secret %s: %w", ref.Display(), err)
+			case !ok && stored:
+				err = fleet.Errorf(fleet.ErrNotFound, "secret %s has no values for cluster %s: towline secret set %s --cluster %s KEY=-", ref.Display(), x.cluster, ref.Display(), x.cluster)
+			case !ok:
+				err = secrets.Missing(ref.Project, ref.Name)
 			}
-			state += fmt.Sprintf("\n%s %q %d", ref, keys, e.ModRevision)
+			records[ref] = secretFor{part, e.ModRevision, err}
+			state += fmt.Sprintf("\n%s %q %s %x %v", ref, keys, part.Scope, part.Values.GetNonce(), err)
 		}
 		return nil
 	})
@@ -133,14 +145,14 @@ func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]
 }
 
 // seal is one secret for the agent, or why it gets none.
-func (x *session) seal(ref fleet.ModuleRef, rec secretRecord, keys []string) *agentv1.SealedSecret {
+func (x *session) seal(ref fleet.ModuleRef, rec secretFor, keys []string) *agentv1.SealedSecret {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	out := &agentv1.SealedSecret{Project: ref.Project, Name: ref.Name, Keys: keys}
-	if rec.SecretRecord == nil {
-		out.Problem = secrets.Missing(ref.Project, ref.Name).Error()
+	if rec.problem != nil {
+		out.Problem = rec.problem.Error()
 		return out
 	}
-	values, err := x.server.o.Secrets.Open(ref.Project, ref.Name, rec.GetValues())
+	values, err := x.server.o.Secrets.Open(ref.Project, ref.Name, rec.Scope, rec.Values)
 	if err != nil {
 		out.Problem = err.Error()
 		return out
@@ -153,7 +165,7 @@ func (x *session) seal(ref fleet.ModuleRef, rec secretRecord, keys []string) *ag
 		return out
 	}
 	sealed.Keys = keys
-	sealed.Version, sealed.ChangedMillis = rec.revision, rec.GetSecret().GetChanged().AsTime().UnixMilli()
+	sealed.Version, sealed.ChangedMillis = rec.revision, rec.Secret.GetChanged().AsTime().UnixMilli()
 	return sealed
 }
 

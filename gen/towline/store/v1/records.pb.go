@@ -1046,10 +1046,12 @@ func (x *ProjectRecord) GetNewestSecret() string {
 // SecretRecord is secrets/PROJECT/NAME. Written by the API.
 type SecretRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Metadata, keys and changed; what is output only is empty.
+	// Metadata, keys and changed; what is output only is empty. Nothing, if there is none for every cluster.
 	Secret *v1.Secret `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
-	// The values that hold for every cluster. Those of some clusters only would stand beside it, each with its selector.
-	Values        *SealedValues `protobuf:"bytes,2,opt,name=values,proto3" json:"values,omitempty"`
+	// The values that hold for every cluster which no other part is for.
+	Values *SealedValues `protobuf:"bytes,2,opt,name=values,proto3" json:"values,omitempty"`
+	// Those that are for some clusters only, sorted by their scopes.
+	Scoped        []*ScopedSecret `protobuf:"bytes,3,rep,name=scoped,proto3" json:"scoped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,6 +1100,68 @@ func (x *SecretRecord) GetValues() *SealedValues {
 	return nil
 }
 
+func (x *SecretRecord) GetScoped() []*ScopedSecret {
+	if x != nil {
+		return x.Scoped
+	}
+	return nil
+}
+
+// ScopedSecret is a secret that is for some clusters.
+type ScopedSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in SecretRecord, with its scope.
+	Secret *v1.Secret `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Sealed with the scope beside the name.
+	Values        *SealedValues `protobuf:"bytes,2,opt,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScopedSecret) Reset() {
+	*x = ScopedSecret{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScopedSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScopedSecret) ProtoMessage() {}
+
+func (x *ScopedSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScopedSecret.ProtoReflect.Descriptor instead.
+func (*ScopedSecret) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ScopedSecret) GetSecret() *v1.Secret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *ScopedSecret) GetValues() *SealedValues {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 // SealedValues are values that nobody can read without a key that is not in the store.
 type SealedValues struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1113,7 +1177,7 @@ type SealedValues struct {
 
 func (x *SealedValues) Reset() {
 	*x = SealedValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1189,7 @@ func (x *SealedValues) String() string {
 func (*SealedValues) ProtoMessage() {}
 
 func (x *SealedValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1202,7 @@ func (x *SealedValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedValues.ProtoReflect.Descriptor instead.
 func (*SealedValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SealedValues) GetKeyId() string {
@@ -1173,7 +1237,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1249,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1262,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -1231,7 +1295,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1307,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1320,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -1329,7 +1393,7 @@ type VariantRecord struct {
 
 func (x *VariantRecord) Reset() {
 	*x = VariantRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1405,7 @@ func (x *VariantRecord) String() string {
 func (*VariantRecord) ProtoMessage() {}
 
 func (x *VariantRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1418,7 @@ func (x *VariantRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariantRecord.ProtoReflect.Descriptor instead.
 func (*VariantRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VariantRecord) GetOverrides() []int32 {
@@ -1420,7 +1484,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1496,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1509,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1494,7 +1558,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1570,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1583,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1548,7 +1612,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1624,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1637,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1646,7 +1710,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1722,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1735,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1770,7 +1834,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1846,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1859,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -1822,7 +1886,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1898,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1911,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -1891,7 +1955,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1967,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +1980,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -1950,7 +2014,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2026,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2039,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -2019,7 +2083,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2095,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2108,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -2093,7 +2157,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2169,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2182,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2234,7 +2298,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2310,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2323,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2367,7 +2431,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2443,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2456,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2426,7 +2490,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2502,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2515,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2506,7 +2570,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2582,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2595,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2602,7 +2666,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2678,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2691,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2676,7 +2740,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2688,7 +2752,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2701,7 +2765,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2741,7 +2805,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2753,7 +2817,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2766,7 +2830,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -2852,7 +2916,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +2928,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +2941,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CatalogRecord) GetCatalog() *v1.Catalog {
@@ -2914,7 +2978,7 @@ type CatalogState struct {
 
 func (x *CatalogState) Reset() {
 	*x = CatalogState{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +2990,7 @@ func (x *CatalogState) String() string {
 func (*CatalogState) ProtoMessage() {}
 
 func (x *CatalogState) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3003,7 @@ func (x *CatalogState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
 func (*CatalogState) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CatalogState) GetCatalogUid() string {
@@ -2992,7 +3056,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3004,7 +3068,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3017,7 +3081,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -3056,7 +3120,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3132,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3145,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -3124,7 +3188,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3200,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3213,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -3271,8 +3335,12 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\rProjectRecord\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12#\n" +
 	"\rnewest_module\x18\x02 \x01(\tR\fnewestModule\x12#\n" +
-	"\rnewest_secret\x18\x03 \x01(\tR\fnewestSecret\"r\n" +
+	"\rnewest_secret\x18\x03 \x01(\tR\fnewestSecret\"\xaa\x01\n" +
 	"\fSecretRecord\x12*\n" +
+	"\x06secret\x18\x01 \x01(\v2\x12.towline.v1.SecretR\x06secret\x126\n" +
+	"\x06values\x18\x02 \x01(\v2\x1e.towline.store.v1.SealedValuesR\x06values\x126\n" +
+	"\x06scoped\x18\x03 \x03(\v2\x1e.towline.store.v1.ScopedSecretR\x06scoped\"r\n" +
+	"\fScopedSecret\x12*\n" +
 	"\x06secret\x18\x01 \x01(\v2\x12.towline.v1.SecretR\x06secret\x126\n" +
 	"\x06values\x18\x02 \x01(\v2\x1e.towline.store.v1.SealedValuesR\x06values\"S\n" +
 	"\fSealedValues\x12\x15\n" +
@@ -3476,7 +3544,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -3493,108 +3561,112 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*CertificateRecord)(nil),     // 12: towline.store.v1.CertificateRecord
 	(*ProjectRecord)(nil),         // 13: towline.store.v1.ProjectRecord
 	(*SecretRecord)(nil),          // 14: towline.store.v1.SecretRecord
-	(*SealedValues)(nil),          // 15: towline.store.v1.SealedValues
-	(*SecretValues)(nil),          // 16: towline.store.v1.SecretValues
-	(*RevisionRecord)(nil),        // 17: towline.store.v1.RevisionRecord
-	(*VariantRecord)(nil),         // 18: towline.store.v1.VariantRecord
-	(*RolloutRecord)(nil),         // 19: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 20: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 21: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 22: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 23: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 24: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 25: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 26: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 27: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 28: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 29: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 30: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 31: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 32: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 33: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 34: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 35: towline.store.v1.FollowRecord
-	(*CatalogRecord)(nil),         // 36: towline.store.v1.CatalogRecord
-	(*CatalogState)(nil),          // 37: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 38: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 39: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 40: towline.store.v1.BlobHead
-	nil,                           // 41: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 42: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 44: towline.v1.Module
-	(*v1.Cluster)(nil),            // 45: towline.v1.Cluster
-	(*v1.Token)(nil),              // 46: towline.v1.Token
-	(*v1.User)(nil),               // 47: towline.v1.User
-	(*v1.Certificate)(nil),        // 48: towline.v1.Certificate
-	(*v1.Project)(nil),            // 49: towline.v1.Project
-	(*v1.Secret)(nil),             // 50: towline.v1.Secret
-	(*v1.Revision)(nil),           // 51: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 52: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 53: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 54: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 55: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 56: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 57: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 58: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 59: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 60: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 61: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 62: towline.v1.CatalogStatus
+	(*ScopedSecret)(nil),          // 15: towline.store.v1.ScopedSecret
+	(*SealedValues)(nil),          // 16: towline.store.v1.SealedValues
+	(*SecretValues)(nil),          // 17: towline.store.v1.SecretValues
+	(*RevisionRecord)(nil),        // 18: towline.store.v1.RevisionRecord
+	(*VariantRecord)(nil),         // 19: towline.store.v1.VariantRecord
+	(*RolloutRecord)(nil),         // 20: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 21: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 22: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 23: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 24: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 25: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 26: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 27: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 28: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 29: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 30: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 31: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 32: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 33: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 34: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 35: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 36: towline.store.v1.FollowRecord
+	(*CatalogRecord)(nil),         // 37: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 38: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 39: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 40: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 41: towline.store.v1.BlobHead
+	nil,                           // 42: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 43: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 45: towline.v1.Module
+	(*v1.Cluster)(nil),            // 46: towline.v1.Cluster
+	(*v1.Token)(nil),              // 47: towline.v1.Token
+	(*v1.User)(nil),               // 48: towline.v1.User
+	(*v1.Certificate)(nil),        // 49: towline.v1.Certificate
+	(*v1.Project)(nil),            // 50: towline.v1.Project
+	(*v1.Secret)(nil),             // 51: towline.v1.Secret
+	(*v1.Revision)(nil),           // 52: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 53: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 54: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 55: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 56: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 57: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 58: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 59: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 60: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 61: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 62: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 63: towline.v1.CatalogStatus
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	43, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	43, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	43, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	44, // 3: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	45, // 4: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	44, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	44, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	44, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	45, // 3: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	46, // 4: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	9,  // 5: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	43, // 6: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	43, // 7: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	43, // 8: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	43, // 9: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	46, // 10: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	43, // 11: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	47, // 12: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	48, // 13: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	49, // 14: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	50, // 15: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
-	15, // 16: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	41, // 17: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	51, // 18: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	18, // 19: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	52, // 20: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	43, // 21: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	53, // 22: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	54, // 23: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	25, // 24: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	24, // 25: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	55, // 26: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	43, // 27: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	42, // 28: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	56, // 29: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	27, // 30: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	43, // 31: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	43, // 32: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	43, // 33: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	57, // 34: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	58, // 35: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	59, // 36: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	43, // 37: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	43, // 38: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	60, // 39: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	43, // 40: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	43, // 41: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	61, // 42: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	62, // 43: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	43, // 44: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	38, // 45: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	43, // 46: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	44, // 6: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	44, // 7: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	44, // 8: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	44, // 9: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	47, // 10: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	44, // 11: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	48, // 12: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	49, // 13: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	50, // 14: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	51, // 15: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	16, // 16: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
+	15, // 17: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
+	51, // 18: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	16, // 19: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
+	42, // 20: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	52, // 21: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	19, // 22: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
+	53, // 23: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	44, // 24: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	54, // 25: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	55, // 26: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	26, // 27: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	25, // 28: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	56, // 29: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	44, // 30: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	43, // 31: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	57, // 32: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	28, // 33: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	44, // 34: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	44, // 35: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	44, // 36: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	58, // 37: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	59, // 38: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	60, // 39: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	44, // 40: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	44, // 41: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	61, // 42: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	44, // 43: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	44, // 44: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	62, // 45: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	63, // 46: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	44, // 47: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	39, // 48: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	44, // 49: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3608,7 +3680,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
