@@ -119,3 +119,47 @@ func TestQueuedRolloutTakesWhatIsThereWhenItsTurnComes(t *testing.T) {
 		t.Errorf("rolled out %s; broken is %s, mended is %s", rev.GetResolvedRef(), broken, mended)
 	}
 }
+
+// TestQueuedPushBringsNothingBackThatWasRolledBack: a push is rolled out and bad, a second one waits behind it and is reverted, so that the
+// source has the first again; a person rolls that back. What was rolled back is not rolled out again by itself, for as long as the source
+// renders to that (docs/sources.md), nor by the rollout that waited.
+func TestQueuedPushBringsNothingBackThatWasRolledBack(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	repo := sourcetest.NewRepo(t)
+	repo.Branch("main", deployed(configMap("1")))
+	srv := httptest.NewServer(repo.Handler())
+	t.Cleanup(srv.Close)
+	m := following("shop", srv.URL)
+	w.await("shop", w.put(m).GetRevision())
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: "Queue", Stages: []*towlinev1.Stage{{Name: "all", Soak: "1h"}}}
+	w.put(m)
+	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetNumber() == 2 && r.GetStatus().GetReason() == "Soak" })
+	w.act(client.Word{Module: "shop", Verb: "promote", Stage: "all"})
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetSucceededRevision() == 2 })
+	begins := func(text, rollout string) {
+		repo.Branch("main", deployed(configMap(text)))
+		if came, err := w.resync("shop"); err != nil || came.GetRollout() != rollout {
+			t.Fatalf("%s: %v, %v", text, came, err)
+		}
+	}
+	begins("bad", "shop/3")
+	w.awaitTracker("shop", "a", "at r3", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 3 && tr.GetReady() })
+	begins("a mend that is none", "shop/4")
+	repo.Branch("main", deployed(configMap("bad")))
+	w.restart() // what was rendered ahead is not the point here
+	w.awaitCluster("a", "Ready")
+	w.act(client.Word{Module: "shop", Number: 3, Verb: "rollback", Reason: "bad"})
+	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool {
+		return s.GetRollout() == "shop/4" && s.GetRolloutState() != "Pending"
+	})
+	back, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop", Number: 3})
+	must(t, err)
+	if state := back.GetRollout().GetStatus().GetState(); state != "RolledBack" {
+		t.Errorf("shop/3 is %s", state)
+	}
+	if s.GetRolloutState() != "Failed" || s.GetFollow().GetSuspendedRevision() != 3 {
+		t.Errorf("what a person rolled back came again by itself: %s is %s, suspended is r%d", s.GetRollout(), s.GetRolloutState(), s.GetFollow().GetSuspendedRevision())
+	}
+	w.awaitTracker("shop", "a", "back at r2", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetReady() })
+}

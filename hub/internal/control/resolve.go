@@ -18,6 +18,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
@@ -320,6 +321,10 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 			return nil
 		}
+		if back := bringsBack(w, ref, m, ro, r.rendered); back != 0 {
+			why := fmt.Sprintf("the source has what r%d has, which was rolled back, and nobody asked for it again: towline resync %s", back, ref.Display())
+			return rollouts.Close(w, ref, func(n int64) bool { return n == r.number }, rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: "SourceFailed", Message: why}}, o.now)
+		}
 		rev := revisionFor(w, ref, m, ro.GetRollout().GetStatus(), r.rendered, timestamppb.New(o.now))
 		if ro, err = rollouts.Begin(w, ref, ro, rev, o.now); err != nil {
 			return err
@@ -333,6 +338,23 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		begun()
 	}
 	return err
+}
+
+// bringsBack is the revision that was rolled back since a look began the rollout, if the source has that again; 0: it begins. What
+// waits its turn takes what is there then, so that the look could not tell.
+func bringsBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *storev1.RolloutRecord, made rendered) int64 {
+	if len(ro.GetFetched()) == 0 {
+		return 0 // no look began it
+	}
+	by, newest := ro.GetRollout().GetStatus().GetStartedBy(), record.NewestRevision(r, ref)
+	found := follow.Found{Person: by != record.ByFollow && by != record.ByWebhook && record.Digest(ro.GetFetched()) == made.artifact, // who asked has seen that
+		Stopped: rollouts.StateOf(rollouts.Driven(r, ref)) == rollout.RolledBack,
+		Same: newest != nil && newest.GetRevision().GetModuleGeneration() == m.GetModule().GetMetadata().GetGeneration() &&
+			record.HasOverrides(newest) == made.overrides && made.agrees(newest)}
+	if !found.Stopped || found.Begins() {
+		return 0
+	}
+	return newest.GetRevision().GetNumber()
 }
 
 // revisionFor returns the number of the newest revision if its inputs are the same, else of a new one. Of one that is damaged
