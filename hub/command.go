@@ -55,7 +55,8 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.o.HooksKey, "hooks-key", "", "file in PEM of its key")
 	c.MarkFlagsRequiredTogether("hooks-cert", "hooks-key")
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
-	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
+	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which several hubs may share (default: etcd runs in this process)")
+	fl.StringVar(&f.o.HubAddress, "hub-address", "", "HOST:PORT of --listen at which the other hubs on --etcd-endpoints reach this one, and only this one (default: the first --advertise)")
 	f.etcdFlags(fl)
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.cache, "source-cache", "1Gi", "how much is kept in --data-dir of what sources have sent, so that it is not fetched again")
@@ -133,6 +134,11 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	if f.hooks != "" {
 		if f.o.Hooks, err = net.Listen("tcp", f.hooks); err != nil {
 			return fmt.Errorf("--hooks %s: %w", f.hooks, err)
+		}
+	}
+	if a := f.o.HubAddress; a != "" {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return fmt.Errorf("--hub-address %s: write HOST:PORT: %w", a, err)
 		}
 	}
 	for _, a := range f.o.Advertise {

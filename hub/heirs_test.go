@@ -427,7 +427,12 @@ func TestHeirThatGoesBack(t *testing.T) {
 // TestPutsOfABatch: whichever module of one apply is put first, what it lets go is known to be another's in everything that
 // the agent is told.
 func TestPutsOfABatch(t *testing.T) {
-	w := newWorld(t, true)
+	putsOfABatch(newWorld(t, true), 10)
+}
+
+func putsOfABatch(w *world, times int64) {
+	t := w.t
+	t.Helper()
 	w.enroll("c", nil)
 	m := assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"})
 	var mu sync.Mutex
@@ -447,7 +452,7 @@ func TestPutsOfABatch(t *testing.T) {
 		_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: m, Batch: "x", More: more})
 		must(t, err)
 	}
-	for n := range int64(10) {
+	for n := range times {
 		w.await("two", w.put(listing("two", "b")).GetRevision())
 		w.await("one", w.put(listing("one", "a", "m")).GetRevision())
 		put(listing("one", "a"), true)

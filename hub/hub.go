@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	hubv1 "towline.dev/towline/gen/towline/hub/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/api"
 	"towline.dev/towline/hub/internal/bundle"
@@ -33,6 +34,7 @@ import (
 	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/hub/internal/gate"
 	"towline.dev/towline/hub/internal/hook"
+	"towline.dev/towline/hub/internal/peers"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/secrets"
@@ -71,6 +73,8 @@ type Options struct {
 	Metrics net.Listener
 	// Advertise are the addresses that agents are told to dial; default: that of Listen.
 	Advertise []string
+	// HubAddress is where the other hubs of an etcd of one's own reach this one; default: the first of Advertise.
+	HubAddress string
 	// SecretsKeyFile has the keys that secrets are encrypted with, the newest first. Default with an etcd in the process: secrets.key in
 	// CADir, which is made at the first start; with one of one's own there is none.
 	SecretsKeyFile string
@@ -113,6 +117,8 @@ type Hub struct {
 	seat     *seat
 	registry *registry.Registry
 	sessions *session.Server
+	peers    *peers.Peers
+	presence *engine.Announcement // nil: no other hub can share the store
 	control  *control.Controller
 	api      *api.API
 	ca       *registry.CA
@@ -144,8 +150,14 @@ func New(ctx context.Context, o Options) (*Hub, error) {
 	if len(o.Advertise) == 0 {
 		o.Advertise = []string{o.Listen.Addr().String()}
 	}
+	if o.HubAddress == "" {
+		o.HubAddress = o.Advertise[0]
+	}
 	if o.Grace == 0 {
 		o.Grace = defaultGrace
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = defaultHeartbeat
 	}
 	if o.SeatTTL == 0 {
 		o.SeatTTL = defaultSeatTTL
@@ -156,7 +168,7 @@ func New(ctx context.Context, o Options) (*Hub, error) {
 	}
 	if err := h.open(ctx); err != nil {
 		if h.store != nil {
-			err = errors.Join(err, h.store.Close())
+			err = errors.Join(err, h.withdraw(), h.store.Close())
 		}
 		return nil, err
 	}
@@ -209,10 +221,13 @@ func loadKeys(ctx context.Context, o Options, s store.Store) (*secrets.Keys, err
 	return secrets.Load(ctx, where), nil
 }
 
-// sit takes the seat before anything is written or served.
+// sit takes the seat before anything is written or served, where no other hub can want it; and else says that this hub is there.
 func (h *Hub) sit(ctx context.Context) error {
 	h.seat = &seat{store: h.store, me: store.Candidate{Instance: h.instance, Address: h.o.Advertise[0], Since: time.Now()},
 		wait: seatWait(h.o.SeatTTL), log: h.o.Log}
+	if h.o.shares() {
+		return h.announce(ctx)
+	}
 	held, err := h.seat.take(ctx)
 	h.seat.held = held
 	return err
@@ -220,7 +235,7 @@ func (h *Hub) sit(ctx context.Context) error {
 
 func hosts(o Options) []string {
 	var out []string
-	all := append([]string{o.Listen.Addr().String(), o.API.Addr().String()}, o.Advertise...)
+	all := append([]string{o.Listen.Addr().String(), o.API.Addr().String(), o.HubAddress}, o.Advertise...)
 	if o.Hooks != nil {
 		all = append(all, o.Hooks.Addr().String())
 	}
@@ -317,6 +332,9 @@ func (h *Hub) build() error {
 		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
 		return err
 	}
+	if h.peers, err = h.newPeers(); err != nil {
+		return err
+	}
 	people := h.store.As(store.API)
 	limits := egress.Guard{DenyPrivate: h.o.DenyPrivate} // of all that people have the hub connect to
 	fetcher, err := source.New(source.Options{Log: h.o.Log, DenyPrivate: limits.DenyPrivate, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values,
@@ -334,21 +352,24 @@ func (h *Hub) build() error {
 	if err != nil {
 		return err
 	}
-	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.sessions, Gates: gates,
+	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.peers, Gates: gates,
 		News:     func(ctx context.Context, n record.News) (int64, error) { return h.api.StartFollowed(ctx, n) },
 		Catalogs: writer{h},
-		Engine:   engineOf(h.renders), Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
+		Engine:   engineOf(h.renders), Log: h.o.Log, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
-	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble,
+	leader := peers.Leader{Peers: h.peers, Driver: h.control}
+	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.peers, Registry: h.registry, Log: h.o.Log,
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: leader.Gather, Trouble: h.control.Trouble,
 		ResyncCatalog: h.control.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
-		Snapshot: h.store.Snapshot, Resync: h.control.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
+		Snapshot: h.store.Snapshot, Resync: leader.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)
 	h.sessions.OnChange(h.api.Touch)
 	h.sessions.OnConnected(h.api.Touch)
+	h.peers.OnChange(h.control.ClusterChanged)
+	h.peers.OnConnected(h.api.Touch)
 	h.control.OnTrouble(h.api.Troubled)
 	return h.servers()
 }
@@ -401,6 +422,9 @@ func (h *Hub) servers() error {
 	h.agents, h.people = grpc.NewServer(agentOptions...), grpc.NewServer(peopleOptions...)
 	agentv1.RegisterAgentServiceServer(h.agents, h.sessions)
 	agentv1.RegisterEnrollmentServiceServer(h.agents, h.registry.Service())
+	if h.o.shares() {
+		hubv1.RegisterRelayServiceServer(h.agents, h.peers.Service(h.control))
+	}
 	h.api.Register(h.people)
 	rpc.RegisterReflection(h.people)
 	for _, s := range []*grpc.Server{h.agents, h.people} {
@@ -416,7 +440,7 @@ func (h *Hub) buildHooks() error {
 	if h.o.Hooks == nil {
 		return nil
 	}
-	h.hooks = hook.Server(hook.New(hook.Options{Key: h.api.HookKey, Ask: h.control.Called,
+	h.hooks = hook.Server(hook.New(hook.Options{Key: h.api.HookKey, Ask: peers.Leader{Peers: h.peers, Driver: h.control}.Called,
 		CatalogKey: h.api.CatalogHookKey, AskCatalog: h.control.CatalogCalled, Log: h.o.Log}), h.o.Log)
 	h.hooks.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.ca.Server() }}
 	if h.o.HooksCert == "" && h.o.HooksKey == "" {
@@ -465,6 +489,8 @@ func methodOf(e rpc.AuditEntry) string {
 // defaultGrace is time for an agent to try again that has tried in vain for long, and to say how its cluster stands.
 const defaultGrace = fleet.MaxReconnect + 30*time.Second
 
+const defaultHeartbeat = 10 * time.Second
+
 // How long a stop waits: for agents to follow their drain, and for people's calls; a watch is simply cut, its client
 // resumes it.
 const (
@@ -477,6 +503,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.registry.Run(ctx) })
 	g.Go(func() error { return h.sessions.Run(ctx) })
+	g.Go(func() error { return h.peers.Run(ctx) })
 	g.Go(func() error { return h.control.Run(ctx) })
 	g.Go(func() error {
 		h.api.Reseal(ctx)
@@ -535,5 +562,5 @@ func (h *Hub) Close() error {
 	if h.renders != nil {
 		h.renders.Close()
 	}
-	return h.store.Close()
+	return errors.Join(h.withdraw(), h.store.Close())
 }

@@ -11,12 +11,12 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// seat is the right to be the one hub of a store. Who is connected and what watches are told is known to one process
-// only, so a second hub would call the agents of the first away.
+// seat is the right to drive: one hub of a store has it at a time. Where the store is this process's own, it is taken before anything else,
+// so that two processes on it find each other out; where hubs share an etcd, those without it serve all the same, and wait for it.
 type seat struct {
 	store *engine.Engine
 	me    store.Candidate
-	wait  time.Duration
+	wait  time.Duration // between two tries, where one ended at once
 	log   *slog.Logger
 	held  store.Leadership // taken before the controller asks for it
 }
@@ -28,27 +28,22 @@ const defaultSeatTTL = 7 * time.Second
 // its own leader meanwhile, which starts leases anew.
 func seatWait(ttl time.Duration) time.Duration { return 2*ttl + time.Second }
 
-// take waits for the seat and refuses when another hub keeps it. An etcd that does not answer, or
-// is full, is waited for.
+// take waits for the seat, however long another hub keeps it. An etcd that does not answer, or
+// is full, is waited for, too.
 func (s *seat) take(ctx context.Context) (store.Leadership, error) {
 	if l := s.held; l != nil {
 		s.held = nil
 		return l, nil
 	}
+	s.announce(ctx)
 	for {
-		s.announce(ctx)
-		bounded, cancel := context.WithTimeout(ctx, s.wait)
-		l, err := s.store.Campaign(bounded, s.me)
-		cancel()
+		l, err := s.store.Campaign(ctx, s.me)
 		if err == nil || ctx.Err() != nil || !errors.Is(err, fleet.ErrUnavailable) && !errors.Is(err, fleet.ErrExhausted) {
 			return l, err
 		}
-		other, taken, lookErr := s.store.Leader(ctx)
-		if taken {
-			return nil, fleet.Errorf(fleet.ErrPrecondition, "hub: another hub runs on this store: instance %s at %s, since %s; it is alive, and one hub at a time may use a store: stop that one first",
-				other.Instance, other.Address, other.Since.UTC().Format(time.RFC3339))
+		if _, taken, lookErr := s.store.Leader(ctx); !taken {
+			s.log.Warn("the hub's seat is not taken yet", "error", errors.Join(err, lookErr))
 		}
-		s.log.Warn("the hub's seat is not taken yet", "error", errors.Join(err, lookErr))
 		s.pause(ctx, err)
 	}
 }
@@ -66,10 +61,9 @@ func (s *seat) pause(ctx context.Context, err error) {
 	}
 }
 
-// announce says that the seat is another's, and how long this hub waits for it.
+// announce says that the seat is another's.
 func (s *seat) announce(ctx context.Context) {
 	if other, taken, err := s.store.Leader(ctx); err == nil && taken {
-		s.log.Warn("another hub has the seat of this store; waiting in case it is dead", "instance", other.Instance, "address", other.Address,
-			"since", other.Since, "at_most", s.wait)
+		s.log.Info("another hub leads; this one serves, and leads when that one is gone", "instance", other.Instance, "address", other.Address, "since", other.Since)
 	}
 }

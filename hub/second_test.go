@@ -2,13 +2,11 @@ package hub_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +15,6 @@ import (
 	"go.uber.org/zap"
 
 	"towline.dev/towline/hub"
-	"towline.dev/towline/pkg/fleet"
 )
 
 // ownEtcd is an etcd that the hubs share, behind a unix socket.
@@ -119,64 +116,6 @@ func sharing(t *testing.T, etcd string) *world {
 	return newWorldWith(t, func(o *hub.Options) {
 		o.Memory, o.EtcdEndpoints, o.SeatTTL = false, []string{"unix:" + etcd}, time.Second
 	})
-}
-
-// second starts another hub on the same etcd, with nothing of its own but its directory.
-func second(ctx context.Context, t *testing.T, etcd string) (*hub.Hub, error) {
-	t.Helper()
-	listen := func() net.Listener {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-		must(t, err)
-		return l
-	}
-	return hub.New(ctx, hub.Options{DataDir: t.TempDir(), EtcdEndpoints: []string{"unix:" + etcd}, Listen: listen(), API: listen(), SeatTTL: time.Second})
-}
-
-func TestSecondHubOnAnEtcdRefusesToStart(t *testing.T) {
-	etcd := ownEtcd(t)
-	w := sharing(t, etcd)
-	w.join("a", nil, nil)
-	h, err := second(w.ctx, t, etcd)
-	if err == nil {
-		must(t, h.Close())
-		t.Fatal("two hubs run on one etcd")
-	}
-	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), w.listen) || !strings.Contains(err.Error(), "since "+time.Now().UTC().Format("2006-01-02")) {
-		t.Errorf("it says: %v; want the address %s of the other hub and since when it runs", err, w.listen)
-	}
-	if ro := w.await("shop", w.put(module("shop", configMap("1"))).GetRevision()); ro.GetStatus().GetState() != "Succeeded" {
-		t.Errorf("the first hub is disturbed: %v", ro.GetStatus())
-	}
-	w.stopHub()
-	began := time.Now()
-	h, err = second(w.ctx, t, etcd)
-	must(t, err)
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("after a hub that stopped, another one waits %s", took)
-	}
-	must(t, h.Close())
-}
-
-// A hub that crashed, or was cut off, holds its seat until its lease ends: who comes after it waits for that. One that
-// finds its seat taken when it is back must not go on.
-func TestHubTakesTheSeatOfOneThatIsGone(t *testing.T) {
-	etcd := ownEtcd(t)
-	way := newLine(t, etcd)
-	w := sharing(t, way.socket)
-	way.Cut()
-	h, err := second(w.ctx, t, etcd)
-	must(t, err)
-	defer func() { must(t, h.Close()) }()
-	way.Mend()
-	select {
-	case err := <-w.ended:
-		if !errors.Is(err, fleet.ErrPrecondition) {
-			t.Errorf("the hub that was cut off ends with: %v", err)
-		}
-		w.stopHub = func() {}
-	case <-w.ctx.Done():
-		t.Error("the hub that was cut off goes on beside the one that took its seat")
-	}
 }
 
 // An etcd that is put back from an older copy under a hub, or another one in its place, ends the hub: what it has read and

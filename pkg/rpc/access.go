@@ -9,6 +9,7 @@ const (
 	nobody who = iota
 	anyone     // no identity needed; rate-limited by the service
 	agents
+	hubs    // of the same store
 	viewers // every user
 	admins
 )
@@ -124,6 +125,12 @@ var rules = table(map[string]map[string]rule{
 		"Enroll": {anyone, false},
 		"Renew":  {agents, false},
 	},
+	"towline.hub.v1.RelayService": {
+		"Ask":    {hubs, false},
+		"Gather": {hubs, false},
+		"Resync": {hubs, false},
+		"Call":   {hubs, false},
+	},
 	"grpc.health.v1.Health": {
 		"Check": {anyone, false},
 		"List":  {viewers, false},
@@ -160,6 +167,7 @@ func Allow(method string, c Caller, known bool) error {
 	}
 	switch {
 	case r.who == agents && c.Kind == KindAgent,
+		r.who == hubs && c.Kind == KindHub,
 		r.who == viewers && c.Kind == KindUser && (c.Role == RoleViewer || c.Role == RoleAdmin),
 		r.who == admins && c.Kind == KindUser && c.Role == RoleAdmin:
 		return nil

@@ -14,6 +14,7 @@ type Kind string
 const (
 	KindUser  Kind = "user"
 	KindAgent Kind = "agent"
+	KindHub   Kind = "hub"
 )
 
 // Role says what a user may do.
@@ -50,8 +51,11 @@ type Caller struct {
 
 // String names the caller for people: maria, or cluster prod-eu-01.
 func (c Caller) String() string {
-	if c.Kind == KindAgent {
+	switch c.Kind {
+	case KindAgent:
 		return "cluster " + string(c.Cluster)
+	case KindHub:
+		return "hub " + c.Name
 	}
 	return c.Name
 }

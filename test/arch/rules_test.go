@@ -48,7 +48,7 @@ var tiers = []tier{
 		name: "drivers",
 		why:  "an adapter that knew its driver could not be replaced by another backend or by a fake",
 		packages: []string{
-			"hub/internal/control/...", "hub/internal/session/...", "hub/internal/gate/...",
+			"hub/internal/control/...", "hub/internal/session/...", "hub/internal/gate/...", "hub/internal/peers/...",
 			"agent/internal/session/...", "agent/internal/worker/...",
 		},
 	},

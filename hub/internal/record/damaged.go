@@ -40,6 +40,8 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		return nil, true
 	case store.ConfirmPrefix:
 		return nil, true // the leader asks anew
+	case store.PeerPrefix:
+		return nil, true // as of a hub that is gone, until it says again that it is there
 	case store.RecyclePrefix:
 		return nil, true // an order that cannot be read is none
 	case store.FloorPrefix:

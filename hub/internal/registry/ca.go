@@ -55,6 +55,7 @@ type CA struct {
 	mu     sync.Mutex
 	names  []string
 	server *tls.Certificate
+	hub    *tls.Certificate
 }
 
 // OpenCA reads ca.key and ca.crt in the directory; both are made if neither is there. now may be nil.
@@ -209,7 +210,7 @@ func (c *CA) Advertise(hosts ...string) {
 func (c *CA) Server() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := c.now(); c.server != nil && now.Before(c.server.Leaf.NotAfter.Add(-serverLife/3)) && !now.Before(c.server.Leaf.NotBefore) {
+	if c.fresh(c.server) {
 		return c.server, nil
 	}
 	t := &x509.Certificate{Subject: pkix.Name{CommonName: rpc.ServerName}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
@@ -225,6 +226,31 @@ func (c *CA) Server() (*tls.Certificate, error) {
 		return nil, fmt.Errorf("server certificate: %w", err)
 	}
 	c.server = cert
+	return cert, nil
+}
+
+// fresh reports that a certificate of serverLife need not be made anew. The caller holds mu.
+func (c *CA) fresh(x *tls.Certificate) bool {
+	now := c.now()
+	return x != nil && now.Before(x.Leaf.NotAfter.Add(-serverLife/3)) && !now.Before(x.Leaf.NotBefore)
+}
+
+// Hub is the certificate by which a hub proves to others that it is one; it lives as that of Server does.
+func (c *CA) Hub(instance string) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fresh(c.hub) {
+		return c.hub, nil
+	}
+	cert, err := c.pair(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: instance},
+		URIs:        []*url.URL{{Scheme: "spiffe", Host: trustDomain, Path: "/hub/" + instance}},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, serverLife)
+	if err != nil {
+		return nil, fmt.Errorf("hub certificate: %w", err)
+	}
+	c.hub = cert
 	return cert, nil
 }
 

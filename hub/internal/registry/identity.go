@@ -42,8 +42,11 @@ func (r *Registry) Certificate(state tls.ConnectionState) (rpc.Caller, error) {
 	if err != nil {
 		return rpc.Caller{}, err
 	}
-	if kind == rpc.KindUser {
+	switch kind {
+	case rpc.KindUser:
 		return r.person(leaf, name)
+	case rpc.KindHub:
+		return rpc.Caller{Kind: rpc.KindHub, Name: name, CertSerial: serialHex(leaf)}, nil
 	}
 	caller := rpc.Caller{Kind: rpc.KindAgent, Name: name, Cluster: fleet.ClusterName(name), CertSerial: serialHex(leaf)}
 	if err := r.Check(caller, leaf); err != nil {
@@ -71,6 +74,8 @@ func subjectOf(leaf *x509.Certificate) (rpc.Kind, string, error) {
 			return rpc.KindAgent, name, nil
 		case path == "/user/"+name && fleet.ValidateLabel(name) == nil:
 			return rpc.KindUser, name, nil
+		case path == "/hub/"+name && fleet.ValidateLabel(name) == nil:
+			return rpc.KindHub, name, nil
 		}
 	}
 	return "", "", fleet.Errorf(fleet.ErrUnknownUser, "the client certificate names no cluster and no user")

@@ -109,7 +109,7 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 		return nil, 0, fleet.Errorf(fleet.ErrPrecondition, format, a.Cluster, rec.GetUid(), a.ClusterUID, a.Cluster), nil
 	}
 	old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(a.Cluster))
-	if alive && old.GetEnded() == nil && old.GetHub() == a.Hub && old.GetInstanceId() != a.InstanceID {
+	if old.GetEnded() == nil && old.GetInstanceId() != a.InstanceID && (alive && old.GetHub() == a.Hub || lives(w, old.GetHub(), a.Hub)) {
 		return nil, 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
 	}
 	if record.LostSession(old) {
@@ -130,6 +130,16 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 	}
 	w.Put(store.SessionKey(a.Cluster), next)
 	return next, known, nil, nil
+}
+
+// lives reports that the session before is with another hub, and that hub is there: it ends its sessions by itself when it hears
+// nothing any more.
+func lives(r store.Reader, hub, me string) bool {
+	if hub == "" || hub == me {
+		return false
+	}
+	_, _, ok := store.Get[*storev1.HubRecord](r, store.PeerKey(hub))
+	return ok
 }
 
 // succeeded stands for a session whose record is damaged: every epoch that was ever given is below that of the next, and

@@ -20,7 +20,8 @@ type snapshot struct {
 	cluster    *storev1.ClusterRecord
 	session    *storev1.SessionRecord
 	ack        *storev1.AckRecord
-	generation uint64 // the last one given in the fleet
+	hub        *storev1.Hub // with the starts of all hubs of the store up to now
+	generation uint64       // the last one given in the fleet
 	target     target
 	restore    *storev1.Restore // of a session with an agent that follows another store of this hub, as is accepted
 	accepted   bool
@@ -32,6 +33,7 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		sn.cluster = x.server.clusterRecord(r, x.cluster)
 		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
 		sn.ack, _, _ = store.Get[*storev1.AckRecord](r, store.AckKey(x.cluster))
+		sn.hub = x.server.hub(r)
 		sn.generation = record.LastGeneration(r)
 		if x.elsewhere() {
 			sn.restore, _, _ = store.Get[*storev1.Restore](r, store.RestoreKey)
@@ -73,7 +75,7 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 			return machine{}, err
 		}
 	}
-	hub := x.server.o.Hub
+	hub := sn.hub
 	w := &agentv1.Welcome{Epoch: x.epoch, HubId: hub.GetHubId(), Incarnation: hub.GetIncarnation(), Protocol: protocolLevel,
 		Boot: bootOf(hub), Regressed: mendable(why, x.cluster, sn.restore != nil), Succeeds: succeeds,
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,

@@ -73,7 +73,7 @@ func mendable(why string, cluster fleet.ClusterName, restored bool) string {
 // tell: a store that was put back from a copy counts on, and may have passed what the agent holds by the time of its
 // hello. What was found once stays until the agent joins again.
 func (x *session) regression(sn snapshot) string {
-	h, hub := x.hello, x.server.o.Hub
+	h, hub := x.hello, sn.hub
 	switch {
 	case h.GetHubId() != hub.GetHubId() || h.GetIncarnation() != hub.GetIncarnation():
 		return ""

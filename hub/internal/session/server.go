@@ -418,6 +418,14 @@ func (s *Server) Query(ctx context.Context, c fleet.ClusterName, q *agentv1.Quer
 	return x.query(ctx, q)
 }
 
+// hub is meta/hub as it is now: another hub of the store may have started since this one did, and agents have met it.
+func (s *Server) hub(r store.Reader) *storev1.Hub {
+	if now, _, ok := store.Get[*storev1.Hub](r, store.HubKey); ok {
+		return now
+	}
+	return s.o.Hub
+}
+
 // clusterRecord is what the session must know of its cluster.
 func (s *Server) clusterRecord(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
 	rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c))

@@ -38,6 +38,7 @@ const (
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"
+	PeerPrefix       = "hubs/"
 	HubKey           = "meta/hub"
 	GenerationKey    = "meta/generation"
 	RestoreKey       = "meta/restore"
@@ -49,6 +50,9 @@ const (
 
 // GuardKey is meta/uid/UID: makes two joins with the UID of one cluster meet.
 func GuardKey(uid string) string { return GuardPrefix + uid }
+
+// PeerKey is hubs/INSTANCE: of a hub that runs on this store.
+func PeerKey(instance string) string { return PeerPrefix + instance }
 
 // ModuleKey is modules/PROJECT/NAME.
 func ModuleKey(m fleet.ModuleRef) string { return ModulePrefix + m.Project + "/" + m.Name }

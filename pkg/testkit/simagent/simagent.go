@@ -120,6 +120,8 @@ type Agent struct {
 
 	// Indexes, Moves, Contents and Sessions count what came from the hub.
 	Indexes, Moves, Contents, Sessions atomic.Int64
+	// Tries counts the sessions that were asked for.
+	Tries atomic.Int64
 }
 
 // flight is what a status frame left the hub with.
@@ -193,10 +195,23 @@ func Failing(s fleet.Sync) fleet.SyncStatus {
 	return st
 }
 
+// Dial has the sessions that follow be with another hub; to be called while the agent does not run.
+func (a *Agent) Dial(hub string) { a.o.Hub = hub }
+
+// Connect is a connection to a hub with the identity, or with none, for calls that an agent does not make.
+func (i *Identity) Connect(hub string, shown bool) (*grpc.ClientConn, error) {
+	t := rpc.ClientTLS{CAs: i.cas}
+	if shown {
+		t.Certificate = i.cert
+	}
+	return grpc.NewClient("passthrough:///"+hub, rpc.AgentDialOptions(t.Config())...)
+}
+
 // Run keeps a session until ctx ends.
 func (a *Agent) Run(ctx context.Context) error {
 	t := rpc.ClientTLS{CAs: a.o.Identity.cas, Certificate: a.o.Identity.cert}.Config()
 	for ctx.Err() == nil {
+		a.Tries.Add(1)
 		_ = a.session(ctx, t)
 		timer := time.NewTimer(a.o.Reconnect)
 		select {

@@ -375,6 +375,107 @@ func (x *Seat) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+// HubRecord is hubs/INSTANCE: a hub that runs on a store that several may share. Written by that hub, for as long as its lease lasts:
+// the sessions of a hub without a record are over.
+type HubRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the process. The sessions that it holds name it, too.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Where other hubs reach it, HOST:PORT.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Where agents are told to dial it, HOST:PORT.
+	Advertise []string `protobuf:"bytes,3,rep,name=advertise,proto3" json:"advertise,omitempty"`
+	// When it began.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// When it began to lead; unset: it does not.
+	Leads *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=leads,proto3" json:"leads,omitempty"`
+	// SHA-256 of the certificate of its CA.
+	Ca []byte `protobuf:"bytes,6,opt,name=ca,proto3" json:"ca,omitempty"`
+	// Its version.
+	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HubRecord) Reset() {
+	*x = HubRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HubRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HubRecord) ProtoMessage() {}
+
+func (x *HubRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HubRecord.ProtoReflect.Descriptor instead.
+func (*HubRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *HubRecord) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *HubRecord) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *HubRecord) GetAdvertise() []string {
+	if x != nil {
+		return x.Advertise
+	}
+	return nil
+}
+
+func (x *HubRecord) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *HubRecord) GetLeads() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Leads
+	}
+	return nil
+}
+
+func (x *HubRecord) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *HubRecord) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 // Counter is a number that only grows, such as meta/generation.
 type Counter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -386,7 +487,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +499,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +512,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Counter) GetValue() uint64 {
@@ -434,7 +535,7 @@ type FloorRecord struct {
 
 func (x *FloorRecord) Reset() {
 	*x = FloorRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +547,7 @@ func (x *FloorRecord) String() string {
 func (*FloorRecord) ProtoMessage() {}
 
 func (x *FloorRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +560,7 @@ func (x *FloorRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloorRecord.ProtoReflect.Descriptor instead.
 func (*FloorRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FloorRecord) GetGeneration() uint64 {
@@ -498,7 +599,7 @@ type ModuleRecord struct {
 
 func (x *ModuleRecord) Reset() {
 	*x = ModuleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +611,7 @@ func (x *ModuleRecord) String() string {
 func (*ModuleRecord) ProtoMessage() {}
 
 func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +624,7 @@ func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleRecord.ProtoReflect.Descriptor instead.
 func (*ModuleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ModuleRecord) GetModule() *v1.Module {
@@ -601,7 +702,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +714,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +727,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClusterRecord) GetCluster() *v1.Cluster {
@@ -734,7 +835,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +847,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +860,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Certificate) GetSerial() string {
@@ -821,7 +922,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +934,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +947,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TokenRecord) GetToken() *v1.Token {
@@ -890,7 +991,7 @@ type UserRecord struct {
 
 func (x *UserRecord) Reset() {
 	*x = UserRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1003,7 @@ func (x *UserRecord) String() string {
 func (*UserRecord) ProtoMessage() {}
 
 func (x *UserRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1016,7 @@ func (x *UserRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserRecord.ProtoReflect.Descriptor instead.
 func (*UserRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UserRecord) GetUser() *v1.User {
@@ -943,7 +1044,7 @@ type CertificateRecord struct {
 
 func (x *CertificateRecord) Reset() {
 	*x = CertificateRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1056,7 @@ func (x *CertificateRecord) String() string {
 func (*CertificateRecord) ProtoMessage() {}
 
 func (x *CertificateRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1069,7 @@ func (x *CertificateRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateRecord.ProtoReflect.Descriptor instead.
 func (*CertificateRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CertificateRecord) GetCertificate() *v1.Certificate {
@@ -994,7 +1095,7 @@ type ProjectRecord struct {
 
 func (x *ProjectRecord) Reset() {
 	*x = ProjectRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1107,7 @@ func (x *ProjectRecord) String() string {
 func (*ProjectRecord) ProtoMessage() {}
 
 func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1120,7 @@ func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectRecord.ProtoReflect.Descriptor instead.
 func (*ProjectRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ProjectRecord) GetProject() *v1.Project {
@@ -1058,7 +1159,7 @@ type SecretRecord struct {
 
 func (x *SecretRecord) Reset() {
 	*x = SecretRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1171,7 @@ func (x *SecretRecord) String() string {
 func (*SecretRecord) ProtoMessage() {}
 
 func (x *SecretRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1184,7 @@ func (x *SecretRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRecord.ProtoReflect.Descriptor instead.
 func (*SecretRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SecretRecord) GetSecret() *v1.Secret {
@@ -1120,7 +1221,7 @@ type ScopedSecret struct {
 
 func (x *ScopedSecret) Reset() {
 	*x = ScopedSecret{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1233,7 @@ func (x *ScopedSecret) String() string {
 func (*ScopedSecret) ProtoMessage() {}
 
 func (x *ScopedSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1246,7 @@ func (x *ScopedSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScopedSecret.ProtoReflect.Descriptor instead.
 func (*ScopedSecret) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ScopedSecret) GetSecret() *v1.Secret {
@@ -1177,7 +1278,7 @@ type SealedValues struct {
 
 func (x *SealedValues) Reset() {
 	*x = SealedValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1290,7 @@ func (x *SealedValues) String() string {
 func (*SealedValues) ProtoMessage() {}
 
 func (x *SealedValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1303,7 @@ func (x *SealedValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedValues.ProtoReflect.Descriptor instead.
 func (*SealedValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SealedValues) GetKeyId() string {
@@ -1237,7 +1338,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1350,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1363,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -1295,7 +1396,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1408,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1421,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -1393,7 +1494,7 @@ type VariantRecord struct {
 
 func (x *VariantRecord) Reset() {
 	*x = VariantRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1506,7 @@ func (x *VariantRecord) String() string {
 func (*VariantRecord) ProtoMessage() {}
 
 func (x *VariantRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1519,7 @@ func (x *VariantRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariantRecord.ProtoReflect.Descriptor instead.
 func (*VariantRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VariantRecord) GetOverrides() []int32 {
@@ -1484,7 +1585,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1597,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1610,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1558,7 +1659,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1671,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1684,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1612,7 +1713,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1725,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1738,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1710,7 +1811,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1823,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1836,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1834,7 +1935,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1846,7 +1947,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1859,7 +1960,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -1886,7 +1987,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1999,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2012,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -1955,7 +2056,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2068,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2081,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -2014,7 +2115,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2127,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2140,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -2083,7 +2184,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2196,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2209,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -2157,7 +2258,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2270,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2283,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2298,7 +2399,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2411,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2424,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2431,7 +2532,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2544,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2557,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2490,7 +2591,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2603,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2616,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2570,7 +2671,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2683,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2696,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2666,7 +2767,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2779,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2792,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2740,7 +2841,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2752,7 +2853,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2765,7 +2866,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2805,7 +2906,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2918,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +2931,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -2916,7 +3017,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3029,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3042,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CatalogRecord) GetCatalog() *v1.Catalog {
@@ -2978,7 +3079,7 @@ type CatalogState struct {
 
 func (x *CatalogState) Reset() {
 	*x = CatalogState{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3091,7 @@ func (x *CatalogState) String() string {
 func (*CatalogState) ProtoMessage() {}
 
 func (x *CatalogState) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3104,7 @@ func (x *CatalogState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
 func (*CatalogState) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CatalogState) GetCatalogUid() string {
@@ -3056,7 +3157,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3169,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3182,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -3120,7 +3221,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3233,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3246,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -3188,7 +3289,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3301,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3314,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -3281,7 +3382,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x04Seat\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x1f\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xed\x01\n" +
+	"\tHubRecord\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
+	"\tadvertise\x18\x03 \x03(\tR\tadvertise\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05leads\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05leads\x12\x0e\n" +
+	"\x02ca\x18\x06 \x01(\fR\x02ca\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"\x1f\n" +
 	"\aCounter\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\x04R\x05value\"A\n" +
 	"\vFloorRecord\x12\x1e\n" +
@@ -3544,129 +3653,132 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
 	(*Restore)(nil),               // 2: towline.store.v1.Restore
 	(*Acceptance)(nil),            // 3: towline.store.v1.Acceptance
 	(*Seat)(nil),                  // 4: towline.store.v1.Seat
-	(*Counter)(nil),               // 5: towline.store.v1.Counter
-	(*FloorRecord)(nil),           // 6: towline.store.v1.FloorRecord
-	(*ModuleRecord)(nil),          // 7: towline.store.v1.ModuleRecord
-	(*ClusterRecord)(nil),         // 8: towline.store.v1.ClusterRecord
-	(*Certificate)(nil),           // 9: towline.store.v1.Certificate
-	(*TokenRecord)(nil),           // 10: towline.store.v1.TokenRecord
-	(*UserRecord)(nil),            // 11: towline.store.v1.UserRecord
-	(*CertificateRecord)(nil),     // 12: towline.store.v1.CertificateRecord
-	(*ProjectRecord)(nil),         // 13: towline.store.v1.ProjectRecord
-	(*SecretRecord)(nil),          // 14: towline.store.v1.SecretRecord
-	(*ScopedSecret)(nil),          // 15: towline.store.v1.ScopedSecret
-	(*SealedValues)(nil),          // 16: towline.store.v1.SealedValues
-	(*SecretValues)(nil),          // 17: towline.store.v1.SecretValues
-	(*RevisionRecord)(nil),        // 18: towline.store.v1.RevisionRecord
-	(*VariantRecord)(nil),         // 19: towline.store.v1.VariantRecord
-	(*RolloutRecord)(nil),         // 20: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 21: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 22: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 23: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 24: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 25: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 26: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 27: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 28: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 29: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 30: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 31: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 32: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 33: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 34: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 35: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 36: towline.store.v1.FollowRecord
-	(*CatalogRecord)(nil),         // 37: towline.store.v1.CatalogRecord
-	(*CatalogState)(nil),          // 38: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 39: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 40: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 41: towline.store.v1.BlobHead
-	nil,                           // 42: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 43: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 45: towline.v1.Module
-	(*v1.Cluster)(nil),            // 46: towline.v1.Cluster
-	(*v1.Token)(nil),              // 47: towline.v1.Token
-	(*v1.User)(nil),               // 48: towline.v1.User
-	(*v1.Certificate)(nil),        // 49: towline.v1.Certificate
-	(*v1.Project)(nil),            // 50: towline.v1.Project
-	(*v1.Secret)(nil),             // 51: towline.v1.Secret
-	(*v1.Revision)(nil),           // 52: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 53: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 54: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 55: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 56: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 57: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 58: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 59: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 60: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 61: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 62: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 63: towline.v1.CatalogStatus
+	(*HubRecord)(nil),             // 5: towline.store.v1.HubRecord
+	(*Counter)(nil),               // 6: towline.store.v1.Counter
+	(*FloorRecord)(nil),           // 7: towline.store.v1.FloorRecord
+	(*ModuleRecord)(nil),          // 8: towline.store.v1.ModuleRecord
+	(*ClusterRecord)(nil),         // 9: towline.store.v1.ClusterRecord
+	(*Certificate)(nil),           // 10: towline.store.v1.Certificate
+	(*TokenRecord)(nil),           // 11: towline.store.v1.TokenRecord
+	(*UserRecord)(nil),            // 12: towline.store.v1.UserRecord
+	(*CertificateRecord)(nil),     // 13: towline.store.v1.CertificateRecord
+	(*ProjectRecord)(nil),         // 14: towline.store.v1.ProjectRecord
+	(*SecretRecord)(nil),          // 15: towline.store.v1.SecretRecord
+	(*ScopedSecret)(nil),          // 16: towline.store.v1.ScopedSecret
+	(*SealedValues)(nil),          // 17: towline.store.v1.SealedValues
+	(*SecretValues)(nil),          // 18: towline.store.v1.SecretValues
+	(*RevisionRecord)(nil),        // 19: towline.store.v1.RevisionRecord
+	(*VariantRecord)(nil),         // 20: towline.store.v1.VariantRecord
+	(*RolloutRecord)(nil),         // 21: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 22: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 23: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 24: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 25: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 26: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 27: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 28: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 29: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 30: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 31: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 32: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 33: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 34: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 35: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 36: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 37: towline.store.v1.FollowRecord
+	(*CatalogRecord)(nil),         // 38: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 39: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 40: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 41: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 42: towline.store.v1.BlobHead
+	nil,                           // 43: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 44: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 46: towline.v1.Module
+	(*v1.Cluster)(nil),            // 47: towline.v1.Cluster
+	(*v1.Token)(nil),              // 48: towline.v1.Token
+	(*v1.User)(nil),               // 49: towline.v1.User
+	(*v1.Certificate)(nil),        // 50: towline.v1.Certificate
+	(*v1.Project)(nil),            // 51: towline.v1.Project
+	(*v1.Secret)(nil),             // 52: towline.v1.Secret
+	(*v1.Revision)(nil),           // 53: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 54: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 55: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 56: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 57: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 58: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 59: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 60: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 61: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 62: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 63: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 64: towline.v1.CatalogStatus
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	44, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	44, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	44, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	45, // 3: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	46, // 4: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
-	9,  // 5: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	44, // 6: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	44, // 7: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	44, // 8: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	44, // 9: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	47, // 10: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	44, // 11: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	48, // 12: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	49, // 13: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	50, // 14: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	51, // 15: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
-	16, // 16: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	15, // 17: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	51, // 18: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
-	16, // 19: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	42, // 20: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	52, // 21: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	19, // 22: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	53, // 23: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	44, // 24: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	54, // 25: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	55, // 26: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	26, // 27: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	25, // 28: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	56, // 29: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	44, // 30: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	43, // 31: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	57, // 32: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	28, // 33: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	44, // 34: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	44, // 35: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	44, // 36: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	58, // 37: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	59, // 38: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	60, // 39: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	44, // 40: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	44, // 41: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	61, // 42: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	44, // 43: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	44, // 44: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	62, // 45: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	63, // 46: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	44, // 47: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	39, // 48: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	44, // 49: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	45, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	45, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	45, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	45, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
+	45, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
+	46, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	47, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	10, // 7: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
+	45, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	45, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	45, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	45, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	48, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	45, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	49, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	50, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	51, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	52, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	17, // 18: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
+	16, // 19: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
+	52, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	17, // 21: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
+	43, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	53, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	20, // 24: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
+	54, // 25: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	45, // 26: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	55, // 27: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	56, // 28: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	27, // 29: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	26, // 30: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	57, // 31: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	45, // 32: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	44, // 33: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	58, // 34: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	29, // 35: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	45, // 36: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	45, // 37: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	45, // 38: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	59, // 39: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	60, // 40: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	61, // 41: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	45, // 42: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	45, // 43: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	62, // 44: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	45, // 45: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	45, // 46: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	63, // 47: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	64, // 48: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	45, // 49: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	40, // 50: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	45, // 51: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3680,7 +3792,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

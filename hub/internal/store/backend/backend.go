@@ -33,6 +33,9 @@ type Backend interface {
 	Elect(ctx context.Context, prefix string, value []byte) (Leadership, error)
 	// Holder is the value of the key that Elect gave out under the prefix; false: nobody has it.
 	Holder(ctx context.Context, prefix string) ([]byte, bool, error)
+	// Announce puts a key that is there for as long as this process is: it goes at its Close, and, where others may share the backend,
+	// some time after the process died or was cut off. One that was lost that way is put again as soon as that is possible.
+	Announce(ctx context.Context, key string, value []byte) (Announcement, error)
 	// Full is nil, or a fleet.ErrExhausted when the backend holds as much as it should. A backend that cannot tell is not.
 	Full() error
 	// Usage is how much it holds.

@@ -63,6 +63,43 @@ func (e *Engine) Leader(ctx context.Context) (store.Candidate, bool, error) {
 	return who, err == nil, err
 }
 
+// Announce says to the other hubs of the store that this one is there, until the announcement is closed.
+func (e *Engine) Announce(ctx context.Context, rec *storev1.HubRecord) (*Announcement, error) {
+	a := &Announcement{key: store.PeerKey(rec.GetInstance())}
+	value, err := a.seal(rec)
+	if err != nil {
+		return nil, err
+	}
+	a.inner, err = e.backend.Announce(ctx, recordSpace+a.key, value)
+	return a, err
+}
+
+// Announcement is the record of a hub that runs.
+type Announcement struct {
+	key   string
+	inner backend.Announcement
+}
+
+func (a *Announcement) seal(rec *storev1.HubRecord) ([]byte, error) {
+	payload, err := payloadOf(a.key, rec)
+	if err != nil {
+		return nil, err
+	}
+	return seal(a.key, payload, envelope.Checksum(payload), envelope.DrawNonce()), nil
+}
+
+// Set changes the record.
+func (a *Announcement) Set(ctx context.Context, rec *storev1.HubRecord) error {
+	value, err := a.seal(rec)
+	if err != nil {
+		return err
+	}
+	return a.inner.Set(ctx, value)
+}
+
+// Close has the record go.
+func (a *Announcement) Close(ctx context.Context) error { return a.inner.Close(ctx) }
+
 // giveUp resigns at the close, so that the next leader need not wait.
 func (e *Engine) giveUp(l backend.Leadership) {
 	ctx, cancel := context.WithTimeout(context.Background(), resignTimeout)

@@ -164,6 +164,7 @@ func TestSecuredEtcd(t *testing.T) {
 		"http":                 {wrong: func(*etcd.Access) {}, at: strings.Replace(endpoint, "https", "http", 1), is: fleet.ErrInvalid, says: "write https://"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var said bytes.Buffer
 			access, at := good, endpoint
 			if tc.wrong(&access); tc.at != "" {

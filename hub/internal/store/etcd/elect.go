@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -69,7 +70,12 @@ func (b *keyspace) campaign(ctx context.Context, prefix string, value []byte) (b
 	defer cancel()
 	defer context.AfterFunc(session.Ctx(), cancel)()
 	election := concurrency.NewElection(session, b.prefix+prefix)
-	err = election.Campaign(waiting, string(value))
+	over := make(chan error, 1)
+	go func() { over <- election.Campaign(waiting, string(value)) }()
+	if err = awaitEnd(ctx, over); errors.Is(err, errAbandoned) {
+		abandon() // its lease ends by itself
+		return nil, b.failure(fmt.Errorf("campaign: %w", err))
+	}
 	if err == nil && session.Ctx().Err() == nil {
 		return &elected{keyspace: b, session: session, election: election, abandon: abandon, fence: backend.Compare{
 			Key: strings.TrimPrefix(election.Key(), b.prefix), Created: true, Revision: election.Rev(),
@@ -84,6 +90,26 @@ func (b *keyspace) campaign(ctx context.Context, prefix string, value []byte) (b
 	abandon()
 	return nil, b.failure(fmt.Errorf("campaign: %w", err))
 }
+
+// awaitEnd waits for a campaign, and only for a moment when ctx has ended: a campaign that is given up first deletes its key, which it does
+// not before an etcd that is cut off answers.
+func awaitEnd(ctx context.Context, over <-chan error) error {
+	select {
+	case err := <-over:
+		return err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(resignTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-over:
+		return err
+	case <-timer.C:
+		return errAbandoned
+	}
+}
+
+var errAbandoned = errors.New("given up while etcd did not answer")
 
 const resignTimeout = 2 * time.Second
 

@@ -56,6 +56,10 @@ func (m *memory) Revision(ctx context.Context) (int64, error) {
 	return m.rev, backend.Open(ctx.Err())
 }
 
+func (m *memory) Announce(ctx context.Context, key string, value []byte) (backend.Announcement, error) {
+	return backend.AnnounceAlone(ctx, m, key, value)
+}
+
 func (m *memory) Elect(ctx context.Context, prefix string, value []byte) (backend.Leadership, error) {
 	return m.seats.Elect(ctx, m, prefix, value)
 }

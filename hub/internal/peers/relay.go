@@ -1,0 +1,181 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	hubv1 "towline.dev/towline/gen/towline/hub/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Dialer makes a connection to another hub, as a hub. It does not wait for it.
+type Dialer func(address string) (*grpc.ClientConn, error)
+
+// lines are the connections to other hubs. One ends with the hub's record, and whatever waits for an answer on it ends with it.
+type lines struct {
+	mu   sync.Mutex
+	open map[string]line
+}
+
+type line struct {
+	address string
+	conn    *grpc.ClientConn
+}
+
+// to is the connection to a hub, made if there is none.
+func (l *lines) to(h *storev1.HubRecord, dial Dialer) (hubv1.RelayServiceClient, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x, ok := l.open[h.GetInstance()]; ok && x.address == h.GetAddress() {
+		return hubv1.NewRelayServiceClient(x.conn), nil
+	}
+	conn, err := dial(h.GetAddress())
+	if err != nil {
+		return nil, err
+	}
+	l.open[h.GetInstance()] = line{h.GetAddress(), conn}
+	return hubv1.NewRelayServiceClient(conn), nil
+}
+
+func (l *lines) close(instance string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x, ok := l.open[instance]; ok {
+		_ = x.conn.Close()
+		delete(l.open, instance)
+	}
+}
+
+func (l *lines) closeAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range l.open {
+		_ = x.conn.Close()
+	}
+	l.open = map[string]line{}
+}
+
+// Query asks the cluster's agent and waits for its answer, through the hub that holds its stream.
+func (p *Peers) Query(ctx context.Context, c fleet.ClusterName, q *agentv1.Query) (*agentv1.QueryResult, error) {
+	if _, here := p.o.Local.LastSeen(c); here {
+		return p.o.Local.Query(ctx, c, q)
+	}
+	h := p.holder(c)
+	if h == nil {
+		return p.o.Local.Query(ctx, c, q)
+	}
+	client, err := p.lines.to(h, p.o.Dialer)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", c, err)
+	}
+	resp, err := client.Ask(ctx, &hubv1.AskRequest{Instance: h.GetInstance(), Cluster: string(c), Query: proto.CloneOf(q)})
+	if err != nil {
+		return nil, p.unanswered(ctx, c, h, err)
+	}
+	return resp.GetResult(), nil
+}
+
+// unanswered says why there is no answer: of a hub that went away meanwhile nothing else is of interest.
+func (p *Peers) unanswered(ctx context.Context, c fleet.ClusterName, h *storev1.HubRecord, err error) error {
+	p.mu.Lock()
+	_, lives := p.hubs[h.GetInstance()]
+	p.mu.Unlock()
+	if !lives && ctx.Err() == nil {
+		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: hub %s at %s, which held its agent's stream, went away before it answered; try again when the agent is connected to another hub", c, h.GetInstance(), h.GetAddress())
+	}
+	return fmt.Errorf("asked through hub %s at %s: %w", h.GetInstance(), h.GetAddress(), err)
+}
+
+// Driver is what is asked of the hub that leads.
+type Driver interface {
+	Gather(batch string, ref fleet.ModuleRef, more bool)
+	Resync(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
+	Called(fleet.ModuleRef)
+}
+
+// leadPatience is how long a hub waits for the one that leads.
+const leadPatience = 2 * time.Second
+
+// Leader asks the driver of the hub that leads, whichever that is.
+type Leader struct {
+	Peers  *Peers
+	Driver Driver // of this hub
+}
+
+// away is the other hub that leads; nil: this one does, or none.
+func (l Leader) away() *storev1.HubRecord {
+	l.Peers.mu.Lock()
+	defer l.Peers.mu.Unlock()
+	if !l.Peers.led.IsZero() {
+		return nil
+	}
+	return l.Peers.leader()
+}
+
+// tell calls the hub h, which leads.
+func (l Leader) tell(ctx context.Context, h *storev1.HubRecord, call func(context.Context, hubv1.RelayServiceClient) error) error {
+	client, err := l.Peers.lines.to(h, l.Peers.o.Dialer)
+	if err == nil {
+		err = call(ctx, client)
+	}
+	if err != nil {
+		return fmt.Errorf("asked hub %s at %s, which leads: %w", h.GetInstance(), h.GetAddress(), err)
+	}
+	return nil
+}
+
+// Gather tells of a put of a batch. A hub that leads and cannot be told begins the batch's rollouts as the puts come in.
+func (l Leader) Gather(batch string, ref fleet.ModuleRef, more bool) {
+	h := l.away()
+	if h == nil {
+		l.Driver.Gather(batch, ref, more)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leadPatience)
+	defer cancel()
+	if err := l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+		_, err := c.Gather(ctx, &hubv1.GatherRequest{Instance: h.GetInstance(), Batch: batch, Project: ref.Project, Module: ref.Name, More: more})
+		return err
+	}); err != nil {
+		l.Peers.o.Log.Warn("the modules of a batch may begin their rollouts one by one", "module", ref.Display(), "error", err)
+	}
+}
+
+// Resync has the source of a module be looked at now.
+func (l Leader) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask) (came record.Resynced, err error) {
+	h := l.away()
+	if h == nil {
+		return l.Driver.Resync(ctx, ref, by)
+	}
+	err = l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+		resp, err := c.Resync(ctx, &hubv1.ResyncRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name, By: by.By, Reason: by.Reason})
+		came = record.Resynced{Number: resp.GetNumber(), Waits: resp.GetWaits(), Ref: resp.GetResolvedRef()}
+		return err
+	})
+	return came, err
+}
+
+// Called has the source of a module be looked at soon.
+func (l Leader) Called(ref fleet.ModuleRef) {
+	h := l.away()
+	if h == nil {
+		l.Driver.Called(ref)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leadPatience)
+	defer cancel()
+	if err := l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+		_, err := c.Call(ctx, &hubv1.CallRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name})
+		return err
+	}); err != nil {
+		l.Peers.o.Log.Warn("a webhook is not heard by the hub that leads; the source is looked at when that is due", "module", ref.Display(), "error", err)
+	}
+}

@@ -1,0 +1,116 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/peers"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/version"
+)
+
+// shares reports that other hubs may stand on the same store.
+func (o Options) shares() bool { return len(o.EtcdEndpoints) > 0 }
+
+// record is what the other hubs are told of this one. leads is zero while it does not.
+func (h *Hub) record(leads time.Time) *storev1.HubRecord {
+	ca := sha256.Sum256(h.ca.DER()[0])
+	rec := &storev1.HubRecord{Instance: h.instance, Address: h.o.HubAddress, Advertise: h.o.Advertise,
+		Since: timestamppb.New(h.seat.me.Since), Ca: ca[:], Version: version.Version}
+	if !leads.IsZero() {
+		rec.Leads = timestamppb.New(leads)
+	}
+	return rec
+}
+
+// announce says that this hub is there, unless it cannot serve the agents of the others.
+func (h *Hub) announce(ctx context.Context) error {
+	me := h.record(time.Time{})
+	if _, err := h.store.Barrier(ctx); err != nil {
+		return err
+	}
+	var err error
+	viewErr := h.store.View(ctx, 0, func(r store.Reader) error {
+		store.Scan(r, store.PeerPrefix, func(o *storev1.HubRecord, _ store.Entry) bool {
+			if !bytes.Equal(o.GetCa(), me.GetCa()) {
+				err = fleet.Errorf(fleet.ErrPrecondition, "hub: its CA is not that of hub %s at %s, which runs on the same store: their agents could not go from one to the other; give all hubs of a store the same ca.crt and ca.key (--ca-dir)",
+					o.GetInstance(), o.GetAddress())
+			}
+			return err == nil
+		})
+		return nil
+	})
+	if viewErr != nil || err != nil {
+		return firstOf(err, viewErr)
+	}
+	h.presence, err = h.store.Announce(ctx, me)
+	return err
+}
+
+func firstOf(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// withdraw says that this hub is gone.
+func (h *Hub) withdraw() error {
+	if h.presence == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawPatience)
+	defer cancel()
+	if err := h.presence.Close(ctx); err != nil {
+		h.o.Log.Warn("the other hubs learn that this one is gone when its lease ends", "error", err)
+	}
+	h.presence = nil
+	return nil
+}
+
+const withdrawPatience = 3 * time.Second
+
+// campaign takes the seat, and says to the other hubs who has it.
+func (h *Hub) campaign(ctx context.Context) (store.Leadership, error) {
+	h.leads(ctx, time.Time{})
+	l, err := h.seat.take(ctx)
+	if err == nil {
+		h.leads(ctx, time.Now())
+	}
+	return l, err
+}
+
+func (h *Hub) leads(ctx context.Context, since time.Time) {
+	h.peers.Leads(since)
+	if h.presence == nil {
+		return
+	}
+	if err := h.presence.Set(ctx, h.record(since)); err != nil && ctx.Err() == nil {
+		h.o.Log.Warn("the other hubs are not told who leads", "error", err)
+	}
+}
+
+// newPeers knows the other hubs, where there may be any.
+func (h *Hub) newPeers() (*peers.Peers, error) {
+	o := peers.Options{Store: h.store.As(store.Hub), Local: h.sessions, Instance: h.instance, Lasting: 3 * h.o.Heartbeat, Log: h.o.Log}
+	if h.o.shares() {
+		o.Dialer = h.dialHub
+	}
+	return peers.New(o)
+}
+
+// dialHub connects to another hub, as a hub.
+func (h *Hub) dialHub(address string) (*grpc.ClientConn, error) {
+	config := rpc.ClientTLS{CAs: h.ca.Pool()}.Config()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return h.ca.Hub(h.instance) }
+	return grpc.NewClient("passthrough:///"+address, rpc.APIDialOptions(config)...)
+}
