@@ -329,7 +329,8 @@ func (h *Hub) build() error {
 	}
 	bundles := bundle.New(h.store.Blobs())
 	if h.sessions, err = session.New(session.Options{Store: h.store.As(store.Session), Bundles: bundles, Registry: h.registry, Secrets: h.keys, Log: h.o.Log,
-		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
+		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat,
+		Hubs: func() []string { return h.peers.Addresses() }}); err != nil {
 		return err
 	}
 	if h.peers, err = h.newPeers(); err != nil {
@@ -360,7 +361,7 @@ func (h *Hub) build() error {
 	}
 	leader := peers.Leader{Peers: h.peers, Driver: h.control}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.peers, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: leader.Gather, Trouble: h.control.Trouble,
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Hubs: h.peers.Addresses, Render: h.control.Render, Propose: h.control.Propose, Gather: leader.Gather, Trouble: h.control.Trouble,
 		ResyncCatalog: h.control.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
 		Snapshot: h.store.Snapshot, Resync: leader.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err

@@ -27,7 +27,22 @@ func TestDrainAndRotation(t *testing.T) {
 		if waited := time.Since(at); waited != 4*time.Second { // 3 s and half of the spread of 2 s
 			t.Errorf("came back after %s, want 4s", waited)
 		}
-		expect(t, "dials", h.dials, "hub:1", "hub:2")
+		expect(t, "dials", h.dials, "hub:2", "hub:1")
+	})
+}
+
+// A hub tells the addresses of the others; those that cannot be dialed are not taken.
+func TestHubsThatTheWelcomeTellsAreTriedToo(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState(), func(o *Options) { o.Hubs = []string{"hub:1"} })
+		defer a.stop()
+		s := h.next()
+		s.welcome(1, func(w *agentv1.Welcome) { w.Hubs = []string{"hub:1", "nonsense", "hub:2", "hub:2", ":3"} })
+		<-time.After(15 * time.Second)
+		h.set(func() { h.down = true })
+		s.end <- fleet.Errorf(fleet.ErrUnavailable, "cut")
+		<-time.After(10 * time.Second)
+		h.set(func() { expect(t, "dials", h.dials[:4], "hub:1", "hub:2", "hub:1", "hub:2") })
 	})
 }
 
@@ -37,7 +52,7 @@ func TestUnreachableHubsAreTriedInTurn(t *testing.T) {
 		a := start(t, h, newState(), func(o *Options) { o.Hubs = []string{"hub:1", "hub:2", "hub:3"} })
 		defer a.stop()
 		<-time.After(2 * time.Second)
-		h.set(func() { expect(t, "dials", h.dials[:4], "hub:1", "hub:2", "hub:3", "hub:1") })
+		h.set(func() { expect(t, "dials", h.dials[:4], "hub:2", "hub:3", "hub:1", "hub:2") })
 	})
 }
 

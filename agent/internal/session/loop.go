@@ -9,6 +9,8 @@ import (
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +36,7 @@ type Worker interface {
 
 // Options are what a Loop needs. Hubs, Dial, Desired, Reports, Worker and ClusterUID are required.
 type Options struct {
-	// Hubs are addresses, tried in turn.
+	// Hubs are addresses, tried in turn, beginning with any: agents of a fleet spread over several hubs.
 	Hubs []string
 	// Prepare is called before each dial; an error says that the agent has no identity to connect with. It may be nil.
 	Prepare func(ctx context.Context) error
@@ -79,6 +81,7 @@ type Loop struct {
 	instance string
 	tries    *backoff.Backoff
 	hub      int
+	learned  []string // addresses of hubs of the same store, as the last welcome told them
 	state    string
 	frozen   bool // the worker was told so
 }
@@ -107,7 +110,7 @@ func New(o Options) (*Loop, error) {
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand
 	// The first wait is the shortest one twice over, so that with full jitter it is MinReconnect on average.
 	policy := backoff.Policy{Min: 2 * o.MinReconnect, Max: max(o.MaxReconnect, 2*o.MinReconnect), Jitter: 1}
-	return &Loop{o: o, instance: hex.EncodeToString(id[:]), tries: backoff.New(policy, o.Random)}, nil
+	return &Loop{o: o, instance: hex.EncodeToString(id[:]), tries: backoff.New(policy, o.Random), hub: int(o.Random() * float64(len(o.Hubs)))}, nil
 }
 
 // ErrRestart is for Prepare: the Loop ends with the error, because its parts must be made anew.
@@ -117,7 +120,7 @@ var ErrRestart = errors.New("the agent's parts must be made anew")
 func (l *Loop) Run(ctx context.Context) error {
 	l.restore()
 	for {
-		end := l.once(ctx, l.o.Hubs[l.hub%len(l.o.Hubs)])
+		end := l.once(ctx, l.next())
 		l.remember(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -129,6 +132,29 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// next is the address to dial: of those that it was started with, and of those that hubs have told.
+func (l *Loop) next() string {
+	all := slices.Concat(l.o.Hubs, l.learned)
+	return all[l.hub%len(all)]
+}
+
+// maxLearned is how many addresses of a welcome are kept.
+const maxLearned = 16
+
+// learn keeps the addresses that a hub has told. The one that the session is with stays the one that is dialed first.
+func (l *Loop) learn(told []string) {
+	now := l.next()
+	l.learned = nil
+	for _, addr := range told {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil || host == "" || port == "" || slices.Contains(l.o.Hubs, addr) || slices.Contains(l.learned, addr) || len(l.learned) == maxLearned {
+			continue
+		}
+		l.learned = append(l.learned, addr)
+	}
+	l.hub = max(slices.Index(slices.Concat(l.o.Hubs, l.learned), now), 0)
 }
 
 func (l *Loop) restore() {

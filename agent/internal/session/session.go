@@ -182,6 +182,7 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 			s.l.o.Log.Warn("the hub's new CA is not taken", "error", err)
 		}
 	}
+	s.l.learn(w.GetHubs())
 	s.l.thaw(ctx)
 	s.began = time.Now()
 	return nil

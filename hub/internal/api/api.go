@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,6 +54,8 @@ type Options struct {
 	HubID, Incarnation string
 	// Advertise are the addresses for agents.
 	Advertise []string
+	// Hubs, if set, are those of all hubs of the store; nil or none: this one is alone.
+	Hubs func() []string
 	// Render, if set, refuses a module whose source is all in it and cannot be rendered. What it returns is called when the
 	// module is about to be committed; it must not wait.
 	Render func(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error)
@@ -133,6 +136,20 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	towlinev1.RegisterArtifactServiceServer(s, a)
 	towlinev1.RegisterCatalogServiceServer(s, a)
 	towlinev1.RegisterStoreServiceServer(s, a)
+}
+
+// addresses are where agents may dial a hub, this one's first.
+func (a *API) addresses() []string {
+	out := slices.Clone(a.o.Advertise)
+	if a.o.Hubs == nil {
+		return out
+	}
+	for _, addr := range a.o.Hubs() {
+		if !slices.Contains(out, addr) {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // Touch says that a cluster connected or was lost.

@@ -37,7 +37,7 @@ func (a *API) JoinCluster(ctx context.Context, req *towlinev1.JoinClusterRequest
 		return nil, err
 	}
 	got, err := a.GetCluster(ctx, &towlinev1.GetClusterRequest{Name: req.GetName(), MinRevision: join.Revision})
-	return &towlinev1.JoinClusterResponse{Token: join.Token, Expires: timestamppb.New(join.Expires), HubAddresses: a.o.Advertise,
+	return &towlinev1.JoinClusterResponse{Token: join.Token, Expires: timestamppb.New(join.Expires), HubAddresses: a.addresses(),
 		Cluster: got.GetCluster(), Revision: join.Revision}, err
 }
 

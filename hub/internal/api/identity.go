@@ -205,7 +205,7 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 func (a *API) GetServerInfo(ctx context.Context, _ *towlinev1.GetServerInfoRequest) (*towlinev1.GetServerInfoResponse, error) {
 	caller, _ := rpc.CallerFrom(ctx)
 	resp := &towlinev1.GetServerInfoResponse{Version: version.Version, HubId: a.o.HubID, Incarnation: a.o.Incarnation, User: caller.Name,
-		Role: string(caller.Role), AgentAddresses: a.o.Advertise, Time: timestamppb.New(a.now()), Store: a.usage()}
+		Role: string(caller.Role), AgentAddresses: a.addresses(), Time: timestamppb.New(a.now()), Store: a.usage()}
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		resp.Revision = r.Revision()
 		return nil

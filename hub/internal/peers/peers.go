@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -278,9 +277,17 @@ func (p *Peers) Leads(since time.Time) {
 	p.led = since
 }
 
-// Hubs are those that live, by their names.
-func (p *Peers) Hubs() []*storev1.HubRecord {
+// Addresses are where agents may dial the hubs that live; nil: this hub shares its store with nobody.
+func (p *Peers) Addresses() []string {
+	if p.sub == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Values(p.hubs), func(a, b *storev1.HubRecord) int { return strings.Compare(a.GetInstance(), b.GetInstance()) })
+	var out []string
+	for _, h := range p.hubs {
+		out = append(out, h.GetAdvertise()...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }

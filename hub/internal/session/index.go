@@ -80,6 +80,9 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 		Boot: bootOf(hub), Regressed: mendable(why, x.cluster, sn.restore != nil), Succeeds: succeeds,
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
 		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: x.opened.KnownFrom > 0}
+	if x.server.o.Hubs != nil {
+		w.Hubs = x.server.o.Hubs()
+	}
 	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {
 		return machine{}, err
 	}

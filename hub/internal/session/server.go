@@ -59,6 +59,8 @@ type Options struct {
 	Heartbeat time.Duration
 	// MaxReportBytes bounds what the reports of one cluster take in the store; default 16 MiB.
 	MaxReportBytes int
+	// Hubs are the addresses of all hubs of the store, for agents; nil: this one is alone.
+	Hubs func() []string
 	// ReconnectSpread is over how long agents spread their first reconnect; default 1s.
 	ReconnectSpread time.Duration
 }

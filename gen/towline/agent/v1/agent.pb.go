@@ -935,7 +935,10 @@ type Welcome struct {
 	Regressed string `protobuf:"bytes,11,opt,name=regressed,proto3" json:"regressed,omitempty"`
 	// The incarnation that the agent follows, which this one was restored from or takes the place of by a person's word: it goes on with
 	// this one as after a new join. Empty: it does not.
-	Succeeds      string `protobuf:"bytes,12,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
+	Succeeds string `protobuf:"bytes,12,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
+	// Addresses of the hubs that share the hub's store, this one too, at which agents are told to dial them, HOST:PORT. The agent
+	// tries them beside those that it was started with. Empty: this one is alone.
+	Hubs          []string `protobuf:"bytes,13,rep,name=hubs,proto3" json:"hubs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1052,6 +1055,13 @@ func (x *Welcome) GetSucceeds() string {
 		return x.Succeeds
 	}
 	return ""
+}
+
+func (x *Welcome) GetHubs() []string {
+	if x != nil {
+		return x.Hubs
+	}
+	return nil
 }
 
 // Index is the desired set of the cluster. It says what should be there; what it does not list is not to be deleted
@@ -4807,7 +4817,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"sealingKey\".\n" +
 	"\x04Boot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"\x9a\x03\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"\xae\x03\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x15\n" +
 	"\x06hub_id\x18\x02 \x01(\tR\x05hubId\x12 \n" +
@@ -4821,7 +4831,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x04boot\x18\n" +
 	" \x01(\v2\x16.towline.agent.v1.BootR\x04boot\x12\x1c\n" +
 	"\tregressed\x18\v \x01(\tR\tregressed\x12\x1a\n" +
-	"\bsucceeds\x18\f \x01(\tR\bsucceeds\"\x9e\x02\n" +
+	"\bsucceeds\x18\f \x01(\tR\bsucceeds\x12\x12\n" +
+	"\x04hubs\x18\r \x03(\tR\x04hubs\"\x9e\x02\n" +
 	"\x05Index\x12\x1a\n" +
 	"\bcomplete\x18\x01 \x01(\bR\bcomplete\x12\x1d\n" +
 	"\n" +

@@ -1,0 +1,198 @@
+package peers_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	hubv1 "towline.dev/towline/gen/towline/hub/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/peers"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// nobody is a hub without agents.
+type nobody struct{ started time.Time }
+
+func (nobody) Connected(fleet.ClusterName) bool             { return false }
+func (nobody) Lost(fleet.ClusterName) time.Time             { return time.Time{} }
+func (nobody) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
+func (n nobody) Started() time.Time                         { return n.started }
+func (nobody) Query(_ context.Context, c fleet.ClusterName, _ *agentv1.Query) (*agentv1.QueryResult, error) {
+	return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s is not connected", c)
+}
+
+// fleetOf is what one hub, me, knows of others.
+type fleetOf struct {
+	*testing.T
+	ctx     context.Context
+	engine  *engine.Engine
+	peers   *peers.Peers
+	changed chan fleet.ClusterName
+}
+
+func begin(t *testing.T) *fleetOf {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	e, err := engine.Open(ctx, memory.New(), engine.Options{})
+	f := &fleetOf{T: t, ctx: ctx, engine: e, changed: make(chan fleet.ClusterName, 100)}
+	f.must(err)
+	t.Cleanup(func() { f.must(e.Close()) })
+	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Lasting: 30 * time.Second,
+		Log: slog.New(slog.DiscardHandler), Dialer: func(address string) (*grpc.ClientConn, error) {
+			return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		}})
+	f.must(err)
+	f.peers.OnChange(func(c fleet.ClusterName) { f.changed <- c })
+	ended := make(chan error, 1)
+	run, stop := context.WithCancel(ctx)
+	go func() { ended <- f.peers.Run(run) }()
+	t.Cleanup(func() {
+		stop()
+		f.must(<-ended)
+	})
+	return f
+}
+
+func (f *fleetOf) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// session writes the session of cluster a.
+func (f *fleetOf) session(s *storev1.SessionRecord) {
+	f.Helper()
+	_, err := f.engine.As(store.Everyone).Update(f.ctx, func(w store.Writer) error {
+		w.Put(store.SessionKey("a"), s)
+		return nil
+	})
+	f.must(err)
+}
+
+// until waits for changes until it is so.
+func (f *fleetOf) until(what string, is func() bool) {
+	f.Helper()
+	for !is() {
+		select {
+		case <-f.changed:
+		case <-f.ctx.Done():
+			f.Fatalf("%s: it did not come", what)
+		}
+	}
+}
+
+func (f *fleetOf) hub(rec *storev1.HubRecord) *engine.Announcement {
+	f.Helper()
+	a, err := f.engine.Announce(f.ctx, rec)
+	f.must(err)
+	return a
+}
+
+func TestConnectedIsWhoseSessionAHubThatLivesHolds(t *testing.T) {
+	f := begin(t)
+	connected := func() bool { return f.peers.Connected("a") }
+	old := timestamppb.New(time.Now().Add(-time.Hour))
+	f.session(&storev1.SessionRecord{Epoch: 1, Hub: "other", Started: old})
+	if connected() {
+		t.Error("it is connected to a hub that nobody has heard of")
+	}
+	other := f.hub(&storev1.HubRecord{Instance: "other", Address: "127.0.0.1:1"})
+	f.until("the hub is there", connected)
+	if at := f.peers.Lost("a"); !at.IsZero() {
+		t.Errorf("it was lost at %s", at)
+	}
+	f.must(other.Close(f.ctx))
+	f.until("the hub is gone", func() bool { return !connected() })
+	if at := f.peers.Lost("a"); time.Since(at) > time.Minute {
+		t.Errorf("it was lost at %s, want now", at)
+	}
+	other = f.hub(&storev1.HubRecord{Instance: "other", Address: "127.0.0.1:1"})
+	f.until("the hub is back", connected)
+	f.session(&storev1.SessionRecord{Epoch: 1, Hub: "other", Started: old, Ended: timestamppb.Now()})
+	f.until("the session has ended", func() bool { return !connected() })
+	f.session(&storev1.SessionRecord{Epoch: 2, Hub: "me", Started: old})
+	f.session(&storev1.SessionRecord{Epoch: 3, Hub: "other", Started: old})
+	f.until("it has gone there again", connected)
+	f.must(other.Close(f.ctx))
+}
+
+// Grace counts from the start of leadership, wherever that is.
+func TestStartedIsWhenTheLeaderBeganToLead(t *testing.T) {
+	f := begin(t)
+	if at := f.peers.Started(); at.Unix() != 1000 {
+		t.Errorf("nobody leads: %s", at)
+	}
+	f.session(&storev1.SessionRecord{Epoch: 1, Hub: "other", Started: timestamppb.Now()})
+	f.hub(&storev1.HubRecord{Instance: "older", Leads: timestamppb.New(time.Unix(2000, 0))})
+	f.hub(&storev1.HubRecord{Instance: "other", Leads: timestamppb.New(time.Unix(3000, 0))})
+	f.until("both are there", func() bool { return f.peers.Connected("a") })
+	if at := f.peers.Started(); at.Unix() != 3000 {
+		t.Errorf("another hub leads since 3000: %s", at)
+	}
+	f.peers.Leads(time.Unix(4000, 0))
+	if at := f.peers.Started(); at.Unix() != 4000 {
+		t.Errorf("this hub leads since 4000: %s", at)
+	}
+}
+
+// silent answers no question.
+type silent struct {
+	hubv1.UnimplementedRelayServiceServer
+	asked chan *hubv1.AskRequest
+}
+
+func (s silent) Ask(ctx context.Context, req *hubv1.AskRequest) (*hubv1.AskResponse, error) {
+	s.asked <- req
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestQuestionToAHubThatGoesAway(t *testing.T) {
+	f := begin(t)
+	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", "127.0.0.1:0")
+	f.must(err)
+	server, service := grpc.NewServer(), silent{asked: make(chan *hubv1.AskRequest, 1)}
+	hubv1.RegisterRelayServiceServer(server, service)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	other := f.hub(&storev1.HubRecord{Instance: "other", Address: l.Addr().String()})
+	f.session(&storev1.SessionRecord{Epoch: 1, Hub: "other", Started: timestamppb.Now()})
+	f.until("it is connected", func() bool { return f.peers.Connected("a") })
+	gone := make(chan error, 1)
+	go func() {
+		req := <-service.asked
+		if req.GetInstance() != "other" || req.GetCluster() != "a" || req.GetQuery().GetType() != "get" {
+			t.Errorf("asked %v", req)
+		}
+		gone <- other.Close(f.ctx)
+	}()
+	_, err = f.peers.Query(f.ctx, "a", &agentv1.Query{Type: "get"})
+	f.must(<-gone)
+	if !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), "went away before it answered") || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// What is meant for another hub is refused: both may be behind one address.
+func TestQuestionForAnotherHubIsRefused(t *testing.T) {
+	f := begin(t)
+	_, err := f.peers.Service(nil).Ask(f.ctx, &hubv1.AskRequest{Instance: "other", Cluster: "a", Query: &agentv1.Query{}})
+	if !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), "--hub-address") {
+		t.Errorf("error %v", err)
+	}
+}
