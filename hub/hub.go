@@ -114,6 +114,7 @@ type Hub struct {
 	o        Options
 	instance string
 	store    *engine.Engine
+	own      store.Store // of what the hub itself writes
 	seat     *seat
 	registry *registry.Registry
 	sessions *session.Server
@@ -187,11 +188,11 @@ func (h *Hub) open(ctx context.Context) error {
 	if err := h.sit(ctx); err != nil {
 		return err
 	}
-	own := own(h.store)
-	if h.hub, err = identity(ctx, own); err != nil {
+	h.own = own(h.store)
+	if h.hub, err = identity(ctx, h.own); err != nil {
 		return err
 	}
-	if h.keys, err = loadKeys(ctx, h.o, own); err != nil {
+	if h.keys, err = loadKeys(ctx, h.o, h.own); err != nil {
 		return err
 	}
 	if err := h.build(); err != nil {

@@ -19,10 +19,17 @@ import (
 	"towline.dev/towline/hub"
 )
 
-// TestMain is a render worker where a hub of these tests starts it as one.
+// TestMain is a render worker where a hub of these tests starts it as one, and a hub where a test starts that.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == hub.RenderWorker {
 		if err := hub.ServeRenders(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		if err := hub.Command().Execute(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

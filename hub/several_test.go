@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +212,30 @@ func TestTwoInstancesAtTwoHubsDoNotTakeTurns(t *testing.T) {
 	follower.stops["a"]()
 	leader.eventually(func() bool { return other.Sessions.Load() == 1 })
 	stop()
+}
+
+// Agents are told of all hubs, by each of them and when they join.
+func TestAgentsAreToldOfAllHubs(t *testing.T) {
+	leader, follower, ways := two(t)
+	told := func(w *world) []string {
+		got, err := w.Identity.GetServerInfo(w.ctx, &towlinev1.GetServerInfoRequest{})
+		must(t, err)
+		return got.GetAgentAddresses()
+	}
+	for _, w := range []*world{leader, follower} {
+		w.eventually(func() bool {
+			all := told(w)
+			return slices.Contains(all, leader.listen) && slices.Contains(all, follower.listen)
+		})
+	}
+	join, err := leader.Clusters.JoinCluster(leader.ctx, &towlinev1.JoinClusterRequest{Name: "a"})
+	must(t, err)
+	if all := join.GetHubAddresses(); len(all) != 2 || all[0] != leader.listen {
+		t.Errorf("who joins is told %v", all)
+	}
+	ways[1].Cut()
+	leader.eventually(func() bool { return len(told(leader)) == 1 })
+	ways[1].Mend()
 }
 
 // A batch of puts is one also at a hub that does not lead: what one module lets go is not deleted before it is known who has it.
