@@ -363,7 +363,7 @@ func (h *Hub) build() error {
 	leader := peers.Leader{Peers: h.peers, Driver: h.control}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.peers, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Hubs: h.peers.Addresses, Render: h.control.Render, Propose: h.control.Propose, Gather: leader.Gather, Trouble: h.control.Trouble,
-		ResyncCatalog: h.control.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
+		ResyncCatalog: leader.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
 		Snapshot: h.store.Snapshot, Resync: leader.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err
 	}
@@ -442,8 +442,9 @@ func (h *Hub) buildHooks() error {
 	if h.o.Hooks == nil {
 		return nil
 	}
-	h.hooks = hook.Server(hook.New(hook.Options{Key: h.api.HookKey, Ask: peers.Leader{Peers: h.peers, Driver: h.control}.Called,
-		CatalogKey: h.api.CatalogHookKey, AskCatalog: h.control.CatalogCalled, Log: h.o.Log}), h.o.Log)
+	leader := peers.Leader{Peers: h.peers, Driver: h.control}
+	h.hooks = hook.Server(hook.New(hook.Options{Key: h.api.HookKey, Ask: leader.Called,
+		CatalogKey: h.api.CatalogHookKey, AskCatalog: leader.CatalogCalled, Log: h.o.Log}), h.o.Log)
 	h.hooks.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.ca.Server() }}
 	if h.o.HooksCert == "" && h.o.HooksKey == "" {
 		return nil

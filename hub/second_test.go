@@ -112,9 +112,12 @@ func (x *line) Mend() {
 }
 
 // sharing is a world whose hub stands on an etcd of one's own.
-func sharing(t *testing.T, etcd string) *world {
+func sharing(t *testing.T, etcd string, change ...func(*hub.Options)) *world {
 	return newWorldWith(t, func(o *hub.Options) {
 		o.Memory, o.EtcdEndpoints, o.SeatTTL = false, []string{"unix:" + etcd}, time.Second
+		for _, fn := range change {
+			fn(o)
+		}
 	})
 }
 

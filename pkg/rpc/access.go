@@ -126,10 +126,12 @@ var rules = table(map[string]map[string]rule{
 		"Renew":  {agents, false},
 	},
 	"towline.hub.v1.RelayService": {
-		"Ask":    {hubs, false},
-		"Gather": {hubs, false},
-		"Resync": {hubs, false},
-		"Call":   {hubs, false},
+		"Ask":           {hubs, false},
+		"Gather":        {hubs, false},
+		"Resync":        {hubs, false},
+		"Call":          {hubs, false},
+		"ResyncCatalog": {hubs, false},
+		"CallCatalog":   {hubs, false},
 	},
 	"grpc.health.v1.Health": {
 		"Check": {anyone, false},

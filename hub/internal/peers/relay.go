@@ -99,6 +99,8 @@ type Driver interface {
 	Gather(batch string, ref fleet.ModuleRef, more bool)
 	Resync(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
 	Called(fleet.ModuleRef)
+	ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error)
+	CatalogCalled(fleet.ModuleRef)
 }
 
 // leadPatience is how long a hub waits for the one that leads.
@@ -132,6 +134,15 @@ func (l Leader) tell(ctx context.Context, h *storev1.HubRecord, call func(contex
 	return nil
 }
 
+// have has the hub h do something, and waits until this hub shows what it wrote.
+func (l Leader) have(ctx context.Context, h *storev1.HubRecord, call func(context.Context, hubv1.RelayServiceClient) error) error {
+	if err := l.tell(ctx, h, call); err != nil {
+		return err
+	}
+	_, err := l.Peers.o.Store.Barrier(ctx)
+	return err
+}
+
 // Gather tells of a put of a batch. A hub that leads and cannot be told begins the batch's rollouts as the puts come in.
 func (l Leader) Gather(batch string, ref fleet.ModuleRef, more bool) {
 	h := l.away()
@@ -155,7 +166,7 @@ func (l Leader) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask) 
 	if h == nil {
 		return l.Driver.Resync(ctx, ref, by)
 	}
-	err = l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+	err = l.have(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
 		resp, err := c.Resync(ctx, &hubv1.ResyncRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name, By: by.By, Reason: by.Reason})
 		came = record.Resynced{Number: resp.GetNumber(), Waits: resp.GetWaits(), Ref: resp.GetResolvedRef()}
 		return err
@@ -177,5 +188,36 @@ func (l Leader) Called(ref fleet.ModuleRef) {
 		return err
 	}); err != nil {
 		l.Peers.o.Log.Warn("a webhook is not heard by the hub that leads; the source is looked at when that is due", "module", ref.Display(), "error", err)
+	}
+}
+
+// ResyncCatalog has the source of a catalog be looked at now.
+func (l Leader) ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (done record.CatalogDone, err error) {
+	h := l.away()
+	if h == nil {
+		return l.Driver.ResyncCatalog(ctx, ref, by, take)
+	}
+	err = l.have(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+		resp, err := c.ResyncCatalog(ctx, &hubv1.ResyncCatalogRequest{Instance: h.GetInstance(), Project: ref.Project, Catalog: ref.Name, By: by.By, Reason: by.Reason, Take: take})
+		done = record.CatalogDone{Created: resp.GetCreated(), Configured: resp.GetConfigured(), Pruned: resp.GetPruned()}
+		return err
+	})
+	return done, err
+}
+
+// CatalogCalled has the source of a catalog be looked at soon.
+func (l Leader) CatalogCalled(ref fleet.ModuleRef) {
+	h := l.away()
+	if h == nil {
+		l.Driver.CatalogCalled(ref)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leadPatience)
+	defer cancel()
+	if err := l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+		_, err := c.CallCatalog(ctx, &hubv1.CallCatalogRequest{Instance: h.GetInstance(), Project: ref.Project, Catalog: ref.Name})
+		return err
+	}); err != nil {
+		l.Peers.o.Log.Warn("a webhook is not heard by the hub that leads; the source is looked at when that is due", "catalog", ref.Display(), "error", err)
 	}
 }

@@ -45,7 +45,7 @@ func (s *Service) Ask(ctx context.Context, req *hubv1.AskRequest) (*hubv1.AskRes
 	return &hubv1.AskResponse{Result: got}, nil
 }
 
-// module reads which module is meant.
+// module reads which module, or catalog, is meant.
 func (s *Service) module(instance, project, name string) (fleet.ModuleRef, error) {
 	return fleet.ModuleRef{Project: project, Name: name}, s.meant(instance)
 }
@@ -81,4 +81,27 @@ func (s *Service) Call(_ context.Context, req *hubv1.CallRequest) (*hubv1.CallRe
 	}
 	s.driver.Called(ref)
 	return &hubv1.CallResponse{}, nil
+}
+
+// ResyncCatalog looks at the source of a catalog.
+func (s *Service) ResyncCatalog(ctx context.Context, req *hubv1.ResyncCatalogRequest) (*hubv1.ResyncCatalogResponse, error) {
+	ref, err := s.module(req.GetInstance(), req.GetProject(), req.GetCatalog())
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.driver.ResyncCatalog(ctx, ref, record.Ask{By: req.GetBy(), Reason: req.GetReason()}, req.GetTake())
+	if err != nil {
+		return nil, err
+	}
+	return &hubv1.ResyncCatalogResponse{Created: done.Created, Configured: done.Configured, Pruned: done.Pruned}, nil
+}
+
+// CallCatalog is told of a webhook of a catalog.
+func (s *Service) CallCatalog(_ context.Context, req *hubv1.CallCatalogRequest) (*hubv1.CallCatalogResponse, error) {
+	ref, err := s.module(req.GetInstance(), req.GetProject(), req.GetCatalog())
+	if err != nil {
+		return nil, err
+	}
+	s.driver.CatalogCalled(ref)
+	return &hubv1.CallCatalogResponse{}, nil
 }

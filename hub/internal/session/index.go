@@ -38,7 +38,7 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		if x.elsewhere() {
 			sn.restore, _, _ = store.Get[*storev1.Restore](r, store.RestoreKey)
 			word, _, _ := store.Get[*storev1.Acceptance](r, store.AcceptedKey)
-			sn.accepted = word.GetIncarnation() == x.server.o.Hub.GetIncarnation()
+			sn.accepted = word.GetIncarnation() == sn.hub.GetIncarnation()
 		}
 		f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster))
 		x.known.given = sn.generation

@@ -52,7 +52,7 @@ func (x *session) succession(sn snapshot) (succeeds, why string) {
 		return "", "the agent follows another store of this hub than the one of which the backup was restored"
 	case h.GetGeneration() > r.GetGeneration():
 		return "", fmt.Sprintf("the agent holds generation %d, and the backup was taken at %d", h.GetGeneration(), r.GetGeneration())
-	case h.GetBoot() != nil && !knows(x.server.o.Hub, h.GetBoot()):
+	case h.GetBoot() != nil && !knows(sn.hub, h.GetBoot()):
 		return "", fmt.Sprintf("the agent has met start %d of the hub, which the backup does not know", h.GetBoot().GetNumber())
 	}
 	return h.GetIncarnation(), ""

@@ -501,6 +501,262 @@ func (*CallResponse) Descriptor() ([]byte, []int) {
 	return file_towline_hub_v1_relay_proto_rawDescGZIP(), []int{7}
 }
 
+// ResyncCatalogRequest names a catalog.
+type ResyncCatalogRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hub that is meant.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The catalog's project.
+	Project string `protobuf:"bytes,2,opt,name=project,proto3" json:"project,omitempty"`
+	// The catalog.
+	Catalog string `protobuf:"bytes,3,opt,name=catalog,proto3" json:"catalog,omitempty"`
+	// Who asks for it.
+	By string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	// Why.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Take over what is of others, too.
+	Take          bool `protobuf:"varint,6,opt,name=take,proto3" json:"take,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResyncCatalogRequest) Reset() {
+	*x = ResyncCatalogRequest{}
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResyncCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResyncCatalogRequest) ProtoMessage() {}
+
+func (x *ResyncCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResyncCatalogRequest.ProtoReflect.Descriptor instead.
+func (*ResyncCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_towline_hub_v1_relay_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ResyncCatalogRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ResyncCatalogRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *ResyncCatalogRequest) GetCatalog() string {
+	if x != nil {
+		return x.Catalog
+	}
+	return ""
+}
+
+func (x *ResyncCatalogRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ResyncCatalogRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ResyncCatalogRequest) GetTake() bool {
+	if x != nil {
+		return x.Take
+	}
+	return false
+}
+
+// ResyncCatalogResponse is what was written for the catalog.
+type ResyncCatalogResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Modules that were created.
+	Created []string `protobuf:"bytes,1,rep,name=created,proto3" json:"created,omitempty"`
+	// Modules that were changed.
+	Configured []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
+	// Modules that are being deleted.
+	Pruned        []string `protobuf:"bytes,3,rep,name=pruned,proto3" json:"pruned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResyncCatalogResponse) Reset() {
+	*x = ResyncCatalogResponse{}
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResyncCatalogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResyncCatalogResponse) ProtoMessage() {}
+
+func (x *ResyncCatalogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResyncCatalogResponse.ProtoReflect.Descriptor instead.
+func (*ResyncCatalogResponse) Descriptor() ([]byte, []int) {
+	return file_towline_hub_v1_relay_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ResyncCatalogResponse) GetCreated() []string {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *ResyncCatalogResponse) GetConfigured() []string {
+	if x != nil {
+		return x.Configured
+	}
+	return nil
+}
+
+func (x *ResyncCatalogResponse) GetPruned() []string {
+	if x != nil {
+		return x.Pruned
+	}
+	return nil
+}
+
+// CallCatalogRequest names a catalog.
+type CallCatalogRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hub that is meant.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The catalog's project.
+	Project string `protobuf:"bytes,2,opt,name=project,proto3" json:"project,omitempty"`
+	// The catalog.
+	Catalog       string `protobuf:"bytes,3,opt,name=catalog,proto3" json:"catalog,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallCatalogRequest) Reset() {
+	*x = CallCatalogRequest{}
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallCatalogRequest) ProtoMessage() {}
+
+func (x *CallCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallCatalogRequest.ProtoReflect.Descriptor instead.
+func (*CallCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_towline_hub_v1_relay_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CallCatalogRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *CallCatalogRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *CallCatalogRequest) GetCatalog() string {
+	if x != nil {
+		return x.Catalog
+	}
+	return ""
+}
+
+// CallCatalogResponse is empty.
+type CallCatalogResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallCatalogResponse) Reset() {
+	*x = CallCatalogResponse{}
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallCatalogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallCatalogResponse) ProtoMessage() {}
+
+func (x *CallCatalogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_hub_v1_relay_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallCatalogResponse.ProtoReflect.Descriptor instead.
+func (*CallCatalogResponse) Descriptor() ([]byte, []int) {
+	return file_towline_hub_v1_relay_proto_rawDescGZIP(), []int{11}
+}
+
 var File_towline_hub_v1_relay_proto protoreflect.FileDescriptor
 
 const file_towline_hub_v1_relay_proto_rawDesc = "" +
@@ -534,12 +790,32 @@ const file_towline_hub_v1_relay_proto_rawDesc = "" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x03 \x01(\tR\x06module\"\x0e\n" +
-	"\fCallResponse2\xa3\x02\n" +
+	"\fCallResponse\"\xa2\x01\n" +
+	"\x14ResyncCatalogRequest\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
+	"\aproject\x18\x02 \x01(\tR\aproject\x12\x18\n" +
+	"\acatalog\x18\x03 \x01(\tR\acatalog\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04take\x18\x06 \x01(\bR\x04take\"i\n" +
+	"\x15ResyncCatalogResponse\x12\x18\n" +
+	"\acreated\x18\x01 \x03(\tR\acreated\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x02 \x03(\tR\n" +
+	"configured\x12\x16\n" +
+	"\x06pruned\x18\x03 \x03(\tR\x06pruned\"d\n" +
+	"\x12CallCatalogRequest\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
+	"\aproject\x18\x02 \x01(\tR\aproject\x12\x18\n" +
+	"\acatalog\x18\x03 \x01(\tR\acatalog\"\x15\n" +
+	"\x13CallCatalogResponse2\xd9\x03\n" +
 	"\fRelayService\x12>\n" +
 	"\x03Ask\x12\x1a.towline.hub.v1.AskRequest\x1a\x1b.towline.hub.v1.AskResponse\x12G\n" +
 	"\x06Gather\x12\x1d.towline.hub.v1.GatherRequest\x1a\x1e.towline.hub.v1.GatherResponse\x12G\n" +
 	"\x06Resync\x12\x1d.towline.hub.v1.ResyncRequest\x1a\x1e.towline.hub.v1.ResyncResponse\x12A\n" +
-	"\x04Call\x12\x1b.towline.hub.v1.CallRequest\x1a\x1c.towline.hub.v1.CallResponseB\xa8\x01\n" +
+	"\x04Call\x12\x1b.towline.hub.v1.CallRequest\x1a\x1c.towline.hub.v1.CallResponse\x12\\\n" +
+	"\rResyncCatalog\x12$.towline.hub.v1.ResyncCatalogRequest\x1a%.towline.hub.v1.ResyncCatalogResponse\x12V\n" +
+	"\vCallCatalog\x12\".towline.hub.v1.CallCatalogRequest\x1a#.towline.hub.v1.CallCatalogResponseB\xa8\x01\n" +
 	"\x12com.towline.hub.v1B\n" +
 	"RelayProtoP\x01Z,towline.dev/towline/gen/towline/hub/v1;hubv1\xa2\x02\x03THX\xaa\x02\x0eTowline.Hub.V1\xca\x02\x0eTowline\\Hub\\V1\xe2\x02\x1aTowline\\Hub\\V1\\GPBMetadata\xea\x02\x10Towline::Hub::V1b\x06proto3"
 
@@ -555,35 +831,43 @@ func file_towline_hub_v1_relay_proto_rawDescGZIP() []byte {
 	return file_towline_hub_v1_relay_proto_rawDescData
 }
 
-var file_towline_hub_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_towline_hub_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_towline_hub_v1_relay_proto_goTypes = []any{
-	(*AskRequest)(nil),     // 0: towline.hub.v1.AskRequest
-	(*AskResponse)(nil),    // 1: towline.hub.v1.AskResponse
-	(*GatherRequest)(nil),  // 2: towline.hub.v1.GatherRequest
-	(*GatherResponse)(nil), // 3: towline.hub.v1.GatherResponse
-	(*ResyncRequest)(nil),  // 4: towline.hub.v1.ResyncRequest
-	(*ResyncResponse)(nil), // 5: towline.hub.v1.ResyncResponse
-	(*CallRequest)(nil),    // 6: towline.hub.v1.CallRequest
-	(*CallResponse)(nil),   // 7: towline.hub.v1.CallResponse
-	(*v1.Query)(nil),       // 8: towline.agent.v1.Query
-	(*v1.QueryResult)(nil), // 9: towline.agent.v1.QueryResult
+	(*AskRequest)(nil),            // 0: towline.hub.v1.AskRequest
+	(*AskResponse)(nil),           // 1: towline.hub.v1.AskResponse
+	(*GatherRequest)(nil),         // 2: towline.hub.v1.GatherRequest
+	(*GatherResponse)(nil),        // 3: towline.hub.v1.GatherResponse
+	(*ResyncRequest)(nil),         // 4: towline.hub.v1.ResyncRequest
+	(*ResyncResponse)(nil),        // 5: towline.hub.v1.ResyncResponse
+	(*CallRequest)(nil),           // 6: towline.hub.v1.CallRequest
+	(*CallResponse)(nil),          // 7: towline.hub.v1.CallResponse
+	(*ResyncCatalogRequest)(nil),  // 8: towline.hub.v1.ResyncCatalogRequest
+	(*ResyncCatalogResponse)(nil), // 9: towline.hub.v1.ResyncCatalogResponse
+	(*CallCatalogRequest)(nil),    // 10: towline.hub.v1.CallCatalogRequest
+	(*CallCatalogResponse)(nil),   // 11: towline.hub.v1.CallCatalogResponse
+	(*v1.Query)(nil),              // 12: towline.agent.v1.Query
+	(*v1.QueryResult)(nil),        // 13: towline.agent.v1.QueryResult
 }
 var file_towline_hub_v1_relay_proto_depIdxs = []int32{
-	8, // 0: towline.hub.v1.AskRequest.query:type_name -> towline.agent.v1.Query
-	9, // 1: towline.hub.v1.AskResponse.result:type_name -> towline.agent.v1.QueryResult
-	0, // 2: towline.hub.v1.RelayService.Ask:input_type -> towline.hub.v1.AskRequest
-	2, // 3: towline.hub.v1.RelayService.Gather:input_type -> towline.hub.v1.GatherRequest
-	4, // 4: towline.hub.v1.RelayService.Resync:input_type -> towline.hub.v1.ResyncRequest
-	6, // 5: towline.hub.v1.RelayService.Call:input_type -> towline.hub.v1.CallRequest
-	1, // 6: towline.hub.v1.RelayService.Ask:output_type -> towline.hub.v1.AskResponse
-	3, // 7: towline.hub.v1.RelayService.Gather:output_type -> towline.hub.v1.GatherResponse
-	5, // 8: towline.hub.v1.RelayService.Resync:output_type -> towline.hub.v1.ResyncResponse
-	7, // 9: towline.hub.v1.RelayService.Call:output_type -> towline.hub.v1.CallResponse
-	6, // [6:10] is the sub-list for method output_type
-	2, // [2:6] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	12, // 0: towline.hub.v1.AskRequest.query:type_name -> towline.agent.v1.Query
+	13, // 1: towline.hub.v1.AskResponse.result:type_name -> towline.agent.v1.QueryResult
+	0,  // 2: towline.hub.v1.RelayService.Ask:input_type -> towline.hub.v1.AskRequest
+	2,  // 3: towline.hub.v1.RelayService.Gather:input_type -> towline.hub.v1.GatherRequest
+	4,  // 4: towline.hub.v1.RelayService.Resync:input_type -> towline.hub.v1.ResyncRequest
+	6,  // 5: towline.hub.v1.RelayService.Call:input_type -> towline.hub.v1.CallRequest
+	8,  // 6: towline.hub.v1.RelayService.ResyncCatalog:input_type -> towline.hub.v1.ResyncCatalogRequest
+	10, // 7: towline.hub.v1.RelayService.CallCatalog:input_type -> towline.hub.v1.CallCatalogRequest
+	1,  // 8: towline.hub.v1.RelayService.Ask:output_type -> towline.hub.v1.AskResponse
+	3,  // 9: towline.hub.v1.RelayService.Gather:output_type -> towline.hub.v1.GatherResponse
+	5,  // 10: towline.hub.v1.RelayService.Resync:output_type -> towline.hub.v1.ResyncResponse
+	7,  // 11: towline.hub.v1.RelayService.Call:output_type -> towline.hub.v1.CallResponse
+	9,  // 12: towline.hub.v1.RelayService.ResyncCatalog:output_type -> towline.hub.v1.ResyncCatalogResponse
+	11, // 13: towline.hub.v1.RelayService.CallCatalog:output_type -> towline.hub.v1.CallCatalogResponse
+	8,  // [8:14] is the sub-list for method output_type
+	2,  // [2:8] is the sub-list for method input_type
+	2,  // [2:2] is the sub-list for extension type_name
+	2,  // [2:2] is the sub-list for extension extendee
+	0,  // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_towline_hub_v1_relay_proto_init() }
@@ -597,7 +881,7 @@ func file_towline_hub_v1_relay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_hub_v1_relay_proto_rawDesc), len(file_towline_hub_v1_relay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

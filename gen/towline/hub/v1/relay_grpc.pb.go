@@ -22,10 +22,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RelayService_Ask_FullMethodName    = "/towline.hub.v1.RelayService/Ask"
-	RelayService_Gather_FullMethodName = "/towline.hub.v1.RelayService/Gather"
-	RelayService_Resync_FullMethodName = "/towline.hub.v1.RelayService/Resync"
-	RelayService_Call_FullMethodName   = "/towline.hub.v1.RelayService/Call"
+	RelayService_Ask_FullMethodName           = "/towline.hub.v1.RelayService/Ask"
+	RelayService_Gather_FullMethodName        = "/towline.hub.v1.RelayService/Gather"
+	RelayService_Resync_FullMethodName        = "/towline.hub.v1.RelayService/Resync"
+	RelayService_Call_FullMethodName          = "/towline.hub.v1.RelayService/Call"
+	RelayService_ResyncCatalog_FullMethodName = "/towline.hub.v1.RelayService/ResyncCatalog"
+	RelayService_CallCatalog_FullMethodName   = "/towline.hub.v1.RelayService/CallCatalog"
 )
 
 // RelayServiceClient is the client API for RelayService service.
@@ -42,6 +44,10 @@ type RelayServiceClient interface {
 	Resync(ctx context.Context, in *ResyncRequest, opts ...grpc.CallOption) (*ResyncResponse, error)
 	// Call tells the hub that leads of a webhook that asks for a look at the source of a module.
 	Call(ctx context.Context, in *CallRequest, opts ...grpc.CallOption) (*CallResponse, error)
+	// ResyncCatalog has the hub that leads look at the source of a catalog now.
+	ResyncCatalog(ctx context.Context, in *ResyncCatalogRequest, opts ...grpc.CallOption) (*ResyncCatalogResponse, error)
+	// CallCatalog tells the hub that leads of a webhook that asks for a look at the source of a catalog.
+	CallCatalog(ctx context.Context, in *CallCatalogRequest, opts ...grpc.CallOption) (*CallCatalogResponse, error)
 }
 
 type relayServiceClient struct {
@@ -92,6 +98,26 @@ func (c *relayServiceClient) Call(ctx context.Context, in *CallRequest, opts ...
 	return out, nil
 }
 
+func (c *relayServiceClient) ResyncCatalog(ctx context.Context, in *ResyncCatalogRequest, opts ...grpc.CallOption) (*ResyncCatalogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResyncCatalogResponse)
+	err := c.cc.Invoke(ctx, RelayService_ResyncCatalog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *relayServiceClient) CallCatalog(ctx context.Context, in *CallCatalogRequest, opts ...grpc.CallOption) (*CallCatalogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CallCatalogResponse)
+	err := c.cc.Invoke(ctx, RelayService_CallCatalog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RelayServiceServer is the server API for RelayService service.
 // All implementations must embed UnimplementedRelayServiceServer
 // for forward compatibility.
@@ -106,6 +132,10 @@ type RelayServiceServer interface {
 	Resync(context.Context, *ResyncRequest) (*ResyncResponse, error)
 	// Call tells the hub that leads of a webhook that asks for a look at the source of a module.
 	Call(context.Context, *CallRequest) (*CallResponse, error)
+	// ResyncCatalog has the hub that leads look at the source of a catalog now.
+	ResyncCatalog(context.Context, *ResyncCatalogRequest) (*ResyncCatalogResponse, error)
+	// CallCatalog tells the hub that leads of a webhook that asks for a look at the source of a catalog.
+	CallCatalog(context.Context, *CallCatalogRequest) (*CallCatalogResponse, error)
 	mustEmbedUnimplementedRelayServiceServer()
 }
 
@@ -127,6 +157,12 @@ func (UnimplementedRelayServiceServer) Resync(context.Context, *ResyncRequest) (
 }
 func (UnimplementedRelayServiceServer) Call(context.Context, *CallRequest) (*CallResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Call not implemented")
+}
+func (UnimplementedRelayServiceServer) ResyncCatalog(context.Context, *ResyncCatalogRequest) (*ResyncCatalogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResyncCatalog not implemented")
+}
+func (UnimplementedRelayServiceServer) CallCatalog(context.Context, *CallCatalogRequest) (*CallCatalogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CallCatalog not implemented")
 }
 func (UnimplementedRelayServiceServer) mustEmbedUnimplementedRelayServiceServer() {}
 func (UnimplementedRelayServiceServer) testEmbeddedByValue()                      {}
@@ -221,6 +257,42 @@ func _RelayService_Call_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RelayService_ResyncCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResyncCatalogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RelayServiceServer).ResyncCatalog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RelayService_ResyncCatalog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RelayServiceServer).ResyncCatalog(ctx, req.(*ResyncCatalogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RelayService_CallCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CallCatalogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RelayServiceServer).CallCatalog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RelayService_CallCatalog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RelayServiceServer).CallCatalog(ctx, req.(*CallCatalogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RelayService_ServiceDesc is the grpc.ServiceDesc for RelayService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -243,6 +315,14 @@ var RelayService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Call",
 			Handler:    _RelayService_Call_Handler,
+		},
+		{
+			MethodName: "ResyncCatalog",
+			Handler:    _RelayService_ResyncCatalog_Handler,
+		},
+		{
+			MethodName: "CallCatalog",
+			Handler:    _RelayService_CallCatalog_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
