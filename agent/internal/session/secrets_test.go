@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -15,7 +16,7 @@ import (
 type keeper struct {
 	started chan struct{} // a is there
 	a       *agent
-	fail    error
+	fail    atomic.Pointer[error]
 }
 
 // kept is the record of what was kept last.
@@ -24,8 +25,8 @@ const keptName = "kept-secrets"
 func (k *keeper) option(o *Options) {
 	o.Secrets = func(ctx context.Context, _ uint64, all []*agentv1.SealedSecret) (func(func()), error) {
 		<-k.started
-		if k.fail != nil {
-			return nil, k.fail
+		if fail := k.fail.Load(); fail != nil {
+			return nil, *fail
 		}
 		var names []string
 		for _, s := range all {
@@ -164,7 +165,8 @@ func TestSecretsThatCannotBeKeptKeepTheIndexBack(t *testing.T) {
 		s.index(first)
 		s.ack()
 		a.settle()
-		k.fail = errors.New("disk full")
+		full := errors.New("disk full")
+		k.fail.Store(&full)
 		second := index(h.sync("web", 6, "b"))
 		s.secrets(second, "two")
 		s.index(second)
@@ -172,7 +174,7 @@ func TestSecretsThatCannotBeKeptKeepTheIndexBack(t *testing.T) {
 		if got := openDesired(t, state).Held().Assemblage.Syncs; len(got) != 1 || got[0].Generation != 5 {
 			t.Errorf("on the disk: %v", got)
 		}
-		k.fail = nil
+		k.fail.Store(nil)
 		s.ack()
 		expect(t, "worker", a.settle(), "keep two", "use two", "set web@6")
 		a.stop()
