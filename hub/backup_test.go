@@ -110,6 +110,45 @@ func TestRestoreOfABackup(t *testing.T) {
 	}
 }
 
+// renew gives an agent, which is stopped, a certificate of a later second than the one that it has.
+func (w *world) renew(name string) {
+	w.t.Helper()
+	first, err := w.ids[name].Renew(w.ctx, w.listen)
+	must(w.t, err)
+	w.eventually(func() bool {
+		next, err := w.ids[name].Renew(w.ctx, w.listen)
+		must(w.t, err)
+		return next.After(first)
+	})
+}
+
+// The backup is older than the last renewals of certificates: nobody joins again for it. What was revoked in the backup stays so.
+func TestRestoreOfABackupBeforeARenewal(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.join("revoked", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.stops["revoked"]()
+	w.renew("revoked")
+	_, err := w.Clusters.RevokeCluster(w.ctx, &towlinev1.RevokeClusterRequest{Name: "revoked"})
+	must(t, err)
+	file := w.backup()
+	w.stops["a"]()
+	w.renew("a")
+	w.reconnect("a")
+	w.stopAll()
+	w.restore(file)
+
+	w.reconnect("a")
+	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	if _, err := w.ids["a"].Renew(w.ctx, w.listen); err != nil {
+		t.Errorf("the renewal after it: %v", err)
+	}
+	if _, err := w.ids["revoked"].Renew(w.ctx, w.listen); err == nil {
+		t.Error("a cluster that was revoked in the backup is let in")
+	}
+}
+
 // The same backup is restored once more: who followed the first restore is ahead of the second.
 func TestBackupIsRestoredTwice(t *testing.T) {
 	w := newWorld(t, false)

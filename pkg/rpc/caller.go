@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"log/slog"
 
 	"towline.dev/towline/pkg/fleet"
@@ -45,6 +46,8 @@ type Caller struct {
 	Cluster fleet.ClusterName
 	// CertSerial is in hex; empty for a bearer token.
 	CertSerial string
+	// Leaf is the certificate of an agent.
+	Leaf *x509.Certificate
 	// Remote is the peer's address.
 	Remote string
 }

@@ -277,6 +277,7 @@ func renew(w store.Writer, caller rpc.Caller, leaf *x509.Certificate, keyHash [3
 	if !ok {
 		return nil, unregistered(caller.Cluster)
 	}
+	rec = regained(w, rec, caller, now)
 	if err := standing(rec, caller.Cluster, caller.CertSerial, now); err != nil {
 		return nil, err
 	}

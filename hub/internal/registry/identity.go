@@ -48,7 +48,7 @@ func (r *Registry) Certificate(state tls.ConnectionState) (rpc.Caller, error) {
 	case rpc.KindHub:
 		return rpc.Caller{Kind: rpc.KindHub, Name: name, CertSerial: serialHex(leaf)}, nil
 	}
-	caller := rpc.Caller{Kind: rpc.KindAgent, Name: name, Cluster: fleet.ClusterName(name), CertSerial: serialHex(leaf)}
+	caller := rpc.Caller{Kind: rpc.KindAgent, Name: name, Cluster: fleet.ClusterName(name), CertSerial: serialHex(leaf), Leaf: leaf}
 	if err := r.Check(caller, leaf); err != nil {
 		return rpc.Caller{}, err
 	}
@@ -119,14 +119,16 @@ func user(leaf *x509.Certificate, name string, now time.Time) (rpc.Caller, error
 // agent's state was copied: that is put on the cluster.
 func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 	var rec *storev1.ClusterRecord
+	now := r.now()
 	err := r.store.View(context.Background(), 0, func(rd store.Reader) error {
-		rec, _, _ = store.Get[*storev1.ClusterRecord](rd, store.ClusterKey(caller.Cluster))
+		if rec, _, _ = store.Get[*storev1.ClusterRecord](rd, store.ClusterKey(caller.Cluster)); rec != nil {
+			rec = regained(rd, rec, caller, now)
+		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	now := r.now()
 	if rec == nil {
 		r.strangers.add(caller.Cluster, now)
 		return unregistered(caller.Cluster)

@@ -66,7 +66,7 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	var known uint64
 	var refusal error
 	rev, err := r.commit(ctx, func(w store.Writer) error {
-		next, known, refusal, err = admit(w, a, caller.CertSerial, alive, r.now())
+		next, known, refusal, err = admit(w, a, caller, alive, r.now())
 		return err
 	})
 	switch {
@@ -92,12 +92,13 @@ func cutVersion(s string) string {
 }
 
 // admit judges an admission. A refusal is committed with what a person must know about it; an error commits nothing.
-func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time) (next *storev1.SessionRecord, known uint64, refusal, err error) {
+func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.Time) (next *storev1.SessionRecord, known uint64, refusal, err error) {
 	rec, ok := cluster(w, a.Cluster)
 	if !ok {
 		return nil, 0, nil, unregistered(a.Cluster)
 	}
-	if err := standing(rec, a.Cluster, serial, now); err != nil {
+	shown := regained(w, rec, caller, now)
+	if err := standing(shown, a.Cluster, caller.CertSerial, now); err != nil {
 		return nil, 0, nil, err
 	}
 	if rec.GetUid() != a.ClusterUID {
@@ -115,7 +116,8 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 	if record.LostSession(old) {
 		old = succeeded(w, a)
 	}
-	changed := activate(rec, serial, now)
+	rec = shown
+	changed := activate(rec, caller.CertSerial, now)
 	if rec.GetAttention() != "" && now.Sub(rec.GetAttentionAt().AsTime()) > attentionLife {
 		rec.Attention, rec.AttentionAt, changed = "", nil, true
 	}

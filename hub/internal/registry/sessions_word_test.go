@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // Which reports count is told by the sessions: those that the agent stands by now, of the cluster that has the name now.
@@ -26,7 +27,7 @@ func TestWhoseWordCounts(t *testing.T) {
 			old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey("a"))
 			known = knownFrom(w, Admission{Cluster: "a", StatusDigest: digest}, old)
 			var refused error
-			session, _, refused, err = admit(w, Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: seen}, "1", false, time.Now())
+			session, _, refused, err = admit(w, Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: seen}, rpc.Caller{CertSerial: "1"}, false, time.Now())
 			if refused != nil || err != nil {
 				t.Fatal(refused, err)
 			}
@@ -127,7 +128,7 @@ func TestSessionAfterADamagedOne(t *testing.T) {
 				endSession(w, "a", time.Now())
 			}
 			hello := Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: true, LastEpoch: tc.said}
-			got, known, refused, err := admit(w, hello, "1", false, time.Now())
+			got, known, refused, err := admit(w, hello, rpc.Caller{CertSerial: "1"}, false, time.Now())
 			if refused != nil || err != nil {
 				t.Fatal(refused, err)
 			}

@@ -68,6 +68,33 @@ func Join(ctx context.Context, hub, token, clusterUID string) (*Identity, error)
 		cert: &tls.Certificate{Certificate: got.GetCertificates(), PrivateKey: key}, cas: cas}, nil
 }
 
+// Renew has the certificate of the identity renewed. Agents that are made with it from then on show the new one.
+func (i *Identity) Renew(ctx context.Context, hub string) (issued time.Time, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return issued, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return issued, err
+	}
+	conn, err := i.Connect(hub, true)
+	if err != nil {
+		return issued, err
+	}
+	defer func() { _ = conn.Close() }()
+	got, err := agentv1.NewEnrollmentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: csr})
+	if err != nil {
+		return issued, err
+	}
+	leaf, err := x509.ParseCertificate(got.GetCertificates()[0])
+	if err != nil {
+		return issued, err
+	}
+	i.cert = &tls.Certificate{Certificate: got.GetCertificates(), PrivateKey: key}
+	return leaf.NotBefore, nil
+}
+
 // Options of an Agent.
 type Options struct {
 	Hub      string
