@@ -352,6 +352,37 @@ func TestCatalogLeavesWhatWasAborted(t *testing.T) {
 	}
 }
 
+// TestCatalogLeavesWhatIsPaused: a rollout that a person paused stays so, whatever the files say, until somebody asks; the other modules
+// are put.
+func TestCatalogLeavesWhatIsPaused(t *testing.T) {
+	w := newCatalogWorld(t)
+	w.push("shop=1", "news=1")
+	w.putCatalog(w.catalog())
+	w.applied(1)
+	w.await("shop", 0)
+	staged := strings.Replace(inGit("shop", "2"), "spec:\n", "spec:\n  rollout: {stages: [{name: all, before: [{approval: {approvers: 1}}]}]}\n", 1)
+	w.repo.Branch("main", map[string]any{"modules/shop.yaml": staged, "modules/news.yaml": inGit("news", "1")})
+	w.synced("Applied")
+	_, err := w.Rollouts.PauseRollout(w.ctx, &towlinev1.PauseRolloutRequest{Module: "shop", Reason: "wait"})
+	must(t, err)
+	isPaused := func(s *towlinev1.ModuleStatus) bool { return s.GetRolloutState() == "Paused" }
+	w.moduleIs("shop", isPaused)
+	w.push("shop=3", "news=2")
+	c := w.catalog()
+	c.Spec.Recursive = true // it is looked at, and nobody has asked
+	w.putCatalog(c)
+	s := w.applied(2)
+	if got := s.GetConflicts(); s.GetState() != "Conflicted" || len(got) != 1 || got[0].GetModule() != "shop" || got[0].GetReason() != "Paused" || !strings.HasSuffix(got[0].GetRollout(), "shop/2") {
+		t.Errorf("not a conflict: %v", s)
+	}
+	if m := w.module("shop"); !isPaused(m.GetStatus()) || w.value("shop") != "2" || w.value("news") != "2" {
+		t.Errorf("the pause has ended: %v, shop is %s and news %s", m.GetStatus(), w.value("shop"), w.value("news"))
+	}
+	if resp := w.synced("Applied"); !slices.Equal(resp.GetConfigured(), []string{"shop"}) || w.value("shop") != "3" {
+		t.Errorf("somebody asks, and it is not put: %v", resp)
+	}
+}
+
 // applied waits until the spec of a generation was looked at.
 func (w *catalogWorld) applied(generation int64) (s *towlinev1.CatalogStatus) {
 	w.t.Helper()

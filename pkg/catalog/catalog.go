@@ -35,6 +35,7 @@ const (
 const (
 	Owned   = "Owned"
 	Stopped = "Stopped"
+	Paused  = "Paused"
 )
 
 // File is a module as a file has it.
@@ -61,6 +62,8 @@ type Module struct {
 	// Stopped is the rollout of what this catalog has put last, if a person ended it, and StoppedSpec the digest of that.
 	Stopped     string
 	StoppedSpec fleet.Digest
+	// Paused is the rollout that runs, if a person paused it.
+	Paused string
 }
 
 // Input is what is decided on.
@@ -158,6 +161,8 @@ func (p *Plan) file(in Input, f File, m Module, there bool) {
 	case same:
 	case m.Stopped != "" && m.StoppedSpec == f.Spec && m.Spec != f.Spec && !in.Person:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Stopped, Rollout: m.Stopped})
+	case m.Paused != "" && m.Spec != f.Spec && !in.Person: // a rollout would begin, and end the one that is paused
+		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Paused, Rollout: m.Paused})
 	default:
 		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version})
 	}

@@ -43,6 +43,8 @@ func stopped(m Module, spec string) Module {
 	return m
 }
 
+func paused(m Module) Module { m.Paused = m.Name + "/6"; return m }
+
 func worded(m Module) Module { m.Words = digest("by hand"); return m }
 
 // text is a plan in a line.
@@ -101,6 +103,12 @@ func TestDecide(t *testing.T) {
 		{"aborted, and as it was put", Input{Files: files("a=2"), Modules: []Module{stopped(mine("a=2"), "2")}}, ""},
 		{"aborted, and the file has changed", Input{Files: files("a=3"), Modules: []Module{stopped(mine("a=1"), "2")}}, "put a"},
 		{"aborted, and a person resyncs", Input{Files: files("a=2"), Modules: []Module{stopped(mine("a=1"), "2")}, Person: true}, "put a"},
+
+		{"paused, and a file has changed", Input{Files: files("a=2", "b=2"), Modules: []Module{paused(mine("a=1")), mine("b=1")}}, "put b, Paused a a/6"},
+		{"paused, and a person has changed it", Input{Files: files("a=1"), Modules: []Module{paused(mine("a=by hand"))}}, "Paused a a/6"},
+		{"paused, and as the files say", Input{Files: files("a=1"), Modules: []Module{paused(mine("a=1"))}}, ""},
+		{"paused, and labels alone go back", Input{Files: files("a=1"), Modules: []Module{paused(worded(mine("a=1")))}}, "put a"},
+		{"paused, and a person resyncs", Input{Files: files("a=2"), Modules: []Module{paused(mine("a=1"))}, Person: true}, "put a"},
 
 		{"one is taken out, without prune", Input{Files: files("a=1"), Modules: []Module{mine("a=1"), mine("b=1")}}, "keep b"},
 		{"one is taken out", Input{Files: files("a=1"), Modules: []Module{mine("a=1"), mine("b=1")}, Prune: true}, "prune b"},

@@ -97,6 +97,8 @@ func conflictSays(x *v1.CatalogConflict) string {
 	switch {
 	case x.GetReason() == catalog.Stopped:
 		return fmt.Sprintf("module %s is left as it was changed by hand: rollout %s of what %s says was ended; it is put again when that changes, or by: towline resync", x.GetModule(), x.GetRollout(), x.GetFile())
+	case x.GetReason() == catalog.Paused:
+		return fmt.Sprintf("module %s of %s is not written: rollout %s is paused; it is put when that goes on, at the next look, or by: towline resync", x.GetModule(), x.GetFile(), x.GetRollout())
 	case x.GetOwner() == "":
 		return fmt.Sprintf("module %s of %s was put by hand, and is not written; to take it: towline resync --take", x.GetModule(), x.GetFile())
 	}

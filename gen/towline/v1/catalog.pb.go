@@ -360,11 +360,12 @@ type CatalogConflict struct {
 	Module string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
 	// File and line that have it.
 	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
-	// Owned: it is of owner. Stopped: a person ended the rollout of what the files say, and changed the module since.
+	// Owned: it is of owner. Stopped: a person ended the rollout of what the files say, and changed the module since. Paused: a person
+	// paused the rollout that runs, which what the files say would end.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// set/NAME, catalog/NAME, or empty: it was put by hand.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Of Stopped the rollout that was ended.
+	// Of Stopped the rollout that was ended, and of Paused the one that is paused.
 	Rollout       string `protobuf:"bytes,5,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -167,7 +167,9 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 		meta := rec.GetModule().GetMetadata()
 		m := catalog.Module{Name: ref.Name, UID: meta.GetUid(), Version: e.ModRevision, Spec: record.Digest(rec.GetSpecDigest()), Words: wordsOf(meta),
 			DependsOn: namesOf(wire.DependenciesOf(ref, rec.GetModule().GetSpec())), Owner: record.OwnerOf(r, ref, rec), Deleting: rec.GetDeleting() != ""}
-		m.Mine = m.Owner == own
+		if m.Mine = m.Owner == own; m.Mine {
+			m.Paused = rollouts.PausedRollout(r, ref)
+		}
 		if p := puts[ref.Name]; p != nil && m.Mine {
 			state := rollouts.StateOf(rollouts.Get(r, ref, p.GetRollout()))
 			if state == rollout.Aborted || state == rollout.RolledBack || state == rollout.RollingBack {

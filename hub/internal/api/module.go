@@ -273,6 +273,11 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
+	if exists && !same {
+		if err := by.mayBegin(w, m.Ref); err != nil {
+			return err
+		}
+	}
 	if exists {
 		resp.Leaving = leaving(store.Untracked(w), m)
 	}

@@ -4,6 +4,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -19,7 +20,7 @@ type author struct {
 	generation int64
 	ref        string
 	take       bool // what is of others
-	again      bool // what is put is tried again where its source failed
+	again      bool // a person asks: what is put is tried again where its source failed, and takes the place of what is paused
 	fence      store.Fence
 }
 
@@ -34,6 +35,17 @@ func (b *author) may(w store.Writer) error {
 	c, _, ok := store.Get[*storev1.CatalogRecord](w, store.CatalogKey(b.catalog))
 	if meta := c.GetCatalog().GetMetadata(); !ok || meta.GetUid() != b.uid || meta.GetGeneration() != b.generation {
 		return later(fleet.Errorf(fleet.ErrConflict, "catalog %s was changed meanwhile; try again", b.catalog.Display()))
+	}
+	return nil
+}
+
+// mayBegin has a commit fail that would begin a rollout in the place of one that a person paused, unless a person asks for it.
+func (b *author) mayBegin(r store.Reader, ref fleet.ModuleRef) error {
+	if b == nil || b.again {
+		return nil
+	}
+	if id := rollouts.PausedRollout(r, ref); id != "" {
+		return later(fleet.Errorf(fleet.ErrConflict, "rollout %s was paused meanwhile; try again", id))
 	}
 	return nil
 }

@@ -227,9 +227,15 @@ func Queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool
 }
 
 // PausedByPerson reports that a person paused the rollout that runs.
-func PausedByPerson(r store.Reader, ref fleet.ModuleRef) bool {
+func PausedByPerson(r store.Reader, ref fleet.ModuleRef) bool { return PausedRollout(r, ref) != "" }
+
+// PausedRollout is the ID of the rollout that runs if a person paused it; empty: nobody did.
+func PausedRollout(r store.Reader, ref fleet.ModuleRef) string {
 	ro := running(r, ref, math.MaxInt64)
-	return StateOf(ro) == rollout.Paused && ro.GetRollout().GetStatus().GetReason() == rollout.ReasonPausedByUser
+	if StateOf(ro) != rollout.Paused || ro.GetRollout().GetStatus().GetReason() != rollout.ReasonPausedByUser {
+		return ""
+	}
+	return ro.GetRollout().GetId()
 }
 
 // running is the newest rollout below a number that has a revision and has not ended; nil: none has. What waits for its revision has
