@@ -359,12 +359,12 @@ func (a *Agent) twin() {
 }
 
 // secretsTo hands the secrets that the hub has sent to the work.
-func secretsTo(work *worker.Manager) func(context.Context, uint64, []*agentv1.SealedSecret) (func(func()), error) {
-	return func(ctx context.Context, lineage uint64, all []*agentv1.SealedSecret) (func(func()), error) {
+func secretsTo(work *worker.Manager) func(context.Context, string, uint64, []*agentv1.SealedSecret) (func(func()), error) {
+	return func(ctx context.Context, hub string, lineage uint64, all []*agentv1.SealedSecret) (func(func()), error) {
 		list := make([]worker.Sealed, len(all))
 		for i, s := range all {
 			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem(), Keys: s.GetKeys(),
-				Age: worker.SecretAge{Lineage: lineage, Version: s.GetVersion(), Changed: s.GetChangedMillis()}}
+				Age: worker.SecretAge{Hub: hub, Lineage: lineage, Version: s.GetVersion(), Changed: s.GetChangedMillis()}}
 		}
 		return work.Secrets(ctx, list)
 	}

@@ -60,9 +60,9 @@ type Options struct {
 	// Logs are of pods that modules have, and how many pods are left out; nil: they are not told.
 	Logs func(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuery) ([]fleet.PodLog, int, error)
 	// SealingKey is what the hub seals secrets with for the agent, and Secrets keeps all that it has sent, durably, and returns what puts them in
-	// use and then begins what goes with them; lineage is that of the index that they go with. Nil: none are taken.
+	// use and then begins what goes with them; lineage is that of the index that they go with, and hub whose it is. Nil: none are taken.
 	SealingKey []byte
-	Secrets    func(ctx context.Context, lineage uint64, all []*agentv1.SealedSecret) (use func(begin func()), err error)
+	Secrets    func(ctx context.Context, hub string, lineage uint64, all []*agentv1.SealedSecret) (use func(begin func()), err error)
 	// MayRead is nil if the cluster lets a question of this type be answered; nil: every one.
 	MayRead func(what string) error
 

@@ -56,7 +56,7 @@ func (s *session) keepSecrets(ctx context.Context, all *secretsOffer) (use func(
 	if all == nil || s.l.o.Secrets == nil {
 		return func(begin func()) { begin() }, nil
 	}
-	put, err := s.l.o.Secrets(ctx, s.l.o.Desired.Held().Assemblage.Lineage, all.list)
+	put, err := s.l.o.Secrets(ctx, s.lineage.HubID, s.l.o.Desired.Held().Assemblage.Lineage, all.list)
 	if err != nil {
 		return nil, err
 	}

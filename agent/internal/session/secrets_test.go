@@ -23,7 +23,7 @@ type keeper struct {
 const keptName = "kept-secrets"
 
 func (k *keeper) option(o *Options) {
-	o.Secrets = func(ctx context.Context, _ uint64, all []*agentv1.SealedSecret) (func(func()), error) {
+	o.Secrets = func(ctx context.Context, _ string, _ uint64, all []*agentv1.SealedSecret) (func(func()), error) {
 		<-k.started
 		if fail := k.fail.Load(); fail != nil {
 			return nil, *fail

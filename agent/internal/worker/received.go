@@ -38,17 +38,25 @@ type Sealed struct {
 
 // SecretAge is how new a secret is.
 type SecretAge struct {
-	// Lineage is the number of that of the hub's store, Version the revision of its write there, and Changed when its values were changed,
-	// as Unix milliseconds. 0: the hub did not say.
+	// Hub is the id of the hub that has sent it, Lineage the number of that of its store, Version the revision of its write there, and
+	// Changed when its values were changed, as Unix milliseconds. 0: the hub did not say.
+	Hub     string `json:"hub,omitempty"`
 	Lineage uint64 `json:"lineage,omitempty"`
 	Version int64  `json:"version,omitempty"`
 	Changed int64  `json:"changed,omitempty"`
 }
 
-// before reports that a secret is older than another one of the same store. A copy of the store that was put back counts on from where it
-// was made, so that a version alone says nothing of a secret that was changed in it since; the time does.
+// before reports that a secret is older than another one of the same hub. A copy of the store that was put back counts on from where it
+// was made, so that a version alone says nothing of a secret that was changed in it since; the time does. Versions of two lineages cannot
+// be compared at all: between them, as after a restore or a new join, the time alone decides.
 func (a SecretAge) before(b SecretAge) bool {
-	return a.Lineage == b.Lineage && a.Version > 0 && a.Version < b.Version && a.Changed < b.Changed
+	switch {
+	case a.Version <= 0 || a.Changed >= b.Changed:
+		return false
+	case a.Lineage == b.Lineage:
+		return a.Version < b.Version
+	}
+	return a.Hub != "" && a.Hub == b.Hub
 }
 
 // received are the secrets that the hub has sent. They lie in the state as they came.

@@ -15,8 +15,9 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// TestOlderSecretsDoNotReplaceNewer: what a copy of the hub's store has that was put back is older by its version and by its time, and is not
-// taken, over a restart neither. What was set in it since is, and so is everything of another store.
+// TestOlderSecretsDoNotReplaceNewer: what a copy of the hub's store has that was put back is older by its version and by its time, and what
+// a restored store has by its time alone. It is not taken, over a restart neither. What was set in it since is, and so is everything of
+// another hub.
 func TestOlderSecretsDoNotReplaceNewer(t *testing.T) {
 	ctx, state := context.Background(), newMemory()
 	v, err := vault.Open(ctx, state)
@@ -35,14 +36,17 @@ func TestOlderSecretsDoNotReplaceNewer(t *testing.T) {
 		age         SecretAge
 		want        string
 	}{
-		{"the first", "one", SecretAge{1, 100, 1000}, "one"},
-		{"a newer one", "two", SecretAge{1, 120, 2000}, "two"},
-		{"of a copy that was put back", "one", SecretAge{1, 100, 1000}, "two"},
-		{"set in the copy, which counts on from there", "three", SecretAge{1, 110, 3000}, "three"},
-		{"encrypted anew with another key of the hub", "three", SecretAge{1, 130, 3000}, "three"},
-		{"by a hub whose clock went back", "four", SecretAge{1, 140, 2500}, "four"},
-		{"of another store", "five", SecretAge{2, 3, 50}, "five"},
-		{"of a hub that does not say", "six", SecretAge{Lineage: 2}, "six"},
+		{"the first", "one", SecretAge{"h", 1, 100, 1000}, "one"},
+		{"a newer one", "two", SecretAge{"h", 1, 120, 2000}, "two"},
+		{"of a copy that was put back", "one", SecretAge{"h", 1, 100, 1000}, "two"},
+		{"set in the copy, which counts on from there", "three", SecretAge{"h", 1, 110, 3000}, "three"},
+		{"encrypted anew with another key of the hub", "three", SecretAge{"h", 1, 130, 3000}, "three"},
+		{"by a hub whose clock went back", "four", SecretAge{"h", 1, 140, 2500}, "four"},
+		{"of a store of the hub that was restored", "one", SecretAge{"h", 2, 100, 1000}, "four"},
+		{"again, with more writes than the other store had", "one", SecretAge{"h", 2, 150, 1000}, "four"},
+		{"set anew in the restored store", "five", SecretAge{"h", 2, 151, 4000}, "five"},
+		{"of another hub", "six", SecretAge{"g", 3, 3, 50}, "six"},
+		{"of a hub that does not say", "seven", SecretAge{Hub: "g", Lineage: 3}, "seven"},
 	} {
 		s, err := wire.SealSecret(v.PublicKey(), "default", "db", map[string][]byte{"password": []byte(tc.value)})
 		if err != nil {
