@@ -55,8 +55,9 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.o.HooksKey, "hooks-key", "", "file in PEM of its key")
 	c.MarkFlagsRequiredTogether("hooks-cert", "hooks-key")
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
-	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which several hubs may share (default: etcd runs in this process)")
-	fl.StringVar(&f.o.HubAddress, "hub-address", "", "HOST:PORT of --listen at which the other hubs on --etcd-endpoints reach this one, and only this one (default: the first --advertise)")
+	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use unless all have --share-etcd (default: etcd runs in this process)")
+	fl.BoolVar(&f.o.ShareEtcd, "share-etcd", false, "run at the same time as other hubs on --etcd-endpoints, which all need this flag; this is new, see what does not hold yet in docs/operations.md, \"Several hubs\" (default: one hub at a time)")
+	fl.StringVar(&f.o.HubAddress, "hub-address", "", "with --share-etcd, HOST:PORT of --listen at which the other hubs reach this one, and only this one (default: the first --advertise)")
 	f.etcdFlags(fl)
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.cache, "source-cache", "1Gi", "how much is kept in --data-dir of what sources have sent, so that it is not fetched again")
@@ -100,6 +101,12 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	heap.Tune(HeapPercent, HeapFloor)
 	if f.o.Etcd.given() && len(f.o.EtcdEndpoints) == 0 {
 		return fmt.Errorf("--etcd-cacert, --etcd-cert, --etcd-key, --etcd-server-name, --etcd-user and --etcd-password-file are for --etcd-endpoints, which is not set")
+	}
+	if f.o.ShareEtcd && len(f.o.EtcdEndpoints) == 0 {
+		return fmt.Errorf("--share-etcd is for --etcd-endpoints, which is not set")
+	}
+	if f.o.HubAddress != "" && !f.o.ShareEtcd {
+		return fmt.Errorf("--hub-address is for --share-etcd, which is not set")
 	}
 	f.o.Etcd = f.o.Etcd.fromEnvironment(os.Getenv)
 	quota, err := resource.ParseQuantity(f.quota)

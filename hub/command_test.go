@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,5 +67,20 @@ func TestServeLeavesTheClientConfigurationAlone(t *testing.T) {
 				t.Errorf("the client configuration was\n%s\nand is %v\n%s", before, err, after)
 			}
 		})
+	}
+}
+
+// A flag about hubs that share an etcd is refused where none is shared, and not passed over.
+func TestFlagsOfASharedEtcdAreRefusedWithoutOne(t *testing.T) {
+	for says, args := range map[string][]string{
+		"--share-etcd is for --etcd-endpoints": {"--share-etcd"},
+		"--hub-address is for --share-etcd":    {"--etcd-endpoints", "127.0.0.1:1", "--hub-address", "127.0.0.1:2"},
+	} {
+		serve := hub.Command()
+		serve.SetArgs(append([]string{"serve", "--data-dir", t.TempDir(), "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"}, args...))
+		serve.SetErr(io.Discard)
+		if err := serve.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: %v, want %q", args, err, says)
+		}
 	}
 }

@@ -61,6 +61,8 @@ type Options struct {
 	CADir string
 	// EtcdEndpoints of an etcd of one's own; none: etcd runs in the process.
 	EtcdEndpoints []string
+	// ShareEtcd lets other hubs that have it set use that etcd at the same time; without it one hub at a time does.
+	ShareEtcd bool
 	// Etcd is who the hub is for that etcd.
 	Etcd EtcdAccess
 	// Listen serves agents, API people and programs; both are made by the caller so that ports are known.
@@ -73,7 +75,7 @@ type Options struct {
 	Metrics net.Listener
 	// Advertise are the addresses that agents are told to dial; default: that of Listen.
 	Advertise []string
-	// HubAddress is where the other hubs of an etcd of one's own reach this one; default: the first of Advertise.
+	// HubAddress is where the other hubs of a shared etcd reach this one; default: the first of Advertise.
 	HubAddress string
 	// SecretsKeyFile has the keys that secrets are encrypted with, the newest first. Default with an etcd in the process: secrets.key in
 	// CADir, which is made at the first start; with one of one's own there is none.
@@ -141,6 +143,9 @@ const AdminFile = "admin.yaml"
 func New(ctx context.Context, o Options) (*Hub, error) {
 	if o.DataDir == "" || o.Listen == nil || o.API == nil {
 		return nil, fmt.Errorf("hub: DataDir, Listen and API are required")
+	}
+	if o.ShareEtcd && len(o.EtcdEndpoints) == 0 {
+		return nil, fmt.Errorf("hub: ShareEtcd is for EtcdEndpoints, which are not set")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -222,12 +227,12 @@ func loadKeys(ctx context.Context, o Options, s store.Store) (*secrets.Keys, err
 	return secrets.Load(ctx, where), nil
 }
 
-// sit takes the seat before anything is written or served, where no other hub can want it; and else says that this hub is there.
+// sit takes the seat before anything is written or served; or, where hubs share the store, says that this hub is there.
 func (h *Hub) sit(ctx context.Context) error {
 	h.seat = &seat{store: h.store, me: store.Candidate{Instance: h.instance, Address: h.o.Advertise[0], Since: time.Now()},
-		wait: seatWait(h.o.SeatTTL), log: h.o.Log}
-	if h.o.shares() {
-		return h.announce(ctx)
+		wait: seatWait(h.o.SeatTTL), log: h.o.Log, external: len(h.o.EtcdEndpoints) > 0, shares: h.o.shares()}
+	if h.seat.shares {
+		return h.join(ctx)
 	}
 	held, err := h.seat.take(ctx)
 	h.seat.held = held

@@ -34,7 +34,7 @@ func startProcess(t *testing.T, etcd string) (*process, string) {
 	must(t, err)
 	dir := t.TempDir()
 	p := &process{cmd: exec.CommandContext(t.Context(), self, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0",
-		"--etcd-endpoints", "unix:"+etcd, "--grace", "1ms")}
+		"--etcd-endpoints", "unix:"+etcd, "--share-etcd", "--grace", "1ms")}
 	said, err := p.cmd.StderrPipe()
 	must(t, err)
 	must(t, p.cmd.Start())
@@ -66,7 +66,7 @@ func startProcess(t *testing.T, etcd string) (*process, string) {
 func TestHubThatLeadsIsPausedAndWakes(t *testing.T) {
 	etcd := ownEtcd(t)
 	paused, ca := startProcess(t, etcd)
-	w := newWorldWith(t, func(o *hub.Options) { o.EtcdEndpoints, o.CADir = []string{"unix:" + etcd}, ca })
+	w := newWorldWith(t, func(o *hub.Options) { o.EtcdEndpoints, o.ShareEtcd, o.CADir = []string{"unix:" + etcd}, true, ca })
 	var mu sync.Mutex
 	newest := map[string]uint64{}
 	joins := func(name, at string) {

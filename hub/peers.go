@@ -19,7 +19,19 @@ import (
 )
 
 // shares reports that other hubs may stand on the same store.
-func (o Options) shares() bool { return len(o.EtcdEndpoints) > 0 }
+func (o Options) shares() bool { return o.ShareEtcd && len(o.EtcdEndpoints) > 0 }
+
+// join says that this hub is there, unless one is that shares the store with nobody. It looks once more when it has said so: a hub that
+// began meanwhile has seen it, or is seen.
+func (h *Hub) join(ctx context.Context) error {
+	if err := h.seat.outlast(ctx, h.seat.besideOneAlone); err != nil {
+		return err
+	}
+	if err := h.announce(ctx); err != nil {
+		return err
+	}
+	return h.seat.outlast(ctx, h.seat.besideOneAlone)
+}
 
 // record is what the other hubs are told of this one. leads is zero while it does not.
 func (h *Hub) record(leads time.Time) *storev1.HubRecord {

@@ -2,11 +2,13 @@ package hub_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"towline.dev/towline/hub"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // ownEtcd is an etcd that the hubs share, behind a unix socket.
@@ -119,6 +122,136 @@ func sharing(t *testing.T, etcd string, change ...func(*hub.Options)) *world {
 			fn(o)
 		}
 	})
+}
+
+// second starts another hub on the same etcd, with nothing of its own but its directory.
+func second(ctx context.Context, t *testing.T, etcd string, change ...func(*hub.Options)) (*hub.Hub, error) {
+	t.Helper()
+	listen := func() net.Listener {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		must(t, err)
+		return l
+	}
+	o := hub.Options{DataDir: t.TempDir(), EtcdEndpoints: []string{"unix:" + etcd}, Listen: listen(), API: listen(), SeatTTL: time.Second}
+	for _, fn := range change {
+		fn(&o)
+	}
+	return hub.New(ctx, o)
+}
+
+func TestSecondHubOnAnEtcdRefusesToStart(t *testing.T) {
+	etcd := ownEtcd(t)
+	w := sharing(t, etcd)
+	w.join("a", nil, nil)
+	h, err := second(w.ctx, t, etcd)
+	if err == nil {
+		must(t, h.Close())
+		t.Fatal("two hubs run on one etcd")
+	}
+	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), w.listen) || !strings.Contains(err.Error(), "since "+time.Now().UTC().Format("2006-01-02")) {
+		t.Errorf("it says: %v; want the address %s of the other hub and since when it runs", err, w.listen)
+	}
+	if ro := w.await("shop", w.put(module("shop", configMap("1"))).GetRevision()); ro.GetStatus().GetState() != "Succeeded" {
+		t.Errorf("the first hub is disturbed: %v", ro.GetStatus())
+	}
+	w.stopHub()
+	began := time.Now()
+	h, err = second(w.ctx, t, etcd)
+	must(t, err)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("after a hub that stopped, another one waits %s", took)
+	}
+	must(t, h.Close())
+}
+
+// A hub that crashed, or was cut off, holds its seat until its lease ends: who comes after it waits for that. One that
+// finds its seat taken when it is back must not go on.
+func TestHubTakesTheSeatOfOneThatIsGone(t *testing.T) {
+	etcd := ownEtcd(t)
+	way := newLine(t, etcd)
+	w := sharing(t, way.socket)
+	way.Cut()
+	h, err := second(w.ctx, t, etcd)
+	must(t, err)
+	defer func() { must(t, h.Close()) }()
+	way.Mend()
+	select {
+	case err := <-w.ended:
+		if !errors.Is(err, fleet.ErrPrecondition) {
+			t.Errorf("the hub that was cut off ends with: %v", err)
+		}
+		w.stopHub = func() {}
+	case <-w.ctx.Done():
+		t.Error("the hub that was cut off goes on beside the one that took its seat")
+	}
+}
+
+// refused starts another hub on the same etcd, which has to say that it does not start beside the one at w.
+func (w *world) refused(etcd, says string, change ...func(*hub.Options)) {
+	w.t.Helper()
+	h, err := second(w.ctx, w.t, etcd, change...)
+	if err == nil {
+		must(w.t, h.Close())
+		w.t.Fatal("it starts")
+	}
+	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), w.listen) || !strings.Contains(err.Error(), says) {
+		w.t.Errorf("it says: %v; want the address %s of the other hub and %q", err, w.listen, says)
+	}
+}
+
+// Hubs share an etcd when all of them are to, and not when one is.
+func TestHubsShareAnEtcdOnlyWhenAllAreTo(t *testing.T) {
+	t.Run("one that shares beside one that does not", func(t *testing.T) {
+		etcd := ownEtcd(t)
+		w := sharing(t, etcd)
+		w.refused(etcd, "without --share-etcd", shared, func(o *hub.Options) { o.CADir = w.dir })
+	})
+	t.Run("one that does not beside one that shares and leads", func(t *testing.T) {
+		etcd := ownEtcd(t)
+		w := sharing(t, etcd, shared)
+		w.await("shop", w.put(module("shop", configMap("1"))).GetRevision()) // it leads
+		w.refused(etcd, "stop that one first")
+	})
+	t.Run("one that does not beside one that shares and does not lead", func(t *testing.T) {
+		etcd := ownEtcd(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		h, err := second(ctx, t, etcd, shared) // it begins to lead when it runs
+		must(t, err)
+		alone, err := second(ctx, t, etcd)
+		if err == nil {
+			must(t, alone.Close())
+		}
+		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "as well") {
+			t.Errorf("it says: %v", err)
+		}
+		must(t, h.Close())
+		h, err = second(ctx, t, etcd)
+		must(t, err)
+		must(t, h.Close())
+	})
+}
+
+// A hub that shared its etcd and was cut off while one took it that does not share ends when it is back.
+func TestHubThatSharesEndsWhenItsEtcdIsTaken(t *testing.T) {
+	etcd := ownEtcd(t)
+	way := newLine(t, etcd)
+	w := sharing(t, way.socket, shared)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	way.Cut()
+	h, err := second(w.ctx, t, etcd)
+	must(t, err)
+	defer func() { must(t, h.Close()) }()
+	way.Mend()
+	select {
+	case err := <-w.ended:
+		if !errors.Is(err, fleet.ErrPrecondition) {
+			t.Errorf("the hub that was cut off ends with: %v", err)
+		}
+		w.stopHub = func() {}
+	case <-w.ctx.Done():
+		t.Error("the hub that was cut off goes on beside the one that took its etcd")
+	}
 }
 
 // An etcd that is put back from an older copy under a hub, or another one in its place, ends the hub: what it has read and

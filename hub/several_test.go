@@ -3,7 +3,6 @@ package hub_test
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -21,18 +20,21 @@ import (
 // beside is another hub on the etcd of the first, with the same CA.
 func (w *world) beside(etcd string, change ...func(*hub.Options)) *world {
 	return newWorldWith(w.t, func(o *hub.Options) {
-		o.Memory, o.EtcdEndpoints, o.SeatTTL, o.CADir = false, []string{"unix:" + etcd}, time.Second, w.dir
+		o.Memory, o.EtcdEndpoints, o.ShareEtcd, o.SeatTTL, o.CADir = false, []string{"unix:" + etcd}, true, time.Second, w.dir
 		for _, fn := range change {
 			fn(o)
 		}
 	})
 }
 
+// shared has a hub share its etcd.
+func shared(o *hub.Options) { o.ShareEtcd = true }
+
 // two are a hub that leads and one beside it, each with its own way to the etcd.
 func two(t *testing.T) (leader, follower *world, ways [2]*line) {
 	etcd := ownEtcd(t)
 	ways = [2]*line{newLine(t, etcd), newLine(t, etcd)}
-	leader = sharing(t, ways[0].socket)
+	leader = sharing(t, ways[0].socket, shared)
 	leader.await("first", leader.put(module("first", map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first, namespace: default}\n"})).GetRevision())
 	return leader, leader.beside(ways[1].socket), ways
 }
@@ -178,7 +180,7 @@ func TestQuestionIsRelayedToTheHubWithTheStream(t *testing.T) {
 
 // What one hub asks another is for hubs only.
 func TestRelayIsForHubsOnly(t *testing.T) {
-	w := sharing(t, ownEtcd(t))
+	w := sharing(t, ownEtcd(t), shared)
 	w.enroll("a", nil)
 	for name, shown := range map[string]bool{"an agent": true, "nobody": false} {
 		conn, err := w.ids["a"].Connect(w.listen, shown)
@@ -256,13 +258,8 @@ func TestResyncAtAHubThatDoesNotLead(t *testing.T) {
 // A hub with another CA would refuse the agents of the others.
 func TestHubWithAnotherCARefusesToStart(t *testing.T) {
 	etcd := ownEtcd(t)
-	w := sharing(t, etcd)
-	listen := func() net.Listener {
-		l, err := (&net.ListenConfig{}).Listen(w.ctx, "tcp", "127.0.0.1:0")
-		must(t, err)
-		return l
-	}
-	h, err := hub.New(w.ctx, hub.Options{DataDir: t.TempDir(), EtcdEndpoints: []string{"unix:" + etcd}, Listen: listen(), API: listen(), SeatTTL: time.Second})
+	w := sharing(t, etcd, shared)
+	h, err := second(w.ctx, t, etcd, shared)
 	if err == nil {
 		must(t, h.Close())
 	}

@@ -24,7 +24,7 @@ func TestCatalogAtAHubThatDoesNotLead(t *testing.T) {
 	must(t, os.WriteFile(key, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600))
 	hooks, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
-	leader := sharing(t, etcd, func(o *hub.Options) { o.SecretsKeyFile = key })
+	leader := sharing(t, etcd, shared, func(o *hub.Options) { o.SecretsKeyFile = key })
 	leader.await("first", leader.put(module("first", configMap("1"))).GetRevision())
 	w := &catalogWorld{repo: sourcetest.NewRepo(t), world: leader.beside(etcd, func(o *hub.Options) { o.SecretsKeyFile, o.Hooks = key, hooks })}
 	srv := httptest.NewServer(w.repo.Handler())
