@@ -136,7 +136,13 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 		if unread != nil || again == nil {
 			break
 		}
-		x = again
+		if again.rec.GetDeleting() {
+			refuseAsks(ref, asks)
+			return 0, c.dropCatalog(ctx, again)
+		}
+		if x = again; x.c != nil && x.c.Suspend && len(asks) == 0 {
+			return c.sinceCatalog(x)
+		}
 	}
 	told := cmp.Or(err, x.failure())
 	for _, a := range asks {
@@ -145,11 +151,23 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 	if err != nil {
 		return 0, err
 	}
-	wait, due := c.untilCatalog(&catalogue{ref: ref, rec: x.rec, c: x.c, was: x.next})
+	return c.sinceCatalog(&catalogue{ref: ref, rec: x.rec, c: x.c, was: x.next})
+}
+
+// sinceCatalog is how long there is until the look after one that is over.
+func (c *Controller) sinceCatalog(x *catalogue) (time.Duration, error) {
+	wait, due := c.untilCatalog(x)
 	if due {
 		return time.Second, nil // it was called meanwhile
 	}
 	return wait, nil
+}
+
+// refuseAsks answers who waits for a look at a catalog that goes.
+func refuseAsks(ref fleet.ModuleRef, asks []catalogAsk) {
+	for _, a := range asks {
+		a.answer <- catalogAnswer{err: fleet.Errorf(fleet.ErrPrecondition, "catalog %s is being deleted", ref.Display())}
+	}
 }
 
 // untilCatalog is how long there is until a catalog is to be looked at, and whether that is now.
@@ -427,9 +445,7 @@ func (c *Controller) forgetCatalog(ctx context.Context, ref fleet.ModuleRef) err
 
 // dropCatalog deletes the modules of a catalog that goes with them, and then the catalog.
 func (c *Controller) dropCatalog(ctx context.Context, x *catalogue) error {
-	for _, a := range c.catalogs.take(x.ref) {
-		a.answer <- catalogAnswer{err: fleet.Errorf(fleet.ErrPrecondition, "catalog %s is being deleted", x.ref.Display())}
-	}
+	refuseAsks(x.ref, c.catalogs.take(x.ref))
 	meta := x.rec.GetCatalog().GetMetadata()
 	why := "catalog " + x.ref.Name + " is deleted with its modules by " + meta.GetChangedBy()
 	if r := meta.GetChangeReason(); r != "" {
