@@ -143,7 +143,8 @@ func restoreCommand() *cobra.Command {
 	c := &cobra.Command{Use: "restore --data-dir DIR --from FILE", Short: "Make the store of a hub that is stopped from a backup", Args: cobra.NoArgs,
 		Long: "Makes the store in DIR from a file that towline-hub backup wrote. The store counts as another one from then on: agents that have\n" +
 			"seen nothing of what came after the backup follow it by themselves, and the others keep what they hold until a person says\n" +
-			"towline restore accept. Nothing is deleted in any cluster for a restore.\n\n" +
+			"towline restore accept. A restore itself deletes nothing in any cluster. What was under way in the backup goes on when the hub starts:\n" +
+			"its rollouts, and the removal of modules from clusters, also of those that were put there again since.\n\n" +
 			"With --etcd-endpoints, restore etcd by its own means first, as with etcdutl snapshot restore; this then marks the store in it.",
 		Example: "  towline-hub restore --data-dir /var/lib/towline --from /backup/hub.db --replace",
 		RunE:    func(c *cobra.Command, _ []string) error { return f.restore(c) }}
@@ -156,6 +157,12 @@ func restoreCommand() *cobra.Command {
 	_ = c.MarkFlagRequired("data-dir")
 	return c
 }
+
+// restoredText is what a person has to look at after a restore.
+const restoredText = "What was said after the backup is not so any more: what was revoked, removed, held, paused, aborted or rolled back, and secrets\n" +
+	"that were set. Look at the log of the hub, and say it again.\n" +
+	"What was under way in the backup goes on when the hub starts: look at towline get rollouts at once. Modules that were being removed\n" +
+	"from clusters are removed there, also those that were put there again since.\n"
 
 func (f *restoreFlags) restore(c *cobra.Command) error {
 	f.o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -190,7 +197,7 @@ func (f *restoreFlags) restore(c *cobra.Command) error {
 	if aside != "" {
 		out += "the store that was there is in " + aside + "\n"
 	}
-	out += "What was revoked or removed after the backup is not: look at the log of the hub, and say it again.\n"
+	out += restoredText
 	for _, name := range []string{"ca.crt", "ca.key", secretsKeyFile} {
 		if _, err := os.Stat(filepath.Join(f.o.DataDir, name)); err != nil {
 			out += fmt.Sprintf("There is no %s in %s: put that of before there, or name it to towline-hub serve, before the hub starts.\n", name, f.o.DataDir)
@@ -217,7 +224,7 @@ func (f *restoreFlags) mark(c *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "marked as restored: store %s of hub %s\n", is.GetIncarnation(), is.GetHubId())
+	_, err = fmt.Fprintf(c.OutOrStdout(), "marked as restored: store %s of hub %s\n"+restoredText, is.GetIncarnation(), is.GetHubId())
 	return err
 }
 

@@ -42,7 +42,7 @@ func (w *world) restore(file string) {
 	w.t.Helper()
 	out, err := command(w.ctx, "restore", "--data-dir", w.dir, "--from", file, "--replace")
 	must(w.t, err)
-	if !strings.Contains(out, "the store that was there is in ") || !strings.Contains(out, "revoked") {
+	if !strings.Contains(out, "the store that was there is in ") || !strings.Contains(out, "revoked") || !strings.Contains(out, "towline get rollouts") {
 		w.t.Errorf("restore says: %s", out)
 	}
 	w.start()
