@@ -36,7 +36,8 @@ func (a *app) restoreAcceptCommand() *cobra.Command {
 		Use: "accept", Short: "Go on with a restored store in all clusters", Args: exactly(0, "no arguments"),
 		Long: "Says that what came after the backup counts no more. Clusters that have seen it go on with the store as it is: modules go to\n" +
 			"the revisions that the store has, those that it does not have stay where they are, as strays, and those that were deleted\n" +
-			"after the backup come again. Nothing is deleted. It holds for clusters that come back later, too.",
+			"after the backup come again. Accepting deletes nothing by itself; modules that were on their way out when the backup was taken go on\n" +
+			"leaving. It holds for clusters that come back later, too.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			if err := a.askOf(yes, "accept the restored store", func() (string, error) {
