@@ -45,6 +45,9 @@ func (w *world) copied(rec *storev1.ClusterRecord, at time.Time) *world {
 	if !at.IsZero() {
 		put(store.Hub, store.RestoreKey, &storev1.Restore{Incarnation: "one", At: timestamppb.New(at)})
 	}
+	if _, err := s.Barrier(w.t.Context()); err != nil { // both are there before anybody comes
+		w.t.Fatal(err)
+	}
 	return w.with(s.As(store.Registry))
 }
 
