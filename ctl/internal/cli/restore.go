@@ -3,12 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/plan"
 )
 
 func (a *app) restoreCommand() *cobra.Command {
@@ -90,11 +90,6 @@ func (a *app) restoreText(r *v1.Restore) string {
 	case 1:
 		return text + "; cluster " + names[0] + " has seen what came after the backup, and keeps what it holds"
 	default:
-		const shown = 5
-		listed := strings.Join(names[:min(len(names), shown)], ", ")
-		if more := len(names) - shown; more > 0 {
-			listed += fmt.Sprintf(" and %d more", more)
-		}
-		return text + fmt.Sprintf("; %d clusters have seen what came after the backup, and keep what they hold: %s", len(names), listed)
+		return text + fmt.Sprintf("; %d clusters have seen what came after the backup, and keep what they hold: %s", len(names), plan.Names(names))
 	}
 }
