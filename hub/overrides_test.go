@@ -428,3 +428,75 @@ func TestDryRunOfALabelTellsWhatAVariantRemoves(t *testing.T) {
 		t.Errorf("%s, removes %d objects, want 1", resp.GetResult(), resp.GetRemovesObjects())
 	}
 }
+
+// overridingYAML is overriding("env=prod: a=prod b") as people write it.
+const overridingYAML = `apiVersion: towline.dev/v1
+kind: Module
+metadata: {name: shop}
+spec:
+  source:
+    inline:
+      files:
+        a.yaml: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: default}, data: {by: shop, cluster: '${CLUSTER}'}}"
+        b.yaml: "{apiVersion: v1, kind: ConfigMap, metadata: {name: b, namespace: default}, data: {by: shop}}"
+  placement: {selector: {}}
+  bindings: [{name: CLUSTER, clusterField: metadata.name}]
+  overrides:
+  - selector: {matchLabels: {env: prod}}
+    patches:
+    - {target: {kind: ConfigMap, name: a}, patch: "- {op: replace, path: /data/by, value: prod}"}
+    - {target: {kind: ConfigMap, name: b}, patch: "$patch: delete"}
+`
+
+// TestRenderOfVariants: each variant is printed once with the clusters that have it, and with --all each cluster has its own values.
+func TestRenderOfVariants(t *testing.T) {
+	w := fourClusters(t, true)
+	towline := w.cli()
+	for name, tt := range map[string]struct {
+		args []string
+		has  []string // in this order
+		not  string
+	}{
+		"variants":            {nil, []string{"# no override, in c, d", "by: shop", "cluster: ${CLUSTER}", "name: b", "# overrides[0], in a, b", "by: prod", "cluster: ${CLUSTER}"}, ""},
+		"each cluster":        {[]string{"--all"}, []string{"# overrides[0], in a\n", "by: prod", "cluster: a", "# overrides[0], in b\n", "cluster: b", "# no override, in c\n", "by: shop", "cluster: c", "name: b", "# no override, in d\n", "cluster: d"}, "${"},
+		"one cluster":         {[]string{"--cluster", "b"}, []string{"# overrides[0], in b\n", "by: prod", "cluster: b"}, "by: shop"},
+		"of some":             {[]string{"-l", "env=dev"}, []string{"# no override, in c, d", "by: shop", "name: b"}, "prod"},
+		"each of some":        {[]string{"-l", "env=dev", "--all"}, []string{"in c\n", "cluster: c", "in d\n", "cluster: d"}, "prod"},
+		"as JSON":             {[]string{"-l", "env=prod", "-o", "json"}, []string{`"overrides": [`, "0", `"clusters": [`, `"a"`, `"b"`, `"by": "prod"`}, "shop\","},
+		"none has the labels": {[]string{"-l", "env=none"}, []string{"module shop: nothing to print: its placement selects no cluster with the labels env=none"}, "cluster: a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := towline(overridingYAML, append([]string{"render", "-f", "-"}, tt.args...)...)
+			rest := out
+			for _, has := range tt.has {
+				_, after, ok := strings.Cut(rest, has)
+				if !ok {
+					t.Fatalf("%v: %q is not there, or not in its place:\n%s", err, has, out)
+				}
+				rest = after
+			}
+			if err != nil || tt.not != "" && strings.Contains(out, tt.not) {
+				t.Errorf("%v, or it has %q:\n%s", err, tt.not, out)
+			}
+		})
+	}
+}
+
+// TestDiffOfVariants: each cluster is asked about the variant that it would get, and what another variant leaves out is told where it goes.
+func TestDiffOfVariants(t *testing.T) {
+	w := newWorld(t, true)
+	for name, env := range map[string]string{"a": "prod", "c": "dev"} {
+		w.joinAnswering(name, unchanged, map[string]string{"env": env})
+	}
+	plan, got := w.diff(overriding("env=prod: a=prod b"))
+	if want := []string{"a 1 unchanged", "c 2 unchanged"}; !slices.Equal(got, want) || plan.GetVariants() != 2 || plan.GetObjects() != 2 {
+		t.Errorf("%v: it says %q, want %q", plan, got, want)
+	}
+	put := w.put(overriding("env=prod: a=prod b"))
+	w.await("shop", put.GetRevision())
+	for name, objects := range map[string]int{"a": 1, "c": 2} {
+		if held := w.held(name, "shop"); int(held.Objects) != objects {
+			t.Errorf("%s holds %d objects after the put, not %d", name, held.Objects, objects)
+		}
+	}
+}

@@ -140,10 +140,20 @@ func (a *app) renderFile(ctx context.Context, o *renderOptions, format string) e
 	if err := a.printManifests(all, found[0].Message.(*v1.Module).GetSpec(), format); err != nil {
 		return err
 	}
+	if len(all) == 0 && (o.selector != "" || o.all) {
+		a.warnf("module %s: nothing to print: its placement selects no cluster%s", found[0].Meta().GetName(), withLabels(o.selector))
+	}
 	if i := slices.IndexFunc(all, func(m manifests) bool { return m.of.GetProblem() != "" }); i >= 0 {
 		return fleet.Errorf(fleet.ErrInvalid, "%s: %s", strings.Join(all[i].of.GetClusters(), ", "), all[i].of.GetProblem())
 	}
 	return nil
+}
+
+func withLabels(selector string) string {
+	if selector == "" {
+		return ""
+	}
+	return " with the labels " + selector
 }
 
 // renderRevision prints a revision, variant by variant.
