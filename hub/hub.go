@@ -488,8 +488,8 @@ func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
 
 // methodOf is the method as people know what they did: one method confirms what waits for a word and ends what was held.
 func methodOf(e rpc.AuditEntry) string {
-	if strings.HasSuffix(e.Method, "/ConfirmHold") && strings.HasPrefix(e.Subject, record.FreezeID) {
-		return e.Method + " (unhold)"
+	if service, ok := strings.CutSuffix(e.Method, "/ConfirmHold"); ok && strings.HasPrefix(e.Subject, record.FreezeID) {
+		return service + "/Unhold"
 	}
 	return e.Method
 }
