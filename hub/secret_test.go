@@ -369,6 +369,7 @@ func TestDamagedSecret(t *testing.T) {
 	if _, err := w.Secrets.SetSecret(w.ctx, setting("repo", "password", "x")); !errors.Is(err, fleet.ErrCorrupt) {
 		t.Errorf("one value of it: %v", err)
 	}
+	w.refusesPartOfDamaged("repo")
 	again := setting("repo", "username", "ci", "password", "x")
 	again.Replace = true
 	set, err := w.Secrets.SetSecret(w.ctx, again)
@@ -380,6 +381,24 @@ func TestDamagedSecret(t *testing.T) {
 	must(t, err)
 	if _, err := w.Secrets.GetSecret(w.ctx, &towlinev1.GetSecretRequest{Name: "gone"}); !errors.Is(err, fleet.ErrNotFound) {
 		t.Errorf("after it: %v", err)
+	}
+}
+
+// refusesPartOfDamaged: what is for some clusters is neither set nor deleted in a damaged record, whose other parts would go with it unseen.
+func (w *world) refusesPartOfDamaged(name string) {
+	w.t.Helper()
+	scope := &towlinev1.SecretScope{Cluster: "a"}
+	set := setting(name, "password", "x")
+	set.Scope, set.Replace = scope, true
+	_, err := w.Secrets.SetSecret(w.ctx, set)
+	_, gone := w.Secrets.DeleteSecret(w.ctx, &towlinev1.DeleteSecretRequest{Name: name, Scope: scope, Used: true})
+	for what, err := range map[string]error{"set": err, "deleted": gone} {
+		if !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "secret "+name+" --cluster a: the hub's record of "+name+" is damaged") || !strings.Contains(err.Error(), "towline secret delete "+name) {
+			w.t.Errorf("%s for one cluster: %v", what, err)
+		}
+	}
+	if s := w.secret(name); s.GetReason() != fleet.SecretDamaged {
+		w.t.Errorf("after it: %v", s)
 	}
 }
 

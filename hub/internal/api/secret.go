@@ -207,7 +207,10 @@ func (a *API) setSecret(ctx context.Context, w store.Writer, ref scoped, req *to
 func storedSecret(w store.Writer, ref scoped, replace bool) (*storev1.SecretRecord, store.Entry, error) {
 	key := store.SecretKey(ref.Project, ref.Name)
 	if store.DamageOf(w, key) != nil {
-		if !replace {
+		switch {
+		case !ref.scope.Everywhere():
+			return nil, store.Entry{}, damagedWhole(ref)
+		case !replace:
 			return nil, store.Entry{}, secrets.Damaged(ref.Project, ref.Name)
 		}
 		return nil, store.Entry{}, nil
@@ -304,6 +307,15 @@ func (a *API) showSecret(ref fleet.ModuleRef, part record.SecretPart, version in
 		s.State, s.Reason, s.Facts = stateUnreadable, why.Reason, &towlinev1.Facts{Detail: why.Detail}
 	}
 	return s
+}
+
+// damagedWhole refuses to change one of the secrets in a damaged record: what the others have would go with it, and which there were cannot
+// be told.
+func damagedWhole(ref scoped) error {
+	shown := secrets.Display(ref.Project, ref.Name)
+	return fleet.Errorf(fleet.ErrCorrupt, "secret %s: the hub's record of %s is damaged, with all that it has for other clusters, which is not dropped for this: "+
+		"put a backup back, or delete all of it (towline secret delete %s) and set anew what is for every cluster, and what is for some",
+		ref.display(), shown, shown)
 }
 
 func damagedSecret(ref fleet.ModuleRef) *towlinev1.Secret {
@@ -449,6 +461,8 @@ func (a *API) DeleteSecret(ctx context.Context, req *towlinev1.DeleteSecretReque
 				return err
 			}
 			left = record.WithoutPart(rec, scope)
+		} else if !scope.Everywhere() {
+			return damagedWhole(ref)
 		}
 		if users := usersOf(w, name); len(users) > 0 && !req.GetUsed() {
 			return fleet.Forbids(secrets.Object(ref.Project, ref.Name), "secret %s is used by %s: have them use another secret first", ref.display(), usersText(users))

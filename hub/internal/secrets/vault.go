@@ -62,7 +62,7 @@ func Missing(project, name string) error {
 
 // Damaged says that the record of a secret cannot be read.
 func Damaged(project, name string) error {
-	return fleet.Errorf(fleet.ErrCorrupt, "secret %s: the hub's record of it is damaged: set all of it anew, with --replace, or delete it", Display(project, name))
+	return fleet.Errorf(fleet.ErrCorrupt, "secret %s: the hub's record of it is damaged, with all that it has for some clusters: set all of it anew, with --replace, or delete it", Display(project, name))
 }
 
 // Object is a secret as errors speak of it.
