@@ -64,14 +64,22 @@ func TestScrub(t *testing.T) {
 		"before it was old-password":                                          "before it was ***",
 		"twice swordfishswordfish":                                            "twice ***",
 		"in base64 " + base64.StdEncoding.EncodeToString([]byte("swordfish")): "in base64 ***",
+		"?p=a%22b%22c in an address":                                          "?p=*** in an address",
+		"Basic " + base64.StdEncoding.EncodeToString([]byte("fi:swordfish")):  "Basic Zmk6***",
 		"": "",
 	} {
 		if got := h.Scrub(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
+		if got := h.Scrubber().Scrub(text); got != want {
+			t.Errorf("as one of many, %q becomes %q, want %q", text, got, want)
+		}
 	}
 	if got := h.Scrub(strings.Repeat("x", maxScrubbed-4) + "swordfish"); strings.Contains(got, "swor") || len(got) > maxScrubbed {
 		t.Errorf("a value at the end of what is read: …%s", got[len(got)-12:])
+	}
+	if got, want := h.Scrubber().Scrub(strings.Repeat("x", 2*maxScrubbed)+"swordfish."), strings.Repeat("x", 2*maxScrubbed)+"***."; got != want {
+		t.Errorf("a value in a long text: …%s", got[len(got)-12:])
 	}
 }
 

@@ -31,15 +31,21 @@ const (
 )
 
 // Logs reads the logs of a pod, or of the pods of a workload, that a module has or that belongs to what a module has, and how many
-// pods it did not look at. What the hub may read is what Towline manages: it is no way into the cluster.
+// pods it did not look at. What the hub may read is what Towline manages: it is no way into the cluster. Values of secrets that the agent
+// knows are masked in them.
 func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuery) (out []fleet.PodLog, omitted int, err error) {
 	if err := m.knows(); err != nil {
 		return nil, 0, err
 	}
-	pods, err := m.podsOf(ctx, e)
+	pods, of, err := m.podsOf(ctx, e)
 	if err != nil {
 		return nil, 0, err
 	}
+	hidden := m.hiddenInLogs(of)
+	if hidden.all {
+		return nil, 0, fleet.Errorf(fleet.ErrPrecondition, "%s: its logs are not shown: which values of secrets module %s has put into the cluster cannot be read from the agent's state, until it is applied anew", e.ID, of.Display())
+	}
+	scrub := apply.HiddenValues(hidden.values).Scrubber()
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	omitted = max(0, len(pods)-maxLogPods)
 	pods = pods[:len(pods)-omitted]
@@ -48,7 +54,7 @@ func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuer
 	g.SetLimit(logsAtOnce)
 	for i := range pods {
 		g.Go(func() error {
-			out[i] = m.logOf(ctx, &pods[i], q, q.Bytes/len(pods))
+			out[i] = m.logOf(ctx, &pods[i], q, q.Bytes/len(pods), scrub)
 			return ctx.Err()
 		})
 	}
@@ -56,13 +62,13 @@ func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuer
 }
 
 // logOf reads one log. That it cannot be read is said of the pod.
-func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, most int) fleet.PodLog {
+func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, most int, hidden apply.Scrubber) fleet.PodLog {
 	out := fleet.PodLog{LogCursor: fleet.LogCursor{Pod: p.Name, UID: string(p.UID)}, Container: containerOf(p, q.Container)}
 	before := q.After[out.UID]
 	out.At = before.At
 	text, cut, err := m.client.Log(ctx, p.Namespace, p.Name, apply.LogRequest{Container: out.Container, Tail: q.Tail, Since: q.Since, After: before.At, Previous: q.Previous, Bytes: most})
 	if err != nil {
-		out.Error = fmt.Sprintf("pod %s, container %s: %v", p.Name, out.Container, err)
+		out.Error = hidden.Scrub(fmt.Sprintf("pod %s, container %s: %v", p.Name, out.Container, err))
 		return out
 	}
 	out.Cut = cut
@@ -78,9 +84,9 @@ func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, mo
 			out.At = at
 		}
 		if q.Timestamps {
-			rest = line
+			out.Data = append(out.Data, line[:len(line)-len(rest)]...)
 		}
-		out.Data = append(out.Data, rest...)
+		out.Data = append(out.Data, hidden.Scrub(string(rest))...)
 	}
 	return out
 }
@@ -97,43 +103,44 @@ func containerOf(p *corev1.Pod, named string) string {
 	return ""
 }
 
-// podsOf are the pods of an object that is a module's, or belongs to what is.
-func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry) ([]corev1.Pod, error) {
+// podsOf are the pods of an object that is a module's, or belongs to what is, and the module.
+func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry) (pods []corev1.Pod, of fleet.ModuleRef, err error) {
 	id := e.ID
 	if id.Namespace == "" {
-		return nil, fleet.Invalidf("object", "%s has no namespace", id)
+		return nil, of, fleet.Invalidf("object", "%s has no namespace", id)
 	}
 	if id.Group == "" && id.Kind == "Pod" {
 		p, err := m.client.Pod(ctx, id.Namespace, id.Name)
 		if err != nil {
-			return nil, m.noSuch(id, err)
+			return nil, of, m.noSuch(id, err)
 		}
-		return []corev1.Pod{*p}, m.managed(ctx, id, &p.ObjectMeta, maxOwners)
+		of, err = m.managed(ctx, id, &p.ObjectMeta, maxOwners)
+		return []corev1.Pod{*p}, of, err
 	}
 	r, gone, err := m.mapper.Served(ctx, id, e.Version)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, of, err
 	case gone:
-		return nil, fleet.Errorf(fleet.ErrNotFound, "%s: the cluster has no such kind", id)
+		return nil, of, fleet.Errorf(fleet.ErrNotFound, "%s: the cluster has no such kind", id)
 	}
 	object, err := m.client.Get(ctx, r, id.Namespace, id.Name)
 	if err != nil {
-		return nil, m.noSuch(id, err)
+		return nil, of, m.noSuch(id, err)
 	}
 	w, selector, err := workloadOf(id, object)
 	if err != nil {
-		return nil, err
+		return nil, of, err
 	}
-	if err := m.managed(ctx, id, &w.ObjectMeta, maxOwners); err != nil {
-		return nil, err
+	if of, err = m.managed(ctx, id, &w.ObjectMeta, maxOwners); err != nil {
+		return nil, of, err
 	}
-	pods, err := m.client.Pods(ctx, id.Namespace, selector, 5*maxLogPods)
+	found, err := m.client.Pods(ctx, id.Namespace, selector, 5*maxLogPods)
 	if err != nil {
-		return nil, fmt.Errorf("pods of %s: %w", id, err)
+		return nil, of, fmt.Errorf("pods of %s: %w", id, err)
 	}
 	owned := map[types.UID]bool{w.UID: true}
-	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !m.ownedBy(ctx, &p, owned) }), nil
+	return slices.DeleteFunc(found.Items, func(p corev1.Pod) bool { return !m.ownedBy(ctx, &p, owned) }), of, nil
 }
 
 func (m *Manager) noSuch(id fleet.ObjectID, err error) error {
@@ -192,25 +199,28 @@ func (m *Manager) ownedBy(ctx context.Context, p *corev1.Pod, owned map[types.UI
 	return false
 }
 
-// managed is nil for an object that a module has, or that belongs to one, be it through others.
-func (m *Manager) managed(ctx context.Context, id fleet.ObjectID, o *metav1.ObjectMeta, most int) error {
+// managed is the module that has an object, or has what it belongs to, be it through others.
+func (m *Manager) managed(ctx context.Context, id fleet.ObjectID, o *metav1.ObjectMeta, most int) (fleet.ModuleRef, error) {
 	if r := m.inventory.Get(id); r != nil && r.Written() && r.UID == string(o.UID) {
-		return nil
+		return r.Module, nil
 	}
 	for _, x := range o.OwnerReferences {
 		group, version := fleet.SplitAPIVersion(x.APIVersion)
 		owner := fleet.ObjectID{Group: group, Kind: x.Kind, Namespace: id.Namespace, Name: x.Name}
 		if r := m.inventory.Get(owner); r != nil && r.Written() && r.UID == string(x.UID) {
-			return nil
+			return r.Module, nil
 		}
 		res, gone, err := m.mapper.Served(ctx, owner, version)
 		if most == 0 || err != nil || gone || !res.Namespaced {
 			continue
 		}
 		above, err := m.client.GetMeta(ctx, res, owner.Namespace, owner.Name)
-		if err == nil && above.UID == x.UID && m.managed(ctx, owner, &above.ObjectMeta, most-1) == nil {
-			return nil
+		if err != nil || above.UID != x.UID {
+			continue
+		}
+		if ref, err := m.managed(ctx, owner, &above.ObjectMeta, most-1); err == nil {
+			return ref, nil
 		}
 	}
-	return fleet.Errorf(fleet.ErrNotFound, "%s: no module has it, nor what it belongs to", id)
+	return fleet.ModuleRef{}, fleet.Errorf(fleet.ErrNotFound, "%s: no module has it, nor what it belongs to", id)
 }

@@ -1,12 +1,10 @@
 package worker
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -59,6 +57,18 @@ func (m *Manager) hiddenInModule(ref fleet.ModuleRef) hides {
 	return h
 }
 
+// hiddenInLogs is what the agent knows of the secrets of all modules: a pod of one may use what another one brought. Where that of the
+// pod's own module cannot be told, nothing is shown.
+func (m *Manager) hiddenInLogs(of fleet.ModuleRef) hides {
+	var out hides
+	for _, ref := range m.inventory.Modules() {
+		h := m.hiddenInModule(ref)
+		h.all = h.all && ref == of
+		out = out.and(h)
+	}
+	return out
+}
+
 func (h hides) and(o hides) hides {
 	switch { // as for nearly all objects
 	case o.none():
@@ -102,57 +112,58 @@ func (h hides) clean(err error) error {
 	return apply.HiddenValues(h.values).Clean(err)
 }
 
-// conceal masks the values in a live object.
+// conceal masks the values in a live object. In a status it masks parts of values as well: controllers quote them cut short.
 func (h hides) conceal(object map[string]any) {
 	if h.none() {
 		return
+	}
+	hidden := apply.HiddenValues(h.values)
+	whole := func(text string) string {
+		if h.all || hidden.In(text) {
+			return fleet.Masked
+		}
+		return text
 	}
 	for _, field := range slices.Sorted(maps.Keys(object)) {
 		switch metadata, _ := object["metadata"].(map[string]any); {
 		case field == "apiVersion", field == "kind":
 		case field == "metadata" && h.all:
 			for _, in := range []string{"labels", "annotations"} {
-				metadata[in] = h.concealed(metadata[in])
+				metadata[in] = concealed(metadata[in], whole)
 			}
+		case field == "status" && !h.all:
+			object[field] = concealed(object[field], hidden.Scrubber().Scrub)
 		default:
-			object[field] = h.concealed(object[field])
+			object[field] = concealed(object[field], whole)
 		}
 	}
 }
 
-// shortSecret is the longest value that is masked only where it is all of a text: "1" is in many.
-const shortSecret = 3
-
-// concealed is a value in which texts that hold a secret are masked.
-func (h hides) concealed(v any) any {
+// concealed is a value whose texts are as people may see them.
+func concealed(v any, shown func(string) string) any {
 	switch x := v.(type) {
 	case map[string]any:
 		for k := range x {
-			x[k] = h.concealed(x[k])
+			x[k] = concealed(x[k], shown)
 		}
 		return x
 	case []any:
 		for i := range x {
-			x[i] = h.concealed(x[i])
+			x[i] = concealed(x[i], shown)
 		}
 		return x
 	case nil, bool:
 		return v
 	}
-	if h.all || slices.ContainsFunc(h.values, func(secret string) bool { return isIn(secret, fmt.Sprint(v)) }) {
-		return fleet.Masked
+	text := fmt.Sprint(v)
+	if out := shown(text); out != text {
+		return out
 	}
 	return v
 }
 
-// isIn reports that a text has a value, as it is or in base64.
-func isIn(secret, text string) bool {
-	encoded := base64.StdEncoding.EncodeToString([]byte(secret))
-	return text == secret || text == encoded || len(secret) > shortSecret && (strings.Contains(text, secret) || strings.Contains(text, encoded))
-}
-
 // holds reports that a value is anywhere in a part of an object.
-func holds(v any, secret string) bool {
+func holds(v any, secret apply.Hidden) bool {
 	switch x := v.(type) {
 	case map[string]any:
 		for _, part := range x {
@@ -166,7 +177,7 @@ func holds(v any, secret string) bool {
 	case nil, bool:
 		return false
 	}
-	return isIn(secret, fmt.Sprint(v))
+	return secret.In(fmt.Sprint(v))
 }
 
 // knows is an error before it is known what the agent has in the cluster.
@@ -229,7 +240,7 @@ func (a *writer) noteHidden(live map[string]any, r *apply.Record) error {
 	if old := a.w.m.inventory.Get(a.id); old != nil {
 		before = old.Hidden
 		for _, v := range a.w.m.sealed.open(a.w.m, before).values {
-			if holds(live, v) {
+			if holds(live, apply.HiddenValues([]string{v})) {
 				values = union(values, []string{v})
 			}
 		}

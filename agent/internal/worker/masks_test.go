@@ -6,7 +6,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -252,6 +256,46 @@ func TestEventsDoNotTellASecret(t *testing.T) {
 	}
 }
 
+// TestFormsOfASecretAreConcealed: what others make of a value is not shown either: they trim it, quote it, put it into an address or encode it.
+func TestFormsOfASecretAreConcealed(t *testing.T) {
+	r := newRig(t)
+	const canary = " canary-\"forms\"/1a2b&<c>\n"
+	s := r.binding(r.bundle("shop", nil, configMap("uses", `url: "${PW}"`)), fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}})
+	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	trimmed := strings.TrimSpace(canary)
+	forms := map[string]string{"trimmed": "is " + trimmed + " too", "quoted": strings.Trim(strconv.Quote(canary), `"`), "json": strings.Trim(mustJSON(canary), `"`),
+		"query": "?p=" + url.QueryEscape(trimmed), "path": "/" + url.PathEscape(trimmed), "inside": base64.StdEncoding.EncodeToString([]byte("user:" + trimmed + "@db")),
+		"header": "Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+canary)) + " it was", "plain": "nothing"}
+	data, _ := json.Marshal(map[string]any{"data": forms, "metadata": map[string]any{"annotations": map[string]any{"said": trimmed}}})
+	_, err := r.res("v1", "configmaps", r.ns).Patch(context.Background(), "uses", types.MergePatchType, data, metav1.PatchOptions{FieldManager: "ana"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := r.get("v1", "configmaps", "uses").Object
+	if err := r.m.Conceal(fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "uses"}, live); err != nil {
+		t.Fatal(err)
+	}
+	shown := live["data"].(map[string]any)
+	for form := range forms {
+		if want := fleet.Masked; form != "plain" && shown[form] != want {
+			t.Errorf("%s: shown as %v", form, shown[form])
+		}
+	}
+	if shown["plain"] != "nothing" || live["metadata"].(map[string]any)["annotations"].(map[string]any)["said"] != fleet.Masked {
+		t.Errorf("shown: %v", live)
+	}
+}
+
+func mustJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
 // TestWhatIsHiddenCannotBeRead: the key of the agent's values is lost. What an object has is not known, so that none of it is shown.
 func TestWhatIsHiddenCannotBeRead(t *testing.T) {
 	r := newRig(t)
@@ -269,11 +313,47 @@ func TestWhatIsHiddenCannotBeRead(t *testing.T) {
 	if got := r.shown("uses"); strings.Contains(got, canary) || !strings.Contains(got, `"name":"uses"`) {
 		t.Errorf("shown: %s", got)
 	}
+	if h := r.m.hiddenInLogs(s.Module); !h.all {
+		t.Error("logs of the module are told")
+	}
+	if h := r.m.hiddenInLogs(fleet.ModuleRef{Project: "default", Name: "other"}); h.all {
+		t.Error("logs of another module are not told")
+	}
 	r.sends(map[string]map[string]string{"db": {"password": canary}})
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	if got := r.shown("uses"); strings.Contains(got, canary) {
 		t.Errorf("shown: %s", got)
+	}
+}
+
+// TestLogsDoNotTellASecret: a program prints what it was given, which another module has brought; what cannot be told is not shown at all.
+func TestLogsDoNotTellASecret(t *testing.T) {
+	r := newRig(t)
+	const canary = "canary-log-1a2b3c"
+	web, pods := r.webWithPods()
+	brings := r.binding(r.bundle("creds", nil, configMap("uses", `url: "db://u:${PW}@db"`)), fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}})
+	log := "2026-07-03T12:00:01.5Z dial db://u:" + canary + "@db: refused\n2026-07-03T12:00:02.5Z " + strings.Repeat("x", 5000) + base64.StdEncoding.EncodeToString([]byte("u:"+canary)) + " the end\n"
+	r.stop()
+	r.answers(func(q *http.Request) *http.Response {
+		if !strings.HasSuffix(q.URL.Path, "/log") {
+			return nil
+		}
+		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader(log)), Request: q}
+	})
+	r.start()
+	r.eventually("the agent knows what it has", func() bool { return r.m.knows() == nil })
+	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	r.set([]fleet.Sync{web, brings})
+	r.ready(brings)
+	pod := fleet.BundleEntry{ID: fleet.ObjectID{Kind: "Pod", Namespace: r.ns, Name: pods[0].GetName()}, Version: "v1"}
+	list, _, err := r.m.Logs(t.Context(), pod, fleet.LogQuery{Bytes: 100000, Timestamps: true})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	got := string(list[0].Data)
+	if !strings.HasPrefix(got, "2026-07-03T12:00:01.5Z dial db://u:***@db: refused\n2026-07-03T12:00:02.5Z xxx") || strings.Contains(got, canary) || inBase64([]byte(got), canary) || !strings.HasSuffix(got, " the end\n") {
+		t.Errorf("read: %.200s … %s", got, got[max(0, len(got)-80):])
 	}
 }
 

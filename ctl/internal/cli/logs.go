@@ -26,8 +26,8 @@ func (a *app) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs KIND/NAMESPACE/NAME --cluster C", Short: "Show the logs of a pod, or of the pods of a workload, through the cluster's agent",
 		Long: "Reads the logs of a Pod, or of up to ten pods of a Deployment, StatefulSet, DaemonSet, ReplicaSet or Job, that a module has in the cluster or\n" +
-			"that belongs to what a module has. Nothing in logs is masked, so it is for admins, and it is recorded who read them.\n" +
-			"At most 1 MiB is read at a time; what is cut is said.",
+			"that belongs to what a module has. Values of secrets that modules bind are masked, and nothing else, so it is for admins, and it is recorded\n" +
+			"who read them. At most 1 MiB is read at a time; what is cut is said.",
 		Example: "  towline logs Deployment/shop/web --cluster prod-eu-01 --since 10m\n  towline logs Pod/shop/web-7d9f-abcde --cluster prod-eu-01 -c main -f",
 		Args:    exactly(1, "a pod or a workload, as KIND/NAMESPACE/NAME"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.logs(cmd.Context(), o, args[0]) },

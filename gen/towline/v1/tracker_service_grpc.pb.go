@@ -57,7 +57,7 @@ type TrackerServiceClient interface {
 	// them, such as the pods of a Deployment. Each cluster is told as it answers.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListEventsResponse], error)
 	// GetLogs asks an agent for the logs of a pod, or of the pods of a workload, that a module has or that belong to what a module
-	// has. Nothing in them is masked, so it is for admins. An agent that is away answers nothing: UNAVAILABLE.
+	// has. Values of secrets that the agent knows are masked, and nothing else, so it is for admins. An agent that is away answers nothing: UNAVAILABLE.
 	GetLogs(ctx context.Context, in *GetLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetLogsResponse], error)
 }
 
@@ -213,7 +213,7 @@ type TrackerServiceServer interface {
 	// them, such as the pods of a Deployment. Each cluster is told as it answers.
 	ListEvents(*ListEventsRequest, grpc.ServerStreamingServer[ListEventsResponse]) error
 	// GetLogs asks an agent for the logs of a pod, or of the pods of a workload, that a module has or that belong to what a module
-	// has. Nothing in them is masked, so it is for admins. An agent that is away answers nothing: UNAVAILABLE.
+	// has. Values of secrets that the agent knows are masked, and nothing else, so it is for admins. An agent that is away answers nothing: UNAVAILABLE.
 	GetLogs(*GetLogsRequest, grpc.ServerStreamingServer[GetLogsResponse]) error
 	mustEmbedUnimplementedTrackerServiceServer()
 }
