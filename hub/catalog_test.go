@@ -42,8 +42,10 @@ type catalogWorld struct {
 	away atomic.Bool // the server answers with errors
 }
 
-func newCatalogWorld(t *testing.T) *catalogWorld {
-	w := &catalogWorld{world: newWorld(t, false), repo: sourcetest.NewRepo(t)}
+func newCatalogWorld(t *testing.T) *catalogWorld { return catalogWorldOn(newWorld(t, false)) }
+
+func catalogWorldOn(of *world) *catalogWorld {
+	w := &catalogWorld{world: of, repo: sourcetest.NewRepo(of.t)}
 	w.join("a", nil, nil)
 	handler := w.repo.Handler()
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -53,7 +55,7 @@ func newCatalogWorld(t *testing.T) *catalogWorld {
 		}
 		handler(rw, r)
 	}))
-	t.Cleanup(srv.Close)
+	w.t.Cleanup(srv.Close)
 	w.url = srv.URL + "/repo.git"
 	return w
 }
@@ -321,6 +323,7 @@ func TestCatalogLeavesWhatWasAborted(t *testing.T) {
 	staged := strings.Replace(inGit("shop", "2"), "spec:\n", "spec:\n  rollout: {stages: [{name: all, before: [{approval: {approvers: 1}}]}]}\n", 1)
 	w.repo.Branch("main", map[string]any{"modules/shop.yaml": staged, "modules/news.yaml": inGit("news", "1")})
 	w.synced("Applied")
+	w.waitsForApproval("shop")
 	_, err := w.Rollouts.AbortRollout(w.ctx, &towlinev1.AbortRolloutRequest{Module: "shop", Reason: "broken"})
 	must(t, err)
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetRolloutState() == "Aborted" })
@@ -363,6 +366,7 @@ func TestCatalogLeavesWhatIsPaused(t *testing.T) {
 	staged := strings.Replace(inGit("shop", "2"), "spec:\n", "spec:\n  rollout: {stages: [{name: all, before: [{approval: {approvers: 1}}]}]}\n", 1)
 	w.repo.Branch("main", map[string]any{"modules/shop.yaml": staged, "modules/news.yaml": inGit("news", "1")})
 	w.synced("Applied")
+	w.waitsForApproval("shop")
 	_, err := w.Rollouts.PauseRollout(w.ctx, &towlinev1.PauseRolloutRequest{Module: "shop", Reason: "wait"})
 	must(t, err)
 	isPaused := func(s *towlinev1.ModuleStatus) bool { return s.GetRolloutState() == "Paused" }

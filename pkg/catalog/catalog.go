@@ -36,6 +36,13 @@ const (
 	Owned   = "Owned"
 	Stopped = "Stopped"
 	Paused  = "Paused"
+	Damaged = "Damaged" // the hub's record of it cannot be read
+)
+
+// Reasons why a module is written or deleted later.
+const (
+	Running = "RolloutRunning" // a rollout of it runs that lets no other begin
+	InUse   = "InUse"          // modules that stay depend on it as they are in clusters
 )
 
 // File is a module as a file has it.
@@ -64,6 +71,12 @@ type Module struct {
 	StoppedSpec fleet.Digest
 	// Paused is the rollout that runs, if a person paused it.
 	Paused string
+	// Running is the rollout that runs, if it lets no other begin.
+	Running string
+	// Needs are the modules that revisions of it depend on which clusters have, or may come to have without another put.
+	Needs []string
+	// Damaged says that its record cannot be read: nobody knows whose it is and what it says, beside Needs.
+	Damaged bool
 }
 
 // Input is what is decided on.
@@ -92,6 +105,16 @@ type Put struct {
 // Conflict is a module of the files that is not written.
 type Conflict struct{ Name, At, Reason, Owner, Rollout string }
 
+// Later is a module that is put, or deleted, when what is in the way is over.
+type Later struct {
+	Name, Reason string
+	// At is where the files have it; empty: it is deleted.
+	At string
+	// Rollout is the one that is in the way, and By the modules that are.
+	Rollout string
+	By      []string
+}
+
 // Gone is a module that is deleted.
 type Gone struct {
 	Name, UID string
@@ -104,11 +127,15 @@ type Plan struct {
 	Conflicts []Conflict
 	// Prunes are deleted after the puts, in this order: what depends on others goes before these.
 	Prunes []Gone
+	// Later are put and deleted by a later look.
+	Later []Later
+	// Goes are all that this catalog deletes, now and later.
+	Goes []Gone
 	// Kept are of this catalog and in the files no more, and stay because it does not prune.
 	Kept []string
 	// Refused says why nothing may be done.
 	Refused []string
-	// Waits says that a person must confirm before anything is done, and Digest what.
+	// Waits says that a person must confirm Goes before anything is done, and Digest is over that.
 	Waits  bool
 	Digest fleet.Digest
 }
@@ -129,7 +156,7 @@ func Decide(in Input) Plan {
 	}
 	had, gone := 0, []Module{}
 	for _, m := range in.Modules {
-		if !m.Mine || m.Deleting {
+		if !m.Mine || m.Deleting || m.Damaged {
 			continue
 		}
 		had++
@@ -138,7 +165,7 @@ func Decide(in Input) Plan {
 		}
 	}
 	p.leave(in, files, gone)
-	if p.Waits = Most(len(p.Prunes), had); p.Waits {
+	if p.Waits = Most(len(p.Goes), had); p.Waits {
 		p.Digest = p.digest(in.Catalog)
 	}
 	return p
@@ -154,17 +181,19 @@ func (p *Plan) file(in Input, f File, m Module, there bool) {
 	switch {
 	case !there:
 		p.Puts = append(p.Puts, Put{Name: f.Name})
+	case m.Damaged:
+		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Damaged})
 	case !m.Mine && !in.Take:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Owned, Owner: m.Owner})
-	case !m.Mine:
-		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version, Takes: true})
-	case same:
+	case m.Mine && same:
 	case m.Stopped != "" && m.StoppedSpec == f.Spec && m.Spec != f.Spec && !in.Person:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Stopped, Rollout: m.Stopped})
 	case m.Paused != "" && m.Spec != f.Spec && !in.Person: // a rollout would begin, and end the one that is paused
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Paused, Rollout: m.Paused})
+	case m.Running != "" && m.Spec != f.Spec:
+		p.Later = append(p.Later, Later{Name: f.Name, Reason: Running, At: f.At, Rollout: m.Running})
 	default:
-		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version})
+		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version, Takes: !m.Mine})
 	}
 }
 
@@ -192,16 +221,60 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, but module %s, which stays, depends on it: keep it, or take it out of dependsOn there", m.Name, name))
 		}
 	}
-	for _, m := range dependentsFirst(gone) {
-		p.Prunes = append(p.Prunes, Gone{Name: m.Name, UID: m.UID, Version: m.Version})
+	var used map[string][]string
+	if len(p.Refused) == 0 {
+		used = p.inUse(in, goes)
 	}
+	for _, m := range dependentsFirst(gone) {
+		g := Gone{Name: m.Name, UID: m.UID, Version: m.Version}
+		p.Goes = append(p.Goes, g)
+		if by := used[m.Name]; len(by) > 0 {
+			p.Later = append(p.Later, Later{Name: m.Name, Reason: InUse, By: by})
+			continue
+		}
+		p.Prunes = append(p.Prunes, g)
+	}
+}
+
+// inUse are those of the modules that go which others depend on when all is put, by what clusters have, or because they are not put now:
+// they go later, and so does what they depend on themselves. goes is left with those that go now.
+func (p *Plan) inUse(in Input, goes map[string]bool) map[string][]string {
+	used := map[string][]string{}
+	for again := true; again; {
+		again = false
+		for _, m := range in.Modules {
+			if goes[m.Name] || m.Deleting {
+				continue
+			}
+			for _, on := range p.needs(m) {
+				if goes[on] {
+					again = true
+				}
+				if (goes[on] || len(used[on]) > 0) && !slices.Contains(used[on], m.Name) {
+					used[on] = append(used[on], m.Name)
+				}
+			}
+		}
+		for name := range used {
+			delete(goes, name)
+		}
+	}
+	return used
+}
+
+// needs are what a module depends on when all is put: of one that is put its revisions alone say so.
+func (p *Plan) needs(m Module) []string {
+	if slices.ContainsFunc(p.Puts, func(x Put) bool { return x.Name == m.Name }) {
+		return m.Needs
+	}
+	return slices.Concat(m.DependsOn, m.Needs)
 }
 
 // dependents are the modules that stay and depend on one, as they are when the files are put.
 func dependents(in Input, files map[string]File, goes map[string]bool, on string) (names []string) {
 	for _, m := range in.Modules {
 		list := m.DependsOn
-		if f, named := files[m.Name]; named && (m.Mine || in.Take) {
+		if f, named := files[m.Name]; named && (m.Mine || m.Damaged || in.Take) {
 			list = f.DependsOn
 		}
 		if !goes[m.Name] && !m.Deleting && slices.Contains(list, on) {
@@ -228,7 +301,7 @@ func dependentsFirst(list []Module) (out []Module) {
 		}
 		seen[m.Name] = true
 		for _, other := range list {
-			if slices.Contains(other.DependsOn, m.Name) {
+			if slices.Contains(other.DependsOn, m.Name) || slices.Contains(other.Needs, m.Name) {
 				visit(other)
 			}
 		}
@@ -240,10 +313,10 @@ func dependentsFirst(list []Module) (out []Module) {
 	return out
 }
 
-// digest is over what goes: what was confirmed is exactly this, of this catalog.
+// digest is over what goes, now and later: what was confirmed is exactly this, of this catalog.
 func (p *Plan) digest(catalog string) fleet.Digest {
-	ids := make([]string, len(p.Prunes))
-	for i, g := range p.Prunes {
+	ids := make([]string, len(p.Goes))
+	for i, g := range p.Goes {
 		ids[i] = g.Name + "\x00" + g.UID
 	}
 	slices.Sort(ids)

@@ -45,6 +45,14 @@ func stopped(m Module, spec string) Module {
 
 func paused(m Module) Module { m.Paused = m.Name + "/6"; return m }
 
+func running(m Module) Module { m.Running = m.Name + "/7"; return m }
+
+func needs(m Module, names ...string) Module { m.Needs = names; return m }
+
+func damaged(name string, needs ...string) Module {
+	return Module{Name: name, Damaged: true, Needs: needs}
+}
+
 func worded(m Module) Module { m.Words = digest("by hand"); return m }
 
 // text is a plan in a line.
@@ -65,6 +73,9 @@ func (p Plan) text() string {
 	}
 	for _, g := range p.Prunes {
 		out = append(out, "prune "+g.Name)
+	}
+	for _, l := range p.Later {
+		out = append(out, fmt.Sprintf("later %s %s %s%s", l.Name, l.Reason, l.Rollout, strings.Join(l.By, "+")))
 	}
 	for _, k := range p.Kept {
 		out = append(out, "keep "+k)
@@ -110,6 +121,23 @@ func TestDecide(t *testing.T) {
 		{"paused, and labels alone go back", Input{Files: files("a=1"), Modules: []Module{paused(worded(mine("a=1")))}}, "put a"},
 		{"paused, and a person resyncs", Input{Files: files("a=2"), Modules: []Module{paused(mine("a=1"))}, Person: true}, "put a"},
 
+		{"a rollout lets no other begin", Input{Files: files("a=2", "b=2"), Modules: []Module{running(mine("a=1")), mine("b=1")}}, "put b, later a RolloutRunning a/7"},
+		{"nor for a person", Input{Files: files("a=2"), Modules: []Module{running(mine("a=1"))}, Person: true}, "later a RolloutRunning a/7"},
+		{"it runs, and a person has changed it", Input{Files: files("a=1"), Modules: []Module{running(mine("a=by hand"))}}, "later a RolloutRunning a/7"},
+		{"it runs, and is as the files say", Input{Files: files("a=1"), Modules: []Module{running(mine("a=1"))}}, ""},
+		{"it runs, and labels alone change", Input{Files: files("a=1"), Modules: []Module{running(worded(mine("a=1")))}}, "put a"},
+		{"it runs, and is paused", Input{Files: files("a=2"), Modules: []Module{paused(running(mine("a=1")))}}, "Paused a a/6"},
+		{"it runs, and is another's", Input{Files: files("a=2"), Modules: []Module{running(owned("a=1", ""))}}, "Owned a"},
+		{"it runs, and a person takes it", Input{Files: files("a=2"), Modules: []Module{running(owned("a=1", ""))}, Person: true, Take: true}, "later a RolloutRunning a/7"},
+		{"it runs, and a person takes it as it is", Input{Files: files("a=1"), Modules: []Module{running(owned("a=1", ""))}, Person: true, Take: true}, "take a"},
+
+		{"its record is damaged", Input{Files: files("a=1", "b=2"), Modules: []Module{damaged("a"), mine("b=1")}, Prune: true}, "put b, Damaged a"},
+		{"damaged, and a person takes", Input{Files: files("a=1"), Modules: []Module{damaged("a")}, Person: true, Take: true}, "Damaged a"},
+		{"damaged, and in no file", Input{Files: files("b=1"), Modules: []Module{damaged("a"), mine("b=1")}, Prune: true}, ""},
+		{"damaged ones need what goes", Input{Files: files("b=1"), Modules: []Module{damaged("x", "a"), mine("a=1"), mine("b=1")}, Prune: true}, "later a InUse x"},
+		{"a file of a damaged one needs what goes", Input{Files: []File{file("x=1", "a")}, Modules: []Module{damaged("x"), mine("a=1")}, Prune: true},
+			"Damaged x, prune a, refuse: module a is in the files no more, but module x, which stays, depends on it: keep it, or take it out of dependsOn there"},
+
 		{"one is taken out, without prune", Input{Files: files("a=1"), Modules: []Module{mine("a=1"), mine("b=1")}}, "keep b"},
 		{"one is taken out", Input{Files: files("a=1"), Modules: []Module{mine("a=1"), mine("b=1")}, Prune: true}, "prune b"},
 		{"the only one is renamed", Input{Files: files("b=1"), Modules: []Module{mine("a=1")}, Prune: true}, "create b, prune a"},
@@ -122,6 +150,13 @@ func TestDecide(t *testing.T) {
 		{"what a module of another depends on stays", Input{Files: files("x=1"), Modules: []Module{mine("x=1"), mine("a=1"), {Name: "hand", DependsOn: []string{"a"}}}, Prune: true},
 			"prune a, refuse: module a is in the files no more, but module hand, which stays, depends on it: keep it, or take it out of dependsOn there"},
 		{"a file lets go of what goes", Input{Files: files("x=2"), Modules: []Module{mine("x=1", "a"), mine("a=1")}, Prune: true}, "put x, prune a"},
+		{"clusters have what depends on it", Input{Files: files("x=2", "y=1"), Modules: []Module{needs(mine("x=1", "a"), "a"), mine("y=1"), mine("a=1"), mine("b=1")}, Prune: true}, "put x, prune b, later a InUse x"},
+		{"so does a module of another", Input{Files: files("x=1"), Modules: []Module{mine("x=1"), needs(owned("y=1", ""), "a"), mine("a=1")}, Prune: true}, "later a InUse y"},
+		{"what goes later needs another", Input{Files: files("x=1"), Modules: []Module{needs(mine("x=1"), "a"), mine("x2=1"), mine("a=1", "b"), mine("b=1"), mine("c=1")}, Prune: true}, "prune c, prune x2, later a InUse x, later b InUse a, wait"},
+		{"what goes needs what goes, in clusters alone", Input{Files: files("x=1", "y=1"), Modules: []Module{mine("x=1"), mine("y=1"), mine("a=1"), needs(mine("b=1"), "a")}, Prune: true}, "prune b, prune a"},
+		{"what is not put depends on it still", Input{Files: files("x=2"), Modules: []Module{running(mine("x=1", "a")), mine("a=1")}, Prune: true}, "later x RolloutRunning x/7, later a InUse x"},
+		{"nor what a person paused", Input{Files: files("x=2"), Modules: []Module{paused(mine("x=1", "a")), mine("a=1")}, Prune: true}, "Paused x x/6, later a InUse x"},
+		{"what goes later is asked for before", Input{Files: files("x=2"), Modules: []Module{needs(mine("x=1"), "a", "b"), mine("a=1"), mine("b=1")}, Prune: true}, "put x, later a InUse x, later b InUse x, wait"},
 		{"a new file needs what goes", Input{Files: []File{file("x=1"), file("n=1", "a")}, Modules: []Module{mine("x=1"), mine("a=1")}, Prune: true},
 			"create n, prune a, refuse: module a is in the files no more, but module n, which stays, depends on it: keep it, or take it out of dependsOn there"},
 		{"it was moved into a folder below", Input{Files: files("x=1"), Modules: []Module{mine("x=1"), mine("a=1")}, Prune: true, Below: map[string]string{"a": "old/a.yaml:1"}},
@@ -155,5 +190,9 @@ func TestDigestOfWhatWaits(t *testing.T) {
 	in.Modules[0].Version, in.Files[0].Spec = 99, digest("other")
 	if Decide(in).Digest != was {
 		t.Error("a change of what stays asks again")
+	}
+	in.Modules = append(in.Modules, needs(mine("x=1"), "b"))
+	if p := Decide(in); p.Digest != was || len(p.Later) != 1 {
+		t.Errorf("what goes later asks again: %s", p.text())
 	}
 }

@@ -81,16 +81,31 @@ func catalogState(s *v1.CatalogStatus) string {
 func catalogSays(c *v1.Catalog) (out []string) {
 	s := c.GetStatus()
 	out = append(out, s.GetProblems()...)
-	if s.GetState() == catalog.Waiting {
+	if asksToConfirm(s) {
 		out = append(out, fmt.Sprintf("it would delete most of its modules: %s; nothing is done before: towline confirm %s", strings.Join(s.GetLeftover(), ", "), s.GetHold()))
 	}
 	for _, x := range s.GetConflicts() {
 		out = append(out, conflictSays(x))
 	}
-	if s.GetState() != catalog.Waiting && len(s.GetLeftover()) > 0 && !c.GetSpec().GetPrune() {
+	for _, x := range s.GetWaits() {
+		out = append(out, waitSays(x))
+	}
+	if !asksToConfirm(s) && len(s.GetLeftover()) > 0 && !c.GetSpec().GetPrune() {
 		out = append(out, fmt.Sprintf("in its files no more, and left because prune is false: %s", strings.Join(s.GetLeftover(), ", ")))
 	}
 	return out
+}
+
+// asksToConfirm reports that a catalog waits for a person, not for something that ends by itself.
+func asksToConfirm(s *v1.CatalogStatus) bool {
+	return s.GetState() == catalog.Waiting && s.GetHold() != ""
+}
+
+func waitSays(x *v1.CatalogWait) string {
+	if x.GetFile() == "" {
+		return fmt.Sprintf("module %s is deleted when clusters have nothing more that depends on it: %s", x.GetModule(), strings.Join(x.GetBy(), ", "))
+	}
+	return fmt.Sprintf("module %s of %s is put when rollout %s is over, which lets no other begin (onSupersede: Reject)", x.GetModule(), x.GetFile(), x.GetRollout())
 }
 
 func conflictSays(x *v1.CatalogConflict) string {
@@ -99,6 +114,8 @@ func conflictSays(x *v1.CatalogConflict) string {
 		return fmt.Sprintf("module %s is left as it was changed by hand: rollout %s of what %s says was ended; it is put again when that changes, or by: towline resync", x.GetModule(), x.GetRollout(), x.GetFile())
 	case x.GetReason() == catalog.Paused:
 		return fmt.Sprintf("module %s of %s is not written: rollout %s is paused; it is put when that goes on, at the next look, or by: towline resync", x.GetModule(), x.GetFile(), x.GetRollout())
+	case x.GetReason() == catalog.Damaged:
+		return fmt.Sprintf("module %s of %s is not written: the hub's record of it is damaged, and its clusters keep what they have; put it again with towline apply, then: towline resync --take", x.GetModule(), x.GetFile())
 	case x.GetOwner() == "":
 		return fmt.Sprintf("module %s of %s was put by hand, and is not written; to take it: towline resync --take", x.GetModule(), x.GetFile())
 	}
@@ -201,9 +218,12 @@ func (a *app) resyncCatalog(ctx context.Context, name string, o *resyncOptions) 
 			said = append(said, x.word+" "+strings.Join(x.names, ", "))
 		}
 	}
-	if s := resp.GetCatalog().GetStatus(); s.GetState() == catalog.Waiting {
+	switch s := resp.GetCatalog().GetStatus(); {
+	case asksToConfirm(s):
 		said = append(said, "waits for a confirm")
-	} else if len(said) == 0 {
+	case len(s.GetWaits()) > 0:
+		said = append(said, "the rest is done later")
+	case len(said) == 0:
 		said = append(said, "unchanged")
 	}
 	if at := resp.GetCatalog().GetStatus().GetResolvedRef(); at != "" {
@@ -220,7 +240,7 @@ func (a *app) resyncCatalog(ctx context.Context, name string, o *resyncOptions) 
 		}
 		begun = append(begun, of)
 	}
-	if resp.GetCatalog().GetStatus().GetState() == catalog.Waiting {
+	if asksToConfirm(resp.GetCatalog().GetStatus()) {
 		return begun, &exitError{exitWaits, fmt.Errorf("catalog %s waits for a person: towline confirm %s", catalogName(c), resp.GetCatalog().GetStatus().GetHold())}
 	}
 	return begun, nil

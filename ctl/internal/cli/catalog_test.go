@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -50,6 +52,26 @@ func TestResyncCatalog(t *testing.T) {
 	hub.recataloged = &v1.ResyncCatalogResponse{Catalog: hub.catalogs[1]}
 	if got := hub.run(t, run{}, "resync", "catalog/web"); got.code != exitWaits || !strings.Contains(got.err, "towline confirm catalog-1") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A catalog that waits for what ends by itself says for what, and asks nobody to confirm anything.
+func TestResyncCatalogThatWaits(t *testing.T) {
+	hub := fullHub()
+	c := proto.CloneOf(hub.catalogs[0])
+	c.Status.State, c.Status.Reason, c.Status.Leftover = "Waiting", "RolloutRunning", []string{"base"}
+	c.Status.Conflicts = []*v1.CatalogConflict{{Module: "old", File: "modules/old.yaml:1", Reason: "Damaged"}}
+	c.Status.Waits = []*v1.CatalogWait{{Module: "shop", File: "modules/shop.yaml:1", Reason: "RolloutRunning", Rollout: "shop/4"}, {Module: "base", Reason: "InUse", By: []string{"shop", "cart"}}}
+	hub.recataloged = &v1.ResyncCatalogResponse{Catalog: c}
+	got := hub.run(t, run{}, "resync", "catalog", "team")
+	if got.code != exitOK || got.out != "catalog/team the rest is done later; at main@sha1:2e3d1f2e3d4c5b6a\n" || strings.Contains(got.err, "confirm") {
+		t.Errorf("%+v", got)
+	}
+	for _, says := range []string{"module shop of modules/shop.yaml:1 is put when rollout shop/4 is over", "module base is deleted when clusters have nothing more that depends on it: shop, cart",
+		"module old of modules/old.yaml:1 is not written: the hub's record of it is damaged"} {
+		if !strings.Contains(got.err, says) {
+			t.Errorf("does not say %q: %s", says, got.err)
+		}
 	}
 }
 

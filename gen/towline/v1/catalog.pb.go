@@ -193,11 +193,11 @@ type CatalogStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The metadata.generation that was looked at last.
 	ObservedGeneration int64 `protobuf:"varint,1,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
-	// Pending, Applied, Conflicted (some modules are of others, or were stopped by a person), Waiting (for a confirm), Failed, Suspended or
-	// Deleting.
+	// Pending, Applied, Conflicted (some modules are of others, or were stopped by a person), Waiting (for a confirm, or as waits say), Failed,
+	// Suspended or Deleting.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// CamelCase word, of Failed: Unavailable, NotFound, Denied, NeedsSecret, Unverified, TooLarge or Invalid of the source; InvalidFiles,
-	// NoModules, Needed or Refused of what is in it. Of Waiting: PrunesMostModules.
+	// NoModules, Needed or Refused of what is in it. Of Waiting: PrunesMostModules, or the reason of the first of waits.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What is wrong, each in the words of the hub, with file, line and module where that is known.
 	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
@@ -217,10 +217,13 @@ type CatalogStatus struct {
 	Modules int32 `protobuf:"varint,11,opt,name=modules,proto3" json:"modules,omitempty"`
 	// The modules of the files that it does not write.
 	Conflicts []*CatalogConflict `protobuf:"bytes,12,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
-	// The modules that are of it, and that the files have no more: they wait for a confirm, or stay because it does not prune.
+	// The modules that are of it, and that the files have no more: they wait for a confirm, or as waits say, or stay because it does not
+	// prune.
 	Leftover []string `protobuf:"bytes,13,rep,name=leftover,proto3" json:"leftover,omitempty"`
-	// Of Waiting the hold that is confirmed.
-	Hold          string `protobuf:"bytes,14,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Of Waiting the hold that is confirmed; empty: it waits for no person.
+	Hold string `protobuf:"bytes,14,opt,name=hold,proto3" json:"hold,omitempty"`
+	// The modules that it writes or deletes later, by itself: it looks again when what is in the way is over.
+	Waits         []*CatalogWait `protobuf:"bytes,15,rep,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -353,6 +356,13 @@ func (x *CatalogStatus) GetHold() string {
 	return ""
 }
 
+func (x *CatalogStatus) GetWaits() []*CatalogWait {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
 // CatalogConflict is a module of the files that a catalog does not write.
 type CatalogConflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -361,7 +371,7 @@ type CatalogConflict struct {
 	// File and line that have it.
 	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
 	// Owned: it is of owner. Stopped: a person ended the rollout of what the files say, and changed the module since. Paused: a person
-	// paused the rollout that runs, which what the files say would end.
+	// paused the rollout that runs, which what the files say would end. Damaged: the hub cannot read its record of the module.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// set/NAME, catalog/NAME, or empty: it was put by hand.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
@@ -436,6 +446,88 @@ func (x *CatalogConflict) GetRollout() string {
 	return ""
 }
 
+// CatalogWait is a module that a catalog writes or deletes later.
+type CatalogWait struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The module.
+	Module string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	// File and line that have it; empty: the files have it no more, and it is deleted.
+	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	// RolloutRunning: a rollout of it runs whose onSupersede is Reject. InUse: modules that stay depend on it as clusters have them.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Of RolloutRunning that rollout.
+	Rollout string `protobuf:"bytes,4,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// Of InUse those modules.
+	By            []string `protobuf:"bytes,5,rep,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogWait) Reset() {
+	*x = CatalogWait{}
+	mi := &file_towline_v1_catalog_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogWait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogWait) ProtoMessage() {}
+
+func (x *CatalogWait) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_catalog_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogWait.ProtoReflect.Descriptor instead.
+func (*CatalogWait) Descriptor() ([]byte, []int) {
+	return file_towline_v1_catalog_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *CatalogWait) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *CatalogWait) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *CatalogWait) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CatalogWait) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
+func (x *CatalogWait) GetBy() []string {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
 var File_towline_v1_catalog_proto protoreflect.FileDescriptor
 
 const file_towline_v1_catalog_proto_rawDesc = "" +
@@ -454,7 +546,7 @@ const file_towline_v1_catalog_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1c\n" +
 	"\trecursive\x18\x03 \x01(\bR\trecursive\x12\x14\n" +
 	"\x05prune\x18\x04 \x01(\bR\x05prune\x12\x18\n" +
-	"\asuspend\x18\x05 \x01(\bR\asuspend\"\x9f\x04\n" +
+	"\asuspend\x18\x05 \x01(\bR\asuspend\"\xce\x04\n" +
 	"\rCatalogStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -471,13 +563,20 @@ const file_towline_v1_catalog_proto_rawDesc = "" +
 	"\amodules\x18\v \x01(\x05R\amodules\x129\n" +
 	"\tconflicts\x18\f \x03(\v2\x1b.towline.v1.CatalogConflictR\tconflicts\x12\x1a\n" +
 	"\bleftover\x18\r \x03(\tR\bleftover\x12\x12\n" +
-	"\x04hold\x18\x0e \x01(\tR\x04hold\"\x85\x01\n" +
+	"\x04hold\x18\x0e \x01(\tR\x04hold\x12-\n" +
+	"\x05waits\x18\x0f \x03(\v2\x17.towline.v1.CatalogWaitR\x05waits\"\x85\x01\n" +
 	"\x0fCatalogConflict\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x18\n" +
-	"\arollout\x18\x05 \x01(\tR\arolloutB\x95\x01\n" +
+	"\arollout\x18\x05 \x01(\tR\arollout\"{\n" +
+	"\vCatalogWait\x12\x16\n" +
+	"\x06module\x18\x01 \x01(\tR\x06module\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\arollout\x18\x04 \x01(\tR\arollout\x12\x0e\n" +
+	"\x02by\x18\x05 \x03(\tR\x02byB\x95\x01\n" +
 	"\x0ecom.towline.v1B\fCatalogProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -494,31 +593,33 @@ func file_towline_v1_catalog_proto_rawDescGZIP() []byte {
 	return file_towline_v1_catalog_proto_rawDescData
 }
 
-var file_towline_v1_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_towline_v1_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_towline_v1_catalog_proto_goTypes = []any{
 	(*Catalog)(nil),               // 0: towline.v1.Catalog
 	(*CatalogSpec)(nil),           // 1: towline.v1.CatalogSpec
 	(*CatalogStatus)(nil),         // 2: towline.v1.CatalogStatus
 	(*CatalogConflict)(nil),       // 3: towline.v1.CatalogConflict
-	(*Metadata)(nil),              // 4: towline.v1.Metadata
-	(*Source)(nil),                // 5: towline.v1.Source
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*CatalogWait)(nil),           // 4: towline.v1.CatalogWait
+	(*Metadata)(nil),              // 5: towline.v1.Metadata
+	(*Source)(nil),                // 6: towline.v1.Source
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_towline_v1_catalog_proto_depIdxs = []int32{
-	4, // 0: towline.v1.Catalog.metadata:type_name -> towline.v1.Metadata
-	1, // 1: towline.v1.Catalog.spec:type_name -> towline.v1.CatalogSpec
-	2, // 2: towline.v1.Catalog.status:type_name -> towline.v1.CatalogStatus
-	5, // 3: towline.v1.CatalogSpec.source:type_name -> towline.v1.Source
-	6, // 4: towline.v1.CatalogStatus.since:type_name -> google.protobuf.Timestamp
-	6, // 5: towline.v1.CatalogStatus.applied:type_name -> google.protobuf.Timestamp
-	6, // 6: towline.v1.CatalogStatus.looked:type_name -> google.protobuf.Timestamp
-	6, // 7: towline.v1.CatalogStatus.next:type_name -> google.protobuf.Timestamp
-	3, // 8: towline.v1.CatalogStatus.conflicts:type_name -> towline.v1.CatalogConflict
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	5,  // 0: towline.v1.Catalog.metadata:type_name -> towline.v1.Metadata
+	1,  // 1: towline.v1.Catalog.spec:type_name -> towline.v1.CatalogSpec
+	2,  // 2: towline.v1.Catalog.status:type_name -> towline.v1.CatalogStatus
+	6,  // 3: towline.v1.CatalogSpec.source:type_name -> towline.v1.Source
+	7,  // 4: towline.v1.CatalogStatus.since:type_name -> google.protobuf.Timestamp
+	7,  // 5: towline.v1.CatalogStatus.applied:type_name -> google.protobuf.Timestamp
+	7,  // 6: towline.v1.CatalogStatus.looked:type_name -> google.protobuf.Timestamp
+	7,  // 7: towline.v1.CatalogStatus.next:type_name -> google.protobuf.Timestamp
+	3,  // 8: towline.v1.CatalogStatus.conflicts:type_name -> towline.v1.CatalogConflict
+	4,  // 9: towline.v1.CatalogStatus.waits:type_name -> towline.v1.CatalogWait
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_catalog_proto_init() }
@@ -534,7 +635,7 @@ func file_towline_v1_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_catalog_proto_rawDesc), len(file_towline_v1_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -119,9 +119,9 @@ func (a *API) showCatalog(r store.Reader, ref fleet.ModuleRef, rec *storev1.Cata
 	c.Status.Modules = modules
 	switch s := c.Status; {
 	case rec.GetDeleting():
-		s.State, s.Reason = catalog.Deleting, ""
+		s.State, s.Reason, s.Waits = catalog.Deleting, "", nil
 	case c.GetSpec().GetSuspend():
-		s.State, s.Reason, s.Next = catalog.Suspended, "", nil
+		s.State, s.Reason, s.Next, s.Waits = catalog.Suspended, "", nil, nil
 	case s.GetObservedGeneration() != c.GetMetadata().GetGeneration():
 		s.State, s.Reason, s.Problems = catalog.Pending, "", nil
 	}

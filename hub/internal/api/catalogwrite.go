@@ -53,7 +53,7 @@ func (a *API) PlanCatalog(ctx context.Context, look record.CatalogLook) (catalog
 		in.Files = append(in.Files, catalog.File{Name: f.m.Ref.Name, At: f.At, Spec: digest, Words: wordsOf(f.Module.GetMetadata()), DependsOn: namesOf(f.m.DependsOn)})
 	}
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		in.Modules = modulesFor(r, look)
+		in.Modules = withNeeds(r, look, modulesFor(r, look))
 		return nil
 	}); err != nil {
 		return catalog.Plan{}, err
@@ -158,8 +158,8 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 	for _, p := range look.Puts {
 		puts[p.GetModule()] = p
 	}
-	own := fleet.CatalogOrigin(look.Ref.Name)
-	store.Scan(r, store.ModulePrefix+look.Ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
+	own, prefix := fleet.CatalogOrigin(look.Ref.Name), store.ModulePrefix+look.Ref.Project+"/"
+	store.Scan(r, prefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
 		ref, ok := store.SplitModule(e.Key)
 		if !ok {
 			return true
@@ -170,6 +170,7 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 		if m.Mine = m.Owner == own; m.Mine {
 			m.Paused = rollouts.PausedRollout(r, ref)
 		}
+		m.Running = rollouts.Rejecting(r, ref)
 		if p := puts[ref.Name]; p != nil && m.Mine {
 			state := rollouts.StateOf(rollouts.Get(r, ref, p.GetRollout()))
 			if state == rollout.Aborted || state == rollout.RolledBack || state == rollout.RollingBack {
@@ -179,7 +180,29 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 		out = append(out, m)
 		return true
 	})
+	for _, d := range r.Damaged(prefix) {
+		if ref, ok := store.SplitModule(d.Key); ok {
+			out = append(out, catalog.Module{Name: ref.Name, Damaged: true})
+		}
+	}
 	return out
+}
+
+// withNeeds notes of the modules what clusters have of them depends on, which is looked up only where any may go: it takes a look at all
+// that clusters have.
+func withNeeds(r store.Reader, look record.CatalogLook, list []catalog.Module) []catalog.Module {
+	stays := map[string]bool{}
+	for _, f := range look.Files {
+		stays[f.Module.GetMetadata().GetName()] = true
+	}
+	if !look.Prune || !slices.ContainsFunc(list, func(m catalog.Module) bool { return m.Mine && !m.Deleting && !stays[m.Name] }) {
+		return list
+	}
+	needed := record.Needed(r, look.Ref.Project)
+	for i, m := range list {
+		list[i].Needs = namesOf(needed[fleet.ModuleRef{Project: look.Ref.Project, Name: m.Name}])
+	}
+	return list
 }
 
 // ApplyCatalog does what was planned. What somebody changes meanwhile is a conflict, and is planned anew.

@@ -248,6 +248,9 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return fleet.NotFound(projectObject(m.Ref.Project), "project %s does not exist; apply a Project of that name first", m.Ref.Project)
 	}
 	old, damaged, exists := moduleRecord(w, m.Ref)
+	if err := by.mayWrite(m.Ref, damaged); err != nil {
+		return err
+	}
 	if damaged {
 		resp.Warnings = append(resp.Warnings, note(fleet.WarnDamaged, nil))
 	}

@@ -39,15 +39,27 @@ func (b *author) may(w store.Writer) error {
 	return nil
 }
 
-// mayBegin has a commit fail that would begin a rollout in the place of one that a person paused, unless a person asks for it.
+// mayBegin has a commit fail that would begin a rollout while one runs that lets no other begin, or in the place of one that a person paused,
+// unless a person asks for it.
 func (b *author) mayBegin(r store.Reader, ref fleet.ModuleRef) error {
-	if b == nil || b.again {
+	if b == nil {
 		return nil
 	}
-	if id := rollouts.PausedRollout(r, ref); id != "" {
+	if id := rollouts.Rejecting(r, ref); id != "" {
+		return later(fleet.Errorf(fleet.ErrConflict, "rollout %s has begun meanwhile, and lets no other begin; try again", id))
+	}
+	if id := rollouts.PausedRollout(r, ref); id != "" && !b.again {
 		return later(fleet.Errorf(fleet.ErrConflict, "rollout %s was paused meanwhile; try again", id))
 	}
 	return nil
+}
+
+// mayWrite has a commit fail that would put or delete a module whose record is damaged: whose that is nobody knows but a person.
+func (b *author) mayWrite(ref fleet.ModuleRef, damaged bool) error {
+	if b == nil || !damaged {
+		return nil
+	}
+	return later(fleet.Errorf(fleet.ErrConflict, "%s", record.DamagedModule(ref)))
 }
 
 // originOf is what a module comes from after a put, which was had before by who is named.

@@ -155,9 +155,12 @@ func (a *API) deleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		if err := by.may(w); err != nil {
 			return err
 		}
-		rec, _, ok := moduleRecord(w, ref)
+		rec, damaged, ok := moduleRecord(w, ref)
 		if !ok {
 			return noModule(ref)
+		}
+		if err := by.mayWrite(ref, damaged); err != nil {
+			return err
 		}
 		if err := mayBeDeleted(w, ref, req); err != nil || rec.GetDeleting() == policy {
 			return err

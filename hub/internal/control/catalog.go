@@ -113,8 +113,8 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 	case x.rec.GetDeleting():
 		return 0, c.dropCatalog(ctx, x)
 	}
-	if wait, due := c.untilCatalog(x); !due {
-		return wait, nil
+	if wait, due, err := c.untilCatalog(ctx, x); err != nil || !due {
+		return wait, err
 	}
 	if host := source.Origin(x.rec.GetCatalog().GetSpec().GetSource()); host != "" {
 		if !c.catalogHosts.enter(host, store.CatalogKey(ref)) {
@@ -141,7 +141,7 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 			return 0, c.dropCatalog(ctx, again)
 		}
 		if x = again; x.c != nil && x.c.Suspend && len(asks) == 0 {
-			return c.sinceCatalog(x)
+			return c.sinceCatalog(ctx, x)
 		}
 	}
 	told := cmp.Or(err, x.failure())
@@ -151,16 +151,16 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 	if err != nil {
 		return 0, err
 	}
-	return c.sinceCatalog(&catalogue{ref: ref, rec: x.rec, c: x.c, was: x.next})
+	return c.sinceCatalog(ctx, &catalogue{ref: ref, rec: x.rec, c: x.c, was: x.next})
 }
 
 // sinceCatalog is how long there is until the look after one that is over.
-func (c *Controller) sinceCatalog(x *catalogue) (time.Duration, error) {
-	wait, due := c.untilCatalog(x)
+func (c *Controller) sinceCatalog(ctx context.Context, x *catalogue) (time.Duration, error) {
+	wait, due, err := c.untilCatalog(ctx, x)
 	if due {
-		return time.Second, nil // it was called meanwhile
+		return time.Second, err // it was called meanwhile, or what it waits for is over
 	}
-	return wait, nil
+	return wait, err
 }
 
 // refuseAsks answers who waits for a look at a catalog that goes.
@@ -171,7 +171,11 @@ func refuseAsks(ref fleet.ModuleRef, asks []catalogAsk) {
 }
 
 // untilCatalog is how long there is until a catalog is to be looked at, and whether that is now.
-func (c *Controller) untilCatalog(x *catalogue) (wait time.Duration, due bool) {
+func (c *Controller) untilCatalog(ctx context.Context, x *catalogue) (wait time.Duration, due bool, err error) {
+	over, err := c.waitsOver(ctx, x.ref, x.was.GetStatus().GetWaits())
+	if err != nil {
+		return 0, false, err
+	}
 	now := time.Now()
 	c.catalogs.with(x.ref, func(l *cataloguing) {
 		if due = len(l.asks) > 0; due {
@@ -182,7 +186,7 @@ func (c *Controller) untilCatalog(x *catalogue) (wait time.Duration, due bool) {
 			return
 		}
 		meta := x.rec.GetCatalog().GetMetadata()
-		m := catalogMemory{uid: meta.GetUid(), generation: meta.GetGeneration(), state: x.was, confirmed: x.confirmed, called: l.called}
+		m := catalogMemory{uid: meta.GetUid(), generation: meta.GetGeneration(), state: x.was, confirmed: x.confirmed, over: over, called: l.called}
 		if x.c != nil {
 			m.plan = x.c.Follow
 		}
@@ -192,15 +196,15 @@ func (c *Controller) untilCatalog(x *catalogue) (wait time.Duration, due bool) {
 			wait = l.next.Sub(now)
 		}
 	})
-	return wait, due
+	return wait, due, nil
 }
 
 // catalogueNow looks at the source, does what its files say, and remembers what came of it.
 func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	meta, old := x.rec.GetCatalog().GetMetadata(), x.was.GetStatus()
-	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Status: &towlinev1.CatalogStatus{
+	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), Status: &towlinev1.CatalogStatus{
 		ObservedGeneration: meta.GetGeneration(), Looked: timestamppb.Now(), ResolvedRef: old.GetResolvedRef(), AppliedRef: old.GetAppliedRef(),
-		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold()}}
+		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold(), Waits: old.GetWaits()}}
 	err := c.catalogueFiles(ctx, x)
 	var failed *lookError
 	s := x.next.GetStatus()
@@ -299,7 +303,7 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 		return err
 	}
 	s := x.next.GetStatus()
-	s.Conflicts, s.Leftover, s.Hold = nil, plan.Kept, ""
+	s.Conflicts, s.Waits, s.Leftover, s.Hold = nil, nil, plan.Kept, ""
 	for _, f := range plan.Conflicts {
 		s.Conflicts = append(s.Conflicts, &towlinev1.CatalogConflict{Module: f.Name, File: f.At, Reason: f.Reason, Owner: f.Owner, Rollout: f.Rollout})
 	}
@@ -309,6 +313,7 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 	if plan.Waits && !x.released(plan) {
 		return c.waitForPerson(ctx, x, plan)
 	}
+	x.later(plan)
 	x.done, err = c.o.Catalogs.ApplyCatalog(ctx, look, plan)
 	if x.done.Puts != nil {
 		x.next.Puts = x.done.Puts
@@ -319,28 +324,55 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 	if err != nil {
 		return err
 	}
-	if s.State = catalog.Applied; len(s.GetConflicts()) > 0 {
+	switch waits := s.GetWaits(); {
+	case len(s.GetConflicts()) > 0:
 		s.State = catalog.Conflicted
+	case len(waits) > 0:
+		s.State, s.Reason = catalog.Waiting, waits[0].GetReason()
+	default:
+		s.State = catalog.Applied
 	}
+	if len(s.GetWaits()) == 0 {
+		x.applied(artifact)
+	}
+	return c.holdCatalog(ctx, x.ref, nil)
+}
+
+// applied notes that all was applied.
+func (x *catalogue) applied(artifact source.Artifact) {
+	s := x.next.GetStatus()
 	if x.next.Applied = artifact.Digest.Bytes(); s.Applied == nil || s.AppliedRef != artifact.Ref || len(x.done.Created)+len(x.done.Configured)+len(x.done.Pruned) > 0 {
 		s.Applied = s.Looked
 	}
 	s.AppliedRef = artifact.Ref
-	return c.holdCatalog(ctx, x.ref, nil)
 }
 
-// released reports that a person has confirmed all that a plan deletes. What is gone of it already, because a hub stopped midway, does not
-// have to be confirmed again.
+// released reports that a person has confirmed all that a plan deletes. What is gone of it already, because a hub stopped midway or the rest
+// was needed still, does not have to be confirmed again.
 func (x *catalogue) released(plan catalog.Plan) bool {
-	if !x.confirmed {
-		return false
-	}
-	for _, g := range plan.Prunes {
-		if !slices.Contains(x.held.GetItems(), catalogItem(g)) {
-			return false
+	return !slices.ContainsFunc(plan.Goes, func(g catalog.Gone) bool { return !x.isConfirmed(g) })
+}
+
+func (x *catalogue) isConfirmed(g catalog.Gone) bool {
+	item := catalogItem(g)
+	return slices.Contains(x.was.GetConfirmed(), item) || x.confirmed && slices.Contains(x.held.GetItems(), item)
+}
+
+// later notes what a plan leaves for a later look, and what of that a person has confirmed.
+func (x *catalogue) later(plan catalog.Plan) {
+	s := x.next.GetStatus()
+	x.next.Confirmed = nil
+	for _, l := range plan.Later {
+		s.Waits = append(s.Waits, &towlinev1.CatalogWait{Module: l.Name, File: l.At, Reason: l.Reason, Rollout: l.Rollout, By: l.By})
+		if l.At == "" {
+			s.Leftover = append(s.Leftover, l.Name)
 		}
 	}
-	return true
+	for _, g := range plan.Goes {
+		if slices.Contains(s.Leftover, g.Name) && x.isConfirmed(g) {
+			x.next.Confirmed = append(x.next.Confirmed, catalogItem(g))
+		}
+	}
 }
 
 func catalogItem(g catalog.Gone) string { return "module " + g.Name + ", " + g.UID }
@@ -351,7 +383,7 @@ func (c *Controller) waitForPerson(ctx context.Context, x *catalogue, plan catal
 	h := &towlinev1.Hold{Id: record.HoldID("catalog-", plan.Digest), Kind: record.HoldConfirm, Project: x.ref.Project, Catalog: x.ref.Name, Code: fleet.HoldPrunes,
 		Digest: plan.Digest.String(), By: fleet.CatalogOrigin(x.ref.Name), Since: s.Looked}
 	s.Leftover = nil
-	for _, g := range plan.Prunes {
+	for _, g := range plan.Goes {
 		h.Items, s.Leftover = append(h.Items, catalogItem(g)), append(s.Leftover, g.Name)
 	}
 	slices.Sort(s.Leftover)
@@ -422,6 +454,10 @@ func (c *Controller) logCatalog(x *catalogue) {
 	case catalog.Failed:
 		c.o.Log.Warn("a catalog cannot be applied; its modules stay as they are", "catalog", x.ref.Display(), "reason", s.GetReason(), "error", s.GetProblems()[0])
 	case catalog.Waiting:
+		if s.GetHold() == "" {
+			c.o.Log.Info("a catalog leaves a part for later", "catalog", x.ref.Display(), "reason", s.GetReason(), "module", s.GetWaits()[0].GetModule())
+			return
+		}
 		c.o.Log.Warn("a catalog waits for a confirm", "catalog", x.ref.Display(), "hold", s.GetHold())
 	default:
 		c.o.Log.Info("a catalog is applied", "catalog", x.ref.Display(), "state", s.GetState(), "ref", s.GetAppliedRef())

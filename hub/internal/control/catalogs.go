@@ -2,11 +2,14 @@ package control
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
@@ -26,6 +29,8 @@ type cataloguing struct {
 	next   time.Time             // zero: it is not looked at by itself
 	called time.Time             // when it is looked at because of a call; zero: none came
 	asks   []catalogAsk
+	// awaits are the modules whose changes may end what it waits for.
+	awaits map[fleet.ModuleRef]bool
 }
 
 // catalogAsk is a person who waits for a look.
@@ -102,13 +107,14 @@ type catalogMemory struct {
 	plan       *follow.Plan // nil: it is not followed
 	state      *storev1.CatalogState
 	confirmed  bool // a person has confirmed what it waits with
+	over       bool // something is over that it waits for
 	called     time.Time
 }
 
 // next is when a catalog is looked at; zero: when somebody asks.
 func (m catalogMemory) next(now, led time.Time) time.Time {
 	s := m.state.GetStatus()
-	if s.GetObservedGeneration() != m.generation || m.confirmed {
+	if s.GetObservedGeneration() != m.generation || m.confirmed || m.over && m.state.GetFailing() == nil {
 		return now
 	}
 	known := follow.Memory{Looked: s.GetLooked().AsTime()}
@@ -129,6 +135,53 @@ func (m catalogMemory) next(now, led time.Time) time.Time {
 		at = m.called
 	}
 	return at
+}
+
+// awaiting are the catalogs that wait for something of a module.
+func (x *catalogs) awaiting(ref fleet.ModuleRef) (list []fleet.ModuleRef) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for of, l := range x.of {
+		if l.awaits[ref] {
+			list = append(list, of)
+		}
+	}
+	return list
+}
+
+// touchCatalogsAwaiting has the catalogs looked at that wait for something of a module.
+func (c *Controller) touchCatalogsAwaiting(ref fleet.ModuleRef) {
+	for _, of := range c.catalogs.awaiting(ref) {
+		c.cataloguer.add(store.CatalogKey(of))
+	}
+}
+
+// waitsOver reports that something is over that a catalog waits for. What is not yet will touch the catalog.
+func (c *Controller) waitsOver(ctx context.Context, ref fleet.ModuleRef, waits []*towlinev1.CatalogWait) (over bool, err error) {
+	of := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: ref.Project, Name: name} }
+	awaits := map[fleet.ModuleRef]bool{}
+	for _, w := range waits {
+		if w.GetReason() == catalog.Running {
+			awaits[of(w.GetModule())] = true
+		}
+		for _, name := range w.GetBy() {
+			awaits[of(name)] = true
+		}
+	}
+	c.catalogs.with(ref, func(l *cataloguing) { l.awaits = awaits })
+	if len(waits) == 0 {
+		return false, nil
+	}
+	err = c.view(ctx, func(r store.Reader) error {
+		over = slices.ContainsFunc(waits, func(w *towlinev1.CatalogWait) bool {
+			if w.GetReason() == catalog.Running {
+				return rollouts.Rejecting(r, of(w.GetModule())) != w.GetRollout()
+			}
+			return !slices.ContainsFunc(w.GetBy(), func(name string) bool { return record.Needs(r, of(name), of(w.GetModule())) })
+		})
+		return nil
+	})
+	return over, err
 }
 
 // CatalogSeen is what came of the last look at a catalog, newer than what is stored, and when the next one is; nil and zero: nothing is

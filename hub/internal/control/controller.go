@@ -350,6 +350,7 @@ func (c *Controller) touchKey(key string) {
 			c.modules.add(store.ModuleKey(ref))
 			c.touchDropping(key, ref, "")
 			c.touchAwaiting(ref)
+			c.touchCatalogsAwaiting(ref)
 		}
 	}
 }
@@ -364,6 +365,7 @@ func (c *Controller) touchAssigned(cluster fleet.ClusterName, ref fleet.ModuleRe
 		st.contest(cluster, true)
 		c.touchWaiting(cluster, ref)
 		c.touchDropping("", ref, cluster)
+		c.touchCatalogsAwaiting(ref)
 	}
 	c.modules.addAt(store.ModuleKey(ref), time.Now().Add(rest))
 	c.touchLeaving(cluster)

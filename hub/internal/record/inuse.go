@@ -1,10 +1,14 @@
 package record
 
 import (
+	"maps"
+	"slices"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Assigned are the revisions of modules that clusters are assigned, or have while what they are assigned cannot be made.
@@ -37,7 +41,7 @@ func LedTo(r store.Reader, ref fleet.ModuleRef) map[int64]bool {
 }
 
 // InUse calls fn for every revision of a project's modules, or of all, that clusters have or may come to have without another put. Modules
-// that are being deleted have none. No commit depends on what it reads.
+// that are being deleted have none; one whose record is damaged has. No commit depends on what it reads.
 func InUse(r store.Reader, project string, fn func(fleet.ModuleRef, *storev1.RevisionRecord)) {
 	r = store.Untracked(r)
 	prefix := store.ModulePrefix
@@ -45,20 +49,55 @@ func InUse(r store.Reader, project string, fn func(fleet.ModuleRef, *storev1.Rev
 		prefix += project + "/"
 	}
 	assigned := Assigned(r)
+	of := func(key string) {
+		if ref, ok := store.SplitModule(key); ok {
+			used := LedTo(r, ref)
+			maps.Copy(used, assigned[ref])
+			eachOf(r, ref, used, fn)
+		}
+	}
 	store.Scan(r, prefix, func(m *storev1.ModuleRecord, e store.Entry) bool {
-		ref, ok := store.SplitModule(e.Key)
-		if !ok || m.GetDeleting() != "" {
-			return true
-		}
-		used := LedTo(r, ref)
-		for n := range assigned[ref] {
-			used[n] = true
-		}
-		for _, n := range rollouts.Revisions(r, ref) {
-			if used[n] {
-				fn(ref, Revision(r, ref, n))
-			}
+		if m.GetDeleting() == "" {
+			of(e.Key)
 		}
 		return true
 	})
+	for _, d := range r.Damaged(prefix) {
+		of(d.Key)
+	}
+}
+
+// eachOf calls fn for those of these revisions of a module that are there.
+func eachOf(r store.Reader, ref fleet.ModuleRef, used map[int64]bool, fn func(fleet.ModuleRef, *storev1.RevisionRecord)) {
+	for _, n := range rollouts.Revisions(r, ref) {
+		if used[n] {
+			fn(ref, Revision(r, ref, n))
+		}
+	}
+}
+
+// Needed are what the revisions in use of each of a project's modules depend on.
+func Needed(r store.Reader, project string) map[fleet.ModuleRef][]fleet.ModuleRef {
+	out := map[fleet.ModuleRef][]fleet.ModuleRef{}
+	InUse(r, project, func(ref fleet.ModuleRef, rev *storev1.RevisionRecord) {
+		out[ref] = append(out[ref], wire.DependenciesOf(ref, rev.GetRevision().GetSpec())...)
+	})
+	return out
+}
+
+// Needs reports that a module depends on another as it was put last, or by a revision in use.
+func Needs(r store.Reader, ref, on fleet.ModuleRef) bool {
+	r = store.Untracked(r)
+	m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	if m.GetDeleting() != "" || !ok && store.DamageOf(r, store.ModuleKey(ref)) == nil {
+		return false
+	}
+	needs := slices.Contains(wire.DependenciesOf(ref, m.GetModule().GetSpec()), on)
+	look := func(_ fleet.ModuleRef, rev *storev1.RevisionRecord) {
+		needs = needs || slices.Contains(wire.DependenciesOf(ref, rev.GetRevision().GetSpec()), on)
+	}
+	if eachOf(r, ref, LedTo(r, ref), look); !needs { // what all clusters are assigned is asked for last: there may be many
+		eachOf(r, ref, Assigned(r)[ref], look)
+	}
+	return needs
 }

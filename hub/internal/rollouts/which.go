@@ -238,6 +238,15 @@ func PausedRollout(r store.Reader, ref fleet.ModuleRef) string {
 	return ro.GetRollout().GetId()
 }
 
+// Rejecting is the ID of the rollout that runs if it lets no other begin; empty: another one may.
+func Rejecting(r store.Reader, ref fleet.ModuleRef) string {
+	first := running(r, ref, math.MaxInt64).GetRollout()
+	if rollout.Succeed(first.GetStrategy().GetOnSupersede()) != rollout.Refused {
+		return ""
+	}
+	return first.GetId()
+}
+
 // running is the newest rollout below a number that has a revision and has not ended; nil: none has. What waits for its revision has
 // no say in what comes after it.
 func running(r store.Reader, ref fleet.ModuleRef, below int64) *storev1.RolloutRecord {

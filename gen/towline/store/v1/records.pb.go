@@ -3072,7 +3072,9 @@ type CatalogState struct {
 	// SHA-256 of the fetched files that were applied last, in whole.
 	Applied []byte `protobuf:"bytes,4,opt,name=applied,proto3" json:"applied,omitempty"`
 	// What was put of each module.
-	Puts          []*CatalogPut `protobuf:"bytes,5,rep,name=puts,proto3" json:"puts,omitempty"`
+	Puts []*CatalogPut `protobuf:"bytes,5,rep,name=puts,proto3" json:"puts,omitempty"`
+	// What a person has confirmed to go and is needed still, as items of the hold.
+	Confirmed     []string `protobuf:"bytes,6,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3138,6 +3140,13 @@ func (x *CatalogState) GetApplied() []byte {
 func (x *CatalogState) GetPuts() []*CatalogPut {
 	if x != nil {
 		return x.Puts
+	}
+	return nil
+}
+
+func (x *CatalogState) GetConfirmed() []string {
+	if x != nil {
+		return x.Confirmed
 	}
 	return nil
 }
@@ -3612,14 +3621,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	" \x01(\fR\afetched\"Z\n" +
 	"\rCatalogRecord\x12-\n" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
-	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\xe4\x01\n" +
+	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\x82\x02\n" +
 	"\fCatalogState\x12\x1f\n" +
 	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
 	"catalogUid\x121\n" +
 	"\x06status\x18\x02 \x01(\v2\x19.towline.v1.CatalogStatusR\x06status\x124\n" +
 	"\afailing\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\afailing\x12\x18\n" +
 	"\aapplied\x18\x04 \x01(\fR\aapplied\x120\n" +
-	"\x04puts\x18\x05 \x03(\v2\x1c.towline.store.v1.CatalogPutR\x04puts\"_\n" +
+	"\x04puts\x18\x05 \x03(\v2\x1c.towline.store.v1.CatalogPutR\x04puts\x12\x1c\n" +
+	"\tconfirmed\x18\x06 \x03(\tR\tconfirmed\"_\n" +
 	"\n" +
 	"CatalogPut\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1f\n" +
