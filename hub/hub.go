@@ -24,11 +24,14 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	hubv1 "towline.dev/towline/gen/towline/hub/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/api"
+	"towline.dev/towline/hub/internal/audit"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/control"
 	"towline.dev/towline/hub/internal/egress"
@@ -126,6 +129,7 @@ type Hub struct {
 	api      *api.API
 	ca       *registry.CA
 	keys     *secrets.Keys
+	audits   *audit.Log
 	hub      *storev1.Hub
 	agents   *grpc.Server
 	people   *grpc.Server
@@ -330,7 +334,8 @@ func (h *Hub) admin(ctx context.Context) error {
 
 func (h *Hub) build() error {
 	var err error
-	if h.registry, err = registry.New(registry.Options{Store: h.store.As(store.Registry), CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log}); err != nil {
+	h.audits = audit.New(h.store.As(store.Audit), h.o.Log, h.instance)
+	if h.registry, err = registry.New(registry.Options{Store: h.store.As(store.Registry), CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log, Audit: h.audits.Record}); err != nil {
 		return err
 	}
 	bundles := bundle.New(h.store.Blobs())
@@ -369,7 +374,7 @@ func (h *Hub) build() error {
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.peers, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Hubs: h.peers.Addresses, Render: h.control.Render, Propose: h.control.Propose, Gather: leader.Gather, Trouble: h.control.Trouble,
 		ResyncCatalog: leader.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
-		Snapshot: h.store.Snapshot, Resync: leader.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
+		Audit: h.audits.Record, Snapshot: h.store.Snapshot, Resync: leader.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)
@@ -481,17 +486,19 @@ func (h *Hub) serveHooks() error {
 // maxHookConnections is how many connections of webhooks there are at a time.
 const maxHookConnections = 256
 
-// audit logs every write with who and why; the record of who changed what last is on each resource.
-func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
-	h.o.Log.Info("audit", "caller", e.Caller, "method", methodOf(e), "subject", e.Subject, "reason", e.Reason, "result", e.Result)
+// audit records every write with who and why; the record of who changed what last is on each resource.
+func (h *Hub) audit(ctx context.Context, e rpc.AuditEntry) {
+	h.audits.Record(ctx, &towlinev1.AuditEntry{Time: timestamppb.New(e.At), Caller: e.Caller.String(), Remote: e.Caller.Remote, Certificate: e.Caller.CertSerial,
+		Method: methodOf(e), Subject: e.Subject, Reason: e.Reason, Result: e.Result})
 }
 
 // methodOf is the method as people know what they did: one method confirms what waits for a word and ends what was held.
 func methodOf(e rpc.AuditEntry) string {
-	if service, ok := strings.CutSuffix(e.Method, "/ConfirmHold"); ok && strings.HasPrefix(e.Subject, record.FreezeID) {
-		return service + "/Unhold"
+	method := e.Method[strings.LastIndexByte(e.Method, '/')+1:]
+	if method == "ConfirmHold" && strings.HasPrefix(e.Subject, record.FreezeID) {
+		return "Unhold"
 	}
-	return e.Method
+	return method
 }
 
 // defaultGrace is time for an agent to try again that has tried in vain for long, and to say how its cluster stands.
@@ -508,6 +515,9 @@ const (
 
 // Run serves until ctx ends, then drains agents, stops, and closes the store.
 func (h *Hub) Run(ctx context.Context) error {
+	recording, recorded := context.WithCancel(context.WithoutCancel(ctx)) // what is done while the servers drain is recorded, too
+	var records sync.WaitGroup
+	records.Go(func() { h.audits.Run(recording) })
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.registry.Run(ctx) })
 	g.Go(func() error { return h.sessions.Run(ctx) })
@@ -534,6 +544,8 @@ func (h *Hub) Run(ctx context.Context) error {
 	})
 	err := g.Wait()
 	h.sessions.Wait()
+	recorded()
+	records.Wait()
 	return errors.Join(err, h.Close())
 }
 

@@ -38,6 +38,7 @@ func (h *Hub) figures() []figure {
 		{"towline_handshakes_cut", "Connections that were closed since the start because too many of them proved no identity.",
 			func() float64 { return float64(h.greetAgents.Cut() + h.greetPeople.Cut()) }},
 		{"towline_panics_recovered", "Bugs (panics) since the start that ended one piece of work and not the hub.", func() float64 { return float64(guard.Count()) }},
+		{"towline_audit_lost", "Audit entries since the start that are in the hub's log only, as the store did not take them.", func() float64 { return float64(h.audits.Lost()) }},
 		{"towline_clusters_copied", "Clusters whose agent's identity or state was copied, as far as is known.", h.copied},
 		{"towline_agents_connected", "Agents that have a session with this hub.", func() float64 { return float64(h.sessions.Count()) }},
 	}

@@ -56,6 +56,7 @@ type Client struct {
 	Catalogs    v1.CatalogServiceClient
 	Artifacts   v1.ArtifactServiceClient
 	Store       v1.StoreServiceClient
+	Audit       v1.AuditServiceClient
 
 	conn    *grpc.ClientConn
 	server  string
@@ -97,6 +98,7 @@ func Dial(_ context.Context, opts Options) (*Client, error) {
 	c.Catalogs = v1.NewCatalogServiceClient(conn)
 	c.Artifacts = v1.NewArtifactServiceClient(conn)
 	c.Store = v1.NewStoreServiceClient(conn)
+	c.Audit = v1.NewAuditServiceClient(conn)
 	return c, nil
 }
 

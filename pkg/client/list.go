@@ -258,6 +258,16 @@ func (c *Client) AllCertificates(ctx context.Context, req *v1.ListCertificatesRe
 	})
 }
 
+// AllAuditEntries reads what was done and what was refused, the newest first, page by page.
+func (c *Client) AllAuditEntries(ctx context.Context, req *v1.ListAuditEntriesRequest) iter.Seq2[*v1.AuditEntry, error] {
+	return pages(func(token string) ([]*v1.AuditEntry, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Audit.ListAuditEntries(ctx, page)
+		return resp.GetEntries(), resp.GetNextPageToken(), err
+	})
+}
+
 // AllProjects lists projects page by page.
 func (c *Client) AllProjects(ctx context.Context, req *v1.ListProjectsRequest) iter.Seq2[*v1.Project, error] {
 	return pages(func(token string) ([]*v1.Project, string, error) {

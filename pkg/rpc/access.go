@@ -44,6 +44,9 @@ var rules = table(map[string]map[string]rule{
 		"GetRestore":    {viewers, false},
 		"AcceptRestore": {admins, true},
 	},
+	"towline.v1.AuditService": {
+		"ListAuditEntries": {admins, false},
+	},
 	"towline.v1.ArtifactService": {
 		"KeepArtifact":   {admins, true},
 		"UploadArtifact": {admins, true},

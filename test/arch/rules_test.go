@@ -40,7 +40,7 @@ var tiers = []tier{
 		packages: []string{
 			"pkg/dirty/...", "pkg/backoff/...", "pkg/guard/...", "pkg/heap/...", "pkg/render/...", "pkg/resource/...", "pkg/wire/...", "pkg/rpc/...",
 			"hub/internal/store/...", "hub/internal/egress/...", "hub/internal/secrets/...", "hub/internal/source/...", "hub/internal/packager/...", "hub/internal/patch/...", "hub/internal/registry/...",
-			"hub/internal/bundle/...", "hub/internal/rollouts/...", "hub/internal/record/...", "hub/internal/counts/...",
+			"hub/internal/bundle/...", "hub/internal/rollouts/...", "hub/internal/record/...", "hub/internal/counts/...", "hub/internal/audit/...",
 			"agent/internal/kube/...", "agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...", "agent/internal/reach/...", "agent/internal/vault/...",
 		},
 	},

@@ -34,6 +34,7 @@ type fakeHub struct {
 	v1.UnimplementedSecretServiceServer
 	v1.UnimplementedCatalogServiceServer
 	v1.UnimplementedStoreServiceServer
+	v1.UnimplementedAuditServiceServer
 
 	mu          sync.Mutex
 	requests    []proto.Message
@@ -67,6 +68,7 @@ type fakeHub struct {
 	info        *v1.GetServerInfoResponse
 	users       []*v1.User
 	certs       []*v1.Certificate
+	audit       []*v1.AuditEntry
 	tokens      []*v1.Token
 	projects    []*v1.Project
 	secrets     []*v1.Secret
@@ -446,6 +448,11 @@ func (h *fakeHub) ListCertificates(context.Context, *v1.ListCertificatesRequest)
 	return &v1.ListCertificatesResponse{Certificates: h.certs}, nil
 }
 
+func (h *fakeHub) ListAuditEntries(_ context.Context, r *v1.ListAuditEntriesRequest) (*v1.ListAuditEntriesResponse, error) {
+	h.note(r)
+	return &v1.ListAuditEntriesResponse{Entries: h.audit}, nil
+}
+
 func (h *fakeHub) RevokeCertificate(_ context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
 	h.note(r)
 	return &v1.RevokeCertificateResponse{Certificate: h.certs[0]}, nil
@@ -498,6 +505,7 @@ func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 	v1.RegisterSecretServiceServer(server, h)
 	v1.RegisterCatalogServiceServer(server, h)
 	v1.RegisterStoreServiceServer(server, h)
+	v1.RegisterAuditServiceServer(server, h)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {

@@ -12,7 +12,7 @@ import (
 )
 
 // filterFlags are the flags of get that select; which kinds each selects of, the kinds say.
-var filterFlags = []string{selectorFlag, "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision", "filter", "active"}
+var filterFlags = []string{selectorFlag, "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision", "filter", "active", "by", "since", "refused"}
 
 const selectorFlag = "selector"
 

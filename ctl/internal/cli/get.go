@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -24,6 +25,10 @@ type getOptions struct {
 	active   bool
 	revision string
 	live     bool
+	// Of the audit.
+	by      string
+	since   time.Duration
+	refused bool
 }
 
 func (a *app) getCommand() *cobra.Command {
@@ -77,6 +82,9 @@ func (a *app) getCommand() *cobra.Command {
 	f.StringVar(&o.filter.Expression, "filter", "", selects("filter")+": for which this `CEL` is true, such as 'health != \"Healthy\" && now - since > duration(\"10m\")'; its fields are those of -o json, and ns is the namespace")
 	f.BoolVar(&o.live, "live", false, "objects: as they are in their clusters now; the agents are asked")
 	f.BoolVar(&o.active, "active", false, selects("active")+": that have not ended")
+	f.StringVar(&o.by, "by", "", selects("by")+": what this user, or \"cluster NAME\" or \"catalog NAME\", did")
+	f.DurationVar(&o.since, "since", 24*time.Hour, selects("since")+": of the last so long")
+	f.BoolVar(&o.refused, "refused", false, selects("refused")+": only what was refused or failed")
 	must(cmd.RegisterFlagCompletionFunc("module", a.completeKind("module")))
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
 	must(cmd.RegisterFlagCompletionFunc("health", cobra.FixedCompletions(healthStates, cobra.ShellCompDirectiveNoFileComp)))

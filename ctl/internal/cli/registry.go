@@ -131,6 +131,11 @@ func kinds() []*kind {
 			get: certificateListing.get, complete: completeCertificates,
 		},
 		{
+			name: "audit", plural: "audit", message: &v1.AuditEntry{},
+			filters: []string{"by", "since", "refused"},
+			get:     (*app).getAudit,
+		},
+		{
 			name: "hold", plural: "holds", project: true, message: &v1.Hold{},
 			filters: []string{"module", "cluster"},
 			get:     holdListing.get, complete: completeHolds, describe: (*app).describeHold,

@@ -78,7 +78,8 @@ func nameIn(t *testing.T, k *kind) string {
 
 // TestEveryKindIsFilteredSortedAndCompleted: by what it says, and by each column that its table has.
 func TestEveryKindIsFilteredSortedAndCompleted(t *testing.T) {
-	values := map[string]string{"selector": "env=prod", "module": "shop", "cluster": "prod-eu-07", "health": "Healthy", "revision": "r1", "active": "true"}
+	values := map[string]string{"selector": "env=prod", "module": "shop", "cluster": "prod-eu-07", "health": "Healthy", "revision": "r1", "active": "true",
+		"since": "1h", "refused": "true"}
 	for _, k := range kinds() {
 		t.Run(k.name, func(t *testing.T) {
 			for _, flag := range k.filters {

@@ -71,6 +71,8 @@ type Options struct {
 	ResyncCatalog func(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error)
 	// CatalogSeen, if set, is what came of the last look at a catalog, newer than what is stored, and when the next one is.
 	CatalogSeen func(fleet.ModuleRef) (*storev1.CatalogState, time.Time)
+	// Audit, if set, records what the hub does by itself for people.
+	Audit func(context.Context, *towlinev1.AuditEntry)
 	// Snapshot is the whole store as it is at one moment.
 	Snapshot func(context.Context) (io.ReadCloser, error)
 	// Hooks says that the hub serves calls that ask for looks at sources.
@@ -91,6 +93,7 @@ type API struct {
 	towlinev1.UnimplementedArtifactServiceServer
 	towlinev1.UnimplementedCatalogServiceServer
 	towlinev1.UnimplementedStoreServiceServer
+	towlinev1.UnimplementedAuditServiceServer
 	o Options
 	// touches counts changes of sessions, which are in no record of the store.
 	touches *broadcast
@@ -136,6 +139,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	towlinev1.RegisterArtifactServiceServer(s, a)
 	towlinev1.RegisterCatalogServiceServer(s, a)
 	towlinev1.RegisterStoreServiceServer(s, a)
+	towlinev1.RegisterAuditServiceServer(s, a)
 }
 
 // addresses are where agents may dial a hub, this one's first.

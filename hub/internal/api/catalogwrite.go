@@ -252,7 +252,7 @@ func (a *API) putFiles(ctx context.Context, look record.CatalogLook, files []cat
 		}
 		by.take = p.Takes
 		resp, err := a.putAs(ctx, req, by)
-		a.auditCatalog(look, "PutModule", f.m.Ref, resp.GetRollout(), err)
+		a.auditCatalog(ctx, look, "PutModule", f.m.Ref, resp.GetRollout(), err)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", f.At, err))
 			continue
@@ -267,13 +267,12 @@ func (a *API) putFiles(ctx context.Context, look record.CatalogLook, files []cat
 	return errs
 }
 
-func (a *API) auditCatalog(look record.CatalogLook, method string, ref fleet.ModuleRef, rollout string, err error) {
-	result := "OK"
-	if err != nil {
-		result = err.Error()
+func (a *API) auditCatalog(ctx context.Context, look record.CatalogLook, method string, ref fleet.ModuleRef, rollout string, err error) {
+	detail := look.ResolvedRef
+	if rollout != "" {
+		detail = strings.TrimSpace(detail + " rollout " + rollout)
 	}
-	a.o.Log.Info("audit", "caller", fleet.CatalogOrigin(look.Ref.Name), "method", method, "subject", ref.Display(), "reason", look.Reason, "ref", look.ResolvedRef,
-		"rollout", rollout, "result", result)
+	a.audit(ctx, &towlinev1.AuditEntry{Caller: fleet.CatalogOrigin(look.Ref.Name), Method: method, Subject: ref.String(), Reason: look.Reason, Detail: detail}, err)
 }
 
 // prunePlanned deletes what was planned to go, as it was seen.
@@ -284,7 +283,7 @@ func (a *API) prunePlanned(ctx context.Context, look record.CatalogLook, plan ca
 		if errors.Is(err, fleet.ErrNotFound) {
 			continue // somebody else has deleted it
 		}
-		a.auditCatalog(look, "DeleteModule", ref, "", err)
+		a.auditCatalog(ctx, look, "DeleteModule", ref, "", err)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("module %s is not pruned: %w", g.Name, err))
 			continue

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -96,8 +97,8 @@ func (a *API) StartFollowed(ctx context.Context, n record.News) (number int64, e
 	if err != nil {
 		return 0, err
 	}
-	a.o.Log.Info("audit", "caller", n.Ask.By, "method", "FollowSource", "subject", n.Module.Display(), "reason", n.Ask.Reason, "ref", n.Ref,
-		"rollout", fleet.RolloutID{Module: n.Module, Number: number}.String(), "result", "OK")
+	a.audit(ctx, &towlinev1.AuditEntry{Caller: n.Ask.By, Method: "FollowSource", Subject: n.Module.String(), Reason: n.Ask.Reason,
+		Detail: strings.TrimSpace(n.Ref + " rollout " + fleet.RolloutID{Module: n.Module, Number: number}.String())}, nil)
 	return number, nil
 }
 

@@ -10,10 +10,12 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -60,10 +62,28 @@ func (r *Registry) Enroll(ctx context.Context, e Enrollment) (Identity, error) {
 		return Identity{}, fleet.With(fleet.Errorf(fleet.ErrExhausted, "join: too many failed attempts from this address; try again in a minute"), fleet.Hint{RetryAfter: time.Minute})
 	}
 	out, err := r.enroll(ctx, e, now)
+	r.recordEnrolment(ctx, e, out, err)
 	if errors.Is(err, fleet.ErrDenied) || errors.Is(err, fleet.ErrInvalid) {
 		r.failures.failed(e.Remote, now)
 	}
 	return out, err
+}
+
+// recordEnrolment records who enrolled, or was refused.
+func (r *Registry) recordEnrolment(ctx context.Context, e Enrollment, id Identity, err error) {
+	if r.audit == nil {
+		return
+	}
+	entry := &v1.AuditEntry{Remote: e.Remote, Method: "Enroll", Subject: string(id.Cluster), Result: status.Code(rpc.ToStatus(err)).String()}
+	if err == nil {
+		entry.Caller = "cluster " + string(id.Cluster)
+	} else {
+		entry.Detail = fleet.Clip(err.Error(), 256)
+		if claimed, err := jointoken.Parse(e.Token); err == nil {
+			entry.Subject = string(claimed.Cluster)
+		}
+	}
+	r.audit(ctx, entry)
 }
 
 func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Identity, error) {

@@ -27,6 +27,8 @@ type Options struct {
 	// HubID is in meta/hub; agents pin it.
 	HubID string
 	Log   *slog.Logger
+	// Audit records which clusters enrolled, and who was refused. It may be nil.
+	Audit func(context.Context, *v1.AuditEntry)
 	// Now defaults to time.Now.
 	Now func() time.Time
 }
@@ -37,6 +39,7 @@ type Registry struct {
 	ca       *CA
 	hubID    string
 	log      *slog.Logger
+	audit    func(context.Context, *v1.AuditEntry)
 	now      func() time.Time
 	failures *limiter
 	// alarms are attentions that were seen on a path that does no I/O; Run writes them.
@@ -56,7 +59,7 @@ func New(o Options) (*Registry, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, now: o.Now, failures: newLimiter(),
+	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, audit: o.Audit, now: o.Now, failures: newLimiter(),
 		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}},
 		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}},
 		firsts: firsts{wake: make(chan struct{}, 1), pending: map[string]*v1.Certificate{}}}, nil

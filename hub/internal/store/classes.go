@@ -23,14 +23,15 @@ const (
 	Leader                     // the controllers, under the leader's fence
 	Registry                   // who may connect, and who does
 	Session                    // what agents say, under their session's fence
+	Audit                      // what was done and refused
 
 	// Everyone may write everything: tests, to make what they are about.
-	Everyone = Hub | API | Leader | Registry | Session
+	Everyone = Hub | API | Leader | Registry | Session | Audit
 )
 
 func (o Owner) String() string {
 	var names []string
-	for i, name := range []string{"hub", "api", "leader", "registry", "session"} {
+	for i, name := range []string{"hub", "api", "leader", "registry", "session", "audit"} {
 		if o&(1<<i) != 0 {
 			names = append(names, name)
 		}
@@ -104,6 +105,8 @@ var Classes = []Class{
 	{Prefix: RecyclePrefix, New: func() proto.Message { return new(storev1.RecycleRecord) }, Owner: API, Clears: Leader},
 	{Prefix: AckPrefix, New: func() proto.Message { return new(storev1.AckRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: ConditionPrefix, New: func() proto.Message { return new(storev1.ConditionsRecord) }, Owner: Session, Clears: Leader},
+	{Prefix: AuditDone, New: func() proto.Message { return new(storev1.AuditRecord) }, Owner: Audit},
+	{Prefix: AuditRefused, New: func() proto.Message { return new(storev1.AuditRecord) }, Owner: Audit},
 	{Prefix: FloorPrefix, New: func() proto.Message { return new(storev1.FloorRecord) }, Owner: Leader},
 }
 

@@ -39,6 +39,8 @@ const (
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"
 	PeerPrefix       = "hubs/"
+	AuditDone        = "audit/done/"
+	AuditRefused     = "audit/refused/"
 	HubKey           = "meta/hub"
 	GenerationKey    = "meta/generation"
 	RestoreKey       = "meta/restore"

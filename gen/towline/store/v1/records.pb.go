@@ -3361,11 +3361,57 @@ func (x *BlobHead) GetKeptUntil() int64 {
 	return 0
 }
 
+// AuditRecord is one thing that was done or refused, under audit/.
+type AuditRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What, by whom and when.
+	Entry         *v1.AuditEntry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRecord) Reset() {
+	*x = AuditRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRecord) ProtoMessage() {}
+
+func (x *AuditRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
+func (*AuditRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *AuditRecord) GetEntry() *v1.AuditEntry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
 var File_towline_store_v1_records_proto protoreflect.FileDescriptor
 
 const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/catalog.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\x1a\x17towline/v1/secret.proto\"n\n" +
+	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x1etowline/v1/audit_service.proto\x1a\x18towline/v1/catalog.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\x1a\x17towline/v1/secret.proto\"n\n" +
 	"\bEnvelope\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\aR\bchecksum\x12\x18\n" +
@@ -3648,7 +3694,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x06chunks\x18\x03 \x01(\rR\x06chunks\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
-	"kept_until\x18\x05 \x01(\x03R\tkeptUntilB\xb8\x01\n" +
+	"kept_until\x18\x05 \x01(\x03R\tkeptUntil\";\n" +
+	"\vAuditRecord\x12,\n" +
+	"\x05entry\x18\x01 \x01(\v2\x16.towline.v1.AuditEntryR\x05entryB\xb8\x01\n" +
 	"\x14com.towline.store.v1B\fRecordsProtoP\x01Z0towline.dev/towline/gen/towline/store/v1;storev1\xa2\x02\x03TSX\xaa\x02\x10Towline.Store.V1\xca\x02\x10Towline\\Store\\V1\xe2\x02\x1cTowline\\Store\\V1\\GPBMetadata\xea\x02\x12Towline::Store::V1b\x06proto3"
 
 var (
@@ -3663,7 +3711,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -3708,87 +3756,90 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*CatalogPut)(nil),            // 40: towline.store.v1.CatalogPut
 	(*ConfirmRecord)(nil),         // 41: towline.store.v1.ConfirmRecord
 	(*BlobHead)(nil),              // 42: towline.store.v1.BlobHead
-	nil,                           // 43: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 44: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 46: towline.v1.Module
-	(*v1.Cluster)(nil),            // 47: towline.v1.Cluster
-	(*v1.Token)(nil),              // 48: towline.v1.Token
-	(*v1.User)(nil),               // 49: towline.v1.User
-	(*v1.Certificate)(nil),        // 50: towline.v1.Certificate
-	(*v1.Project)(nil),            // 51: towline.v1.Project
-	(*v1.Secret)(nil),             // 52: towline.v1.Secret
-	(*v1.Revision)(nil),           // 53: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 54: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 55: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 56: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 57: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 58: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 59: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 60: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 61: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 62: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 63: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 64: towline.v1.CatalogStatus
+	(*AuditRecord)(nil),           // 43: towline.store.v1.AuditRecord
+	nil,                           // 44: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 45: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 47: towline.v1.Module
+	(*v1.Cluster)(nil),            // 48: towline.v1.Cluster
+	(*v1.Token)(nil),              // 49: towline.v1.Token
+	(*v1.User)(nil),               // 50: towline.v1.User
+	(*v1.Certificate)(nil),        // 51: towline.v1.Certificate
+	(*v1.Project)(nil),            // 52: towline.v1.Project
+	(*v1.Secret)(nil),             // 53: towline.v1.Secret
+	(*v1.Revision)(nil),           // 54: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 55: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 56: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 57: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 58: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 59: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 60: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 61: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 62: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 63: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 64: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 65: towline.v1.CatalogStatus
+	(*v1.AuditEntry)(nil),         // 66: towline.v1.AuditEntry
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	45, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	45, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	45, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	45, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
-	45, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
-	46, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	47, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	46, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	46, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	46, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	46, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
+	46, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
+	47, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	48, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	10, // 7: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	45, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	45, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	45, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	45, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	48, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	45, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	49, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	50, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	51, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	52, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	46, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	46, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	46, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	46, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	49, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	46, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	50, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	51, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	52, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	53, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	17, // 18: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
 	16, // 19: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	52, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	53, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
 	17, // 21: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	43, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	53, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	44, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	54, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
 	20, // 24: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	54, // 25: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	45, // 26: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	55, // 27: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	56, // 28: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	55, // 25: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	46, // 26: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	56, // 27: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	57, // 28: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
 	27, // 29: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
 	26, // 30: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	57, // 31: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	45, // 32: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	44, // 33: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	58, // 34: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	58, // 31: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	46, // 32: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	45, // 33: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	59, // 34: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	29, // 35: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	45, // 36: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	45, // 37: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	45, // 38: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	59, // 39: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	60, // 40: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	61, // 41: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	45, // 42: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	45, // 43: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	62, // 44: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	45, // 45: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	45, // 46: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	63, // 47: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	64, // 48: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	45, // 49: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	46, // 36: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	46, // 37: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	46, // 38: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	60, // 39: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	61, // 40: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	62, // 41: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	46, // 42: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	46, // 43: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	63, // 44: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	46, // 45: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	46, // 46: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	64, // 47: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	65, // 48: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	46, // 49: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
 	40, // 50: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	45, // 51: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	46, // 51: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	66, // 52: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3802,7 +3853,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
