@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -312,5 +313,36 @@ func TestPanicInAGateIsItsAnswer(t *testing.T) {
 	got := answer(t, gates(t, Options{HTTP: HTTP{Proxy: func(*http.Request) (*url.URL, error) { panic("a secret detail") }}}), hook(server))
 	if got.Outcome != rollout.GateError || !strings.Contains(got.Message, "bug in the hub") || strings.Contains(got.Message, "secret") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestServersThatRepeatWhatTheyWereAsked: what of an address is secret is not shown either when the server says it, also behind the first words.
+func TestServersThatRepeatWhatTheyWereAsked(t *testing.T) {
+	repeats := func(state string, code int) string {
+		u := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			all := fmt.Sprint("no: ", r.URL.Path, " ", r.URL.RawQuery, " ", r.Header, " v1")
+			w.WriteHeader(code)
+			if state == "" {
+				_, _ = io.WriteString(w, all)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(map[string]string{"state": state, "message": all, "status": "error", "error": all})
+		})
+		return strings.Replace(u, "http://", "http://robot:pa55%2Fword@", 1)
+	}
+	none := 0
+	for _, state := range []string{"", "Failed", "none"} {
+		for _, code := range []int{200, 403} {
+			hook := answer(t, gates(t, Options{}), rollout.Gate{Webhook: &rollout.Webhook{URL: repeats(state, code) + "/services/T0KEN0/x?key=qu3ry-value", Retries: &none}})
+			metric := answer(t, gates(t, Options{}), rollout.Gate{Metric: &rollout.Metric{Address: repeats(state, code) + "/?key=qu3ry-value", Query: "up-and-running", SuccessCondition: "true"}})
+			for _, secret := range []string{"pa55", "T0KEN0", "qu3ry", "robot", base64.StdEncoding.EncodeToString([]byte("robot:pa55/word"))} {
+				if strings.Contains(hook.Message, secret) || secret != "T0KEN0" && strings.Contains(metric.Message, secret) {
+					t.Errorf("state %q, %d: shows %s: %s; %s", state, code, secret, hook.Message, metric.Message)
+				}
+			}
+			if state != "none" && !strings.Contains(hook.Message, "no: ***") {
+				t.Errorf("state %q, %d: does not say what it was answered: %s", state, code, hook.Message)
+			}
+		}
 	}
 }

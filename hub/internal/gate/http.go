@@ -20,7 +20,9 @@ import (
 const (
 	// excerptBytes of an answer that is not understood are shown.
 	excerptBytes = 200
-	maxHeader    = 64 << 10
+	// maxRefusal is how much is read of an answer that is no success, before what may not be shown of it is masked.
+	maxRefusal = 16 << 10
+	maxHeader  = 64 << 10
 )
 
 // request is one question to a server.
@@ -34,6 +36,8 @@ type request struct {
 	limit   int64 // bytes of the answer
 	// hidePath keeps the path out of what is said of it.
 	hidePath bool
+	// shown is the part of the query that is no secret; empty: all are.
+	shown string
 	// sign sets headers before each try; it may be nil.
 	sign func(http.Header)
 }
@@ -99,7 +103,7 @@ func (g *Gates) do(ctx context.Context, r *request) (reply, error) {
 	}
 	if out.code = resp.StatusCode; out.body == nil {
 		// A status that was retried in vain: its text is shown as far as it comes.
-		out.body, _ = io.ReadAll(io.LimitReader(resp.Body, excerptBytes+1))
+		out.body, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	}
 	return out, nil
 }
@@ -172,7 +176,7 @@ func (r *request) status(out reply) string {
 	if out.code >= 300 && out.code < 400 {
 		return fmt.Sprintf("%s: answers %s, and redirects are not followed: write the URL it ends at", r.name(), strings.TrimSpace(text))
 	}
-	return fmt.Sprintf("%s: answers %s%s%s", r.name(), strings.TrimSpace(text), out.times(), colon(excerpt(out.body)))
+	return fmt.Sprintf("%s: answers %s%s%s", r.name(), strings.TrimSpace(text), out.times(), colon(r.said(out.body)))
 }
 
 func (out reply) times() string {

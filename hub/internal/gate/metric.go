@@ -38,7 +38,7 @@ func (g *Gates) metric(ctx context.Context, m *rollout.Metric) expr.Answer {
 	q := u.Query()
 	q.Set("query", m.Query)
 	u.RawQuery = q.Encode()
-	r := &request{method: http.MethodGet, url: u, header: http.Header{}, timeout: g.o.HTTP.Timeout, retries: *g.o.HTTP.Retries, limit: maxMetricBody}
+	r := &request{method: http.MethodGet, url: u, header: http.Header{}, timeout: g.o.HTTP.Timeout, retries: *g.o.HTTP.Retries, limit: maxMetricBody, shown: "query"}
 	out, err := g.do(ctx, r)
 	if err != nil {
 		return failure("%s", err)
@@ -58,11 +58,11 @@ func (r *request) numbers(out reply) ([]float64, error) {
 	err := json.Unmarshal(out.body, &got)
 	switch {
 	case err == nil && got.Status == "error":
-		return nil, fmt.Errorf("%s: %s: %s", r.name(), excerpt([]byte(got.ErrorType)), excerpt([]byte(got.Error)))
+		return nil, fmt.Errorf("%s: %s: %s", r.name(), r.said([]byte(got.ErrorType)), r.said([]byte(got.Error)))
 	case out.code != http.StatusOK:
 		return nil, errors.New(r.status(out))
 	case err != nil || got.Status != "success":
-		return nil, fmt.Errorf("%s: does not answer as Prometheus does%s", r.name(), colon(excerpt(out.body)))
+		return nil, fmt.Errorf("%s: does not answer as Prometheus does%s", r.name(), colon(r.said(out.body)))
 	}
 	result, err := got.numbers()
 	if err != nil {

@@ -95,16 +95,16 @@ func (r *request) verdict(out reply) expr.Answer {
 	}
 	var v verdict
 	if err := json.Unmarshal(out.body, &v); err != nil || v.State == "" {
-		return failure(`%s: answers no JSON {"state": "Successful", "message": ""}%s`, r.name(), colon(excerpt(out.body)))
+		return failure(`%s: answers no JSON {"state": "Successful", "message": ""}%s`, r.name(), colon(r.said(out.body)))
 	}
 	for _, s := range states {
 		if v.State == string(s) {
-			return expr.Answer{Outcome: s, Message: excerpt([]byte(v.Message))}
+			return expr.Answer{Outcome: s, Message: r.said([]byte(v.Message))}
 		}
 	}
 	words := make([]string, len(states))
 	for i, s := range states {
 		words[i] = string(s)
 	}
-	return failure("%s: answers state %q; it must be one of %s", r.name(), excerpt([]byte(v.State)), strings.Join(words, ", "))
+	return failure("%s: answers state %q; it must be one of %s", r.name(), r.said([]byte(v.State)), strings.Join(words, ", "))
 }
