@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapTo is a logger for etcd that writes to log. etcd tells much: its Info is Debug here, and what it says over and over,
+// zapTo is a logger for etcd that writes to log. etcd tells much: its Info is Debug here, its Debug is left out, and what it says over and over,
 // as when it starts with more in its log than it takes in at once, is said a few times in a second.
 func zapTo(log *slog.Logger) *zap.Logger {
 	return zap.New(zapcore.NewSamplerWithOptions(&slogCore{log: log}, time.Second, sameInASecond, 0))
@@ -43,8 +43,9 @@ func level(l zapcore.Level) slog.Level {
 	return slog.LevelDebug
 }
 
+// Enabled leaves out what etcd calls debugging: it has requests whole, with all that people store.
 func (c *slogCore) Enabled(l zapcore.Level) bool {
-	return c.log.Enabled(context.Background(), level(l))
+	return l > zapcore.DebugLevel && c.log.Enabled(context.Background(), level(l))
 }
 
 func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
