@@ -134,7 +134,7 @@ LAB_TESTS := ./agent ./agent/internal/state ./agent/internal/worker
 # The longest first.
 E2E_TEST := go test -count=1 -timeout 30m
 E2E_TESTS := '$(E2E_TEST) ./test/e2e -run TestFaults' '$(E2E_TEST) ./test/e2e -run TestObjects' \
-	'$(E2E_TEST) ./test/e2e/recovery' '$(E2E_TEST) ./test/e2e/rollouts' '$(E2E_TEST) ./test/e2e/truth'
+	'$(E2E_TEST) ./test/e2e/recovery' '$(E2E_TEST) ./test/e2e/rollouts' '$(E2E_TEST) ./test/e2e/truth' '$(E2E_TEST) ./test/e2e/canaries'
 
 # Three at a time: each waits most of the time, for leases to run out and for what must not happen.
 .PHONY: test-real

@@ -33,7 +33,9 @@ func (l *Lab) newHub() (*Hub, error) {
 		return nil, err
 	}
 	h := &Hub{DataDir: filepath.Join(l.Dir, "hub"), Agents: agents, API: api}
-	h.Process = l.process("hub", filepath.Join(l.o.Bin, "towline-hub"), "serve", "--data-dir", h.DataDir, "--listen", agents, "--api", api, "--grace", "30s")
+	args := []string{"serve", "--data-dir", h.DataDir, "--listen", agents, "--api", api, "--grace", "30s"}
+	h.Process = l.process("hub", filepath.Join(l.o.Bin, "towline-hub"), append(args, l.o.HubArgs...)...)
+	h.Env = l.o.HubEnv
 	return h, nil
 }
 

@@ -27,6 +27,8 @@ type Options struct {
 	Kubelab string
 	// Links puts a Link between each cluster's agents and the hub.
 	Links bool
+	// HubArgs are more arguments of the hub, and HubEnv is added to its environment, as NAME=VALUE.
+	HubArgs, HubEnv []string
 	// Outlive starts everything so that it stays when this process ends.
 	Outlive bool
 }
