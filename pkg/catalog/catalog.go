@@ -66,9 +66,9 @@ type Module struct {
 	Owner string
 	// Deleting says that it is on its way out.
 	Deleting bool
-	// Stopped is the rollout of what this catalog has put last, if a person ended it, and StoppedSpec the digest of that.
-	Stopped     string
-	StoppedSpec fleet.Digest
+	// Put is the digest of the spec that this catalog has put last, and Stopped the rollout of that, if a person ended it.
+	Put     fleet.Digest
+	Stopped string
 	// Paused is the rollout that runs, if a person paused it.
 	Paused string
 	// Running is the rollout that runs, if it lets no other begin.
@@ -185,8 +185,8 @@ func (p *Plan) file(in Input, f File, m Module, there bool) {
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Damaged})
 	case !m.Mine && !in.Take:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Owned, Owner: m.Owner})
-	case m.Mine && same:
-	case m.Stopped != "" && m.StoppedSpec == f.Spec && m.Spec != f.Spec && !in.Person:
+	case m.Mine && same && m.Put == f.Spec: // one that is the same by a person's hand is put, so that what becomes of its rollout counts
+	case m.Stopped != "" && m.Put == f.Spec && m.Spec != f.Spec && !in.Person:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Stopped, Rollout: m.Stopped})
 	case m.Paused != "" && m.Spec != f.Spec && !in.Person: // a rollout would begin, and end the one that is paused
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Paused, Rollout: m.Paused})

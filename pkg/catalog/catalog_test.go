@@ -27,7 +27,7 @@ func files(list ...string) (out []File) {
 // mine is NAME=SPEC, put by the catalog.
 func mine(s string, dependsOn ...string) Module {
 	f := file(s, dependsOn...)
-	return Module{Name: f.Name, UID: "uid-" + f.Name, Version: 7, Spec: f.Spec, Words: f.Words, DependsOn: dependsOn, Mine: true}
+	return Module{Name: f.Name, UID: "uid-" + f.Name, Version: 7, Spec: f.Spec, Words: f.Words, DependsOn: dependsOn, Mine: true, Put: f.Spec}
 }
 
 func owned(s, owner string) Module {
@@ -39,9 +39,11 @@ func owned(s, owner string) Module {
 func deleting(m Module) Module { m.Deleting = true; return m }
 
 func stopped(m Module, spec string) Module {
-	m.Stopped, m.StoppedSpec = m.Name+"/5", digest(spec)
+	m.Stopped, m.Put = m.Name+"/5", digest(spec)
 	return m
 }
+
+func put(m Module, spec string) Module { m.Put = digest(spec); return m }
 
 func paused(m Module) Module { m.Paused = m.Name + "/6"; return m }
 
@@ -113,6 +115,7 @@ func TestDecide(t *testing.T) {
 		{"aborted, and put back by hand", Input{Files: files("a=2"), Modules: []Module{stopped(mine("a=1"), "2")}}, "Stopped a a/5"},
 		{"aborted, and as it was put", Input{Files: files("a=2"), Modules: []Module{stopped(mine("a=2"), "2")}}, ""},
 		{"aborted, and the file has changed", Input{Files: files("a=3"), Modules: []Module{stopped(mine("a=1"), "2")}}, "put a"},
+		{"a person has put what the files say now", Input{Files: files("a=2"), Modules: []Module{put(mine("a=2"), "1")}}, "put a"},
 		{"aborted, and a person resyncs", Input{Files: files("a=2"), Modules: []Module{stopped(mine("a=1"), "2")}, Person: true}, "put a"},
 
 		{"paused, and a file has changed", Input{Files: files("a=2", "b=2"), Modules: []Module{paused(mine("a=1")), mine("b=1")}}, "put b, Paused a a/6"},

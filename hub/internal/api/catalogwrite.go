@@ -171,11 +171,8 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 			m.Paused = rollouts.PausedRollout(r, ref)
 		}
 		m.Running = rollouts.Rejecting(r, ref)
-		if p := puts[ref.Name]; p != nil && m.Mine {
-			state := rollouts.StateOf(rollouts.Get(r, ref, p.GetRollout()))
-			if state == rollout.Aborted || state == rollout.RolledBack || state == rollout.RollingBack {
-				m.Stopped, m.StoppedSpec = fleet.RolloutID{Module: ref, Number: p.GetRollout()}.String(), record.Digest(p.GetSpecDigest())
-			}
+		if m.Mine {
+			m.Put, m.Stopped = lastPut(r, ref, rec, puts[ref.Name])
 		}
 		out = append(out, m)
 		return true
@@ -186,6 +183,20 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 		}
 	}
 	return out
+}
+
+// lastPut is the digest of what a catalog has put last of a module, and the rollout of that if a person ended it. before is what a hub of before
+// noted.
+func lastPut(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, before *storev1.CatalogPut) (put fleet.Digest, stopped string) {
+	put = record.Digest(rec.GetPutDigest())
+	ro := rollouts.OfGeneration(r, ref, rec.GetPutGeneration())
+	if rec.GetPutGeneration() == 0 && before != nil {
+		put, ro = record.Digest(before.GetSpecDigest()), rollouts.Get(r, ref, before.GetRollout())
+	}
+	if s := rollouts.StateOf(ro); s == rollout.Aborted || s == rollout.RolledBack || s == rollout.RollingBack {
+		stopped = ro.GetRollout().GetId()
+	}
+	return put, stopped
 }
 
 // withNeeds notes of the modules what clusters have of them depends on, which is looked up only where any may go: it takes a look at all
@@ -215,12 +226,6 @@ func (a *API) ApplyCatalog(ctx context.Context, look record.CatalogLook, plan ca
 	errs := a.putFiles(ctx, look, files, plan, &done)
 	if len(errs) == 0 {
 		errs = a.prunePlanned(ctx, look, plan, &done)
-	}
-	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		done.Puts = putsAfter(r, look, files)
-		return nil
-	}); err != nil {
-		return done, err
 	}
 	problems := &record.CatalogProblems{}
 	for _, err := range errs {
@@ -291,32 +296,6 @@ func (a *API) prunePlanned(ctx context.Context, look record.CatalogLook, plan ca
 		done.Pruned = append(done.Pruned, g.Name)
 	}
 	return errs
-}
-
-// putsAfter is what a catalog has put of the modules that are as its files say, and of the others what it had put before.
-func putsAfter(r store.Reader, look record.CatalogLook, files []catalogFile) (out []*storev1.CatalogPut) {
-	before := map[string]*storev1.CatalogPut{}
-	for _, p := range look.Puts {
-		before[p.GetModule()] = p
-	}
-	for _, f := range files {
-		ref := f.m.Ref
-		digest, err := wire.SpecDigest(f.Module.GetSpec())
-		rec, _, ok := moduleRecord(r, ref)
-		if err != nil || !ok || record.OwnerOf(r, ref, rec) != fleet.CatalogOrigin(look.Ref.Name) {
-			continue
-		}
-		was := before[ref.Name]
-		known := record.Digest(was.GetSpecDigest()) == fleet.Digest(digest)
-		switch same := record.Digest(rec.GetSpecDigest()) == fleet.Digest(digest); {
-		case same && rec.GetDeleting() == "":
-			out = append(out, &storev1.CatalogPut{Module: ref.Name, SpecDigest: digest.Bytes(), Rollout: rollouts.Newest(r, ref)})
-		case was != nil && known:
-			out = append(out, was)
-		}
-	}
-	slices.SortFunc(out, func(x, y *storev1.CatalogPut) int { return strings.Compare(x.GetModule(), y.GetModule()) })
-	return out
 }
 
 // DropCatalog deletes the modules of a catalog that goes with them: what depends on others goes first.

@@ -272,7 +272,8 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
 	again := same && (by == nil || by.again) && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
-	if same && !again && sameWords(old.GetModule().GetMetadata(), meta) && had == from.name {
+	unchanged := same && !again && sameWords(old.GetModule().GetMetadata(), meta) && had == from.name
+	if unchanged && !by.notes(old) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
@@ -290,10 +291,11 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	rec := a.nextModule(ctx, m, req, old, same)
 	rec.SpecDigest, rec.OriginUid = digest.Bytes(), from.uid
 	rec.Module.Metadata.Origin, rec.Module.Metadata.OriginRef = from.name, from.ref
+	rec.PutGeneration, rec.PutDigest = putOf(by, from, rec, old)
 	if deleted != nil {
 		succeedDeleted(w, rec, deleted, m.Ref)
 	}
-	resp.Result = putResult(!exists, true)
+	resp.Result = putResult(!exists, !unchanged)
 	warnOwner(had, from, resp)
 	if !exists && ok {
 		putNewest(w, project, rec.GetModule().GetMetadata())

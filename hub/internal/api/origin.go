@@ -1,6 +1,8 @@
 package api
 
 import (
+	"bytes"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -37,6 +39,23 @@ func (b *author) may(w store.Writer) error {
 		return later(fleet.Errorf(fleet.ErrConflict, "catalog %s was changed meanwhile; try again", b.catalog.Display()))
 	}
 	return nil
+}
+
+// notes reports that a put is to note that a module is what the catalog's files say, though nothing else changes.
+func (b *author) notes(old *storev1.ModuleRecord) bool {
+	return b != nil && !bytes.Equal(old.GetPutDigest(), old.GetSpecDigest())
+}
+
+// putOf is the generation that had last what the files of a module's catalog say, and the digest of that, after a put; a person may put that,
+// too.
+func putOf(by *author, from origin, rec, old *storev1.ModuleRecord) (int64, []byte) {
+	switch {
+	case from.uid == "":
+		return 0, nil
+	case by != nil || bytes.Equal(rec.GetSpecDigest(), old.GetPutDigest()):
+		return rec.GetModule().GetMetadata().GetGeneration(), rec.GetSpecDigest()
+	}
+	return old.GetPutGeneration(), old.GetPutDigest()
 }
 
 // mayBegin has a commit fail that would begin a rollout while one runs that lets no other begin, or in the place of one that a person paused,
@@ -78,7 +97,7 @@ func originOf(m *wire.Module, req *towlinev1.PutModuleRequest, by *author, had s
 	if had == "" {
 		had = "nobody's, put by hand"
 	}
-	return origin{}, fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s", m.Ref.Display(), had)
+	return origin{}, later(fleet.Errorf(fleet.ErrConflict, "module %s is of %s by now; try again", m.Ref.Display(), had))
 }
 
 // originAfter is what a module comes from after a put of a person: the set that it is put with, or what it was before. One of another set, or

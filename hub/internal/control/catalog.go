@@ -315,9 +315,6 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 	}
 	x.later(plan)
 	x.done, err = c.o.Catalogs.ApplyCatalog(ctx, look, plan)
-	if x.done.Puts != nil {
-		x.next.Puts = x.done.Puts
-	}
 	if list, _ := problemsOf(err); list != nil {
 		return &lookError{err, catalog.ReasonRefused}
 	}

@@ -195,7 +195,7 @@ func (c *Controller) trim(ctx context.Context) error {
 			}
 			trimBefore(r, ref, m, puts)
 			trimRevisions(r, ref, limit, assigned[ref], puts)
-			trimRollouts(r, ref, puts)
+			trimRollouts(r, ref, m.GetPutGeneration(), puts)
 			trimVerbs(r, ref, m.GetFirstRollout(), now, puts)
 			trimAnswers(r, ref, now, puts)
 			return true
@@ -294,13 +294,17 @@ func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[
 	}
 }
 
-func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Message) {
+// trimRollouts drops old rollouts, but for those that say something still: where the module stands, and what a person did with what a catalog
+// has put last, of a generation.
+func trimRollouts(r store.Reader, ref fleet.ModuleRef, put int64, puts map[string]proto.Message) {
 	all := rollouts.List(r, ref)
+	ofCatalog := rollouts.OfGeneration(r, ref, put)
 	driven := rollouts.Driven(r, ref)
 	_, stands := rollouts.StandsBy(r, ref)
 	for i, ro := range all {
 		n := ro.GetRollout().GetNumber()
-		if i >= len(all)-keptRollouts || !rollouts.Ended(ro) || n == driven.GetRollout().GetNumber() || n == stands.GetRollout().GetNumber() {
+		if i >= len(all)-keptRollouts || !rollouts.Ended(ro) || n == driven.GetRollout().GetNumber() || n == stands.GetRollout().GetNumber() ||
+			put != 0 && n == ofCatalog.GetRollout().GetNumber() {
 			continue
 		}
 		puts[store.RolloutKey(ref, n)] = nil

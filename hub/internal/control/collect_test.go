@@ -76,6 +76,30 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 	})
 }
 
+// A rollout that a person ended of what a catalog had put is known however many a module has had since: by that the catalog does not begin it
+// again.
+func TestTrimKeepsTheRolloutOfWhatACatalogPut(t *testing.T) {
+	for generation, kept := range map[int64]int{0: keptRollouts, 2: keptRollouts + 1} {
+		l := newLeader(t)
+		l.put(func(w store.Writer) {
+			m := moduleRecord()
+			m.PutGeneration = generation
+			w.Put(store.ModuleKey(shop), m)
+			for n := int64(1); n < 30; n++ {
+				ro := rolloutRecord(n, string(rollout.Aborted))
+				ro.Rollout.ModuleGeneration = n
+				w.Put(store.RolloutKey(shop, n), ro)
+			}
+		})
+		l.must(l.trim(t.Context()))
+		l.read(func(r store.Reader) {
+			if n := len(rollouts.List(r, shop)); n != kept || (rollouts.OfGeneration(r, shop, 2) != nil) != (generation == 2) {
+				t.Errorf("generation %d: %d rollouts kept, and of it %v", generation, n, rollouts.OfGeneration(r, shop, 2))
+			}
+		})
+	}
+}
+
 // A module that was rolled back by hand stands at an older revision than the last one that succeeded, however many rollouts failed
 // since.
 func TestTrimKeepsTheRollbackThatStands(t *testing.T) {

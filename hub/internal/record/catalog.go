@@ -30,7 +30,7 @@ type CatalogLook struct {
 	Person, Take bool
 	// ResolvedRef is what the ref came to, and Reason why the modules are put, for the record.
 	ResolvedRef, Reason string
-	// Puts is what was put before.
+	// Puts is what a hub of before has put.
 	Puts []*storev1.CatalogPut
 	// Fence has writes fail once this hub does not lead any more.
 	Fence store.Fence
@@ -39,8 +39,6 @@ type CatalogLook struct {
 // CatalogDone is what was written for a catalog.
 type CatalogDone struct {
 	Created, Configured, Pruned []string
-	// Puts is what has been put now.
-	Puts []*storev1.CatalogPut
 }
 
 // CatalogWriter puts and deletes modules for a catalog.

@@ -238,6 +238,11 @@ func PausedRollout(r store.Reader, ref fleet.ModuleRef) string {
 	return ro.GetRollout().GetId()
 }
 
+// OfGeneration is the module's newest rollout of what it was at a generation; nil: there is none.
+func OfGeneration(r store.Reader, ref fleet.ModuleRef, generation int64) *storev1.RolloutRecord {
+	return newest(r, ref, func(o *storev1.RolloutRecord) bool { return o.GetRollout().GetModuleGeneration() == generation })
+}
+
 // Rejecting is the ID of the rollout that runs if it lets no other begin; empty: another one may.
 func Rejecting(r store.Reader, ref fleet.ModuleRef) string {
 	first := running(r, ref, math.MaxInt64).GetRollout()

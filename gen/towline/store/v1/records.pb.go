@@ -592,7 +592,11 @@ type ModuleRecord struct {
 	// See first_rollout.
 	FirstRevision int64 `protobuf:"varint,6,opt,name=first_revision,json=firstRevision,proto3" json:"first_revision,omitempty"`
 	// The UID of the catalog that its origin names: one that has the name later has not put it.
-	OriginUid     string `protobuf:"bytes,7,opt,name=origin_uid,json=originUid,proto3" json:"origin_uid,omitempty"`
+	OriginUid string `protobuf:"bytes,7,opt,name=origin_uid,json=originUid,proto3" json:"origin_uid,omitempty"`
+	// Of a module of a catalog the metadata.generation that had last what its files say; 0: a hub put it that did not note this.
+	PutGeneration int64 `protobuf:"varint,8,opt,name=put_generation,json=putGeneration,proto3" json:"put_generation,omitempty"`
+	// SHA-256 of the canonical spec of that.
+	PutDigest     []byte `protobuf:"bytes,9,opt,name=put_digest,json=putDigest,proto3" json:"put_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -667,6 +671,20 @@ func (x *ModuleRecord) GetOriginUid() string {
 		return x.OriginUid
 	}
 	return ""
+}
+
+func (x *ModuleRecord) GetPutGeneration() int64 {
+	if x != nil {
+		return x.PutGeneration
+	}
+	return 0
+}
+
+func (x *ModuleRecord) GetPutDigest() []byte {
+	if x != nil {
+		return x.PutDigest
+	}
+	return nil
 }
 
 // ClusterRecord is clusters/NAME. Written by the API and, for identity, by the registry through the API.
@@ -3060,7 +3078,7 @@ func (x *CatalogRecord) GetDeleting() bool {
 }
 
 // CatalogState is catalogstates/PROJECT/NAME: what came of the last look at a catalog. Written by the leader, when something has changed,
-// and about once an hour for looked. Without it the hub looks anew, and takes what it finds for what it has put.
+// and about once an hour for looked. Without it the hub looks anew.
 type CatalogState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The UID of the catalog that was looked at.
@@ -3071,7 +3089,7 @@ type CatalogState struct {
 	Failing *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=failing,proto3" json:"failing,omitempty"`
 	// SHA-256 of the fetched files that were applied last, in whole.
 	Applied []byte `protobuf:"bytes,4,opt,name=applied,proto3" json:"applied,omitempty"`
-	// What was put of each module.
+	// What a hub of before has put of each module; what is put since the record of the module says.
 	Puts []*CatalogPut `protobuf:"bytes,5,rep,name=puts,proto3" json:"puts,omitempty"`
 	// What a person has confirmed to go and is needed still, as items of the hold.
 	Confirmed     []string `protobuf:"bytes,6,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
@@ -3452,7 +3470,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
-	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xf6\x01\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xbc\x02\n" +
 	"\fModuleRecord\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
@@ -3461,7 +3479,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\rfirst_rollout\x18\x05 \x01(\x03R\ffirstRollout\x12%\n" +
 	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevision\x12\x1d\n" +
 	"\n" +
-	"origin_uid\x18\a \x01(\tR\toriginUidJ\x04\b\x02\x10\x03R\flast_rollout\"\xf9\x03\n" +
+	"origin_uid\x18\a \x01(\tR\toriginUid\x12%\n" +
+	"\x0eput_generation\x18\b \x01(\x03R\rputGeneration\x12\x1d\n" +
+	"\n" +
+	"put_digest\x18\t \x01(\fR\tputDigestJ\x04\b\x02\x10\x03R\flast_rollout\"\xf9\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
