@@ -34,6 +34,7 @@ const (
 	WarnEmptyOverride = "EmptyOverride"
 	WarnUnmatched     = "UnmatchedClusters"
 	WarnNoDependency  = "NoSuchDependency"
+	WarnEmptySet      = "NoClusterOfDependency"
 	WarnDeletedFirst  = "DeletedFirst"
 	WarnStaysBack     = "StaysRolledBack"
 	WarnOfCatalog     = "OfCatalog"

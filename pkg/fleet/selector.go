@@ -49,6 +49,14 @@ func (s *Selector) Everything() bool {
 	return s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0
 }
 
+// String is the selector as kubectl writes it; empty for one that matches everything.
+func (s *Selector) String() string {
+	if s.Everything() || s.Compile() != nil {
+		return ""
+	}
+	return s.compiled.String()
+}
+
 // Matches reports whether the labels are selected. A selector that does not compile matches nothing.
 func (s *Selector) Matches(set map[string]string) bool {
 	if s == nil || s.Compile() != nil {

@@ -272,6 +272,10 @@ func (d *decider) whyBusy(n int) {
 		d.waitFor(ReasonWindow, w.facts)
 		return
 	}
+	if len(d.sets) > 0 {
+		d.waitFor(ReasonAwaitingDependency, (&Awaits{Sets: d.sets}).facts())
+		return
+	}
 	if d.in.Unplaced && d.leavers.all > 0 {
 		d.waitFor(ReasonUnplaced, &Facts{Revision: d.p.Revision})
 		return
@@ -420,6 +424,7 @@ func (d *decider) move(stage int16) {
 	if c.open == 0 || !d.windowOpen(stage) {
 		return
 	}
+	d.noteHeld(stage)
 	slots := d.limit(stage) - c.inFlight
 	if slots <= 0 {
 		return
@@ -429,7 +434,7 @@ func (d *decider) move(stage int16) {
 		if r.State != ClusterToApply || r.has(flagBaseline) || d.leaveBlocked(i, r) {
 			return true
 		}
-		if reason := obstacle(d.observed(i)); reason != "" {
+		if o := d.observed(i); obstacle(o) != "" || !r.has(flagLeave) && d.awaits(o, d.p.Revision) {
 			return true
 		}
 		d.moveOne(i, r)
@@ -464,6 +469,9 @@ func (d *decider) moveBaseline(stage int16) {
 			continue
 		}
 		if reason := obstacle(o); reason != "" {
+			continue
+		}
+		if d.awaits(o, d.p.From) {
 			continue
 		}
 		if d.inFlightOf(stage) >= d.limit(stage) {

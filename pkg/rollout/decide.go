@@ -93,7 +93,9 @@ type decider struct {
 	// assigned says that this decision takes a step; its number is Head.Step.
 	assigned bool
 	// wait is what holds the rollout, if something does.
-	wait    waitFor
+	wait waitFor
+	// sets are those of other modules for which members wait.
+	sets    []AwaitedSet
 	wakeAt  Instant
 	windows []windowSeen      // by stage, looked at once in a decision
 	joined  map[int]*Observed // newcomers that this decision admitted
@@ -161,6 +163,7 @@ func (d *decider) begin() {
 
 // run moves the rollout on as far as it goes.
 func (d *decider) run() {
+	d.sets = nil
 	if d.s.Pause != nil && d.recovered() {
 		d.s.Pause = nil
 		d.touch()
@@ -227,7 +230,7 @@ func (d *decider) backFacts() *Facts {
 func (d *decider) end(s RunState, reason string, facts *Facts) {
 	d.become(s, reason, facts)
 	d.s.Ended = d.now
-	d.s.Pause = nil
+	d.s.Pause, d.s.Awaits = nil, nil
 	d.touch()
 }
 
@@ -380,6 +383,7 @@ var unknown Observed
 // result closes the decision.
 func (d *decider) result() Decision {
 	d.openChecks()
+	d.noteAwaits()
 	d.out.State = d.s
 	changed := 0
 	for _, word := range d.dirty {

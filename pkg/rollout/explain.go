@@ -30,6 +30,7 @@ func Explain(in Input) []Reason {
 	switch s := e.s; {
 	case s.State.Ended():
 		e.ended()
+		e.awaits()
 	default:
 		if s.Pause != nil {
 			e.paused()
@@ -38,7 +39,13 @@ func Explain(in Input) []Reason {
 			e.back()
 			break
 		}
-		e.stages()
+		if e.s.Reason == ReasonAwaitingDependency {
+			e.awaits()
+			e.stages()
+		} else {
+			e.stages()
+			e.awaits()
+		}
 	}
 	e.leavers()
 	e.pins()
@@ -208,7 +215,11 @@ func (e *explainer) inStage(n int) {
 	case e.s.Reason == ReasonUnplaced, e.s.Reason == ReasonNotYetHeard, e.s.Reason == ReasonAwaitingSource:
 		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts})
 	case h.Quiet == 0:
-		e.add(Reason{Subject: e.stage(n), Reason: cmp.Or(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
+		reason := cmp.Or(e.s.Reason, string(StageProgressing))
+		if reason == ReasonAwaitingDependency { // which is explained by itself
+			reason = string(StageProgressing)
+		}
+		e.add(Reason{Subject: e.stage(n), Reason: reason, Since: h.Started.Time(), Blocks: true,
 			Facts: c.facts(), Causes: e.clusters(n)})
 	}
 	if soak := e.p.Stages[n].Soak; c.soaks(h, &e.p.Stages[n]) {

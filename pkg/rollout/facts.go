@@ -44,6 +44,8 @@ type Facts struct {
 	By       string        `json:"by,omitempty"` // a person
 	// Detail is in the words of others: of a person, an agent, a gate's program.
 	Detail string `json:"detail,omitempty"`
+	// Selector is of the clusters that are meant, as text; empty: the code speaks of no set of clusters, or of all.
+	Selector string `json:"selector,omitempty"`
 }
 
 // String is one line for logs and scripts: the facts that are set, by name.

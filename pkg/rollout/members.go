@@ -431,7 +431,7 @@ func (d *decider) settleStage(stage int16) {
 			d.postpone(i, reason)
 			return true
 		}
-		if d.inFlightOf(stage) >= d.limit(stage) || !d.windowOpen(stage) {
+		if d.settlesLater(r, o) || d.inFlightOf(stage) >= d.limit(stage) || !d.windowOpen(stage) {
 			return true
 		}
 		d.settleOne(i, r, o)

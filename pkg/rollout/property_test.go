@@ -203,6 +203,9 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 			continue
 		}
 		c.mayAssign(in, d, a, r)
+		if o := c.observe(c.clusters[string(s.Member(p, int(a.Member)).Cluster)]); !a.Leave && len(in.Awaits[a.Revision]) > 0 && o.Revision != a.Revision {
+			rt.Fatalf("it begins %+v, which waits for %+v", a, in.Awaits[a.Revision])
+		}
 		st := p.Stages[r.Stage]
 		if limit := c.limit(s, int(r.Stage)); st.MaxConcurrency.Set && flying[r.Stage] > limit {
 			rt.Fatalf("%d of stage %s are moving, limit %d, %s: %v %+v\n%+v", flying[r.Stage], st.Name, limit, s.State, d.Assign, d.Moves, d.State.Stages)
@@ -393,7 +396,7 @@ func (c *chaos) act() {
 		v.Verb = verb
 		c.verbs = append(c.verbs, v)
 	}
-	switch rapid.IntRange(0, 31).Draw(rt, "act") {
+	switch rapid.IntRange(0, 33).Draw(rt, "act") {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
 		cl.o.Ready, cl.o.Failed = cl.o.Revision != 0, false
 		cl.o.Removed = cl.o.Revision == 0 && cl.o.Generation != 0
@@ -469,12 +472,18 @@ func (c *chaos) act() {
 		flip(&c.blind)
 	case 31:
 		flip(&c.unplaced)
+	case 32, 33:
+		to := "nothing"
+		if rapid.Bool().Draw(rt, "awaits") {
+			to = "crds"
+		}
+		c.await([]string{strconv.FormatInt(rapid.Int64Range(1, c.newest).Draw(rt, "of"), 10), to}, map[string]string{"total": "1", "in": "e1"})
 	}
 }
 
 // sunshine makes everything good and lets time pass: the rollout must end.
 func (c *chaos) sunshine() {
-	c.blind, c.unplaced = false, false
+	c.blind, c.unplaced, c.awaits = false, false, nil
 	for range 200 {
 		if c.state.State.Ended() {
 			return

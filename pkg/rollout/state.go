@@ -91,6 +91,8 @@ type Head struct {
 	Verbs    []VerbRecord `json:"verbs,omitempty"`
 	// HoldSince is since when leavers wait for a confirm.
 	HoldSince Instant `json:"holdSince,omitempty"`
+	// Awaits are the modules in other clusters for which clusters wait that would be moved; nil: none does.
+	Awaits *Awaits `json:"awaits,omitempty"`
 	// OverridesPromoted: a person promoted it in spite of overrides that match nothing.
 	OverridesPromoted bool `json:"overridesPromoted,omitempty"`
 	// SupersededBy is the number of the rollout that took over.

@@ -279,6 +279,9 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		c.Reason, f = ReasonAwaitingRollback, memberFacts{Revision: s.Back.To}
 	case s.unsure(r, o):
 		c.Reason, f = ReasonAwaitingSource, memberFacts{}
+	case s.waitsForSets(p, r, o) && !s.waitsForBack(in, i):
+		c.Reason, c.Facts = ReasonAwaitingDependency, s.Awaits.facts()
+		return c
 	case r.State == ClusterProgressing:
 		if !r.has(flagAway) { // whose clock stands still
 			c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()

@@ -300,6 +300,9 @@ type Input struct {
 	Module Module
 	// Confirmed holds the digests of holds that people released.
 	Confirmed []fleet.Digest
+	// Awaits are, by revision, the sets of clusters in which modules that come before it are not ready now. A cluster does not begin such a
+	// revision; going back to one waits for nobody. See Decision.Begins.
+	Awaits map[int64][]AwaitedSet
 }
 
 // Decision is what follows from an Input.

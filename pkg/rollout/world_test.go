@@ -36,6 +36,7 @@ type world struct {
 	quiet    bool
 	blind    bool // the placements of older revisions are not known
 	unplaced bool // nor is that of the revision itself
+	awaits   map[int64][]rollout.AwaitedSet
 }
 
 type cluster struct {
@@ -114,6 +115,11 @@ func (w *world) command(line string) {
 		for _, r := range words {
 			w.module.Revisions = append(w.module.Revisions, atoi(r))
 		}
+	case "awaits": // awaits r2 nothing | MODULE [sel=role=control] [total=N] [in=c1,c2] [code=C]: what comes before r2 and is not ready
+		w.await(words, kv)
+		if w.plan != nil {
+			w.decide()
+		}
 	case "successor":
 		w.module.Successor = atoi(words[0])
 		w.decide()
@@ -142,6 +148,26 @@ func (w *world) command(line string) {
 			w.decide()
 		}
 	}
+}
+
+func (w *world) await(words []string, kv map[string]string) {
+	awaits := map[int64][]rollout.AwaitedSet{}
+	for r, sets := range w.awaits {
+		awaits[r] = sets
+	}
+	delete(awaits, atoi(words[0]))
+	w.awaits = awaits
+	if words[1] == "nothing" {
+		return
+	}
+	set := rollout.AwaitedSet{Module: words[1], Selector: kv["sel"], Code: kv["code"], Total: int(atoi(kv["total"]))}
+	if kv["in"] != "" {
+		for _, c := range expand(kv["in"]) {
+			set.Clusters = append(set.Clusters, rollout.AwaitedCluster{Cluster: c, Reason: rollout.ReasonNotReady})
+		}
+		set.Waiting = len(set.Clusters)
+	}
+	awaits[atoi(words[0])] = []rollout.AwaitedSet{set}
 }
 
 func atoi(s string) int64 {
@@ -272,7 +298,7 @@ func (w *world) start(rev string, kv map[string]string) {
 }
 
 func (w *world) input() rollout.Input {
-	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm}
+	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm, Awaits: w.awaits}
 	in.Unplaced = w.unplaced
 	if !w.blind {
 		in.Older = in.State.MayNeed(in.Plan, in.Verbs)

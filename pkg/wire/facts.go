@@ -19,7 +19,7 @@ func FactsToProto(f *rollout.Facts) *v1.Facts {
 	out := &v1.Facts{Code: f.Code, Stage: f.Stage, Gate: f.Gate, Position: string(f.Position), Clusters: f.Clusters, Names: f.Names,
 		Count: int32(f.Count), Total: int32(f.Total), Limit: int32(f.Limit), Tolerated: int32(f.Tolerated), Succeeded: int32(f.Succeeded),
 		Running: int32(f.Running), Failed: int32(f.Failed), Deferred: int32(f.Deferred), Skipped: int32(f.Skipped), Removed: int32(f.Removed),
-		ToGo: int32(f.ToGo), Percent: f.Percent, Revision: f.Revision, Rollout: f.Rollout, Until: Stamp(f.Until.Time()), By: f.By, Detail: f.Detail}
+		ToGo: int32(f.ToGo), Percent: f.Percent, Revision: f.Revision, Rollout: f.Rollout, Until: Stamp(f.Until.Time()), By: f.By, Detail: f.Detail, Selector: f.Selector}
 	if f.For != 0 {
 		out.For = durationpb.New(f.For)
 	}

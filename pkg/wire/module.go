@@ -45,8 +45,9 @@ type Module struct {
 	AllowEmpty bool
 	// Strict refuses ${NAME} of names that are not declared.
 	Strict bool
-	// DependsOn are modules that come first, in the order of their names.
-	DependsOn []fleet.ModuleRef
+	// DependsOn are modules that come first in the same cluster, in the order of their names; DependsOnSets those that do in others.
+	DependsOn     []fleet.ModuleRef
+	DependsOnSets []SetDependency
 	// Waves is WavesWaitHealthy or WavesWaitApplied; empty: as the objects have it (WavesOf).
 	Waves string
 }
@@ -134,8 +135,11 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 		return nil, err
 	}
 	m.Waves = spec.GetWaves()
-	if m.DependsOn, err = dependencies(ref, spec.GetDependsOn()); err != nil {
+	if m.DependsOn, m.DependsOnSets, err = dependencies(ref, spec.GetDependsOn()); err != nil {
 		return nil, fleet.Join("spec.dependsOn", err)
+	}
+	if m.External && len(m.DependsOnSets) > 0 {
+		return nil, fleet.Invalid("spec.dependsOn", "with clusters says what the hub's rollouts wait for, and another program does those of this module (spec.rollout.external): have that wait")
 	}
 	if m.Placement, err = PlacementFromProto(spec.GetPlacement()); err != nil {
 		return nil, fleet.Join("spec.placement", err)

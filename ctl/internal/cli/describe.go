@@ -13,6 +13,7 @@ import (
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
+	"towline.dev/towline/pkg/wire"
 )
 
 func (a *app) describeCommand() *cobra.Command {
@@ -156,9 +157,21 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 func dependsOnText(spec *v1.ModuleSpec) string {
 	var names []string
 	for _, d := range spec.GetDependsOn() {
-		names = append(names, d.GetModule())
+		names = append(names, d.GetModule()+inClusters(d))
 	}
 	return strings.Join(names, ", ")
+}
+
+// inClusters says in which clusters a module comes first; empty: in each in itself.
+func inClusters(d *v1.Dependency) string {
+	s, err := wire.SelectorFromProto(d.GetClusters())
+	switch {
+	case err != nil || s == nil:
+		return ""
+	case s.Everything():
+		return " in all its clusters"
+	}
+	return " in clusters with " + s.String()
 }
 
 func (a *app) describeConditions(s *sheet, of *v1.ModuleStatus) {

@@ -90,6 +90,8 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 		return stage + " waits for " + agree(f.GetCount(), "cluster that is", "clusters that are") + " away", true
 	case rollout.ReasonUnplaced:
 		return "the placement of " + revision(f.GetRevision()) + " cannot be read, and clusters wait to leave by it; put the module again", true
+	case rollout.ReasonAwaitingDependency:
+		return setSays(f), true
 	case rollout.ReasonAwaitingSource:
 		return count(f.GetCount(), "cluster") + " would be left with nothing, unless a module comes there whose source is being fetched", true
 	case rollout.ReasonConfirm:
@@ -282,6 +284,8 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 		return "leaves when the rollback is over: " + revision(f.GetRevision()) + " does not place it"
 	case rollout.ReasonWouldLeave:
 		return "would lose the module"
+	case rollout.ReasonAwaitingDependency:
+		return setSays(f)
 	case rollout.ReasonAwaitingSource:
 		return "would be left with nothing, unless a module comes whose source is being fetched"
 	case rollout.ReasonLeaving:

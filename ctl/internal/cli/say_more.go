@@ -67,6 +67,10 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 		if r.GetReason() == rollout.ReasonNotListed {
 			return number(f.GetCount()) + " more: towline rollout status --all lists them"
 		}
+		if r.GetReason() == rollout.ReasonMoreAwaited {
+			module := strings.Join(f.GetNames(), ", ")
+			return number(f.GetCount()) + " more: towline get trackers --module " + module + " lists them"
+		}
 		return notReadySays(f)
 	case subjectModules:
 		return notReadySays(f)
@@ -96,6 +100,8 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 // clusterSays is about a cluster as a whole, whatever is rolled out there.
 func (a *app) clusterSays(reason string, f *v1.Facts) string {
 	switch {
+	case f.GetCode() == rollout.ReasonAwaitingDependency && reason != rollout.ReasonAwaitingDependency:
+		return awaitedSays(reason, f)
 	case f.GetCode() == codeToken:
 		return a.tokenSays(f.GetUntil())
 	case f.GetCode() != codeWhole:
@@ -243,6 +249,8 @@ func warningSays(module string, n *v1.Note) string {
 		return agree(f.GetCount(), "cluster matches", "clusters match") + " no stage and unmatched is Fail: the rollout will fail"
 	case fleet.WarnNoDependency:
 		return "depends on " + strings.Join(f.GetNames(), ", ") + ", which is no module yet: no cluster begins before it is there and ready"
+	case fleet.WarnEmptySet:
+		return setSays(f) + "; until then no cluster begins"
 	case fleet.WarnDeletedFirst:
 		return fmt.Sprintf("a deleted module of this name is still in %s, %s away: it is removed there first", count(f.GetTotal(), "cluster"), number(f.GetCount()))
 	case fleet.WarnNearlyFull:

@@ -116,6 +116,11 @@ func sayings() map[string][]saying {
 	noon := in(time.Hour)
 	stage := func(f *v1.Facts) *v1.Facts { f.Stage = "canary"; return f }
 	some := []string{"c1", "c2"}
+	set := func(f *v1.Facts) *v1.Facts {
+		f.Names, f.Selector = []string{"crds"}, "role=control"
+		return f
+	}
+	awaited := &v1.Facts{Code: rollout.ReasonAwaitingDependency, Names: []string{"crds"}, Revision: 3}
 	gate := &v1.Facts{Code: rollout.GateRejected, Gate: "approval", Position: "after", Stage: "canary", By: "bob", Detail: "not now"}
 	failures := &v1.Facts{Count: 1, Total: 4}
 	open := &v1.Facts{Code: rollout.GateNoAnswer, Gate: "smoke", Position: "before", Stage: "rest"}
@@ -136,6 +141,11 @@ func sayings() map[string][]saying {
 			{rollout.ReasonAllAway, "", stage(&v1.Facts{Count: 2, Revision: 42})},
 			{rollout.ReasonOffline, "", stage(&v1.Facts{Count: 1})},
 			{rollout.ReasonConfirm, "", &v1.Facts{Count: 2, Total: 3}}, {rollout.ReasonConfirm, "", &v1.Facts{Count: 1}},
+			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Clusters: some, Count: 2, Total: 3})},
+			{rollout.ReasonAwaitingDependency, "", &v1.Facts{Names: []string{"crds", "db"}, Clusters: some[:1], Count: 1, Total: 1}},
+			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNoModule})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetDeleting})},
+			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetSource})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetDamaged})},
+			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNoCluster})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNotPlaced})},
 			{rollout.ReasonUnplaced, "", &v1.Facts{Revision: 42}}, {rollout.ReasonAwaitingSource, "", &v1.Facts{Count: 2}},
 			{rollout.ReasonFailures, "", failures}, {rollout.ReasonFailures, "", stage(&v1.Facts{Count: 2, Total: 3, Tolerated: 1})},
 			{rollout.ReasonFailures, "", &v1.Facts{Count: 5, Revision: 41, Deferred: 1}},
@@ -172,7 +182,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonDisconnected, stateDeferred, nil}, {rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Revision: 42}},
 			{rollout.ReasonDisconnected, stateFailed, nil}, {rollout.ReasonDisconnected, stateFailed, &v1.Facts{Revision: 42}},
 			{rollout.ReasonNotSeen, stateDeferred, nil}, {rollout.ReasonDisconnected, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}}, {rollout.ReasonNotHeard, stateProgressing, nil},
-			{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonHeld, stateDeferred, nil},
+			{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonHeld, stateDeferred, nil}, {rollout.ReasonAwaitingDependency, "Waiting", set(&v1.Facts{Clusters: some, Count: 2, Total: 3})},
 			{rollout.ReasonPinned, "Skipped", &v1.Facts{By: "ana", Detail: "audit"}}, {rollout.ReasonSkipped, "Skipped", by}, {rollout.ReasonSkipped, "Skipped", &v1.Facts{By: "ana", Code: rollout.ReasonWouldLeave}},
 			{rollout.ReasonTimedOut, stateTimedOut, &v1.Facts{For: durationpb.New(10 * time.Minute), Detail: "1 of 2 pods"}},
 			{rollout.ReasonTimedOut, stateTimedOut, &v1.Facts{For: durationpb.New(10 * time.Minute), Until: noon}},
@@ -193,9 +203,10 @@ func sayings() map[string][]saying {
 		rollout.AboutLeavers:  {{rollout.ReasonConfirm, "", &v1.Facts{Count: 2}}},
 		rollout.AboutRollback: {{rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 3, Revision: 41}}, {rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 3, Revision: 41, Code: rollout.ReasonUnplaced}}},
 		rollout.AboutRollout:  {{rollout.ReasonFailures, "", failures}},
-		rollout.AboutClusters: {{rollout.ReasonNotListed, "", &v1.Facts{Count: 20}}},
+		rollout.AboutClusters: {{rollout.ReasonNotListed, "", &v1.Facts{Count: 20}}, {rollout.ReasonMoreAwaited, "", &v1.Facts{Count: 20, Names: []string{"crds"}}}},
 		rollout.AboutGate:     {{rollout.ReasonWebhook, "", open}},
-		rollout.AboutCluster:  {{rollout.ReasonCordoned, stateDeferred, nil}},
+		rollout.AboutCluster: {{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonDisconnected, "", awaited}, {rollout.ReasonNotSeen, "", awaited}, {rollout.ReasonNotHeard, "", awaited},
+			{rollout.ReasonNotReached, "", awaited}, {rollout.ReasonCordoned, "", awaited}, {rollout.ReasonHeld, "", awaited}, {"Degraded", "", awaited}},
 		"note": {
 			{rollout.NoteInSpite, "", &v1.Facts{Failed: 2}}, {rollout.NoteOnTheWay, "", &v1.Facts{Count: 1}},
 			{rollout.NoteMixed, "", &v1.Facts{Count: 5, Total: 300, Revision: 42}}, {rollout.NoteMixed, "", &v1.Facts{Total: 300, Revision: 42}},
@@ -205,7 +216,7 @@ func sayings() map[string][]saying {
 			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
 			{fleet.WarnDamaged, "", nil}, {fleet.WarnNoSuchCluster, "", &v1.Facts{Clusters: []string{"c9"}}}, {fleet.WarnNoCluster, "", nil},
 			{fleet.WarnNoSecret, "", &v1.Facts{Names: []string{"repo"}}}, {fleet.WarnNoHooks, "", nil}, {fleet.WarnNoWebhookKey, "", &v1.Facts{Names: []string{"hooks"}}},
-			{fleet.WarnNoDependency, "", &v1.Facts{Names: []string{"base"}}},
+			{fleet.WarnNoDependency, "", &v1.Facts{Names: []string{"base"}}}, {fleet.WarnEmptySet, "", set(&v1.Facts{Code: rollout.SetNoCluster})},
 			{fleet.WarnNoStages, "", &v1.Facts{Count: 300}}, {fleet.WarnEmptyStage, "", stage(&v1.Facts{})}, {fleet.WarnUnmatched, "", &v1.Facts{Count: 1}},
 			{fleet.WarnEmptyOverride, "", &v1.Facts{Names: []string{"overrides[0]", "overrides[2]"}}},
 			{fleet.WarnDeletedFirst, "", &v1.Facts{Count: 1, Total: 3}}, {fleet.WarnStaysBack, "", &v1.Facts{Revision: 41, Rollout: "shop/57"}},

@@ -96,7 +96,7 @@ func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
 		return nil
 	}
 	out := simulationOf(&in, plan, &timeline)
-	for _, first := range m.DependsOn {
+	for _, first := range m.Dependencies() {
 		out.WaitsNotSimulated = append(out.WaitsNotSimulated, first.Name)
 	}
 	return a.printPlain(out, o.output)
@@ -111,6 +111,13 @@ func waitsUnknown(m *wire.Module) string {
 	}
 	if len(names) > 0 {
 		fmt.Fprintf(&out, "Not simulated: each cluster begins when it has %s Ready, so that it may take longer.\n", strings.Join(names, ", "))
+	}
+	for _, d := range m.DependsOnSets {
+		in := "all its clusters"
+		if !d.Clusters.Everything() {
+			in = "all its clusters with " + d.Clusters.String()
+		}
+		fmt.Fprintf(&out, "Not simulated: nothing begins before %s is Ready in %s.\n", d.Module.Name, in)
 	}
 	switch {
 	case m.Waves == fleet.WavesWaitHealthy:

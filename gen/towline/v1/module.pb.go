@@ -135,8 +135,8 @@ type ModuleSpec struct {
 	// What is different in the clusters that a selector matches. Those that match a cluster make its variant, in order; each variant that
 	// clusters have is rendered once, and shared by them; at most 100 variants. A rollout waits where one matches no cluster of its own.
 	Overrides []*Override `protobuf:"bytes,11,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// Modules that come first in every cluster: a revision is not begun in a cluster before each of them is ready there, and of modules
-	// that are deleted together they go last. An agent of before does not know it.
+	// Modules that come first: a revision is not begun in a cluster before each of them is ready there, or in all clusters of a set, and of
+	// modules that are deleted together they go last. An agent of before does not know those of its own cluster.
 	DependsOn []*Dependency `protobuf:"bytes,12,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
 	// Declared: a ${NAME} whose name no binding declares is text. Strict: it is an error, in every object that is substituted. Default
 	// Declared.
@@ -604,7 +604,11 @@ func (x *KustomizeOverride) GetComponents() []string {
 type Dependency struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the module. It may be put later: until then it is waited for.
-	Module        string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	Module string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	// Where it is to be ready. Unset: in the cluster itself. Else in all clusters that have these labels and that the module is placed in, at
+	// the revision to which its rollouts lead them, before any cluster begins; {} is all clusters of the module. While there is no such
+	// cluster nothing begins. The hub sees to it, so that agents of before do. It may be one name more than once, each with other clusters.
+	Clusters      *LabelSelector `protobuf:"bytes,2,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -644,6 +648,13 @@ func (x *Dependency) GetModule() string {
 		return x.Module
 	}
 	return ""
+}
+
+func (x *Dependency) GetClusters() *LabelSelector {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
 }
 
 // WatchedObject names an object of a cluster that a module watches. It is never written, marked, adopted or deleted for that.
@@ -3541,10 +3552,11 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x11KustomizeOverride\x12\x1e\n" +
 	"\n" +
 	"components\x18\x01 \x03(\tR\n" +
-	"components\"$\n" +
+	"components\"[\n" +
 	"\n" +
 	"Dependency\x12\x16\n" +
-	"\x06module\x18\x01 \x01(\tR\x06module\"v\n" +
+	"\x06module\x18\x01 \x01(\tR\x06module\x125\n" +
+	"\bclusters\x18\x02 \x01(\v2\x19.towline.v1.LabelSelectorR\bclusters\"v\n" +
 	"\rWatchedObject\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -3890,49 +3902,50 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	4,  // 17: towline.v1.Patch.target:type_name -> towline.v1.PatchTarget
 	42, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
 	43, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
-	12, // 20: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
-	13, // 21: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	14, // 22: towline.v1.Source.git:type_name -> towline.v1.GitSource
-	16, // 23: towline.v1.Source.oci:type_name -> towline.v1.OciSource
-	19, // 24: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
-	18, // 25: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
-	11, // 26: towline.v1.Source.follow:type_name -> towline.v1.Follow
-	10, // 27: towline.v1.Source.verify:type_name -> towline.v1.Verify
-	39, // 28: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	15, // 29: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
-	17, // 30: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
-	21, // 31: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	22, // 32: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
-	23, // 33: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	43, // 34: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
-	25, // 35: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
-	26, // 36: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
-	42, // 37: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	28, // 38: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	33, // 39: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	31, // 40: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	30, // 41: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	42, // 42: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	44, // 43: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	45, // 44: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	46, // 45: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	36, // 46: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	47, // 47: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	35, // 48: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
-	45, // 49: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
-	45, // 50: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
-	45, // 51: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
-	48, // 52: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	45, // 53: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	45, // 54: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	40, // 55: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 56: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	38, // 57: towline.v1.Revision.variants:type_name -> towline.v1.Variant
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	42, // 20: towline.v1.Dependency.clusters:type_name -> towline.v1.LabelSelector
+	12, // 21: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
+	13, // 22: towline.v1.Source.http:type_name -> towline.v1.HttpSource
+	14, // 23: towline.v1.Source.git:type_name -> towline.v1.GitSource
+	16, // 24: towline.v1.Source.oci:type_name -> towline.v1.OciSource
+	19, // 25: towline.v1.Source.helm:type_name -> towline.v1.HelmSource
+	18, // 26: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
+	11, // 27: towline.v1.Source.follow:type_name -> towline.v1.Follow
+	10, // 28: towline.v1.Source.verify:type_name -> towline.v1.Verify
+	39, // 29: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	15, // 30: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
+	17, // 31: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
+	21, // 32: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	22, // 33: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
+	23, // 34: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	43, // 35: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	25, // 36: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
+	26, // 37: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
+	42, // 38: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	28, // 39: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	33, // 40: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	31, // 41: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	30, // 42: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	42, // 43: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	44, // 44: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	45, // 45: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	46, // 46: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	36, // 47: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	47, // 48: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	35, // 49: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
+	45, // 50: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
+	45, // 51: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
+	45, // 52: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
+	48, // 53: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	45, // 54: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	45, // 55: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	40, // 56: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 57: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	38, // 58: towline.v1.Revision.variants:type_name -> towline.v1.Variant
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }

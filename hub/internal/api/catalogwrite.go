@@ -50,7 +50,7 @@ func (a *API) PlanCatalog(ctx context.Context, look record.CatalogLook) (catalog
 		if err != nil {
 			return catalog.Plan{}, err
 		}
-		in.Files = append(in.Files, catalog.File{Name: f.m.Ref.Name, At: f.At, Spec: digest, Words: wordsOf(f.Module.GetMetadata()), DependsOn: namesOf(f.m.DependsOn)})
+		in.Files = append(in.Files, catalog.File{Name: f.m.Ref.Name, At: f.At, Spec: digest, Words: wordsOf(f.Module.GetMetadata()), DependsOn: namesOf(f.m.Dependencies())})
 	}
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		in.Modules = withNeeds(r, look, modulesFor(r, look))

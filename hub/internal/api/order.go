@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -33,7 +34,7 @@ func newPutOrder(r store.Reader, m *wire.Module, with []*towlinev1.ModuleOrder) 
 		}
 		x.with[ref] = wire.DependenciesOf(ref, &towlinev1.ModuleSpec{DependsOn: o.GetDependsOn()})
 	}
-	x.with[m.Ref] = m.DependsOn
+	x.with[m.Ref] = m.Dependencies()
 	return x, nil
 }
 
@@ -76,7 +77,7 @@ func checkOrder(r store.Reader, m *wire.Module, req *towlinev1.PutModuleRequest)
 
 // missing are what a module depends on and that is no module yet.
 func (x putOrder) missing(m *wire.Module) (names []string) {
-	for _, ref := range m.DependsOn {
+	for _, ref := range m.Dependencies() {
 		if _, together := x.with[ref]; together {
 			continue
 		}
@@ -93,10 +94,35 @@ func warnMissing(r store.Reader, m *wire.Module, req *towlinev1.PutModuleRequest
 	if err != nil {
 		return err
 	}
-	if names := x.missing(m); len(names) > 0 {
+	names := x.missing(m)
+	if len(names) > 0 {
 		resp.Warnings = append(resp.Warnings, note(fleet.WarnNoDependency, &towlinev1.Facts{Names: names}))
 	}
+	for _, d := range m.DependsOnSets {
+		if code := x.empty(d); code != "" && !slices.Contains(names, d.Module.Name) {
+			resp.Warnings = append(resp.Warnings, note(fleet.WarnEmptySet, &towlinev1.Facts{Code: code, Names: []string{d.Module.Name}, Selector: d.Clusters.String()}))
+		}
+	}
 	return nil
+}
+
+// empty says why a set of clusters in which a module is to be ready first has none; of a module that is put, too, only the labels are known.
+func (x putOrder) empty(d wire.SetDependency) (code string) {
+	rec, _, _ := moduleRecord(x.r, d.Module)
+	placement, err := wire.PlacementFromProto(rec.GetModule().GetSpec().GetPlacement())
+	_, together := x.with[d.Module]
+	code = rollout.SetNoCluster
+	for _, cl := range record.Clusters(x.r) {
+		c := record.Cluster(cl)
+		if cl.GetRemoving() != "" || !d.Clusters.Matches(c.Labels) {
+			continue
+		}
+		if together || err == nil && assemble.Places(placement, c, record.Has(store.Untracked(x.r), c.Name, d.Module)) {
+			return ""
+		}
+		code = rollout.SetNotPlaced
+	}
+	return code
 }
 
 // dependents are the modules that depend on one, and stay.

@@ -21,12 +21,12 @@ const maxBeginnings = 2
 // errLater asks for a cut without a beginning, because that cannot be written.
 var errLater = errors.New("the rollout begins later")
 
-// begin plans a rollout and takes its first step, which spares a small one a commit. What is large, waits for a person,
-// or cannot be decided is left to what the run of the key does after every cut. What it returns, if anything, is to be called after
+// begin plans a rollout and takes its first step, which spares a small one a commit. What is large, waits for a person or for other
+// clusters, or cannot be decided is left to what the run of the key does after every cut. What it returns, if anything, is to be called after
 // the commit.
 func (c *Controller) begin(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, rec *storev1.RolloutRecord, module *storev1.ModuleRecord) (begun func(), err error) {
 	m, err := wire.ModuleFromProto(module.GetModule())
-	if err != nil {
+	if err != nil || len(m.DependsOnSets) > 0 {
 		return nil, nil
 	}
 	// A decision rests on a view, as those of the driver do, and on the rollout's own record, which is compared.

@@ -104,6 +104,7 @@ type Controller struct {
 	gathered gatherings
 	troubles troubles
 	behind   waitings
+	sets     interests
 	cuts     atomic.Int64 // under way
 }
 
@@ -145,6 +146,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
 	c.headings = map[fleet.ModuleRef]record.Heading{}
 	c.awaiting = awaiting{}
+	c.sets.clear()
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	c.looker, c.lookedAt = newRunner(maxLooks, c.runLook), &origins{}
@@ -351,6 +353,7 @@ func (c *Controller) touchKey(key string) {
 			c.touchDropping(key, ref, "")
 			c.touchAwaiting(ref)
 			c.touchCatalogsAwaiting(ref)
+			c.touchDependents(ref, 0)
 		}
 	}
 }
@@ -368,6 +371,7 @@ func (c *Controller) touchAssigned(cluster fleet.ClusterName, ref fleet.ModuleRe
 		c.touchCatalogsAwaiting(ref)
 	}
 	c.modules.addAt(store.ModuleKey(ref), time.Now().Add(rest))
+	c.touchDependents(ref, rest)
 	c.touchLeaving(cluster)
 }
 
@@ -450,6 +454,7 @@ func (c *Controller) dropState(ref fleet.ModuleRef) {
 	delete(c.dropping, ref)
 	delete(c.headings, ref)
 	c.awaiting.drop(ref)
+	c.sets.want(ref, nil)
 }
 
 // runModule works on one module, or one cluster that is to be forgotten.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -22,9 +24,10 @@ func (x *remains) afterDependents(r store.Reader, ref fleet.ModuleRef) {
 	if len(deleting) < 2 {
 		return
 	}
+	elsewhere := dependentsElsewhere(r, ref, deleting)
 	now := x.have[:0]
 	for _, cluster := range x.have {
-		if waitsForDependents(r, cluster, ref, deleting) {
+		if waitsForDependents(r, cluster, ref, deleting) || elsewhere.concern(r, cluster) {
 			x.waits, x.later = x.waits+1, x.later+1
 			continue
 		}
@@ -49,6 +52,40 @@ func waitsForDependents(r store.Reader, cluster fleet.ClusterName, ref fleet.Mod
 	return slices.ContainsFunc(deleting, func(m fleet.ModuleRef) bool {
 		return slices.Contains(of(m), ref) && !assemble.Reaches(ref, m, of)
 	})
+}
+
+// setSelectors are clusters in which a deleted module stays until modules are gone everywhere that depend on it there.
+type setSelectors []*fleet.Selector
+
+// dependentsElsewhere are the clusters in which modules depend on a deleted one that are deleted, too, and are not gone yet. In a circle
+// none waits.
+func dependentsElsewhere(r store.Reader, ref fleet.ModuleRef, deleting []fleet.ModuleRef) (out setSelectors) {
+	specOf := func(m fleet.ModuleRef) *towlinev1.ModuleSpec {
+		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(m))
+		return rec.GetModule().GetSpec()
+	}
+	of := func(m fleet.ModuleRef) []fleet.ModuleRef {
+		if !slices.Contains(deleting, m) {
+			return nil
+		}
+		return wire.DependenciesOf(m, specOf(m))
+	}
+	for _, m := range deleting {
+		for _, d := range wire.SetsOf(m, specOf(m)) {
+			if d.Module == ref && !assemble.Reaches(ref, m, of) {
+				out = append(out, d.Clusters)
+			}
+		}
+	}
+	return out
+}
+
+func (x setSelectors) concern(r store.Reader, cluster fleet.ClusterName) bool {
+	if len(x) == 0 {
+		return false
+	}
+	rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(cluster))
+	return ok && slices.ContainsFunc(x, func(s *fleet.Selector) bool { return s.Matches(record.Cluster(rec).Labels) })
 }
 
 // deletingIn are the modules of a project that are being deleted.

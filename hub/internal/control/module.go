@@ -179,7 +179,10 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	known := st.run
 	st.run = run
 	placedBy := in.State.PlacedBy()
-	d := rollout.Decide(in)
+	d, err := c.decide(ctx, run, in)
+	if err != nil {
+		return err
+	}
 	lacks := false
 	if err := c.view(ctx, func(r store.Reader) error {
 		lacks = c.lacking(r, run, d)
