@@ -160,7 +160,7 @@ const timestampName = protoreflect.FullName("google.protobuf.Timestamp")
 func (d *decoder) timestamp(n *yaml.Node, path string) (*timestamppb.Timestamp, bool) {
 	t, err := time.Parse(time.RFC3339, n.Value)
 	if n.Kind != yaml.ScalarNode || err != nil {
-		d.fail(n, path, "takes a time such as 2026-07-03T12:00:00Z, not %s", describe(n))
+		d.fail(n, path, "takes a time such as 2026-07-03T12:00:00Z, not %s", quote(n))
 		return nil, false
 	}
 	return timestamppb.New(t), true
@@ -219,7 +219,7 @@ func (d *decoder) scalar(field protoreflect.FieldDescriptor, n *yaml.Node, path 
 		return none, false
 	}
 	wrong := func() (protoreflect.Value, bool) {
-		d.fail(n, path, "takes %s, not %s", kindName(field.Kind()), describe(n))
+		d.fail(n, path, "takes %s, not %s", kindName(field.Kind()), quote(n))
 		return none, false
 	}
 	switch field.Kind() {
@@ -255,7 +255,8 @@ func (d *decoder) scalar(field protoreflect.FieldDescriptor, n *yaml.Node, path 
 	case protoreflect.BytesKind:
 		v, err := base64.StdEncoding.DecodeString(n.Value)
 		if err != nil {
-			return wrong()
+			d.fail(n, path, "takes base64, not %s", describe(n))
+			return none, false
 		}
 		return protoreflect.ValueOfBytes(v), true
 	}
@@ -276,7 +277,8 @@ func kindName(k protoreflect.Kind) string {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
-// describe says what a node is, for errors.
+// describe says what a node is, for errors. It shows no value: where a mapping or a list is meant, a text may be all that was to be in
+// it, such as a chart's values.
 func describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -285,6 +287,19 @@ func describe(n *yaml.Node) string {
 		return "a list"
 	case isNull(n):
 		return "nothing"
+	case n.Tag == "!!bool":
+		return "true or false"
+	case n.Tag == "!!int", n.Tag == "!!float":
+		return "a number"
+	}
+	return "a text"
+}
+
+// quote shows a scalar that should be a number, a time or true or false; nobody keeps a secret in such a field.
+func quote(n *yaml.Node) string {
+	switch {
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		return describe(n)
 	case len(n.Value) > 40:
 		return fmt.Sprintf("the text %.37q…", n.Value)
 	case n.Tag == "!!str":

@@ -110,7 +110,7 @@ func validateInline(files map[string]string) error {
 
 func validateHTTP(h *towlinev1.HttpSource) error {
 	if !strings.HasPrefix(h.GetUrl(), "http://") && !strings.HasPrefix(h.GetUrl(), "https://") {
-		return fleet.Invalidf("http.url", "%q is no http or https address", h.GetUrl())
+		return fleet.Invalid("http.url", "is no http or https address")
 	}
 	if h.GetSha256() != "" {
 		d, err := fleet.ParseDigest(h.GetSha256())

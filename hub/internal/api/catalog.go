@@ -61,7 +61,8 @@ func (a *API) PutCatalog(ctx context.Context, req *towlinev1.PutCatalogRequest) 
 
 func (a *API) putCatalog(ctx context.Context, w store.Writer, c *wire.Catalog, req *towlinev1.PutCatalogRequest, resp *towlinev1.PutCatalogResponse) error {
 	key, in := store.CatalogKey(c.Ref), req.GetCatalog()
-	if _, ok := w.Get(store.ProjectPrefix + c.Ref.Project); !ok && c.Ref.Project != fleet.DefaultProject {
+	project, _, ok := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+c.Ref.Project)
+	if !ok && c.Ref.Project != fleet.DefaultProject {
 		return fleet.NotFound(projectObject(c.Ref.Project), "project %s does not exist; apply a Project of that name first", c.Ref.Project)
 	}
 	old, _, exists := store.Get[*storev1.CatalogRecord](w, key)
@@ -92,6 +93,11 @@ func (a *API) putCatalog(ctx context.Context, w store.Writer, c *wire.Catalog, r
 	}
 	resp.Result = putResult(!exists, true)
 	resp.Catalog = &towlinev1.Catalog{ApiVersion: fleet.APIVersion, Kind: catalogKind, Metadata: meta, Spec: in.GetSpec()}
+	if !exists && ok { // who deletes the project in this moment finds it changed
+		next := proto.CloneOf(project)
+		next.NewestCatalog = meta.GetUid()
+		w.Put(store.ProjectPrefix+c.Ref.Project, next)
+	}
 	w.Put(key, &storev1.CatalogRecord{Catalog: resp.Catalog})
 	return nil
 }

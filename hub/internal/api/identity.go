@@ -123,7 +123,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 			meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
 		}
 		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta, Spec: spec}
-		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project, NewestModule: old.GetNewestModule(), NewestSecret: old.GetNewestSecret()})
+		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project, NewestModule: old.GetNewestModule(), NewestSecret: old.GetNewestSecret(), NewestCatalog: old.GetNewestCatalog()})
 		return nil
 	}
 	var err error

@@ -220,7 +220,7 @@ func (v *vendoring) fetch(ctx context.Context, d *dependency, version string) (A
 	src := &towlinev1.HelmSource{Repo: d.Repository, Chart: d.Name, Version: version, Timeout: timeoutOf(v.src)}
 	at, err := url.Parse(d.Repository)
 	if err != nil {
-		return Artifact{}, refused("repository %s is no URL", clip(d.Repository))
+		return Artifact{}, refused("repository of %s is no URL", clip(d.Name))
 	}
 	if home := serverOf(v.src); home != nil && sameOrigin(withScheme(at, home), home) {
 		src.SecretName = secretName(v.src)

@@ -1106,7 +1106,9 @@ type ProjectRecord struct {
 	// because it was empty, finds the record changed and looks again.
 	NewestModule string `protobuf:"bytes,2,opt,name=newest_module,json=newestModule,proto3" json:"newest_module,omitempty"`
 	// The same of the secret that was made last.
-	NewestSecret  string `protobuf:"bytes,3,opt,name=newest_secret,json=newestSecret,proto3" json:"newest_secret,omitempty"`
+	NewestSecret string `protobuf:"bytes,3,opt,name=newest_secret,json=newestSecret,proto3" json:"newest_secret,omitempty"`
+	// The same of the catalog that was made last.
+	NewestCatalog string `protobuf:"bytes,4,opt,name=newest_catalog,json=newestCatalog,proto3" json:"newest_catalog,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1158,6 +1160,13 @@ func (x *ProjectRecord) GetNewestModule() string {
 func (x *ProjectRecord) GetNewestSecret() string {
 	if x != nil {
 		return x.NewestSecret
+	}
+	return ""
+}
+
+func (x *ProjectRecord) GetNewestCatalog() string {
+	if x != nil {
+		return x.NewestCatalog
 	}
 	return ""
 }
@@ -3516,11 +3525,12 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"token_hash\x18\x02 \x01(\fR\ttokenHash\"N\n" +
 	"\x11CertificateRecord\x129\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\"\x88\x01\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\"\xaf\x01\n" +
 	"\rProjectRecord\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12#\n" +
 	"\rnewest_module\x18\x02 \x01(\tR\fnewestModule\x12#\n" +
-	"\rnewest_secret\x18\x03 \x01(\tR\fnewestSecret\"\xaa\x01\n" +
+	"\rnewest_secret\x18\x03 \x01(\tR\fnewestSecret\x12%\n" +
+	"\x0enewest_catalog\x18\x04 \x01(\tR\rnewestCatalog\"\xaa\x01\n" +
 	"\fSecretRecord\x12*\n" +
 	"\x06secret\x18\x01 \x01(\v2\x12.towline.v1.SecretR\x06secret\x126\n" +
 	"\x06values\x18\x02 \x01(\v2\x1e.towline.store.v1.SealedValuesR\x06values\x126\n" +
