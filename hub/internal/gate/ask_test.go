@@ -328,14 +328,14 @@ func TestServersThatRepeatWhatTheyWereAsked(t *testing.T) {
 			}
 			_ = json.NewEncoder(w).Encode(map[string]string{"state": state, "message": all, "status": "error", "error": all})
 		})
-		return strings.Replace(u, "http://", "http://robot:pa55%2Fword@", 1)
+		return strings.Replace(u, "http://", "http://deployer:pa55%2Fword@", 1)
 	}
 	none := 0
 	for _, state := range []string{"", "Failed", "none"} {
 		for _, code := range []int{200, 403} {
 			hook := answer(t, gates(t, Options{}), rollout.Gate{Webhook: &rollout.Webhook{URL: repeats(state, code) + "/services/T0KEN0/x?key=qu3ry-value", Retries: &none}})
 			metric := answer(t, gates(t, Options{}), rollout.Gate{Metric: &rollout.Metric{Address: repeats(state, code) + "/?key=qu3ry-value", Query: "up-and-running", SuccessCondition: "true"}})
-			for _, secret := range []string{"pa55", "T0KEN0", "qu3ry", "robot", base64.StdEncoding.EncodeToString([]byte("robot:pa55/word"))} {
+			for _, secret := range []string{"pa55", "T0KEN0", "qu3ry", "deployer", base64.StdEncoding.EncodeToString([]byte("deployer:pa55/word"))} {
 				if strings.Contains(hook.Message, secret) || secret != "T0KEN0" && strings.Contains(metric.Message, secret) {
 					t.Errorf("state %q, %d: shows %s: %s; %s", state, code, secret, hook.Message, metric.Message)
 				}

@@ -140,11 +140,14 @@ func (r place) howToLogIn() string {
 }
 
 func (r place) fail(kind error, format string, args ...any) error {
-	return fleet.Errorf(kind, "source %s: %s", r.name, r.secret.scrub(fmt.Sprintf(format, args...)))
+	return fleet.Errorf(kind, "source %s: %s", r.name, r.hush(fmt.Sprintf(format, args...)))
 }
 
-// cause is what went wrong, without what the secret has.
-func (r place) cause(err error) string { return r.secret.scrub(cause(err)) }
+// cause is what went wrong, without what the secret and the URL have.
+func (r place) cause(err error) string { return r.hush(cause(err)) }
+
+// hush takes what the source is fetched with out of a text: a server may send it back.
+func (r place) hush(text string) string { return egress.Hush(r.secret.scrub(text), r.url, "") }
 
 // cause is what went wrong without the URL that net/http puts around it.
 func cause(err error) string {

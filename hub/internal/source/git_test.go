@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"crypto/sha1"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -489,5 +490,20 @@ func TestGitPathThatBeginsWithADot(t *testing.T) {
 	}
 	if err := at(".deploy"); err == nil || !strings.Contains(err.Error(), `".deploy/more" is a submodule`) {
 		t.Errorf("a submodule in the folder that is used: %v", err)
+	}
+}
+
+// TestGitServerThatRepeatsTheLogin: an error of the server's own shows nothing of the credentials in the URL.
+func TestGitServerThatRepeatsTheLogin(t *testing.T) {
+	at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		line := fmt.Sprintf("ERR no access for %s:%s by %s", user, password, r.Header.Get("Authorization"))
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+		_, _ = fmt.Fprintf(w, "%04x%s", len(line)+4, line)
+	}))
+	src := &towlinev1.Source{Git: &towlinev1.GitSource{Url: strings.Replace(at, "http://", "http://deployer:canary%2Fpassword@", 1) + "/shop.git"}}
+	_, err := fetcher(t, Options{}).Fetch(t.Context(), "default", src)
+	if err == nil || !strings.Contains(err.Error(), "no access for ***") || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), base64.StdEncoding.EncodeToString([]byte("deployer:canary"))[:18]) {
+		t.Errorf("%v", err)
 	}
 }

@@ -32,6 +32,12 @@ func serveSources(t *testing.T) string {
 			to := *r.URL
 			to.Scheme, to.Host, to.Path = "http", strings.Replace(r.Host, "127.0.0.1", "localhost", 1), "/refused"
 			http.Redirect(w, r, to.String(), http.StatusFound)
+		case strings.HasSuffix(r.URL.Path, "/info/refs"):
+			line := fmt.Sprintf("ERR no access for %s:%s by %s", user, password, r.Header.Get("Authorization"))
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			_, _ = fmt.Fprintf(w, "%04x%s", len(line)+4, line)
+		case strings.HasSuffix(r.URL.Path, "/index.yaml"):
+			_, _ = fmt.Fprintf(w, "apiVersion: v1\nentries: {x: [%s\n%s: %v", password, user, r.Header)
 		default:
 			w.Header().Set("X-Seen", r.Header.Get("Authorization"))
 			w.WriteHeader(http.StatusForbidden)
