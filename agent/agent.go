@@ -363,8 +363,8 @@ func secretsTo(work *worker.Manager) func(context.Context, string, uint64, []*ag
 	return func(ctx context.Context, hub string, lineage uint64, all []*agentv1.SealedSecret) (func(func()), error) {
 		list := make([]worker.Sealed, len(all))
 		for i, s := range all {
-			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem(), Keys: s.GetKeys(),
-				Age: worker.SecretAge{Hub: hub, Lineage: lineage, Version: s.GetVersion(), Changed: s.GetChangedMillis()}}
+			list[i] = worker.Sealed{Project: s.GetProject(), Name: s.GetName(), Sealed: s.GetSealed(), Problem: s.GetProblem(), Absent: s.GetAbsent(), Keys: s.GetKeys(),
+				Age: worker.SecretAge{Hub: hub, Lineage: lineage, Version: s.GetVersion(), Changed: s.GetChangedMillis(), Scope: s.GetScope()}}
 		}
 		return work.Secrets(ctx, list)
 	}

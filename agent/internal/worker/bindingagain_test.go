@@ -133,7 +133,7 @@ func TestValuesEndWithTheFleet(t *testing.T) {
 	r.hub = "hub-b-" + r.ns
 	r.hubs = append(r.hubs, r.hub)
 	r.start()
-	problem := []Sealed{{Project: "default", Name: "db", Problem: "secret db does not exist: towline secret set db password=-"}}
+	problem := []Sealed{{Project: "default", Name: "db", Problem: "secret db does not exist: towline secret set db password=-", Absent: true}}
 	use, err := r.m.Secrets(context.Background(), problem)
 	if err != nil {
 		t.Fatal(err)

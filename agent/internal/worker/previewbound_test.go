@@ -12,7 +12,7 @@ func TestPreviewOfASecretThatIsNotSet(t *testing.T) {
 	r := newRig(t)
 	guest := "guest"
 	s := r.binding(r.bundle("shop", nil, configMap("uses", `user: "${U}"`)), fleet.LateBinding{Name: "U", Secret: &fleet.SecretKey{Name: "db", Key: "user"}, Default: &guest})
-	use, err := r.m.Secrets(context.Background(), []Sealed{{Project: "default", Name: "db", Problem: "secret db does not exist"}})
+	use, err := r.m.Secrets(context.Background(), []Sealed{{Project: "default", Name: "db", Problem: "secret db does not exist", Absent: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,8 +28,11 @@ type Sealed struct {
 	Project string `json:"project"`
 	Name    string `json:"name"`
 	Sealed  []byte `json:"sealed,omitempty"`
-	// Problem says why there are no values; empty: there are.
+	// Problem says why there are no values to use; empty: there are. The values of before may stay beside it.
 	Problem string `json:"problem,omitempty"`
+	// Absent says of a problem that nobody has set a value. With another one, and of a hub that does not say, whether there is a value
+	// cannot be told.
+	Absent bool `json:"absent,omitempty"`
 	// Keys are those that were asked for; none: the hub did not say.
 	Keys []string `json:"keys,omitempty"`
 	// Age says how new it is.
@@ -44,14 +47,17 @@ type SecretAge struct {
 	Lineage uint64 `json:"lineage,omitempty"`
 	Version int64  `json:"version,omitempty"`
 	Changed int64  `json:"changed,omitempty"`
+	// Scope says which of the secrets of a name it is.
+	Scope string `json:"scope,omitempty"`
 }
 
 // before reports that a secret is older than another one of the same hub. A copy of the store that was put back counts on from where it
 // was made, so that a version alone says nothing of a secret that was changed in it since; the time does. Versions of two lineages cannot
-// be compared at all: between them, as after a restore or a new join, the time alone decides.
+// be compared at all: between them, as after a restore or a new join, the time alone decides. What is for other clusters is no version of
+// it at all: when which one is for the cluster changes, the time of neither says anything.
 func (a SecretAge) before(b SecretAge) bool {
 	switch {
-	case a.Version <= 0 || a.Changed >= b.Changed:
+	case a.Version <= 0 || a.Changed >= b.Changed || a.Scope != "" && b.Scope != "" && a.Scope != b.Scope:
 		return false
 	case a.Lineage == b.Lineage:
 		return a.Version < b.Version
@@ -73,11 +79,11 @@ type received struct {
 	of     map[string]opened // by project and name
 }
 
-// opened is a secret whose values can be read.
+// opened is a secret whose values can be read, or why they cannot.
 type opened struct {
-	values  map[string][]byte
-	keys    []string // that were asked for; none: all
-	problem string
+	values map[string][]byte
+	keys   []string // that were asked for; none: all
+	fail   *apply.Failure
 }
 
 // says reports that the hub has said of a key whether there is a value of it.
@@ -108,19 +114,27 @@ func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *s
 func (x *received) open(list []Sealed) map[string]opened {
 	out := make(map[string]opened, len(list))
 	for _, s := range list {
-		o := opened{problem: s.Problem, keys: s.Keys}
-		if o.problem == "" {
-			plain, err := x.vault.Open(wire.SealedFor(s.Project, s.Name), s.Sealed)
-			if err == nil {
-				o.values, err = wire.SecretValues(plain)
-			}
-			if err != nil {
-				o.problem = fmt.Sprintf("secret %s: %v", s.Name, err)
-			}
-		}
-		out[s.Project+"/"+s.Name] = o
+		out[s.Project+"/"+s.Name] = x.openOne(s)
 	}
 	return out
+}
+
+func (x *received) openOne(s Sealed) opened {
+	switch {
+	case s.Problem != "" && s.Absent:
+		return opened{keys: s.Keys, fail: missing("%s", s.Problem)}
+	case s.Problem != "":
+		return opened{keys: s.Keys, fail: untold("%s", s.Problem)}
+	}
+	var values map[string][]byte
+	plain, err := x.vault.Open(wire.SealedFor(s.Project, s.Name), s.Sealed)
+	if err == nil {
+		values, err = wire.SecretValues(plain)
+	}
+	if err != nil {
+		return opened{keys: s.Keys, fail: untold("secret %s: %v", s.Name, err)}
+	}
+	return opened{keys: s.Keys, values: values}
 }
 
 // keep keeps all that the hub has sent durably, and returns what puts it in use. What was sent before stays in use until then.
@@ -136,9 +150,7 @@ func (x *received) keep(ctx context.Context, list []Sealed) (use func(), err err
 		return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name)
 	})
 	for i := range list {
-		if held := x.newerThan(list[i]); held != nil {
-			list[i] = *held
-		}
+		list[i] = x.beside(list[i])
 	}
 	data, err := json.Marshal(list)
 	if err == nil {
@@ -173,15 +185,33 @@ func (x *received) forget(ctx context.Context) error {
 	return nil
 }
 
-// newerThan is what is held of a secret and newer than what the hub has sent; nil: nothing is. saving is held.
-func (x *received) newerThan(s Sealed) *Sealed {
+// beside is what is kept of a secret that the hub has sent, with what is held of it. Which one is newer is told by what came with values
+// last, whatever problem has come since, and so are values that the hub says cannot be told for a time. saving is held.
+func (x *received) beside(s Sealed) Sealed {
 	i := slices.IndexFunc(x.kept, func(h Sealed) bool { return h.Project == s.Project && h.Name == s.Name })
-	if i < 0 || !s.Age.before(x.kept[i].Age) {
-		return nil
+	if i < 0 {
+		return s
 	}
-	x.log.Error("the hub sends older values of a secret than the cluster has, which stay: its store is that of an older copy; set the secret anew",
-		"project", s.Project, "secret", s.Name, "sent", time.UnixMilli(s.Age.Changed).UTC(), "held", time.UnixMilli(x.kept[i].Age.Changed).UTC())
-	return &x.kept[i]
+	held := x.kept[i]
+	switch {
+	case s.Problem != "" && s.Absent:
+		s.Age = held.Age
+	case s.Problem != "":
+		s.Age, s.Sealed, s.Keys = held.Age, held.Sealed, held.Keys
+	case s.Age.before(held.Age):
+		x.log.Error("the hub sends older values of a secret than the cluster has, which stay: its store is that of an older copy; set the secret anew",
+			"project", s.Project, "secret", s.Name, "sent", time.UnixMilli(s.Age.Changed).UTC(), "held", time.UnixMilli(held.Age.Changed).UTC())
+		return held.again()
+	}
+	return s
+}
+
+// again is what is held of a secret without the problem of which the hub does not speak any more, if there are values.
+func (s Sealed) again() Sealed {
+	if len(s.Sealed) > 0 {
+		s.Problem = ""
+	}
+	return s
 }
 
 // errUnsent is of a secret, or a key of one, of which the hub has said nothing yet.
@@ -190,6 +220,15 @@ var errUnsent = errors.New("has not come from the hub yet")
 func unsent(format string, args ...any) *apply.Failure {
 	f := missing(format, args...)
 	f.Kind = errUnsent
+	return f
+}
+
+// errUntold is of a secret of which cannot be told whether there is a value.
+var errUntold = errors.New("cannot be told")
+
+func untold(format string, args ...any) *apply.Failure {
+	f := missing(format, args...)
+	f.Kind = errUntold
 	return f
 }
 
@@ -202,8 +241,8 @@ func (x *received) value(project string, k fleet.SecretKey) (string, error) {
 	switch {
 	case !known:
 		return "", unsent("secret %s %v", k.Name, errUnsent)
-	case o.problem != "":
-		return "", missing("%s", o.problem)
+	case o.fail != nil:
+		return "", o.fail
 	case !has && !o.says(k.Key):
 		return "", unsent("secret %s: key %s %v", k.Name, k.Key, errUnsent)
 	case !has:

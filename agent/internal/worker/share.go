@@ -27,7 +27,7 @@ func (w *worker) stateOfShare(it *item) (fleet.ObjectState, detail) {
 		state.Health, it.old = f.Health, f.Old
 		judged(it.policy, f.Reason, &state)
 		if f.Health != fleet.HealthHealthy && f.Message != "" {
-			d.message += "; " + f.Message
+			d.message += "; " + w.heard(it.liveID(), "", f.Message).message
 		}
 	case rec.Ran():
 		state.Health = ranHealth(rec.Outcome)

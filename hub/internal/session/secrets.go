@@ -116,6 +116,7 @@ type secretFor struct {
 	record.SecretPart
 	revision int64
 	problem  error
+	absent   bool // the problem is that nobody has set a value for the cluster
 }
 
 // secretRecords are the secrets that are used as they are for this cluster, and a text that is another one whenever what is to be sent is.
@@ -126,22 +127,33 @@ func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]
 		cluster.Name = x.cluster
 		for _, ref := range sortedRefs(used) {
 			keys := slices.Compact(slices.Sorted(slices.Values(used[ref])))
-			rec, e, stored := store.Get[*storev1.SecretRecord](r, store.SecretKey(ref.Project, ref.Name))
-			part, ok, err := record.SecretFor(rec, cluster)
-			switch {
-			case err != nil:
-				err = fmt.Errorf("secret %s: %w", ref.Display(), err)
-			case !ok && stored:
-				err = fleet.Errorf(fleet.ErrNotFound, "secret %s has no values for cluster %s: towline secret set %s --cluster %s KEY=-", ref.Display(), x.cluster, ref.Display(), x.cluster)
-			case !ok:
-				err = secrets.Missing(ref.Project, ref.Name)
-			}
-			records[ref] = secretFor{part, e.ModRevision, err}
-			state += fmt.Sprintf("\n%s %q %s %x %v", ref, keys, part.Scope, part.Values.GetNonce(), err)
+			s := readSecret(r, ref, cluster)
+			records[ref] = s
+			state += fmt.Sprintf("\n%s %q %s %x %v", ref, keys, s.Scope, s.Values.GetNonce(), s.problem)
 		}
 		return nil
 	})
 	return records, state, err
+}
+
+// readSecret is what the store has of a secret for a cluster.
+func readSecret(r store.Reader, ref fleet.ModuleRef, cluster fleet.Cluster) secretFor {
+	key := store.SecretKey(ref.Project, ref.Name)
+	if store.DamageOf(r, key) != nil {
+		return secretFor{problem: secrets.Damaged(ref.Project, ref.Name)}
+	}
+	rec, e, stored := store.Get[*storev1.SecretRecord](r, key)
+	part, ok, err := record.SecretFor(rec, cluster)
+	switch {
+	case err != nil:
+		return secretFor{problem: fmt.Errorf("secret %s: %w", ref.Display(), err)}
+	case !ok && stored:
+		return secretFor{absent: true, problem: fleet.Errorf(fleet.ErrNotFound, "secret %s has no values for cluster %s: towline secret set %s --cluster %s KEY=-",
+			ref.Display(), cluster.Name, ref.Display(), cluster.Name)}
+	case !ok:
+		return secretFor{absent: true, problem: secrets.Missing(ref.Project, ref.Name)}
+	}
+	return secretFor{SecretPart: part, revision: e.ModRevision}
 }
 
 // seal is one secret for the agent, or why it gets none.
@@ -149,7 +161,7 @@ func (x *session) seal(ref fleet.ModuleRef, rec secretFor, keys []string) *agent
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	out := &agentv1.SealedSecret{Project: ref.Project, Name: ref.Name, Keys: keys}
 	if rec.problem != nil {
-		out.Problem = rec.problem.Error()
+		out.Problem, out.Absent = rec.problem.Error(), rec.absent
 		return out
 	}
 	values, err := x.server.o.Secrets.Open(ref.Project, ref.Name, rec.Scope, rec.Values)
@@ -164,7 +176,10 @@ func (x *session) seal(ref fleet.ModuleRef, rec secretFor, keys []string) *agent
 		out.Problem = "the hub cannot seal it for the agent: " + err.Error()
 		return out
 	}
-	sealed.Keys = keys
+	sealed.Keys, sealed.Scope = keys, "*"
+	if !rec.Scope.Everywhere() {
+		sealed.Scope = rec.Scope.String()
+	}
 	sealed.Version, sealed.ChangedMillis = rec.revision, rec.Secret.GetChanged().AsTime().UnixMilli()
 	return sealed
 }

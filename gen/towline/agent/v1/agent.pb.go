@@ -3549,7 +3549,13 @@ type SealedSecret struct {
 	ChangedMillis int64 `protobuf:"varint,6,opt,name=changed_millis,json=changedMillis,proto3" json:"changed_millis,omitempty"`
 	// The keys that are used, also those of which there is no value. Of another one nothing is said: a module that uses it waits. Empty: the
 	// hub does not say which, and a key without a value is not set.
-	Keys          []string `protobuf:"bytes,7,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keys []string `protobuf:"bytes,7,rep,name=keys,proto3" json:"keys,omitempty"`
+	// With a problem: that nobody has set a value for the cluster, so that a binding takes its default. With another problem, and from a hub that
+	// does not say so, whether there is a value cannot be told, and a binding without one waits.
+	Absent bool `protobuf:"varint,8,opt,name=absent,proto3" json:"absent,omitempty"`
+	// Which of the secrets of the name it is, as -l env=prod or --cluster eu-1; * is that of every cluster. How new two values are is compared only
+	// where this is the same, or one of them has none. Empty: the hub does not say.
+	Scope         string `protobuf:"bytes,9,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3631,6 +3637,20 @@ func (x *SealedSecret) GetKeys() []string {
 		return x.Keys
 	}
 	return nil
+}
+
+func (x *SealedSecret) GetAbsent() bool {
+	if x != nil {
+		return x.Absent
+	}
+	return false
+}
+
+func (x *SealedSecret) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
 }
 
 // SecretValues are values by their keys.
@@ -5067,7 +5087,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05first\x18\x02 \x01(\bR\x05first\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\bR\x04last\x12\x1d\n" +
 	"\n" +
-	"results_in\x18\x04 \x01(\fR\tresultsIn\"\xc3\x01\n" +
+	"results_in\x18\x04 \x01(\fR\tresultsIn\"\xf1\x01\n" +
 	"\fSealedSecret\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -5075,7 +5095,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\aproblem\x18\x04 \x01(\tR\aproblem\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x12%\n" +
 	"\x0echanged_millis\x18\x06 \x01(\x03R\rchangedMillis\x12\x12\n" +
-	"\x04keys\x18\a \x03(\tR\x04keys\"\x92\x01\n" +
+	"\x04keys\x18\a \x03(\tR\x04keys\x12\x16\n" +
+	"\x06absent\x18\b \x01(\bR\x06absent\x12\x14\n" +
+	"\x05scope\x18\t \x01(\tR\x05scope\"\x92\x01\n" +
 	"\fSecretValues\x12G\n" +
 	"\x06values\x18\x01 \x03(\v2*.towline.agent.v1.SecretValues.ValuesEntryB\x03\x80\x01\x01R\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +

@@ -1,0 +1,41 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestHealthOfASharedObjectDoesNotTellASecret: a controller quotes a field in the status of an object that two modules share, and the field
+// has a secret: neither of the two says it.
+func TestHealthOfASharedObjectDoesNotTellASecret(t *testing.T) {
+	r := newRig(t)
+	const canary = "canary-shared-1a2b"
+	web := `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: $NS}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: "nginx:1", args: ["--dsn=db://u:${PW}@db"]}]}
+`
+	pw := fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}}
+	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	one := r.binding(r.bundle("one", sharing("web"), web), pw)
+	two := yieldingTo(r.binding(r.bundle("two", sharing("web"), web), pw), "one", 2, 0)
+	r.set([]fleet.Sync{one, two})
+	r.eventually("applied", func() bool { return r.get("apps/v1", "deployments", "web") != nil })
+	r.patch("apps/v1", "deployments", "web", "kube-controller-manager", `{"status":{"observedGeneration":9,"conditions":[{"type":"ReplicaFailure","status":"True","reason":"FailedCreate",
+		"message":"admission webhook denied the request: argument --dsn=db://u:`+canary+`@db: plain passwords are not allowed"}]}}`, "status")
+	for _, module := range []string{"one", "two"} {
+		x := r.wait(module, "says what is wrong", func(x fleet.SyncStatus) bool {
+			return len(x.Exceptions) > 0 && strings.Contains(x.Exceptions[0].Message, "webhook")
+		})
+		if strings.Contains(x.Exceptions[0].Message+x.Message, canary) {
+			t.Errorf("module %s says: %s", module, x.Exceptions[0].Message)
+		}
+	}
+}
