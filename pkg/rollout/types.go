@@ -192,6 +192,10 @@ const (
 	ReasonSourceAway = "SourceAway"
 	// ReasonSourcesAhead: what the module depends on was put, too, and has no revision yet.
 	ReasonSourcesAhead = "SourcesAhead"
+	// ReasonBehindPause: nobody asked for it, and a person paused the rollout that runs.
+	ReasonBehindPause = "BehindPause"
+	// ReasonPutsAhead: others of the same batch of puts are still to come.
+	ReasonPutsAhead = "PutsAhead"
 )
 
 // Observed is what is known of a cluster now. The zero Observed is a selected cluster that is away and runs nothing, so

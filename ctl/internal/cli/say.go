@@ -48,6 +48,10 @@ func (a *app) rolloutSays(reason string, f *v1.Facts) string {
 		return "begins when what it depends on has its revision: " + strings.Join(f.GetNames(), ", ") + "; towline rollout status says what is with that"
 	case rollout.ReasonQueued:
 		return "begins when " + f.GetRollout() + " has ended; or now: towline rollout abort " + f.GetRollout()
+	case rollout.ReasonBehindPause:
+		return "begins when " + f.GetRollout() + ", which somebody paused, goes on or has ended; nobody asked for this one"
+	case rollout.ReasonPutsAhead:
+		return "begins when the other modules that are put with it are in, or none has come for " + span(f.GetFor().AsDuration())
 	case rollout.ReasonHubTrouble, rollout.ReasonStoreFull:
 		return f.GetDetail() + "; it is tried again"
 	case rollout.ReasonNeedsSecret:

@@ -85,7 +85,7 @@ func (a *API) retrySource(ctx context.Context, w store.Writer, rec *storev1.Modu
 		return said{}, err
 	}
 	bound := rollouts.Last(w, m.Ref).GetRollout().GetPlan()
-	if v.Started, err = a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, bound); err != nil {
+	if v.Started, err = a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, bound, rollouts.How{}); err != nil {
 		return said{}, err
 	}
 	was := said{id: fleet.RolloutID{Module: m.Ref, Number: v.GetStarted() - 1}, started: v.GetStarted()}

@@ -88,11 +88,11 @@ func (a *API) StartFollowed(ctx context.Context, n record.News) (number int64, e
 		if !ok || damaged || rec.GetDeleting() != "" || meta.GetUid() != n.UID || meta.GetGeneration() != n.Generation || rollouts.Newest(w, n.Module) != n.Rollout {
 			return later(fleet.Errorf(fleet.ErrConflict, "module %s was put meanwhile; try again", n.Module.Display()))
 		}
-		if number, err = a.startRollout(w, n.Module, rec, record.Ask{By: n.Ask.By, Reason: why}, ""); err != nil {
-			return err
+		if !n.Person && rollouts.PausedByPerson(w, n.Module) {
+			return record.IsPaused(n.Module)
 		}
-		rollouts.Seen(w, n.Module, number, n.Fetched)
-		return nil
+		number, err = a.startRollout(w, n.Module, rec, record.Ask{By: n.Ask.By, Reason: why}, "", rollouts.How{Unasked: !n.Person, Fetched: n.Fetched})
+		return err
 	})
 	if err != nil {
 		return 0, err

@@ -301,7 +301,8 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		putNewest(w, project, rec.GetModule().GetMetadata())
 	}
 	if !same || again {
-		number, err := a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, req.GetPlan())
+		how := rollouts.How{Unasked: by != nil && !by.again}
+		number, err := a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, req.GetPlan(), how)
 		if err != nil {
 			return err
 		}
@@ -353,9 +354,9 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 }
 
 // startRollout makes the rollout of what the module's record says.
-func (a *API) startRollout(w store.Writer, ref fleet.ModuleRef, rec *storev1.ModuleRecord, by record.Ask, plan string) (number int64, err error) {
+func (a *API) startRollout(w store.Writer, ref fleet.ModuleRef, rec *storev1.ModuleRecord, by record.Ask, plan string, how rollouts.How) (number int64, err error) {
 	return rollouts.Start(w, ref, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(), Plan: plan,
-		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: by.By, StartReason: by.Reason}}, a.now())
+		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: by.By, StartReason: by.Reason}}, how, a.now())
 }
 
 // describePut counts what the module selects, and warns of what a person would want to know before.

@@ -83,10 +83,17 @@ func (a *API) awaited(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutR
 			return waitsFor(ro, troubleOf(err), a.troubleFacts(err))
 		}
 	}
-	if ro.GetStatus().GetReason() == rollout.ReasonQueued && !rollouts.Queued(r, ref, rec) {
+	switch first := rollouts.Ahead(r, ref, rec); {
+	case first != "" && rec.GetUnasked() && first == rollouts.PausedRollout(r, ref):
+		return waitsFor(ro, rollout.ReasonBehindPause, &towlinev1.Facts{Rollout: first})
+	case first != "" && ro.GetStatus().GetReason() != rollout.ReasonQueued:
+		return waitsFor(ro, rollout.ReasonQueued, &towlinev1.Facts{Rollout: first})
+	case first != "":
+		return ro
+	case ro.GetStatus().GetReason() == rollout.ReasonQueued:
 		return waitsFor(ro, rollout.ReasonResolving, nil)
 	}
-	if ahead := record.SourcesAhead(r, ref); len(ahead) > 0 && !rollouts.Queued(r, ref, rec) {
+	if ahead := record.SourcesAhead(r, ref); len(ahead) > 0 {
 		names := make([]string, len(ahead))
 		for i, m := range ahead {
 			names[i] = m.Name

@@ -41,6 +41,7 @@ type sight struct {
 	number int64                   // of its newest rollout
 	last   *storev1.RolloutRecord  // that one; nil: there is none that can be read
 	waits  bool                    // that one waits for its source
+	stuck  bool                    // and nobody asked for it, so that a person's pause keeps it waiting
 	found  follow.Found
 	// aborted says that a person ended the newest rollout before it had a revision.
 	aborted bool
@@ -67,9 +68,10 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		s.aborted = last.GetRollout().GetRevision() == 0 && rollouts.StateOf(last) == rollout.Aborted
 		s.queues = rollouts.Queued(r, ref, &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: s.number + 1}})
 		s.found.Paused = rollouts.PausedByPerson(r, ref)
+		s.stuck = s.waits && s.found.Paused && last.GetUnasked()
 		s.found.Planned = failed && last.GetRollout().GetPlan() != ""
 		s.found.Stopped = failed || rollouts.RolledBack(r, ref, last)
-		s.found.Uncut = failed && s.newest.GetRevision().GetModuleGeneration() != rec.GetModule().GetMetadata().GetGeneration()
+		s.found.Uncut = (failed || s.stuck) && s.newest.GetRevision().GetModuleGeneration() != rec.GetModule().GetMetadata().GetGeneration()
 		return nil
 	})
 	if s != nil {
@@ -197,7 +199,7 @@ func (e *lookError) Unwrap() error { return e.error }
 
 // look looks at the source, and has a rollout begin if there is something new. A *lookError is remembered, and changes nothing.
 func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came record.Resynced, err error) {
-	if s.waits { // it is resolved by itself
+	if s.waits && !(s.stuck && len(asks) > 0) { // it is resolved by itself
 		if len(asks) > 0 || s.called {
 			c.resolverOf(s.rec).add(store.ModuleKey(s.ref))
 		}
@@ -252,8 +254,7 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 	}
 	came := record.Resynced{Ref: artifact.Ref}
 	if found.Paused && found.Begins() && !found.Person {
-		return came, &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: it has something new, and somebody paused the rollout that runs: towline rollout resume %s, or towline resync %s to begin the new one",
-			s.ref.Display(), s.ref.Display(), s.ref.Display()), follow.ReasonPaused}
+		return came, &lookError{record.IsPaused(s.ref), follow.ReasonPaused}
 	}
 	if found.Begins() {
 		if x.variants != nil && !s.queues { // what waits for its turn takes what is there then
@@ -293,7 +294,7 @@ func (s *sight) moved(artifact fleet.Digest) bool {
 func (c *Controller) tell(ctx context.Context, s *sight, found source.Artifact, asks []ask) (number int64, err error) {
 	meta := s.rec.GetModule().GetMetadata()
 	n := record.News{Module: s.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Rollout: s.number, Ref: found.Ref, Fetched: found.Digest,
-		Ask: record.Ask{By: record.ByFollow}}
+		Ask: record.Ask{By: record.ByFollow}, Person: len(asks) > 0}
 	if s.called {
 		n.Ask.By = record.ByWebhook
 	}
@@ -301,7 +302,10 @@ func (c *Controller) tell(ctx context.Context, s *sight, found source.Artifact, 
 		n.Ask = asks[0].Ask
 	}
 	number, err = c.o.News(ctx, n)
-	if errors.Is(err, fleet.ErrPrecondition) {
+	switch {
+	case errors.As(err, new(*record.PausedError)):
+		err = &lookError{err, follow.ReasonPaused}
+	case errors.Is(err, fleet.ErrPrecondition):
 		err = &lookError{err, follow.ReasonRefused}
 	}
 	return number, err

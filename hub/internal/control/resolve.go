@@ -318,11 +318,11 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 			return nil
 		}
 		ro := rollouts.Get(w, ref, r.number)
-		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
-			return nil
+		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) || rollouts.Queued(w, ref, ro) {
+			return nil // what came to be queued meanwhile takes what is there when its turn comes
 		}
 		if back := bringsBack(w, ref, m, ro, r.rendered); back != 0 {
-			why := fmt.Sprintf("the source has what r%d has, which was rolled back, and nobody asked for it again: towline resync %s", back, ref.Display())
+			why := fmt.Sprintf("the source has what r%d has, which was rolled back or aborted, and nobody asked for it again: towline resync %s", back, ref.Display())
 			return rollouts.Close(w, ref, func(n int64) bool { return n == r.number }, rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: "SourceFailed", Message: why}}, o.now)
 		}
 		rev := revisionFor(w, ref, m, ro.GetRollout().GetStatus(), r.rendered, timestamppb.New(o.now))
@@ -340,15 +340,15 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 	return err
 }
 
-// bringsBack is the revision that was rolled back since a look began the rollout, if the source has that again; 0: it begins. What
+// bringsBack is the revision that was rolled back or aborted since a look began the rollout, if the source has that again; 0: it begins. What
 // waits its turn takes what is there then, so that the look could not tell.
 func bringsBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *storev1.RolloutRecord, made rendered) int64 {
 	if len(ro.GetFetched()) == 0 {
 		return 0 // no look began it
 	}
-	by, newest := ro.GetRollout().GetStatus().GetStartedBy(), record.NewestRevision(r, ref)
+	by, newest, driven := ro.GetRollout().GetStatus().GetStartedBy(), record.NewestRevision(r, ref), rollouts.StateOf(rollouts.Driven(r, ref))
 	found := follow.Found{Person: by != record.ByFollow && by != record.ByWebhook && record.Digest(ro.GetFetched()) == made.artifact, // who asked has seen that
-		Stopped: rollouts.StateOf(rollouts.Driven(r, ref)) == rollout.RolledBack,
+		Stopped: driven == rollout.RolledBack || driven == rollout.RollingBack || driven == rollout.Aborted,
 		Same: newest != nil && newest.GetRevision().GetModuleGeneration() == m.GetModule().GetMetadata().GetGeneration() &&
 			record.HasOverrides(newest) == made.overrides && made.agrees(newest)}
 	if !found.Stopped || found.Begins() {

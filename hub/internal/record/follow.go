@@ -41,6 +41,20 @@ type News struct {
 	Ref     string
 	Fetched fleet.Digest
 	Ask     Ask
+	// Person says that a person asks for it.
+	Person bool
+}
+
+// PausedError is that nothing takes the place of a rollout by itself because a person paused that.
+type PausedError struct{ error }
+
+// Unwrap yields the cause.
+func (e *PausedError) Unwrap() error { return e.error }
+
+// IsPaused is that error, about a module whose source has something new.
+func IsPaused(ref fleet.ModuleRef) error {
+	return &PausedError{fleet.Errorf(fleet.ErrPrecondition, "module %s: it has something new, and somebody paused the rollout that runs: towline rollout resume %s, or towline resync %s to begin the new one",
+		ref.Display(), ref.Display(), ref.Display())}
 }
 
 // Followed is what is known of the looks at the source of a module as it is put; nil: nothing.

@@ -15,23 +15,30 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// Start puts the next rollout of a module on a person's word, and returns its number. ro says what it is for, who started it and why.
+// How is how a rollout comes to start.
+type How struct {
+	// Unasked says that no person asks for it.
+	Unasked bool
+	// Fetched is what a look at the source had fetched; zero: none starts it.
+	Fetched fleet.Digest
+	// Batch is that of the put; empty: it stands alone.
+	Batch string
+}
+
+// Start puts the next rollout of a module on somebody's word, and returns its number. ro says what it is for, who started it and why.
 // It waits for its revision to be cut, behind the rollout that runs if the strategy of that says so, and takes the place of those that
 // wait, too: they have moved nothing.
-func Start(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.Time) (number int64, err error) {
+func Start(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout, how How, now time.Time) (number int64, err error) {
 	if err := await(w, ref, ro); err != nil {
 		return 0, err
 	}
 	number = Newest(w, ref) + 1
-	w.Put(store.StartKey(ref, number), &storev1.RolloutRecord{Rollout: numbered(ref, number, ro, now)})
-	return number, nil
-}
-
-// Seen notes what a look had fetched that has started a rollout, in the transaction of that.
-func Seen(w store.Writer, ref fleet.ModuleRef, number int64, fetched fleet.Digest) {
-	rec := proto.CloneOf(Get(w, ref, number))
-	rec.Fetched = fetched.Bytes()
+	rec := &storev1.RolloutRecord{Rollout: numbered(ref, number, ro, now), Unasked: how.Unasked, Batch: how.Batch}
+	if !how.Fetched.IsZero() {
+		rec.Fetched = how.Fetched.Bytes()
+	}
 	w.Put(store.StartKey(ref, number), rec)
+	return number, nil
 }
 
 // numbered fills in which rollout it is.

@@ -220,10 +220,24 @@ func Unresolved(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 	return Get(r, ref, n)
 }
 
-// Queued reports that the rollout waits for the running one to end, whose own strategy says so.
+// Queued reports that the rollout waits for the running one (see Ahead).
 func Queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
+	return Ahead(r, ref, ro) != ""
+}
+
+// Ahead is the ID of the running rollout for which another one waits before it takes its place: until it has ended, if its own strategy
+// says so, or until no person's pause holds it, if nobody asked for the other one. Empty: none is waited for.
+func Ahead(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) string {
 	first := running(r, ref, ro.GetRollout().GetNumber())
-	return rollout.Succeed(first.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
+	if rollout.Succeed(first.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater || ro.GetUnasked() && pausedByPerson(first) {
+		return first.GetRollout().GetId()
+	}
+	return ""
+}
+
+// pausedByPerson reports that a person paused a rollout.
+func pausedByPerson(ro *storev1.RolloutRecord) bool {
+	return StateOf(ro) == rollout.Paused && ro.GetRollout().GetStatus().GetReason() == rollout.ReasonPausedByUser
 }
 
 // PausedByPerson reports that a person paused the rollout that runs.
@@ -232,7 +246,7 @@ func PausedByPerson(r store.Reader, ref fleet.ModuleRef) bool { return PausedRol
 // PausedRollout is the ID of the rollout that runs if a person paused it; empty: nobody did.
 func PausedRollout(r store.Reader, ref fleet.ModuleRef) string {
 	ro := running(r, ref, math.MaxInt64)
-	if StateOf(ro) != rollout.Paused || ro.GetRollout().GetStatus().GetReason() != rollout.ReasonPausedByUser {
+	if !pausedByPerson(ro) {
 		return ""
 	}
 	return ro.GetRollout().GetId()

@@ -1605,7 +1605,11 @@ type RolloutRecord struct {
 	Chunks int32 `protobuf:"varint,4,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	// SHA-256 of what a look at the source had fetched that began it, until it has a revision. It is written with the start, and so known
 	// also when the hub ended before it noted what came of the look.
-	Fetched       []byte `protobuf:"bytes,6,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	Fetched []byte `protobuf:"bytes,6,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	// No person asked for it: it takes the place of no rollout that a person paused.
+	Unasked bool `protobuf:"varint,7,opt,name=unasked,proto3" json:"unasked,omitempty"`
+	// The batch that it was put with, of that the part of the key of its BatchRecord behind the prefix; empty: it stands alone.
+	Batch         string `protobuf:"bytes,8,opt,name=batch,proto3" json:"batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1675,6 +1679,67 @@ func (x *RolloutRecord) GetFetched() []byte {
 	return nil
 }
 
+func (x *RolloutRecord) GetUnasked() bool {
+	if x != nil {
+		return x.Unasked
+	}
+	return false
+}
+
+func (x *RolloutRecord) GetBatch() string {
+	if x != nil {
+		return x.Batch
+	}
+	return ""
+}
+
+// BatchRecord is batches/DIGEST: puts that belong together are under way, of which not all are in. It is written with each of them, in its
+// transaction, and deleted with the last one, or by the leader when none has come for too long.
+type BatchRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the newest put came, by the clock of the hub that took it.
+	Last          *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchRecord) Reset() {
+	*x = BatchRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchRecord) ProtoMessage() {}
+
+func (x *BatchRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchRecord.ProtoReflect.Descriptor instead.
+func (*BatchRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BatchRecord) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
 // RolloutChunk is rolloutclusters/PROJECT/MODULE/N/CHUNK: up to 256 members with their records.
 type RolloutChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1686,7 +1751,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +1763,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +1776,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1740,7 +1805,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1817,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1830,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1838,7 +1903,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1915,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1928,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1962,7 +2027,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2039,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2052,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -2014,7 +2079,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2091,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2104,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -2083,7 +2148,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2160,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2173,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -2142,7 +2207,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2219,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2232,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -2211,7 +2276,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2288,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2301,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -2285,7 +2350,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2362,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2375,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2426,7 +2491,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2503,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2516,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2559,7 +2624,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2636,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2649,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2618,7 +2683,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2695,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2708,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2698,7 +2763,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2710,7 +2775,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2723,7 +2788,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2794,7 +2859,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +2871,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +2884,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2868,7 +2933,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +2945,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +2958,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2933,7 +2998,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2945,7 +3010,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2958,7 +3023,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -3044,7 +3109,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3121,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3134,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CatalogRecord) GetCatalog() *v1.Catalog {
@@ -3108,7 +3173,7 @@ type CatalogState struct {
 
 func (x *CatalogState) Reset() {
 	*x = CatalogState{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3185,7 @@ func (x *CatalogState) String() string {
 func (*CatalogState) ProtoMessage() {}
 
 func (x *CatalogState) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3198,7 @@ func (x *CatalogState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
 func (*CatalogState) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CatalogState) GetCatalogUid() string {
@@ -3193,7 +3258,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3270,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3283,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -3257,7 +3322,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3334,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3347,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -3325,7 +3390,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3402,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3415,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -3399,7 +3464,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3476,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3489,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AuditRecord) GetEntry() *v1.AuditEntry {
@@ -3561,13 +3626,17 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\bpolicies\x18\x03 \x01(\fR\bpolicies\x12\x14\n" +
 	"\x05needs\x18\x04 \x03(\tR\x05needs\x12\x18\n" +
 	"\aobjects\x18\x05 \x01(\x05R\aobjects\x12\x18\n" +
-	"\aproblem\x18\x06 \x01(\tR\aproblem\"\xa0\x01\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\"\xd0\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\fR\x04head\x12\x16\n" +
 	"\x06chunks\x18\x04 \x01(\x05R\x06chunks\x12\x18\n" +
-	"\afetched\x18\x06 \x01(\fR\afetchedJ\x04\b\x05\x10\x06\"\"\n" +
+	"\afetched\x18\x06 \x01(\fR\afetched\x12\x18\n" +
+	"\aunasked\x18\a \x01(\bR\aunasked\x12\x14\n" +
+	"\x05batch\x18\b \x01(\tR\x05batchJ\x04\b\x05\x10\x06\"=\n" +
+	"\vBatchRecord\x12.\n" +
+	"\x04last\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"\"\n" +
 	"\fRolloutChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\xb3\x01\n" +
 	"\n" +
@@ -3742,7 +3811,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -3766,111 +3835,113 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*RevisionRecord)(nil),        // 19: towline.store.v1.RevisionRecord
 	(*VariantRecord)(nil),         // 20: towline.store.v1.VariantRecord
 	(*RolloutRecord)(nil),         // 21: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 22: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 23: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 24: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 25: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 26: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 27: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 28: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 29: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 30: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 31: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 32: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 33: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 34: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 35: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 36: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 37: towline.store.v1.FollowRecord
-	(*CatalogRecord)(nil),         // 38: towline.store.v1.CatalogRecord
-	(*CatalogState)(nil),          // 39: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 40: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 41: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 42: towline.store.v1.BlobHead
-	(*AuditRecord)(nil),           // 43: towline.store.v1.AuditRecord
-	nil,                           // 44: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 45: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 47: towline.v1.Module
-	(*v1.Cluster)(nil),            // 48: towline.v1.Cluster
-	(*v1.Token)(nil),              // 49: towline.v1.Token
-	(*v1.User)(nil),               // 50: towline.v1.User
-	(*v1.Certificate)(nil),        // 51: towline.v1.Certificate
-	(*v1.Project)(nil),            // 52: towline.v1.Project
-	(*v1.Secret)(nil),             // 53: towline.v1.Secret
-	(*v1.Revision)(nil),           // 54: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 55: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 56: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 57: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 58: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 59: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 60: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 61: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 62: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 63: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 64: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 65: towline.v1.CatalogStatus
-	(*v1.AuditEntry)(nil),         // 66: towline.v1.AuditEntry
+	(*BatchRecord)(nil),           // 22: towline.store.v1.BatchRecord
+	(*RolloutChunk)(nil),          // 23: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 24: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 25: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 26: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 27: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 28: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 29: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 30: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 31: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 32: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 33: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 34: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 35: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 36: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 37: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 38: towline.store.v1.FollowRecord
+	(*CatalogRecord)(nil),         // 39: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 40: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 41: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 42: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 43: towline.store.v1.BlobHead
+	(*AuditRecord)(nil),           // 44: towline.store.v1.AuditRecord
+	nil,                           // 45: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 46: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 47: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 48: towline.v1.Module
+	(*v1.Cluster)(nil),            // 49: towline.v1.Cluster
+	(*v1.Token)(nil),              // 50: towline.v1.Token
+	(*v1.User)(nil),               // 51: towline.v1.User
+	(*v1.Certificate)(nil),        // 52: towline.v1.Certificate
+	(*v1.Project)(nil),            // 53: towline.v1.Project
+	(*v1.Secret)(nil),             // 54: towline.v1.Secret
+	(*v1.Revision)(nil),           // 55: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 56: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 57: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 58: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 59: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 60: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 61: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 62: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 63: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 64: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 65: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 66: towline.v1.CatalogStatus
+	(*v1.AuditEntry)(nil),         // 67: towline.v1.AuditEntry
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	46, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	46, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	46, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	46, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
-	46, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
-	47, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	48, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	47, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	47, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	47, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	47, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
+	47, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
+	48, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	49, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	10, // 7: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	46, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	46, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	46, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	46, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	49, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	46, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	50, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	51, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	52, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	53, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	47, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	47, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	47, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	47, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	50, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	47, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	51, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	52, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	53, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	54, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	17, // 18: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
 	16, // 19: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	53, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	54, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
 	17, // 21: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	44, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	54, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	45, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	55, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
 	20, // 24: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	55, // 25: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	46, // 26: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	56, // 27: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	57, // 28: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	27, // 29: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	26, // 30: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	58, // 31: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	46, // 32: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	45, // 33: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	59, // 34: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	29, // 35: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	46, // 36: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	46, // 37: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	46, // 38: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	60, // 39: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	61, // 40: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	62, // 41: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	46, // 42: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	46, // 43: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	63, // 44: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	46, // 45: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	46, // 46: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	64, // 47: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	65, // 48: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	46, // 49: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	40, // 50: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	46, // 51: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	66, // 52: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	56, // 25: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	47, // 26: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
+	47, // 27: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	57, // 28: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	58, // 29: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	28, // 30: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	27, // 31: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	59, // 32: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	47, // 33: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	46, // 34: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	60, // 35: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	30, // 36: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	47, // 37: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	47, // 38: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	47, // 39: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	61, // 40: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	62, // 41: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	63, // 42: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	47, // 43: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	47, // 44: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	64, // 45: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	47, // 46: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	47, // 47: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	65, // 48: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	66, // 49: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	47, // 50: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	41, // 51: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	47, // 52: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	67, // 53: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3884,7 +3955,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
