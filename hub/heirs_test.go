@@ -427,10 +427,25 @@ func TestHeirThatGoesBack(t *testing.T) {
 // TestPutsOfABatch: whichever module of one apply is put first, what it lets go is known to be another's in everything that
 // the agent is told.
 func TestPutsOfABatch(t *testing.T) {
-	putsOfABatch(newWorld(t, true), 10)
+	putsOfABatch(newWorld(t, true), 10, nil)
 }
 
-func putsOfABatch(w *world, times int64) {
+// TestBatchOutlivesTheHub: a hub that starts between two puts of one apply, or another one that leads then, knows that others are to come: what
+// the first module lets go is not deleted before the second one lists it.
+func TestBatchOutlivesTheHub(t *testing.T) {
+	w := newWorld(t, false)
+	w.grace = time.Minute
+	putsOfABatch(w, 2, func() {
+		w.restart()
+		w.until("one", 0, func(r *towlinev1.Rollout) bool {
+			s := r.GetStatus()
+			return s.GetState() == "Pending" && s.GetReason() == "PutsAhead" || s.GetState() != "Pending"
+		})
+	})
+}
+
+// putsOfABatch has m go from one module to another in one apply, so many times, with whatever happens between the two puts.
+func putsOfABatch(w *world, times int64, between func()) {
 	t := w.t
 	t.Helper()
 	w.enroll("c", nil)
@@ -456,6 +471,9 @@ func putsOfABatch(w *world, times int64) {
 		w.await("two", w.put(listing("two", "b")).GetRevision())
 		w.await("one", w.put(listing("one", "a", "m")).GetRevision())
 		put(listing("one", "a"), true)
+		if between != nil {
+			between()
+		}
 		put(listing("two", "b", "m"), false)
 		for _, name := range []string{"one", "two"} {
 			w.awaitTracker(name, "c", "moved", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2*(n+1) && tr.GetReady() })

@@ -372,7 +372,7 @@ func (h *Hub) build() error {
 	}
 	leader := peers.Leader{Peers: h.peers, Driver: h.control}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.peers, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Hubs: h.peers.Addresses, Render: h.control.Render, Propose: h.control.Propose, Gather: leader.Gather, Trouble: h.control.Trouble,
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Hubs: h.peers.Addresses, Render: h.control.Render, Propose: h.control.Propose, Trouble: h.control.Trouble,
 		ResyncCatalog: leader.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
 		Audit: h.audits.Record, Snapshot: h.store.Snapshot, Resync: leader.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
 		return err

@@ -361,13 +361,17 @@ func (c *chaos) move(from, _ string) {
 	b.objects = strings.Join(slices.Compact(letters), "")
 	c.wish(func(x *wish) { x.modules[from], x.modules[to] = a, b })
 	batch := strconv.FormatUint(c.rand.Uint64(), 36)
+	puts := [2]func(more bool){func(more bool) { c.change(from, a, batch, more) }, func(more bool) { c.change(to, b, batch, more) }}
 	if c.rand.IntN(2) == 0 {
-		c.change(from, a, batch, true)
-		c.change(to, b, batch, false)
-		return
+		puts[0], puts[1] = puts[1], puts[0]
 	}
-	c.change(to, b, batch, true)
-	c.change(from, a, batch, false)
+	puts[0](true)
+	if c.restarts && c.rand.IntN(4) == 0 {
+		c.note("restart in the middle of a batch")
+		c.restart()
+		c.turns(clusters...)
+	}
+	puts[1](false)
 }
 
 // turns notes that the agents of clusters came or went.

@@ -241,7 +241,7 @@ func TestAgentsAreToldOfAllHubs(t *testing.T) {
 // A batch of puts is one also at a hub that does not lead: what one module lets go is not deleted before it is known who has it.
 func TestPutsOfABatchAtAHubThatDoesNotLead(t *testing.T) {
 	leader, follower, _ := two(t)
-	putsOfABatch(follower, 3)
+	putsOfABatch(follower, 3, nil)
 	leader.eventually(func() bool { return leader.module("two").GetStatus().GetHealthy() == 1 })
 }
 

@@ -61,8 +61,6 @@ type Options struct {
 	Render func(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error)
 	// Propose, if set, renders a module and stores what agents need to say what it would do.
 	Propose func(ctx context.Context, m *wire.Module, spec fleet.Digest) (record.Proposal, error)
-	// Gather, if set, is told of each put of a batch before it is committed, and of the end of the batch.
-	Gather func(batch string, ref fleet.ModuleRef, more bool)
 	// Resync, if set, looks at the source of a module now, and waits for what comes of it.
 	Resync func(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
 	// Followed, if set, is what is known of the looks at the source of a module, newer than what is stored, and when the next one is.

@@ -3,62 +3,106 @@ package api
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/wire"
 )
 
 // A put of a batch that takes long, because its files are many or the store is slow, is one that the others wait for: what they let go
-// may be what it lists.
-func TestPutThatTakesLongIsWaitedFor(t *testing.T) {
-	a := newAPI(t, func(store.Writer) {})
-	type told struct {
-		ref  fleet.ModuleRef
-		more bool
-	}
-	gathered := make(chan told, 100)
-	a.o.Gather = func(batch string, ref fleet.ModuleRef, more bool) { gathered <- told{ref, more} }
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	next := func() told {
-		select {
-		case x := <-gathered:
-			return x
-		case <-ctx.Done():
-			t.Error("nobody is told that it is under way still")
-			return told{}
+// may be what it lists. The last one ends the batch, in the transaction of the put; one that is refused does not, nor does one of another
+// caller.
+func TestBatchOfPuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(store.Writer) {})
+		as := func(name string) context.Context {
+			return rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: name, Role: rpc.RoleAdmin})
 		}
-	}
-	shop := fleet.ModuleRef{Project: fleet.DefaultProject, Name: "shop"}
-	a.o.Render = func(context.Context, *wire.Module, fleet.Digest) (func(), error) {
-		for range 3 {
-			if x := next(); x != (told{shop, true}) {
-				t.Errorf("told %v while it is rendered", x)
+		last := func() (at time.Time) {
+			if err := a.o.Store.View(t.Context(), 0, func(r store.Reader) error {
+				store.Scan(r, store.BatchPrefix, func(b *storev1.BatchRecord, _ store.Entry) bool {
+					at = b.GetLast().AsTime()
+					return true
+				})
+				return nil
+			}); err != nil {
+				t.Fatal(err)
 			}
+			return at
 		}
-		return func() {}, nil
-	}
-	m := &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "shop"}, Spec: &towlinev1.ModuleSpec{
-		Source:    &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": "a"}}},
-		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}
-	for _, more := range []bool{true, false} {
-		if _, err := a.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: m, Batch: "b", More: more}); err != nil {
+		put := func(by, text string, more bool) error {
+			req := putShop()
+			req.Module.Spec.Source.Inline.Files["a.yaml"] = text
+			req.Batch, req.More = "b", more
+			_, err := a.PutModule(as(by), req)
+			return err
+		}
+		if err := put("ana", "a", false); err != nil || !last().IsZero() {
+			t.Fatalf("one alone: %v, %s", err, last())
+		}
+		if err := put("ana", "a", true); err != nil || !last().IsZero() {
+			t.Fatalf("nothing is changed: %v, %s", err, last())
+		}
+		if err := put("ana", "b", true); err != nil || !last().Equal(time.Now()) {
+			t.Fatalf("the first one: %v, %s", err, last())
+		}
+		a.o.Render = func(context.Context, *wire.Module, fleet.Digest) (func(), error) {
+			<-time.After(record.BatchPatience)
+			if age := time.Since(last()); age > batchBeat {
+				t.Errorf("while it is rendered the newest word of the batch is %s old", age)
+			}
+			return func() {}, nil
+		}
+		if err := put("ana", "c", true); err != nil || !last().Equal(time.Now()) {
+			t.Errorf("one that takes long: %v, %s", err, last())
+		}
+		a.o.Render = func(context.Context, *wire.Module, fleet.Digest) (func(), error) {
+			return nil, fleet.Invalid("spec.source", "is not right")
+		}
+		if err := put("ana", "d", false); err == nil || last().IsZero() {
+			t.Errorf("one that is refused: %v, %s", err, last())
+		}
+		a.o.Render = nil
+		if err := put("ben", "d", false); err != nil || last().IsZero() {
+			t.Errorf("of somebody else: %v, %s", err, last())
+		}
+		if err := put("ana", "d", false); err != nil || !last().IsZero() {
+			t.Errorf("the last one, which changes nothing: %v, %s", err, last())
+		}
+	})
+}
+
+// More batches than may be under way are refused, with the put that would open one.
+func TestManyBatches(t *testing.T) {
+	s := storetest.New(t)
+	a := newAPIOn(t, s, func(store.Writer) {})
+	for i := range maxBatches {
+		if _, err := s.Update(t.Context(), func(w store.Writer) error {
+			w.Put(store.BatchKey(strconv.Itoa(i)), &storev1.BatchRecord{Last: timestamppb.Now()})
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
-		last := next()
-		for len(gathered) > 0 {
-			last = <-gathered
-		}
-		if last.more != more {
-			t.Errorf("told at the end of a put with more to come %v: %v", more, last)
-		}
-		m.Spec.Source.Inline.Files["a.yaml"] += "b"
+	}
+	req := putShop()
+	req.Batch, req.More = "b", true
+	if _, err := a.PutModule(t.Context(), req); !errors.Is(err, fleet.ErrExhausted) {
+		t.Errorf("one more: %v", err)
+	}
+	req.More = false
+	if _, err := a.PutModule(t.Context(), req); err != nil {
+		t.Errorf("one alone: %v", err)
 	}
 }
 

@@ -50,49 +50,14 @@ func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*
 
 // putAs puts a module for a catalog, or a person.
 func (a *API) putAs(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) (*towlinev1.PutModuleResponse, error) {
-	if batch := req.GetBatch(); batch != "" && !req.GetDryRun() && a.o.Gather != nil {
-		if len(batch) > maxBatch {
-			return nil, fleet.Invalidf("batch", "has %d bytes; at most %d", len(batch), maxBatch)
-		}
-		if !req.GetMore() {
-			defer a.o.Gather(batch, fleet.ModuleRef{}, false)
-		}
-		if ref, err := refOf(req.GetModule().GetMetadata().GetProject(), req.GetModule().GetMetadata().GetName()); err == nil {
-			defer a.gathering(batch, ref)()
-		}
+	if n := len(req.GetBatch()); n > maxBatch {
+		return nil, fleet.Invalidf("batch", "has %d bytes; at most %d", n, maxBatch)
+	}
+	if id := batchOf(ctx, req); id != "" {
+		defer a.gathering(ctx, id)()
 	}
 	return a.put(ctx, req, by)
 }
-
-// gatherBeat is how often a put says that it is under way still.
-const gatherBeat = 500 * time.Millisecond
-
-// gathering has the other puts of a batch wait for one, however long it takes, until done is called.
-func (a *API) gathering(batch string, ref fleet.ModuleRef) (done func()) {
-	a.o.Gather(batch, ref, true)
-	over, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		beat := time.NewTicker(gatherBeat)
-		defer beat.Stop()
-		for {
-			select {
-			case <-over:
-				return
-			case <-beat.C:
-				a.o.Gather(batch, ref, true)
-			}
-		}
-	}()
-	return func() {
-		close(over)
-		<-stopped
-		a.o.Gather(batch, ref, true)
-	}
-}
-
-// maxBatch is how long the name of a batch may be.
-const maxBatch = 64
 
 // readModule checks what a person wrote.
 func readModule(in *towlinev1.Module) (*wire.Module, error) {
@@ -145,7 +110,10 @@ func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest, by *
 		if err := unscoped(w, m.Ref.Project, m.Source); err != nil {
 			return err
 		}
-		return a.putModule(ctx, w, m, req, by, resp)
+		if err := a.putModule(ctx, w, m, req, by, resp); err != nil {
+			return err
+		}
+		return a.gather(ctx, w, req, resp.GetRollout() != "")
 	}
 	if req.GetDryRun() {
 		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(store.Dry(r)) })
@@ -301,7 +269,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		putNewest(w, project, rec.GetModule().GetMetadata())
 	}
 	if !same || again {
-		how := rollouts.How{Unasked: by != nil && !by.again}
+		how := rollouts.How{Unasked: by != nil && !by.again, Batch: batchOf(ctx, req)}
 		number, err := a.startRollout(w, m.Ref, rec, record.Ask{By: who(ctx), Reason: req.GetReason()}, req.GetPlan(), how)
 		if err != nil {
 			return err

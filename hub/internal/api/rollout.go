@@ -93,6 +93,9 @@ func (a *API) awaited(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutR
 	case ro.GetStatus().GetReason() == rollout.ReasonQueued:
 		return waitsFor(ro, rollout.ReasonResolving, nil)
 	}
+	if record.AwaitsPuts(r, ref, ro.GetNumber()) != "" {
+		return waitsFor(ro, rollout.ReasonPutsAhead, &towlinev1.Facts{For: durationpb.New(record.BatchPatience)})
+	}
 	if ahead := record.SourcesAhead(r, ref); len(ahead) > 0 {
 		names := make([]string, len(ahead))
 		for i, m := range ahead {

@@ -1,11 +1,16 @@
 package control
 
 import (
-	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -35,8 +40,8 @@ func TestSourceIsFetchedAgainInTime(t *testing.T) {
 	}{
 		"the store takes nothing":                {inline, func(l *leader) { l.o.Store, l.o.Source = fullStore{l.o.Store}, oneFile{} }},
 		"the store takes nothing, from a server": {overHTTP(), func(l *leader) { l.o.Store, l.o.Source = fullStore{l.o.Store}, oneFile{} }},
-		"other puts are to come":                 {inline, func(l *leader) { l.gathered.add("batch", shop, time.Now()) }},
-		"other puts are to come, from a server":  {overHTTP(), func(l *leader) { l.gathered.add("batch", shop, time.Now()) }},
+		"other puts are to come":                 {inline, (*leader).gathers},
+		"other puts are to come, from a server":  {overHTTP(), (*leader).gathers},
 	}
 	key := store.ModuleKey(shop)
 	for name, tc := range tests {
@@ -100,17 +105,34 @@ func TestAnotherPutIsFetchedAtOnce(t *testing.T) {
 	}
 }
 
+// gathers has the module's rollout be one of a batch of which not all puts are in.
+func (l *leader) gathers() {
+	l.t.Helper()
+	l.put(func(w store.Writer) {
+		ro := rollouts.Get(w, shop, 2)
+		ro.Batch = "b"
+		w.Put(store.StartKey(shop, 2), ro)
+		w.Put(store.BatchKey("b"), &storev1.BatchRecord{Last: timestamppb.Now()})
+	})
+}
+
 // When the last put of a batch is in, its modules are resolved at once, by those who resolve such sources: a server that hangs holds up no
 // module that needs none.
 func TestEndOfABatchAsksAtOnce(t *testing.T) {
 	l := newLeader(t)
 	l.puts(overHTTP())
-	l.spawn = func(func(context.Context)) {}
+	l.gathers()
 	key := store.ModuleKey(shop)
-	l.Gather("batch", shop, true)
 	l.runModule(t.Context(), key)
-	l.fetcher.entries[key].at = time.Now().Add(gatherPatience)
-	l.Gather("batch", shop, false)
+	delete(l.fetcher.entries, key)
+	l.fetcher.due = nil
+	l.fetcher.one(t.Context(), key)
+	if at := l.fetcher.entries[key].at; time.Until(at) < record.BatchPatience/2 {
+		t.Fatalf("it is asked for in %s, though others are to be put", time.Until(at))
+	}
+	l.put(func(w store.Writer) { w.Delete(store.BatchKey("b")) })
+	l.follow(store.BatchKey("b"))
+	l.runModule(t.Context(), store.BatchKey("b"))
 	if l.modules.entries[key] == nil {
 		t.Fatal("the module is not looked at")
 	}
@@ -118,4 +140,45 @@ func TestEndOfABatchAsksAtOnce(t *testing.T) {
 	if l.fetcher.entries[key].at.After(time.Now()) || l.resolver.entries[key] != nil {
 		t.Error("it is not asked for at once where sources of servers are fetched")
 	}
+}
+
+// A batch for which no put comes any more ends by itself, as long after the newest put as is waited for it; the one of a backup at once. A
+// hub that begins to lead waits for it anew.
+func TestBatchThatIsBrokenOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeader(t)
+		key := store.BatchKey("b")
+		last := func(at time.Time) {
+			l.put(func(w store.Writer) { w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(at)}) })
+		}
+		open := func() (open bool) {
+			l.read(func(r store.Reader) { open = record.GathersBatch(r, "b") })
+			return open
+		}
+		last(time.Now())
+		if again := l.runModule(t.Context(), key); again != record.BatchPatience {
+			t.Errorf("looked at again in %s", again)
+		}
+		<-time.After(20 * time.Second)
+		last(time.Now().Add(time.Hour)) // by a clock that is ahead
+		if again := l.runModule(t.Context(), key); again != record.BatchPatience {
+			t.Errorf("after another put: looked at again in %s", again)
+		}
+		<-time.After(20 * time.Second)
+		if again := l.runModule(t.Context(), key); again != 10*time.Second || !open() {
+			t.Errorf("in between: looked at again in %s", again)
+		}
+		l.gathered.reset()
+		if again := l.runModule(t.Context(), key); again != record.BatchPatience || !open() {
+			t.Errorf("a hub that leads anew: looked at again in %s", again)
+		}
+		<-time.After(record.BatchPatience)
+		if again := l.runModule(t.Context(), key); again != 0 || open() {
+			t.Errorf("nobody puts anything: looked at again in %s", again)
+		}
+		last(time.Now().Add(-time.Hour))
+		if again := l.runModule(t.Context(), key); again != 0 || open() {
+			t.Errorf("of a backup: looked at again in %s", again)
+		}
+	})
 }

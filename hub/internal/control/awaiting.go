@@ -151,15 +151,6 @@ func (c *Controller) markAwaiters(owner fleet.ModuleRef) {
 func (c *Controller) newContest(o outside, ref fleet.ModuleRef, b fleet.Bundle, policies fleet.Digest) *record.Contest {
 	x := record.NewContest(o.bundles, ref, b)
 	x.Listings, x.Policies = c.listings, policies
-	x.Gathering = !c.gathered.wait(ref, o.now).IsZero()
 	x.Drafts = o.drafts
 	return x
-}
-
-// againGathered has a module look again at what it yields in a cluster when all the modules that it was put with are in.
-func (c *Controller) againGathered(ref fleet.ModuleRef, cluster fleet.ClusterName) {
-	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() {
-		c.state(ref).mark(cluster)
-		c.modules.addAt(store.ModuleKey(ref), until)
-	}
 }

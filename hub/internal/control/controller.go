@@ -147,6 +147,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.headings = map[fleet.ModuleRef]record.Heading{}
 	c.awaiting = awaiting{}
 	c.sets.clear()
+	c.gathered.reset()
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	c.looker, c.lookedAt = newRunner(maxLooks, c.runLook), &origins{}
@@ -213,7 +214,7 @@ func (c *Controller) fence() store.Fence {
 
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
-	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
+	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
 		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix)
 	defer sub.Stop()
 	for {
@@ -246,10 +247,12 @@ func (c *Controller) takeStock(r store.Reader) {
 			return true
 		})
 	}
-	r.Scan(store.RequestPrefix, func(e store.Entry) bool { // the module of one may be gone
-		c.follow(e.Key)
-		return true
-	})
+	for _, prefix := range []string{store.RequestPrefix, store.BatchPrefix} { // the module of a request may be gone
+		r.Scan(prefix, func(e store.Entry) bool {
+			c.follow(e.Key)
+			return true
+		})
+	}
 	bug := c.round("look at holds", func() error {
 		c.touchHeld(r)
 		return nil
@@ -342,6 +345,8 @@ func (c *Controller) touchKey(key string) {
 		if c.o.Catalogs != nil {
 			c.cataloguer.add(key)
 		}
+	case store.BatchPrefix:
+		c.modules.add(key)
 	case store.RequestPrefix:
 		if ref, ok := store.SplitModule(key); ok {
 			c.modules.add(store.ModuleKey(ref))
@@ -457,8 +462,16 @@ func (c *Controller) dropState(ref fleet.ModuleRef) {
 	c.sets.want(ref, nil)
 }
 
-// runModule works on one module, or one cluster that is to be forgotten.
+// runModule works on one module, one cluster that is to be forgotten, or one batch of puts.
 func (c *Controller) runModule(ctx context.Context, key string) time.Duration {
+	if strings.HasPrefix(key, store.BatchPrefix) {
+		var again time.Duration
+		err := guarded(func() (err error) {
+			again, err = c.runBatch(ctx, key)
+			return err
+		})
+		return max(c.outcome(ctx, key, err), again)
+	}
 	if name, ok := strings.CutPrefix(key, store.ClusterPrefix); ok {
 		return c.outcome(ctx, key, guarded(func() error { return c.reconcileCluster(ctx, fleet.ClusterName(name)) }))
 	}

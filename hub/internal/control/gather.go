@@ -1,93 +1,165 @@
 package control
 
 import (
+	"context"
+	"strings"
 	"sync"
 	"time"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
 
-// Gather is told of a put of a batch before it is committed, and with more false of the end of the batch after the last
-// one. The modules that were put begin their rollouts only then, so that what one lets go is not deleted before it is known
-// that another lists it.
-func (c *Controller) Gather(batch string, ref fleet.ModuleRef, more bool) {
-	if more {
-		c.gathered.add(batch, ref, time.Now())
-		return
+// oldBatch is how old the newest put of a batch may be, by the clock of the hub that took it. What is older comes from a backup, or nobody led
+// for that long: nobody puts the rest.
+const oldBatch = 5 * time.Minute
+
+// gatherings are the batches of puts that are not all in, by their keys, as this hub has seen them. The modules that were put begin their
+// rollouts only when a batch is over, so that what one lets go is not deleted before it is known that another lists it. What is stored says
+// which batches there are; losing this costs a wait that begins anew.
+type gatherings struct {
+	mu sync.Mutex
+	of map[string]*gathering
+}
+
+type gathering struct {
+	version int64     // of the record
+	seen    time.Time // since when it is that
+	waiting map[fleet.ModuleRef]map[fleet.ClusterName]bool
+}
+
+// at is a batch, made if it is not known.
+func (x *gatherings) at(key string) *gathering {
+	if x.of == nil {
+		x.of = map[string]*gathering{}
 	}
-	refs := c.gathered.end(batch)
-	c.mu.Lock()
-	leads := c.spawn != nil
-	c.mu.Unlock()
-	if !leads {
-		return
+	if x.of[key] == nil {
+		x.of[key] = &gathering{waiting: map[fleet.ModuleRef]map[fleet.ClusterName]bool{}}
 	}
-	for ref := range refs {
-		c.state(ref).asksAgain()
+	return x.of[key]
+}
+
+// see is until when a batch as it is stored now is waited for.
+func (x *gatherings) see(key string, version int64, last, now time.Time) time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.at(key)
+	if g.version != version {
+		g.version, g.seen = version, now
+	}
+	if now.Sub(last) > oldBatch {
+		return now
+	}
+	return g.seen.Add(record.BatchPatience)
+}
+
+// wait notes that a module waits for the end of a batch; with a cluster: to look again who owns what it lists there.
+func (x *gatherings) wait(key string, ref fleet.ModuleRef, clusters ...fleet.ClusterName) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.at(key)
+	if g.waiting[ref] == nil {
+		g.waiting[ref] = map[fleet.ClusterName]bool{}
+	}
+	for _, c := range clusters {
+		g.waiting[ref][c] = true
+	}
+}
+
+// end forgets a batch, and returns who waits for it.
+func (x *gatherings) end(key string) map[fleet.ModuleRef]map[fleet.ClusterName]bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.of[key]
+	delete(x.of, key)
+	if g == nil {
+		return nil
+	}
+	return g.waiting
+}
+
+// reset forgets all of them.
+func (x *gatherings) reset() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.of = nil
+}
+
+// awaitsPuts reports that a rollout gets no revision yet, because others of its batch of puts are to come. Its module is looked at when they
+// are in.
+func (c *Controller) awaitsPuts(ctx context.Context, ref fleet.ModuleRef, number int64) (waits bool, err error) {
+	var id string
+	if err := c.view(ctx, func(r store.Reader) error {
+		id = record.AwaitsPuts(r, ref, number)
+		return nil
+	}); err != nil || id == "" {
+		return false, err
+	}
+	c.waitForBatch(id, ref)
+	return true, nil
+}
+
+// againGathered has a module look again at what it yields in a cluster when all the modules that it was put with are in.
+func (c *Controller) againGathered(r store.Reader, ref fleet.ModuleRef, cluster fleet.ClusterName) {
+	if id := record.Gathering(r, ref); id != "" {
+		c.waitForBatch(id, ref, cluster)
+	}
+}
+
+// waitForBatch notes who waits. The batch may have ended before that, and then says so to nobody.
+func (c *Controller) waitForBatch(id string, ref fleet.ModuleRef, clusters ...fleet.ClusterName) {
+	c.gathered.wait(store.BatchKey(id), ref, clusters...)
+	open := false
+	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+		open = record.GathersBatch(r, id)
+		return nil
+	})
+	if !open {
+		c.endBatch(store.BatchKey(id))
+	}
+}
+
+// endBatch has those looked at that wait for the end of a batch.
+func (c *Controller) endBatch(key string) {
+	for ref, clusters := range c.gathered.end(key) {
+		st := c.state(ref)
+		for cluster := range clusters {
+			st.mark(cluster)
+		}
+		st.asksAgain()
 		c.modules.add(store.ModuleKey(ref))
 	}
 }
 
-// gatherings are batches of puts that are not all in.
-type gatherings struct {
-	mu   sync.Mutex
-	list map[string]*gathering
-}
-
-type gathering struct {
-	modules map[fleet.ModuleRef]bool
-	until   time.Time
-}
-
-const (
-	// gatherPatience is how long a batch waits for its next put.
-	gatherPatience = 2 * time.Second
-	maxGatherings  = 256
-)
-
-func (x *gatherings) add(batch string, ref fleet.ModuleRef, now time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for id, g := range x.list {
-		if now.After(g.until) {
-			delete(x.list, id)
+// runBatch ends a batch for which no put has come for too long, and says in how long it is to be looked at again; 0: it is over.
+func (c *Controller) runBatch(ctx context.Context, key string) (again time.Duration, err error) {
+	var found bool
+	var version int64
+	var last time.Time
+	if err := c.view(ctx, func(r store.Reader) error {
+		var e store.Entry
+		if e, found = r.Get(key); found {
+			b, _ := e.Value.(*storev1.BatchRecord)
+			version, last = e.ModRevision, b.GetLast().AsTime()
 		}
-	}
-	g := x.list[batch]
-	if g == nil {
-		if len(x.list) >= maxGatherings {
-			return
-		}
-		if x.list == nil {
-			x.list = map[string]*gathering{}
-		}
-		g = &gathering{modules: map[fleet.ModuleRef]bool{}}
-		x.list[batch] = g
-	}
-	g.modules[ref], g.until = true, now.Add(gatherPatience)
-}
-
-func (x *gatherings) end(batch string) map[fleet.ModuleRef]bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	g := x.list[batch]
-	delete(x.list, batch)
-	if g == nil {
 		return nil
+	}); err != nil {
+		return 0, err
 	}
-	return g.modules
-}
-
-// wait is until when a module's rollout waits for other puts; zero: it does not.
-func (x *gatherings) wait(ref fleet.ModuleRef, now time.Time) time.Time {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	var until time.Time
-	for _, g := range x.list {
-		if g.modules[ref] && now.Before(g.until) && g.until.After(until) {
-			until = g.until
+	if !found {
+		c.endBatch(key)
+		return 0, nil
+	}
+	if until := c.gathered.see(key, version, last, time.Now()); time.Now().Before(until) {
+		return time.Until(until), nil
+	}
+	c.o.Log.Warn("no put of a batch has come for too long; its modules begin without the rest", "batch", strings.TrimPrefix(key, store.BatchPrefix))
+	return 0, c.update(ctx, func(w store.Writer) error {
+		if now, found := w.Get(key); found && now.ModRevision == version {
+			w.Delete(key)
 		}
-	}
-	return until
+		return nil
+	})
 }

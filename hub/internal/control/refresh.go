@@ -272,7 +272,7 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 	}
 	x.c.noteAwaiting(t.Module, t.Cluster, rivals.Yields)
 	if len(rivals.Yields) > 0 {
-		x.c.againGathered(t.Module, t.Cluster)
+		x.c.againGathered(x.r, t.Module, t.Cluster)
 	}
 	was, err := wire.YieldsFromProto(s)
 	if err != nil {

@@ -65,10 +65,9 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	case handed != nil && handed.number == number && samePut(rec, handed.put):
 		return nil
 	}
-	// What has no rollout yet lets nothing go.
-	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() && number > max(rec.GetFirstRollout(), 1) {
-		c.resolverOf(rec).addAt(store.ModuleKey(ref), until)
-		return nil
+	if waits, err := c.awaitsPuts(ctx, ref, number); waits || err != nil {
+		c.resolverOf(rec).addAt(store.ModuleKey(ref), time.Now().Add(record.BatchPatience))
+		return err
 	}
 	r, err := c.resolvePut(ctx, rec, bound)
 	if err != nil {

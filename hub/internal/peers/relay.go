@@ -96,7 +96,6 @@ func (p *Peers) unanswered(ctx context.Context, c fleet.ClusterName, h *storev1.
 
 // Driver is what is asked of the hub that leads.
 type Driver interface {
-	Gather(batch string, ref fleet.ModuleRef, more bool)
 	Resync(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
 	Called(fleet.ModuleRef)
 	ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error)
@@ -141,23 +140,6 @@ func (l Leader) have(ctx context.Context, h *storev1.HubRecord, call func(contex
 	}
 	_, err := l.Peers.o.Store.Barrier(ctx)
 	return err
-}
-
-// Gather tells of a put of a batch. A hub that leads and cannot be told begins the batch's rollouts as the puts come in.
-func (l Leader) Gather(batch string, ref fleet.ModuleRef, more bool) {
-	h := l.away()
-	if h == nil {
-		l.Driver.Gather(batch, ref, more)
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), leadPatience)
-	defer cancel()
-	if err := l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
-		_, err := c.Gather(ctx, &hubv1.GatherRequest{Instance: h.GetInstance(), Batch: batch, Project: ref.Project, Module: ref.Name, More: more})
-		return err
-	}); err != nil {
-		l.Peers.o.Log.Warn("the modules of a batch may begin their rollouts one by one", "module", ref.Display(), "error", err)
-	}
 }
 
 // Resync has the source of a module be looked at now.

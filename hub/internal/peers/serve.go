@@ -50,16 +50,6 @@ func (s *Service) module(instance, project, name string) (fleet.ModuleRef, error
 	return fleet.ModuleRef{Project: project, Name: name}, s.meant(instance)
 }
 
-// Gather is told of a put of a batch.
-func (s *Service) Gather(_ context.Context, req *hubv1.GatherRequest) (*hubv1.GatherResponse, error) {
-	ref, err := s.module(req.GetInstance(), req.GetProject(), req.GetModule())
-	if err != nil {
-		return nil, err
-	}
-	s.driver.Gather(req.GetBatch(), ref, req.GetMore())
-	return &hubv1.GatherResponse{}, nil
-}
-
 // Resync looks at a source.
 func (s *Service) Resync(ctx context.Context, req *hubv1.ResyncRequest) (*hubv1.ResyncResponse, error) {
 	ref, err := s.module(req.GetInstance(), req.GetProject(), req.GetModule())

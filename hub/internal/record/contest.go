@@ -34,8 +34,6 @@ type Contest struct {
 	Shared *Shared
 	// Listings says which modules are assigned what in the fleet; nil: each cluster is searched.
 	Listings *Listings
-	// Gathering says that the module was put with others of which not all are in: what they are going to list is not known.
-	Gathering bool
 	// Drafts is as that of a Succession.
 	Drafts Drafts
 }
@@ -115,8 +113,9 @@ func (x *Contest) end(ctx context.Context, r store.Reader, c fleet.ClusterName, 
 		return nil
 	}
 	going := map[fleet.ModuleRef]assemble.Course{}
+	gathering := Gathering(r, x.ref) != ""
 	for _, y := range yields {
-		if x.Gathering {
+		if gathering {
 			going[y.Owner] = assemble.Course{Unknown: true}
 			continue
 		}

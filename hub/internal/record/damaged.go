@@ -36,6 +36,8 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		if strings.HasPrefix(key, store.GuardPrefix) {
 			return &storev1.Counter{}, false // all that counts is that it changes
 		}
+	case store.BatchPrefix:
+		return &storev1.BatchRecord{}, false // it is waited for as long as for any other
 	case store.AckPrefix, store.ConditionPrefix, store.FollowPrefix, store.CatalogStates:
 		return nil, true
 	case store.ConfirmPrefix:

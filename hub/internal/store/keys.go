@@ -22,6 +22,7 @@ const (
 	StartPrefix      = "starts/"
 	ChunkPrefix      = "rolloutclusters/"
 	StepPrefix       = "steps/"
+	BatchPrefix      = "batches/"
 	VerbPrefix       = "verbs/"
 	RequestPrefix    = "requests/"
 	AnswerPrefix     = "answers/"
@@ -129,6 +130,9 @@ func StepKey(m fleet.ModuleRef, n int64, step int64) string {
 func VerbKey(m fleet.ModuleRef, n int64, k int64) string {
 	return fmt.Sprintf("%s/%06d", numbered(VerbPrefix, m, n), k)
 }
+
+// BatchKey is batches/ID.
+func BatchKey(id string) string { return BatchPrefix + id }
 
 // RequestKey is requests/PROJECT/MODULE/ID.
 func RequestKey(m fleet.ModuleRef, id string) string { return RequestsOf(m) + id }

@@ -38,7 +38,7 @@ const (
 type RelayServiceClient interface {
 	// Ask asks the agent of a cluster whose stream this hub holds.
 	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error)
-	// Gather tells the hub that leads of a put of a batch.
+	// Gather told the hub that leads of a put of a batch, which is in the store now; no hub serves it any more.
 	Gather(ctx context.Context, in *GatherRequest, opts ...grpc.CallOption) (*GatherResponse, error)
 	// Resync has the hub that leads look at the source of a module now.
 	Resync(ctx context.Context, in *ResyncRequest, opts ...grpc.CallOption) (*ResyncResponse, error)
@@ -126,7 +126,7 @@ func (c *relayServiceClient) CallCatalog(ctx context.Context, in *CallCatalogReq
 type RelayServiceServer interface {
 	// Ask asks the agent of a cluster whose stream this hub holds.
 	Ask(context.Context, *AskRequest) (*AskResponse, error)
-	// Gather tells the hub that leads of a put of a batch.
+	// Gather told the hub that leads of a put of a batch, which is in the store now; no hub serves it any more.
 	Gather(context.Context, *GatherRequest) (*GatherResponse, error)
 	// Resync has the hub that leads look at the source of a module now.
 	Resync(context.Context, *ResyncRequest) (*ResyncResponse, error)

@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	// maxBatch is how long the name of a batch may be.
+	maxBatch = 64
+	// maxBatches is how many batches may be under way.
+	maxBatches = 1024
+	// batchBeat is how often is noted that a batch is under way, if nothing else of it is written.
+	batchBeat = record.BatchPatience / 3
+)
+
+// batchOf is the batch of a put; empty: it stands alone.
+func batchOf(ctx context.Context, req *towlinev1.PutModuleRequest) string {
+	if req.GetBatch() == "" || req.GetDryRun() {
+		return ""
+	}
+	return record.BatchID(who(ctx), req.GetBatch())
+}
+
+// gather notes in the transaction of a put that others of its batch are to come, or that this is the last one. What begins nothing has
+// nobody wait, but for those that wait already. A put that is refused ends no batch: whoever puts it may mend it.
+func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModuleRequest, begins bool) error {
+	id := batchOf(ctx, req)
+	if id == "" {
+		return nil
+	}
+	key := store.BatchKey(id)
+	old, _, open := store.Get[*storev1.BatchRecord](w, key)
+	switch {
+	case !req.GetMore():
+		if open {
+			w.Delete(key)
+		}
+		return nil
+	case !begins && (!open || a.now().Sub(old.GetLast().AsTime()) < batchBeat):
+		return nil
+	case !open:
+		if err := mayOpen(w); err != nil {
+			return err
+		}
+	}
+	w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(a.now())})
+	return nil
+}
+
+// mayOpen refuses more batches than may be under way.
+func mayOpen(r store.Reader) error {
+	n := 0
+	store.Untracked(r).Scan(store.BatchPrefix, func(store.Entry) bool {
+		n++
+		return n < maxBatches
+	})
+	if n >= maxBatches {
+		return fleet.Errorf(fleet.ErrExhausted, "%d batches of puts are under way, which is as many as there may be; try again in %s", n, record.BatchPatience)
+	}
+	return nil
+}
+
+// gathering has the other puts of a batch wait for one, however long it takes, until done is called.
+func (a *API) gathering(ctx context.Context, id string) (done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		beat := time.NewTicker(batchBeat)
+		defer beat.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-beat.C:
+				a.beat(ctx, id)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-stopped
+	}
+}
+
+// beat notes that a batch is under way still. If that cannot be written the next beat may be.
+func (a *API) beat(ctx context.Context, id string) {
+	_, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		if _, open := w.Get(store.BatchKey(id)); open {
+			w.Put(store.BatchKey(id), &storev1.BatchRecord{Last: timestamppb.New(a.now())})
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		a.o.Log.Warn("the modules of a batch may begin without the rest", "error", err)
+	}
+}
