@@ -424,8 +424,20 @@ func TestDryRunOfALabelTellsWhatAVariantRemoves(t *testing.T) {
 	resp, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{DryRun: true, Apply: true,
 		Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"env": "prod"}}}})
 	must(t, err)
-	if resp.GetRemovesObjects() != 1 {
-		t.Errorf("%s, removes %d objects, want 1", resp.GetResult(), resp.GetRemovesObjects())
+	if resp.GetRemovesObjects() != 1 || !slices.Equal(resp.GetLoses(), []string{"default/shop"}) {
+		t.Errorf("%s, removes %d objects of %q, want 1", resp.GetResult(), resp.GetRemovesObjects(), resp.GetLoses())
+	}
+	// What no cluster comes to yet is not rendered, so that it is not known.
+	m := overriding("env=prod: b", "env=none: a b=x")
+	m.Spec.Overrides[1].AllowEmpty = true
+	w.await("shop", w.put(m).GetRevision())
+	for env, loses := range map[string]int{"none": 1, "dev": 0, "other": 0} {
+		resp, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{DryRun: true, Apply: true,
+			Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"env": env}}}})
+		must(t, err)
+		if len(resp.GetLoses()) != loses {
+			t.Errorf("with env=%s it loses objects of %q", env, resp.GetLoses())
+		}
 	}
 }
 

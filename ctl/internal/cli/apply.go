@@ -230,7 +230,8 @@ func (r *applyRun) putAll(ctx context.Context, resources []resource.Resource) (e
 
 // refused asks the hub what is wrong with modules, before any of them or a cluster is put: what one lets go, and another one was to
 // take that is refused, would be deleted; and so would what a module has in a cluster that gets other labels, if the placement that is
-// to follow them is refused, or comes after them. harmless are the clusters that no module leaves, whatever is refused.
+// to follow them is refused, or comes after them; and so what other overrides leave out. harmless are the clusters in which nothing goes,
+// whatever is refused.
 func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Resource) (errs []error, harmless []resource.Resource) {
 	if len(modules) == 0 || len(modules)+len(clusters) == 1 {
 		return nil, nil
@@ -238,20 +239,20 @@ func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Res
 	if !r.dry() { // whose answers say the same
 		errs = r.refusedModules(ctx, modules)
 	}
-	leaves := make([][]string, len(clusters))
+	moves := make([]clusterMove, len(clusters))
 	for i, x := range clusters {
-		in := x.Message.(*v1.Cluster)
-		in, leaves[i] = r.leaves(ctx, in)
-		errs = append(errs, torn(in, modules, leaves[i])...)
+		moves[i] = r.moveOf(ctx, x.Message.(*v1.Cluster))
+		errs = append(errs, torn(moves[i], modules)...)
+		errs = append(errs, r.tornVariants(ctx, moves[i], modules)...)
 	}
 	if len(errs) == 0 {
 		return nil, nil
 	}
 	for i, x := range clusters {
-		if len(leaves[i]) == 0 {
+		if moves[i].harmless() {
 			harmless = append(harmless, x)
 		} else if !r.dry() {
-			errs = append(errs, fmt.Errorf("cluster %s was not put: it would leave %s, and not all that comes with it is right", x.Meta().GetName(), strings.Join(displayAll(leaves[i]), ", ")))
+			errs = append(errs, fmt.Errorf("cluster %s was not put: it would %s, and not all that comes with it is right", x.Meta().GetName(), moves[i]))
 		}
 	}
 	if len(modules) > 1 && !r.dry() {
@@ -269,35 +270,77 @@ func (r *applyRun) refusedModules(ctx context.Context, modules []resource.Resour
 	return errs
 }
 
-// leaves are the modules that leave a cluster by its new labels, and the cluster with those that it has then. One that is refused
-// moves nothing, and says so when it is put; what leaves by the labels that it has already does so whether it is put or not.
-func (r *applyRun) leaves(ctx context.Context, in *v1.Cluster) (*v1.Cluster, []string) {
+// clusterMove is what a cluster does by its new labels.
+type clusterMove struct {
+	then   *v1.Cluster // with the labels that it has then
+	leaves []string    // modules
+	loses  []string    // modules of which objects go by other overrides
+}
+
+func (m clusterMove) harmless() bool { return len(m.leaves)+len(m.loses) == 0 }
+
+func (m clusterMove) String() string {
+	var out []string
+	if len(m.leaves) > 0 {
+		out = append(out, "leave "+strings.Join(displayAll(m.leaves), ", "))
+	}
+	if len(m.loses) > 0 {
+		out = append(out, "lose objects of "+strings.Join(displayAll(m.loses), ", "))
+	}
+	return strings.Join(out, " and ")
+}
+
+// moveOf asks what a cluster does by its new labels. One that is refused moves nothing, and says so when it is put; what goes by the
+// labels that it has already does so whether it is put or not.
+func (r *applyRun) moveOf(ctx context.Context, in *v1.Cluster) clusterMove {
 	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: in, Apply: true, DryRun: true})
-	if err != nil || len(resp.GetLeaves()) == 0 {
-		return in, nil
+	if err != nil {
+		return clusterMove{then: in}
 	}
-	then := cmp.Or(resp.GetCluster(), in)
+	m := clusterMove{then: cmp.Or(resp.GetCluster(), in), leaves: resp.GetLeaves(), loses: resp.GetLoses()}
+	if m.harmless() {
+		return m
+	}
 	old, err := r.c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: in.GetMetadata().GetName()})
-	if err == nil && maps.Equal(old.GetCluster().GetMetadata().GetLabels(), then.GetMetadata().GetLabels()) {
-		return then, nil
+	if err == nil && maps.Equal(old.GetCluster().GetMetadata().GetLabels(), m.then.GetMetadata().GetLabels()) {
+		return clusterMove{then: m.then}
 	}
-	return then, resp.GetLeaves()
+	return m
 }
 
 // torn says which modules would leave a cluster when it gets its new labels, by the placements that hold until then, though by those
 // that are put after it they are to be there.
-func torn(in *v1.Cluster, modules []resource.Resource, leaves []string) (errs []error) {
-	c, err := wire.ClusterFromProto(in)
+func torn(of clusterMove, modules []resource.Resource) (errs []error) {
+	c, err := wire.ClusterFromProto(of.then)
 	if err != nil {
 		return nil
 	}
 	for _, x := range modules {
 		m, err := wire.ModuleFromProto(x.Message.(*v1.Module))
-		if err != nil || m.External || !slices.Contains(leaves, m.Ref.String()) || !assemble.Places(m.Placement, c, true) {
+		if err != nil || m.External || !slices.Contains(of.leaves, m.Ref.String()) || !assemble.Places(m.Placement, c, true) {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("cluster %s: module %s would leave it before its new placement is put, and what it has there would be deleted: first apply module %s with a placement that selects the labels of before and of now",
 			c.Name, m.Ref.Display(), m.Ref.Display()))
+	}
+	return errs
+}
+
+// tornVariants says of which modules a cluster would lose objects when it gets its new labels, by the overrides that hold until then,
+// though the module that is put after it is another one.
+func (r *applyRun) tornVariants(ctx context.Context, of clusterMove, modules []resource.Resource) (errs []error) {
+	for _, x := range modules {
+		in := x.Message.(*v1.Module)
+		name := moduleName(in.GetMetadata().GetProject(), in.GetMetadata().GetName())
+		if !slices.Contains(displayAll(of.loses), name) {
+			continue
+		}
+		resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: in, Reason: r.o.reason, DryRun: true, With: r.with, Set: r.o.set.name, Take: r.o.set.take})
+		if err != nil || resp.GetResult() == "unchanged" { // what is refused is told elsewhere
+			continue
+		}
+		errs = append(errs, fmt.Errorf("cluster %s: by its new labels it would lose objects of module %s before the new %s is put, also those that this has: first apply module %s with overrides for the labels of before and of now, then the cluster",
+			of.then.GetMetadata().GetName(), name, name, name))
 	}
 	return errs
 }

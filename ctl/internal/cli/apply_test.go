@@ -275,6 +275,37 @@ func TestApplyIfUnchangedKeepsTheGeneration(t *testing.T) {
 	}
 }
 
+// A cluster that gets other labels comes to other overrides by them: what those leave out goes. While a module of the same apply is
+// refused, or is put after the cluster with other overrides, the cluster stays as it is, as one does that a module would leave.
+func TestClusterComesToNoOtherOverridesBeforeTheyFollow(t *testing.T) {
+	const overrides = "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\nspec: {source: {inline: {files: {a.yaml: ''}}}, placement: {selector: {}}, " +
+		"overrides: [{selector: {matchLabels: {tier: gold}}, patches: [{patch: '{}'}]}]}\n" +
+		"---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {tier: gold}}\n"
+	loses := &v1.PutClusterResponse{Result: "configured", Loses: []string{"default/shop"}, RemovesObjects: 12}
+	for name, tt := range map[string]struct {
+		hub  *fakeHub
+		args []string
+		want string
+		puts int
+	}{
+		"a module is refused": {&fakeHub{put: putAnswer(), refuses: "shop", err: fleet.Invalid("spec.package", "is wrong"), putPlan: loses}, nil,
+			"Error: cluster c1 was not put: it would lose objects of shop, and not all that comes with it is right\n", 0},
+		"the module is put after it": {&fakeHub{put: putAnswer(), putPlan: loses}, nil,
+			"Error: cluster c1: by its new labels it would lose objects of module shop before the new shop is put", 0},
+		"a dry run says so": {&fakeHub{put: putAnswer(), putPlan: loses}, []string{"--dry-run=server"},
+			"Error: cluster c1: by its new labels it would lose objects of module shop before the new shop is put", 0},
+		"the module is as it was": {&fakeHub{put: &v1.PutModuleResponse{Result: "unchanged"}, putPlan: loses}, nil, "", 2},
+		"nothing goes":            {&fakeHub{put: putAnswer(), putPlan: &v1.PutClusterResponse{Result: "configured"}}, nil, "", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tt.hub.run(t, run{stdin: overrides}, append([]string{"apply", "-f", "-"}, tt.args...)...)
+			if !strings.Contains(got.err, tt.want) || (got.code == 0) != (tt.want == "") || len(putsOf(tt.hub)) != tt.puts {
+				t.Errorf("exit %d, %q; the hub was asked %v", got.code, got.err, putsOf(tt.hub))
+			}
+		})
+	}
+}
+
 // The modules of one apply are one batch, so that what one lets go is known to be another's before it is deleted.
 func TestModulesOfOneApplyAreABatch(t *testing.T) {
 	hub := &fakeHub{put: putAnswer()}

@@ -101,11 +101,16 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 		resp.RemovesObjects += goes.GetObjects()
 	}
 	for _, x := range changes {
-		dropped, err := a.countDropped(ctx, x)
-		if err != nil {
-			return err
+		dropped, known := int32(0), !x.bundle.IsZero()
+		if known {
+			if dropped, err = a.countDropped(ctx, x); err != nil {
+				return err
+			}
 		}
 		resp.RemovesObjects += dropped
+		if dropped > 0 || !known {
+			resp.Loses = append(resp.Loses, x.has.Module.String())
+		}
 	}
 	return err
 }

@@ -14,11 +14,10 @@ import (
 // variantChange is what a cluster has of a module, and the bundle that other labels bring in its place.
 type variantChange struct {
 	has    record.Tracked
-	bundle fleet.Digest
+	bundle fleet.Digest // zero: it was not rendered for any cluster yet
 }
 
-// changesVariant is the change of what a cluster has of a module by labels that other overrides of the same revision match. What was not
-// rendered for any cluster yet is not known.
+// changesVariant is the change of what a cluster has of a module by labels that other overrides of the same revision match.
 func changesVariant(r store.Reader, c fleet.Cluster, t record.Tracked) (variantChange, bool) {
 	rev := record.Revision(store.Untracked(r), t.Module, t.Revision())
 	if t.Desired.GetSync() == nil || record.Damaged(t.Desired) || !record.HasOverrides(rev) {
@@ -30,7 +29,7 @@ func changesVariant(r store.Reader, c fleet.Cluster, t record.Tracked) (variantC
 	}
 	v, err := record.VariantIn(rev, assemble.VariantOf(m.Overrides, c))
 	if err != nil {
-		return variantChange{}, false
+		return variantChange{has: t}, true
 	}
 	next := variantChange{has: t, bundle: record.Digest(v.GetBundle())}
 	return next, next.bundle != record.Digest(t.Desired.GetSync().GetBundle())
