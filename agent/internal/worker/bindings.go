@@ -142,9 +142,7 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 	for _, s := range b.sources {
 		s.used = false
 	}
-	reading, cancel := context.WithTimeout(ctx, bindTime)
-	values := assemble.LateValues(b.late, w.cur.sync.Values, bindingReader{reading, w, now})
-	cancel()
+	values := w.evaluate(ctx, now)
 	w.releaseSources(func(s *source) bool { return s.used })
 	w.forgetLasts(values)
 	if err := w.m.lasts.save(ctx); err != nil {
@@ -194,7 +192,7 @@ func (w *worker) supplied(it *item) {
 		it.want = unvalued
 		return
 	}
-	it.want = apply.WantDigest(it.entry.Digest, readingDigest(it.late.values, w.how), it.exempt.Name())
+	it.want = w.wantOf(it, it.late)
 	w.rereads(it)
 	it.clear()
 	w.log.Info("bindings have values", "object", it.entry.ID.String(), "bindings", strings.Join(it.late.names, ","))

@@ -29,8 +29,12 @@ type lasts struct {
 	mu      sync.Mutex
 	of      map[string]map[string]lastValue // by module, and by what was read
 	changed bool
+	lost    bool // there was something, and it could not be read
 	saving  sync.Mutex
 }
+
+// lostKey stands with a module of which values may have been kept that could not be read any more.
+const lostKey = "lost"
 
 // load reads what was kept. What cannot be read is read from the cluster again.
 func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) {
@@ -49,8 +53,24 @@ func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog
 	}
 	if err != nil {
 		log.Warn("the last values of bindings cannot be read; those have none whose source is gone", "error", err)
-		l.of = nil
+		l.of, l.lost = nil, true
 	}
+}
+
+// lose notes modules that have objects: if what was kept could not be read, bindings of theirs may have had values that are not known.
+func (l *lasts) lose(modules []fleet.ModuleRef) {
+	if !l.lost {
+		return
+	}
+	for _, ref := range modules {
+		l.put(ref, lostKey, lastValue{})
+	}
+}
+
+// lacks reports that what bindings of a module had last is not known.
+func (l *lasts) lacks(ref fleet.ModuleRef) bool {
+	_, lost := l.get(ref, lostKey)
+	return lost
 }
 
 // openVault reads what the agent keeps encrypted.

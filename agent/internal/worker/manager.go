@@ -142,6 +142,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		return err
 	}
 	m.inventory.Recall(m.o.Newest, m.o.NoteNewest)
+	m.lasts.lose(m.inventory.Modules())
 	m.late.inherit(m.inventory, time.Now())
 	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
 	m.begun.load(ctx, m.o.State, m.o.Log)

@@ -53,9 +53,17 @@ func (r previewReader) ReadSecret(_ string, k fleet.SecretKey) assemble.Read {
 		return assemble.Read{Value: last.Value, Secret: true}
 	}
 	if errors.Is(err, fleet.ErrNotFound) {
-		return assemble.Read{Absent: err}
+		return r.p.absent(err)
 	}
 	return assemble.Read{Failed: r.p.unsent(err)}
+}
+
+// absent is of what is not there: which default it has by that is not known where it may have had a value.
+func (p *preview) absent(why error) assemble.Read {
+	if p.m.lasts.lacks(p.w.ref) {
+		return assemble.Read{Failed: lostValue(why)}
+	}
+	return assemble.Read{Absent: why}
 }
 
 // unsent is of a secret whose values come with the module that uses it.
@@ -89,7 +97,7 @@ func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.R
 	case p.w.makes(s.id):
 		return assemble.Read{Failed: madeFirst(s.id)}
 	case errors.Is(err, fleet.ErrNotFound):
-		return assemble.Read{Absent: err}
+		return p.absent(err)
 	}
 	return assemble.Read{Failed: err}
 }

@@ -132,7 +132,7 @@ func (x *received) openOne(s Sealed) opened {
 		values, err = wire.SecretValues(plain)
 	}
 	if err != nil {
-		return opened{keys: s.Keys, fail: untold("secret %s: %v", s.Name, err)}
+		return opened{keys: s.Keys, fail: unsent("secret %s: %v; it %v anew", s.Name, err, errUnsent)}
 	}
 	return opened{keys: s.Keys, values: values}
 }
