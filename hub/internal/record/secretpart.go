@@ -2,6 +2,7 @@ package record
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -9,7 +10,9 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // SecretPart is one of the secrets of a name: that for every cluster, or for those of its scope.
@@ -101,6 +104,27 @@ func SecretFor(rec *storev1.SecretRecord, c fleet.Cluster) (SecretPart, bool, er
 		return SecretPart{}, false, err
 	}
 	return parts[i], true, nil
+}
+
+// AsLabelled reports that a sync is what its revision comes to for a cluster with its labels and annotations of now: that of other ones stays
+// until the new one is rendered and can be assigned. What cannot be told of is as it should be.
+func AsLabelled(r store.Reader, s *fleet.Sync, c fleet.Cluster) bool {
+	rev, _, ok := store.Get[*storev1.RevisionRecord](store.Untracked(r), store.RevisionKey(s.Module, s.Revision))
+	if !ok || len(rev.GetRevision().GetSpec().GetBindings())+len(rev.GetRevision().GetSpec().GetOverrides()) == 0 {
+		return true
+	}
+	m, err := wire.ModuleFromProto(ModuleOfRevision(s.Module, rev))
+	if err != nil {
+		return true
+	}
+	if values, err := assemble.Values(m.Bindings, c); err != nil || !maps.Equal(values, s.Values) {
+		return false
+	}
+	if !HasOverrides(rev) {
+		return true
+	}
+	v, err := VariantIn(rev, assemble.VariantOf(m.Overrides, c))
+	return err == nil && Digest(v.GetBundle()) == s.Bundle
 }
 
 // FetchingUsers are the modules whose sources use a secret, or the calls that ask for a look at them, and after them the catalogs, as catalog/NAME.

@@ -62,10 +62,16 @@ func (s *Server) use(ctx context.Context, d fleet.Digest) ([]fleet.SecretKey, er
 	return keys, nil
 }
 
-// used are the keys of each secret that the modules of the cluster use, as the records say that were read last. A module whose policies
+// usedSecret is what the modules of a cluster use of a secret.
+type usedSecret struct {
+	keys []string
+	by   []*fleet.Sync
+}
+
+// used are the secrets that the modules of the cluster use, as the records say that were read last. A module whose policies
 // cannot be read is not taken by the agent either, and keeps back nothing of the others.
-func (x *session) used(ctx context.Context) map[fleet.ModuleRef][]string {
-	out := map[fleet.ModuleRef][]string{}
+func (x *session) used(ctx context.Context) map[fleet.ModuleRef]usedSecret {
+	out := map[fleet.ModuleRef]usedSecret{}
 	for i := range x.known.read {
 		s := x.known.read[i].sync
 		if s == nil {
@@ -77,7 +83,7 @@ func (x *session) used(ctx context.Context) map[fleet.ModuleRef][]string {
 		}
 		for _, k := range keys {
 			ref := fleet.ModuleRef{Project: s.Module.Project, Name: k.Name}
-			out[ref] = append(out[ref], k.Key)
+			out[ref] = usedSecret{append(out[ref].keys, k.Key), append(out[ref].by, s)}
 		}
 	}
 	return out
@@ -99,14 +105,19 @@ func (x *session) sendSecrets(ctx context.Context, st stream) error {
 	}
 	var list []*agentv1.SealedSecret
 	for _, ref := range sortedRefs(used) {
-		list = append(list, x.seal(ref, records[ref], used[ref]))
+		list = append(list, x.seal(ref, records[ref], used[ref].keys))
 	}
 	for _, frame := range secretFrames(list, x.known.made.assemblage.Digest) {
 		if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Secrets{Secrets: frame}}); err != nil {
 			return err
 		}
 	}
-	x.sentSecrets = state
+	x.sentSecrets, x.scopes = state, map[fleet.ModuleRef]fleet.SecretScope{}
+	for ref, rec := range records {
+		if rec.problem == nil {
+			x.scopes[ref] = rec.Scope
+		}
+	}
 	return nil
 }
 
@@ -120,14 +131,14 @@ type secretFor struct {
 }
 
 // secretRecords are the secrets that are used as they are for this cluster, and a text that is another one whenever what is to be sent is.
-func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]string) (map[fleet.ModuleRef]secretFor, string, error) {
+func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef]usedSecret) (map[fleet.ModuleRef]secretFor, string, error) {
 	records, state := map[fleet.ModuleRef]secretFor{}, "secrets"
 	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
 		cluster := record.Cluster(x.server.clusterRecord(r, x.cluster))
-		cluster.Name = x.cluster
+		cluster.Name, x.keepsBack = x.cluster, false
 		for _, ref := range sortedRefs(used) {
-			keys := slices.Compact(slices.Sorted(slices.Values(used[ref])))
-			s := readSecret(r, ref, cluster)
+			keys := slices.Compact(slices.Sorted(slices.Values(used[ref].keys)))
+			s := x.readSecret(r, ref, used[ref].by, cluster)
 			records[ref] = s
 			state += fmt.Sprintf("\n%s %q %s %x %v", ref, keys, s.Scope, s.Values.GetNonce(), s.problem)
 		}
@@ -136,14 +147,18 @@ func (x *session) secretRecords(ctx context.Context, used map[fleet.ModuleRef][]
 	return records, state, err
 }
 
-// readSecret is what the store has of a secret for a cluster.
-func readSecret(r store.Reader, ref fleet.ModuleRef, cluster fleet.Cluster) secretFor {
+// readSecret is what the store has of a secret for the cluster.
+func (x *session) readSecret(r store.Reader, ref fleet.ModuleRef, by []*fleet.Sync, cluster fleet.Cluster) secretFor {
 	key := store.SecretKey(ref.Project, ref.Name)
 	if store.DamageOf(r, key) != nil {
 		return secretFor{problem: secrets.Damaged(ref.Project, ref.Name)}
 	}
 	rec, e, stored := store.Get[*storev1.SecretRecord](r, key)
 	part, ok, err := record.SecretFor(rec, cluster)
+	if kept, is := x.keptBack(r, ref, rec, part, by, cluster); is {
+		kept.revision, x.keepsBack = e.ModRevision, true
+		return kept
+	}
 	switch {
 	case err != nil:
 		return secretFor{problem: fmt.Errorf("secret %s: %w", ref.Display(), err)}
@@ -154,6 +169,26 @@ func readSecret(r store.Reader, ref fleet.ModuleRef, cluster fleet.Cluster) secr
 		return secretFor{absent: true, problem: secrets.Missing(ref.Project, ref.Name)}
 	}
 	return secretFor{SecretPart: part, revision: e.ModRevision}
+}
+
+// keptBack is what the cluster has instead of a secret which is for it by its labels of now, while a module is there as it was made for other
+// labels, which would get values of one kind of cluster with the objects of another one: what it was sent before, as it is now. What was sent
+// in another session is not known, and the agent keeps it.
+func (x *session) keptBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.SecretRecord, part record.SecretPart, by []*fleet.Sync, cluster fleet.Cluster) (secretFor, bool) {
+	byLabels := slices.ContainsFunc(record.SecretParts(rec), func(p record.SecretPart) bool { return p.Scope.Labels != "" })
+	before, sent := x.scopes[ref]
+	if !byLabels || part.Scope.Cluster != "" || sent && part.Values != nil && before == part.Scope {
+		return secretFor{}, false
+	}
+	i := slices.IndexFunc(by, func(s *fleet.Sync) bool { return !record.AsLabelled(r, s, cluster) })
+	if i < 0 {
+		return secretFor{}, false
+	}
+	if kept, has := record.PartOf(rec, before); sent && has {
+		return secretFor{SecretPart: kept}, true
+	}
+	return secretFor{problem: fleet.Errorf(fleet.ErrPrecondition, "secret %s: which values are for cluster %s by its labels is told once module %s is there by them, too",
+		ref.Display(), cluster.Name, by[i].Module.Display())}, true
 }
 
 // seal is one secret for the agent, or why it gets none.
@@ -184,7 +219,7 @@ func (x *session) seal(ref fleet.ModuleRef, rec secretFor, keys []string) *agent
 	return sealed
 }
 
-func sortedRefs(used map[fleet.ModuleRef][]string) []fleet.ModuleRef {
+func sortedRefs(used map[fleet.ModuleRef]usedSecret) []fleet.ModuleRef {
 	return slices.SortedFunc(maps.Keys(used), func(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) })
 }
 

@@ -55,6 +55,9 @@ type session struct {
 	// sentSecrets says what secrets the agent was sent last; it is the sending goroutine's. usesSecrets: its modules use some.
 	sentSecrets string
 	usesSecrets atomic.Bool
+	// scopes are those of the secrets that were sent; keepsBack: what is for other labels than modules are there by is not sent yet.
+	scopes    map[fleet.ModuleRef]fleet.SecretScope
+	keepsBack bool
 
 	mu        sync.Mutex
 	dirty     int
@@ -209,6 +212,9 @@ func (x *session) send(ctx context.Context, plain stream) error {
 		case <-beat.C:
 			if err := st.Send(heartbeat()); err != nil {
 				return err
+			}
+			if x.keepsBack {
+				x.mark(dirtySecrets)
 			}
 			continue
 		case <-x.wake:
