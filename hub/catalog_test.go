@@ -390,11 +390,10 @@ func TestCatalogLeavesWhatIsPaused(t *testing.T) {
 // applied waits until the spec of a generation was looked at.
 func (w *catalogWorld) applied(generation int64) (s *towlinev1.CatalogStatus) {
 	w.t.Helper()
-	for s = w.status(); s.GetObservedGeneration() != generation; s = w.status() {
-		if err := w.ctx.Err(); err != nil {
-			w.t.Fatalf("%v: %v", err, s)
-		}
-	}
+	w.eventually(func() bool { // no watch tells of it: it may write no module
+		s = w.status()
+		return s.GetObservedGeneration() == generation
+	})
 	return s
 }
 

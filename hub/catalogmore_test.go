@@ -66,7 +66,7 @@ func TestCatalogByWebhook(t *testing.T) {
 	if _, err := w.Secrets.DeleteSecret(w.ctx, &towlinev1.DeleteSecretRequest{Name: "webhook"}); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "catalog/team") {
 		t.Errorf("a secret that is used: %v", err)
 	}
-	if text := log.String(); !bytes.Contains([]byte(text), []byte("caller=catalog/team method=PutModule subject=shop")) {
+	if text := log.String(); !bytes.Contains([]byte(text), []byte("caller=catalog/team method=PutModule subject=default/shop")) {
 		t.Errorf("no audit entry in\n%s", text)
 	}
 }
@@ -105,15 +105,13 @@ func TestCatalogIsRefused(t *testing.T) {
 	in.Metadata.Project = "web"
 	w.push("shop=1")
 	w.putCatalog(in)
-	for {
-		resp, err := w.Modules.ListModules(w.ctx, &towlinev1.ListModulesRequest{Project: "web"})
-		must(t, err)
-		if len(resp.GetModules()) == 1 {
-			break
-		}
-	}
-	_, err = w.Catalogs.DeleteCatalog(w.ctx, &towlinev1.DeleteCatalogRequest{Project: "web", Name: "team", Cascade: true})
+	st, err := w.Modules.WatchModules(w.ctx, &towlinev1.WatchModulesRequest{Project: "web"})
 	must(t, err)
+	for there := false; !there; {
+		m, err := st.Recv()
+		must(t, err)
+		there = m.GetModule() != nil
+	}
 	if _, err := w.Identity.DeleteProject(w.ctx, &towlinev1.DeleteProjectRequest{Name: "web"}); err == nil {
 		t.Error("a project is deleted with what it has")
 	}

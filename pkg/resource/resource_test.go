@@ -2,6 +2,7 @@ package resource
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,6 +172,43 @@ func TestLoadDirectories(t *testing.T) {
 	for path, want := range map[string]string{filepath.Join(dir, "no.yaml"): "no such file or directory", t.TempDir(): "no *.yaml"} {
 		if _, err := Load([]string{path}, Options{Kinds: inFiles}); err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%s: got %v, want %q in it", path, err, want)
+		}
+	}
+}
+
+// TestLoadFilesReadsAsLoadDoes: files that somebody fetched are read as those of a directory, by the ends of their names in capitals, too; a
+// document without anything is none, and what is wrong is said in the same words.
+func TestLoadFilesReadsAsLoadDoes(t *testing.T) {
+	module := func(name string) string { return strings.Replace(head, "shop", name, 1) }
+	files := map[string][]byte{"a.YAML": []byte(module("a")), "b.YML": []byte("---\n# nothing\n---\n" + module("b") + "---\n"), "c.Json": []byte(`{"apiVersion": "towline.dev/v1", "kind": "Module", "metadata": {"name": "c"}}`),
+		"empty.yaml": nil, "words.yaml": []byte("# a file for later\n"), "again.yaml": []byte(module("a")), "wrong.yaml": []byte("just words"), "readme.md": []byte("no YAML: ["), "below/d.yaml": []byte(module("d"))}
+	dir := t.TempDir()
+	for name, data := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := func(found []Resource, err error) string {
+		var out []string
+		for _, r := range found {
+			out = append(out, fmt.Sprintf("%s:%d %s", r.Source, r.Line, r.Meta().GetName()))
+		}
+		return strings.ReplaceAll(fmt.Sprint(out, err, Unique(found)), dir+string(filepath.Separator), "")
+	}
+	for _, recursive := range []bool{false, true} {
+		opts := Options{Kinds: inFiles, Recursive: recursive}
+		fetched, skipped, err := LoadFiles(files, "", opts)
+		got := said(fetched, err)
+		read, err := each([]string{dir}, opts, func(source string, data []byte) ([]Resource, error) { return Parse(source, data, opts) })
+		if want := said(read, err); got != want || !strings.Contains(got, "is in a.YAML:1, too") && !strings.Contains(got, "is in again.yaml:1, too") || !strings.Contains(got, "wrong.yaml:1: takes a mapping") {
+			t.Errorf("recursive %v:\n got %s\nwant %s", recursive, got, want)
+		}
+		if (len(skipped) == 0) != recursive {
+			t.Errorf("recursive %v: skipped %v", recursive, skipped)
 		}
 	}
 }
