@@ -260,6 +260,9 @@ func TestModuleGoesAfterThoseOfOtherClusters(t *testing.T) {
 	x.delete("shop", false)
 	x.delete("crds", false)
 	x.awaitTracker("shop", "w1", "going", func(tr *towlinev1.Tracker) bool { return strings.Contains(tr.GetMessage(), "finalizer") })
+	x.moduleIs("crds", func(s *towlinev1.ModuleStatus) bool {
+		return s.GetRolloutReason() == rollout.ReasonDependentsFirst && slices.Equal(s.GetRolloutFacts().GetNames(), []string{"shop"})
+	})
 	for _, c := range []string{"e1", "e2"} {
 		if held := x.held(c, "crds"); held.Revision != 1 {
 			t.Errorf("%s: %+v", c, held)

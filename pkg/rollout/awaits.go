@@ -11,6 +11,8 @@ import (
 const (
 	ReasonAwaitingDependency = "AwaitingDependency"
 	ReasonMoreAwaited        = "MoreAwaited" // clusters, of that module
+	// ReasonDependentsFirst: a deleted module stays in some clusters until others that depend on it there are gone everywhere.
+	ReasonDependentsFirst = "DependentsFirst"
 )
 
 // AwaitedSet is a set of clusters in which another module is not ready yet, and has to be before a cluster begins a revision. Like Facts it

@@ -44,6 +44,8 @@ func (a *app) rolloutSays(reason string, f *v1.Facts) string {
 		return "not reached"
 	case rollout.ReasonResolving:
 		return "fetching and rendering the source"
+	case rollout.ReasonDependentsFirst:
+		return "stays in clusters of dependsOn until what depends on it there is gone everywhere: " + strings.Join(f.GetNames(), ", ")
 	case rollout.ReasonSourcesAhead:
 		return "begins when what it depends on has its revision: " + strings.Join(f.GetNames(), ", ") + "; towline rollout status says what is with that"
 	case rollout.ReasonQueued:

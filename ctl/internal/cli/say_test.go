@@ -161,6 +161,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonSuperseded, "", &v1.Facts{Rollout: "shop/58"}},
 			{rollout.ReasonWentBack, "", nil}, {rollout.ReasonNeedsStage, "", stage(&v1.Facts{})}, {rollout.ReasonNotReached, "", nil},
 			{rollout.ReasonResolving, "", nil}, {rollout.ReasonQueued, "", &v1.Facts{Rollout: "shop/57"}},
+			{rollout.ReasonDependentsFirst, "", &v1.Facts{Names: []string{"shop", "web"}}},
 			{rollout.ReasonSourcesAhead, "", &v1.Facts{Names: []string{"base", "db"}}},
 			{rollout.ReasonBehindPause, "", &v1.Facts{Rollout: "shop/57"}}, {rollout.ReasonPutsAhead, "", &v1.Facts{For: durationpb.New(30 * time.Second)}},
 			{rollout.ReasonHubTrouble, "", &v1.Facts{Detail: "etcd does not answer"}}, {rollout.ReasonStoreFull, "", &v1.Facts{Detail: "the store is full"}},

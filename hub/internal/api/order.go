@@ -137,6 +137,18 @@ func dependents(r store.Reader, ref fleet.ModuleRef) (names []string) {
 	return names
 }
 
+// deletedDependents are the modules that depend on a deleted one in other clusters, are deleted, too, and are not gone yet.
+func deletedDependents(r store.Reader, ref fleet.ModuleRef) (names []string) {
+	store.Scan(store.Untracked(r), store.ModulePrefix+ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
+		other, ok := store.SplitModule(e.Key)
+		if ok && rec.GetDeleting() != "" && slices.ContainsFunc(wire.SetsOf(other, rec.GetModule().GetSpec()), func(d wire.SetDependency) bool { return d.Module == ref }) {
+			names = append(names, other.Name)
+		}
+		return true
+	})
+	return names
+}
+
 // mayGo refuses the deletion of a module that others depend on, unless a person insists. One that is being deleted already goes.
 func mayGo(r store.Reader, ref fleet.ModuleRef, force bool) error {
 	rec, _, _ := moduleRecord(r, ref)

@@ -91,6 +91,9 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 	}
 	if rec.GetDeleting() != "" {
 		state, s.RolloutState, s.RolloutReason, s.RolloutFacts = fleet.ReasonDeleting, fleet.ReasonDeleting, "", nil
+		if names := deletedDependents(r, ref); len(names) > 0 && rec.GetDeleting() != fleet.DeleteOrphan {
+			s.RolloutReason, s.RolloutFacts = rollout.ReasonDependentsFirst, &towlinev1.Facts{Names: names}
+		}
 		s.Since = rec.GetModule().GetMetadata().GetDeletionTimestamp()
 	}
 	return state
