@@ -143,8 +143,8 @@ func restoreCommand() *cobra.Command {
 	c := &cobra.Command{Use: "restore --data-dir DIR --from FILE", Short: "Make the store of a hub that is stopped from a backup", Args: cobra.NoArgs,
 		Long: "Makes the store in DIR from a file that towline-hub backup wrote. The store counts as another one from then on: agents that have\n" +
 			"seen nothing of what came after the backup follow it by themselves, and the others keep what they hold until a person says\n" +
-			"towline restore accept. A restore itself deletes nothing in any cluster. What was under way in the backup goes on when the hub starts:\n" +
-			"its rollouts, and the removal of modules from clusters, also of those that were put there again since.\n\n" +
+			"towline restore accept. A restore itself deletes nothing in any cluster. What was under way in the backup stands still until every\n" +
+			"cluster was heard and none is ahead of the backup, or that is said: rollouts, and the removal of modules from clusters.\n\n" +
 			"With --etcd-endpoints, restore etcd by its own means first, as with etcdutl snapshot restore; this then marks the store in it.",
 		Example: "  towline-hub restore --data-dir /var/lib/towline --from /backup/hub.db --replace",
 		RunE:    func(c *cobra.Command, _ []string) error { return f.restore(c) }}
@@ -161,8 +161,9 @@ func restoreCommand() *cobra.Command {
 // restoredText is what a person has to look at after a restore.
 const restoredText = "What was said after the backup is not so any more: what was revoked, removed, held, paused, aborted or rolled back, and secrets\n" +
 	"that were set. Look at the log of the hub, and say it again.\n" +
-	"What was under way in the backup goes on when the hub starts: look at towline get rollouts at once. Modules that were being removed\n" +
-	"from clusters are removed there, also those that were put there again since.\n"
+	"What was under way in the backup stands still when the hub has started, until every cluster was heard and none is ahead of the backup, or\n" +
+	"towline restore accept is said: look at towline restore show and towline get rollouts. Modules that were being removed from clusters are\n" +
+	"removed there then, also those that were put there again since.\n"
 
 func (f *restoreFlags) restore(c *cobra.Command) error {
 	f.o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -246,7 +247,7 @@ func markRestored(ctx context.Context, s *engine.Engine) (is *storev1.Hub, err e
 		is = proto.CloneOf(was)
 		is.Incarnation = random(8)
 		w.Put(store.HubKey, is)
-		w.Put(store.RestoreKey, &storev1.Restore{Incarnation: was.GetIncarnation(), Generation: record.LastGeneration(w), At: timestamppb.New(time.Now())})
+		w.Put(store.RestoreKey, &storev1.Restore{Incarnation: was.GetIncarnation(), Generation: record.LastGeneration(w), At: timestamppb.New(time.Now()), Stands: true})
 		return nil
 	})
 	return is, err

@@ -7,11 +7,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/testkit/simagent"
 )
 
 // command runs towline-hub and returns what it prints.
@@ -217,4 +223,159 @@ func TestRestoreThatIsRefused(t *testing.T) {
 		t.Errorf("again: %v\n%s", err, out)
 	}
 	w.start()
+}
+
+// rolloutOf is the newest rollout of a module as it is now.
+func (w *world) rolloutOf(name string) *towlinev1.RolloutStatus {
+	w.t.Helper()
+	got, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: name})
+	must(w.t, err)
+	return got.GetRollout().GetStatus()
+}
+
+// standing waits until the newest rollout of a module stands still because of the restore.
+func (w *world) standing(name string) {
+	w.t.Helper()
+	w.eventually(func() bool { return w.rolloutOf(name).GetReason() == rollout.ReasonRestored })
+}
+
+// A hub that was restored stands still while a cluster is ahead of the backup, or was not heard: rollouts and removals that were under way in
+// the backup do not go on, nor does what a person puts now. A person's word has all go on.
+func TestRestoredStoreStandsStill(t *testing.T) {
+	for name, say := range map[string]func(*world) error{
+		"accepted": func(w *world) error {
+			_, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
+			return err
+		},
+		"resumed": func(w *world) error {
+			_, err := w.Store.ResumeRestore(w.ctx, &towlinev1.ResumeRestoreRequest{})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) { restoredStoreStandsStill(t, name, say) })
+	}
+}
+
+func restoredStoreStandsStill(t *testing.T, how string, say func(*world) error) {
+	w := newWorld(t, false)
+	strategy := canaryThenRest()
+	strategy.Stages[1].MaxConcurrency = "" // who is ahead takes nothing, and nobody waits for it
+	var ready atomic.Bool
+	w.join("canary", func(s fleet.Sync) fleet.SyncStatus {
+		if s.Module.Name == "shop" && s.Revision == 2 && !ready.Load() {
+			return applying(s)
+		}
+		return simagent.Ready(s)
+	}, labels("canary"))
+	w.join("ahead", nil, nil)
+	w.join("gone", nil, nil)
+	w.join("late", nil, nil)
+	w.await("old", w.put(listing("old", "a")).GetRevision())
+	w.await("shop", w.put(staged("shop", "1", strategy)).GetRevision())
+	w.stops["late"]()
+	w.awaitCluster("late", "Disconnected")
+	_, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "old"})
+	must(t, err)
+	w.eventually(func() bool { return w.held("ahead", "old").Revision == 0 && w.held("gone", "old").Revision == 0 })
+	w.put(staged("shop", "2", strategy))
+	w.eventually(func() bool { return w.held("canary", "shop").Revision == 2 })
+	file := w.backup()
+	w.stops["gone"]()
+	w.stops["canary"]()
+	w.awaitCluster("canary", "Disconnected")
+	w.put(listing("other", "b"))
+	w.eventually(func() bool { return w.held("ahead", "other").Revision == 1 })
+	w.stopAll()
+	w.restore(file)
+
+	ready.Store(true)
+	w.reconnect("canary")
+	late := w.reconnect("late")
+	w.reconnect("ahead")
+	w.standing("shop")
+	w.eventually(func() bool { return w.regressed("ahead") })
+	w.eventually(func() bool { return len(late.Held().Tombstones) == 1 && w.rolloutOf("shop").GetSucceeded() == 1 })
+	if r := w.restored(); !r.GetStands() || !slices.Equal(r.GetAhead(), []string{"ahead"}) || !slices.Equal(r.GetUnheard(), []string{"gone"}) {
+		t.Errorf("restored: %v", r)
+	}
+	put := w.put(listing("new", "c"))
+	if !slices.ContainsFunc(put.GetWarnings(), func(n *towlinev1.Note) bool { return n.GetCode() == fleet.WarnRestored }) {
+		t.Errorf("a put is not warned: %v", put.GetWarnings())
+	}
+	w.standing("new")
+	if x := late.Held().Tombstones[0]; !x.Hold {
+		t.Errorf("a module is removed: %+v", x)
+	}
+	if w.held("late", "shop").Revision != 1 || w.held("canary", "new").Revision != 0 {
+		t.Errorf("it moved on: %+v", late.Held().Syncs)
+	}
+
+	must(t, say(w))
+	w.eventually(func() bool { return w.held("late", "shop").Revision == 2 && w.held("canary", "new").Revision == 1 })
+	w.eventually(func() bool { return len(late.Held().Tombstones) == 0 })
+	r := w.restored()
+	if r.GetStands() || r.GetSettledBy() == "" || !slices.Equal(r.GetUnheard(), []string{"gone"}) {
+		t.Errorf("%s: %v", how, r)
+	}
+	if how == "resumed" && (!slices.Equal(r.GetAhead(), []string{"ahead"}) || !w.regressed("ahead")) {
+		t.Errorf("who is ahead was told to go on: %v", r)
+	}
+	if how == "accepted" {
+		w.eventually(func() bool { return w.held("ahead", "shop").Revision == 2 && !w.regressed("ahead") })
+	}
+}
+
+// A restore is settled by itself when every cluster was heard and none is ahead; those that are ahead, or away for good, may be accepted one
+// by one.
+func TestRestoreSettlesByItself(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("same", nil, nil)
+	w.join("ahead", nil, nil)
+	w.join("gone", nil, nil)
+	_, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "never"})
+	must(t, err)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	file := w.backup()
+	w.stops["same"]()
+	w.stops["gone"]()
+	w.awaitCluster("same", "Disconnected")
+	w.awaitCluster("gone", "Disconnected")
+	w.put(module("shop", configMap("2")))
+	w.eventually(func() bool { return w.held("ahead", "shop").Revision == 2 })
+	w.stopAll()
+	w.restore(file)
+	w.reconnect("ahead")
+	w.reconnect("same")
+	w.eventually(func() bool { return w.regressed("ahead") })
+	accept := func(names ...string) *towlinev1.Restore {
+		t.Helper()
+		got, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{Clusters: names})
+		must(t, err)
+		return got.GetRestore()
+	}
+	if _, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{Clusters: []string{"nobody"}}); status.Code(err) != codes.NotFound {
+		t.Errorf("a cluster that there is not: %v", err)
+	}
+	if r := accept("ahead"); !r.GetStands() || r.GetAcceptedBy() != "" || !slices.Equal(r.GetAcceptedClusters(), []string{"ahead"}) {
+		t.Errorf("one accepted: %v", r)
+	}
+	w.eventually(func() bool { return w.held("ahead", "shop").Revision == 1 && !w.regressed("ahead") })
+	if r := w.restored(); !r.GetStands() || !slices.Contains(r.GetUnheard(), "gone") || len(r.GetAhead()) > 0 {
+		t.Errorf("one is left: %v", r)
+	}
+	// The hub is started anew meanwhile.
+	w.stopAll()
+	w.start()
+	w.put(module("shop", configMap("3")))
+	w.standing("shop")
+	w.reconnect("same")
+	accept("gone")
+	w.eventually(func() bool { return !w.restored().GetStands() })
+	w.eventually(func() bool { return w.held("same", "shop").Revision == 2 })
+	if r := w.restored(); r.GetSettled() == nil || r.GetSettledBy() != "" {
+		t.Errorf("settled: %v", r)
+	}
+	w.reconnect("gone")
+	w.reconnect("ahead")
+	w.eventually(func() bool { return w.held("gone", "shop").Revision == 2 && w.held("ahead", "shop").Revision == 2 })
 }

@@ -40,6 +40,7 @@ const (
 	WarnOfCatalog     = "OfCatalog"
 	WarnNearlyFull    = "StoreNearlyFull"
 	WarnFull          = "StoreFull"
+	WarnRestored      = "HubRestored"
 
 	// Why the values of a secret cannot be read.
 	SecretNoKey    = "NoKey"

@@ -164,12 +164,14 @@ func (d *decider) begin() {
 // run moves the rollout on as far as it goes.
 func (d *decider) run() {
 	d.sets = nil
-	if d.s.Pause != nil && d.recovered() {
+	if d.s.Pause != nil && !d.in.Stands && d.recovered() {
 		d.s.Pause = nil
 		d.touch()
 	}
 	switch {
 	case d.s.State == Superseded || d.s.State == Failed:
+	case d.in.Stands:
+		d.waitFor(ReasonRestored, &Facts{})
 	case d.s.State.Ended():
 		d.settle()
 	case len(d.p.Unmatched) > 0:

@@ -35,6 +35,13 @@ func Explain(in Input) []Reason {
 		if s.Pause != nil {
 			e.paused()
 		}
+		if s.Reason == ReasonRestored || s.Facts != nil && s.Facts.Code == ReasonRestored {
+			e.add(Reason{Subject: e.rollout(AboutRollout), Reason: ReasonRestored, Since: s.Since.Time(), Blocks: true, Actions: do(DoAcceptRestore, DoResumeRestore)})
+			if s.Back != nil {
+				e.back()
+			}
+			break
+		}
 		if s.Back != nil {
 			e.back()
 			break

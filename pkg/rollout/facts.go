@@ -162,6 +162,9 @@ const (
 	DoPutCluster = "PutCluster"
 	// DoPutModule is to put the module with other users of a gate, or without it.
 	DoPutModule = "PutModule"
+	// DoAcceptRestore and DoResumeRestore end that a restored store of the hub stands still.
+	DoAcceptRestore = "AcceptRestore"
+	DoResumeRestore = "ResumeRestore"
 	// DoCreateUser is to make another admin.
 	DoCreateUser = "CreateUser"
 )
@@ -200,6 +203,7 @@ const (
 	NoteLoseAfter   = "LoseAfter"
 	NoteLose        = "Lose"
 	NoteSourceAgain = "SourceAgain"
+	NoteStands      = "StandsRestored"
 )
 
 func note(code string, f Facts) []Note { return []Note{{Code: code, Facts: &f}} }

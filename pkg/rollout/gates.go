@@ -364,7 +364,7 @@ func (d *decider) foldMetric(g *GateHead, spec *Metric, res *GateResult) {
 
 // openChecks lists what is to be evaluated outside.
 func (d *decider) openChecks() {
-	if d.s.State.Ended() || d.s.State == Paused {
+	if d.s.State.Ended() || d.s.State == Paused || d.in.Stands {
 		return
 	}
 	for i := range d.s.Gates {

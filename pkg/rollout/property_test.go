@@ -290,6 +290,8 @@ func (c *chaos) mayAssign(in rollout.Input, d rollout.Decision, a rollout.Assign
 	o := c.clusters[string(d.State.Member(c.plan, int(a.Member)).Cluster)]
 	name := o.Name
 	switch {
+	case in.Stands:
+		rt.Fatalf("%s is assigned %+v while the hub's restored store stands", name, a)
 	case !o.o.Connected:
 		rt.Fatalf("%s is away and is assigned %+v", name, a)
 	case o.o.Cordoned || o.o.Held:
@@ -396,7 +398,7 @@ func (c *chaos) act() {
 		v.Verb = verb
 		c.verbs = append(c.verbs, v)
 	}
-	switch rapid.IntRange(0, 33).Draw(rt, "act") {
+	switch rapid.IntRange(0, 34).Draw(rt, "act") {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
 		cl.o.Ready, cl.o.Failed = cl.o.Revision != 0, false
 		cl.o.Removed = cl.o.Revision == 0 && cl.o.Generation != 0
@@ -478,12 +480,14 @@ func (c *chaos) act() {
 			to = "crds"
 		}
 		c.await([]string{strconv.FormatInt(rapid.Int64Range(1, c.newest).Draw(rt, "of"), 10), to}, map[string]string{"total": "1", "in": "e1"})
+	case 34:
+		flip(&c.stands)
 	}
 }
 
 // sunshine makes everything good and lets time pass: the rollout must end.
 func (c *chaos) sunshine() {
-	c.blind, c.unplaced, c.awaits = false, false, nil
+	c.blind, c.unplaced, c.stands, c.awaits = false, false, false, nil
 	for range 200 {
 		if c.state.State.Ended() {
 			return

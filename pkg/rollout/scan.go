@@ -100,7 +100,7 @@ func (d *decider) lookToApply(i int, o *Observed) {
 	if d.begun(r.Stage) && r.has(flagBaseline) {
 		d.turn(i, memberStageBegan, "", "")
 	}
-	if !d.begun(r.Stage) || d.s.State.Ended() || d.s.Back != nil {
+	if !d.begun(r.Stage) || d.s.State.Ended() || d.s.Back != nil || d.in.Stands {
 		return
 	}
 	if obstacle(o) != "" {
@@ -193,6 +193,10 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 		return
 	}
 	reason := stuck(o, d.ready(r, o))
+	if d.in.Stands && !(reason == "" && d.ready(r, o)) {
+		d.standStill(i, ReasonRestored)
+		return
+	}
 	if reason == "" && !o.Silent && r.has(flagAway) {
 		d.turn(i, memberHeard, d.s.errand(r), "")
 		d.edit(i).Started = d.now
@@ -343,7 +347,7 @@ func (d *decider) lookUnready(i int, o *Observed) {
 // while its stage is not over, since the soak is there to see that.
 func (d *decider) lookSucceeded(i int, o *Observed) {
 	r := d.s.record(i)
-	if d.s.State.Ended() || !o.Connected || o.Unheard || o.Held || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
+	if d.s.State.Ended() || d.in.Stands || !o.Connected || o.Unheard || o.Held || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
 		return
 	}
 	switch {

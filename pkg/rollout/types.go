@@ -196,6 +196,8 @@ const (
 	ReasonBehindPause = "BehindPause"
 	// ReasonPutsAhead: others of the same batch of puts are still to come.
 	ReasonPutsAhead = "PutsAhead"
+	// ReasonRestored: the hub's store was restored from a backup, and nothing begins before that is settled.
+	ReasonRestored = "HubRestored"
 )
 
 // Observed is what is known of a cluster now. The zero Observed is a selected cluster that is away and runs nothing, so
@@ -292,6 +294,9 @@ type Input struct {
 	// Observed is aligned with the members: State.Member(Plan, i). Missing entries are the zero Observed.
 	Observed  []Observed
 	Newcomers []Newcomer
+	// Stands: the hub's store was restored from a backup, and that is not settled. Nobody is moved, nothing is asked, and no time runs for
+	// those on their way.
+	Stands bool
 	// Unplaced: the placement of the plan's revision is not known: by it nobody leaves, and nobody comes.
 	Unplaced bool
 	// Older is the revision of whose placement Observed.UnselectedOlder speaks; 0: that of none is known. MayNeed says which

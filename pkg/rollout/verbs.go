@@ -19,12 +19,24 @@ func (d *decider) foldVerbs() {
 		d.touch()
 		notes, err := d.fold(&v)
 		out := Outcome{ID: v.ID, Accepted: err == nil, Sentence: "accepted", Notes: notes}
-		if err != nil {
+		switch {
+		case err != nil:
 			out.Sentence = err.Error()
+		case d.in.Stands && moves(v.Verb):
+			out.Notes = append(slices.Clip(out.Notes), Note{Code: NoteStands, Actions: do(DoAcceptRestore, DoResumeRestore)})
 		}
 		d.out.Outcomes = append(d.out.Outcomes, out)
 		d.s.Verbs = append(slices.Clip(d.s.Verbs), VerbRecord{Verb: v, Outcome: out})
 	}
+}
+
+// moves reports that a verb is there to have something move.
+func moves(verb string) bool {
+	switch verb {
+	case VerbPause, VerbAbort, VerbReject, VerbPin, VerbSkip:
+		return false
+	}
+	return true
 }
 
 // refuse is the answer to a verb that cannot be.

@@ -35,6 +35,7 @@ type world struct {
 	out      strings.Builder
 	quiet    bool
 	blind    bool // the placements of older revisions are not known
+	stands   bool // the hub's store was restored, and that is not settled
 	unplaced bool // nor is that of the revision itself
 	awaits   map[int64][]rollout.AwaitedSet
 }
@@ -123,8 +124,8 @@ func (w *world) command(line string) {
 	case "successor":
 		w.module.Successor = atoi(words[0])
 		w.decide()
-	case "blind", "unplaced": // blind on|off: the placements of older revisions are not known; unplaced: that of the revision is not
-		*map[string]*bool{"blind": &w.blind, "unplaced": &w.unplaced}[name] = words[0] == "on"
+	case "blind", "unplaced", "stands": // blind on|off: the placements of older revisions are not known; unplaced: that of the revision is not
+		*map[string]*bool{"blind": &w.blind, "unplaced": &w.unplaced, "stands": &w.stands}[name] = words[0] == "on"
 		if w.plan != nil {
 			w.decide()
 		}
@@ -299,7 +300,7 @@ func (w *world) start(rev string, kv map[string]string) {
 
 func (w *world) input() rollout.Input {
 	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm, Awaits: w.awaits}
-	in.Unplaced = w.unplaced
+	in.Unplaced, in.Stands = w.unplaced, w.stands
 	if !w.blind {
 		in.Older = in.State.MayNeed(in.Plan, in.Verbs)
 	}

@@ -43,6 +43,7 @@ var rules = table(map[string]map[string]rule{
 		"BackupStore":   {admins, true},
 		"GetRestore":    {viewers, false},
 		"AcceptRestore": {admins, true},
+		"ResumeRestore": {admins, true},
 	},
 	"towline.v1.AuditService": {
 		"ListAuditEntries": {admins, false},

@@ -100,6 +100,8 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 		return setSays(f), true
 	case rollout.ReasonAwaitingSource:
 		return count(f.GetCount(), "cluster") + " would be left with nothing, unless a module comes there whose source is being fetched", true
+	case rollout.ReasonRestored:
+		return standsSays, true
 	case rollout.ReasonConfirm:
 		who := count(f.GetCount(), "cluster")
 		if f.GetTotal() > 0 {
@@ -110,10 +112,15 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 	return "", false
 }
 
+// standsSays is why nothing begins after a restore.
+const standsSays = "the hub's store was restored from a backup, and nothing begins before all clusters were heard and none is ahead of it, or somebody says so; towline restore show"
+
 // failureSays is about a rollout that failed, or goes back, or has gone back.
 func (a *app) failureSays(reason string, f *v1.Facts) string {
 	said := ""
 	switch {
+	case f.GetCode() == rollout.ReasonRestored:
+		return standsSays
 	case f.GetCode() == rollout.ReasonUnplaced:
 		return "the placement of " + revision(f.GetRevision()) + " is to be read first"
 	case f.GetGate() != "":
@@ -282,6 +289,8 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 		return awayBecause(failed, f)
 	case rollout.ReasonNotHeard:
 		return cmp.Or(f.GetDetail(), "its agent is expected back: its session has just ended, or the hub has just started")
+	case rollout.ReasonRestored:
+		return "its time stands still: the hub's store was restored, and that is not settled"
 	case rollout.ReasonRollingBack:
 		return cmp.Or(f.GetDetail(), "on its way back")
 	case rollout.ReasonAwaitingRollback:

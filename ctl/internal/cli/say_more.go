@@ -127,6 +127,8 @@ func backWaits(f *v1.Facts) string {
 	switch f.GetCode() {
 	case "":
 		return ""
+	case rollout.ReasonRestored:
+		return "; the hub's store was restored, and nothing begins before that is settled"
 	case rollout.ReasonUnplaced:
 		return "; the placement of " + revision(f.GetRevision()) + " is to be read first"
 	}
@@ -217,6 +219,8 @@ func noteSays(module string, n *v1.Note) string {
 		return "to lose the module: " + someClusters(f)
 	case rollout.NoteSourceAgain:
 		return "the source is fetched and rendered again"
+	case rollout.NoteStands:
+		return "it waits: " + standsSays
 	}
 	return warningSays(module, n)
 }
@@ -260,6 +264,8 @@ func warningSays(module string, n *v1.Note) string {
 	case fleet.WarnOfCatalog:
 		name := strings.Join(f.GetNames(), ", ")
 		return "is of catalog " + name + ", which puts back what its files say when it looks the next time; change it there, or keep it from the catalog: towline apply --take"
+	case fleet.WarnRestored:
+		return "it begins later: " + standsSays
 	case fleet.WarnStaysBack:
 		return fmt.Sprintf("stays at %s since %s was rolled back; put a changed module, or: towline rollout retry %s", revision(f.GetRevision()), f.GetRollout(), module)
 	}
@@ -547,6 +553,10 @@ func commandOf(x *v1.Action, of *v1.Reason) command {
 		return command{line: "towline cluster uncordon " + x.GetCluster()}
 	case rollout.DoPutModule:
 		return command{"towline apply -f FILE", "with other users of gate " + x.GetGate() + ", or without it"}
+	case rollout.DoAcceptRestore:
+		return command{"towline restore accept", "what came after the backup counts no more, for all clusters"}
+	case rollout.DoResumeRestore:
+		return command{"towline restore resume", "go on without the clusters that are ahead or were not heard"}
 	case rollout.DoCreateUser:
 		return command{"towline user create NAME --role admin --save FILE", "makes one, who approves with --config FILE"}
 	case doJoin:

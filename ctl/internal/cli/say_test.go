@@ -140,6 +140,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonAllDeferred, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42})},
 			{rollout.ReasonAllAway, "", stage(&v1.Facts{Count: 2, Revision: 42})},
 			{rollout.ReasonOffline, "", stage(&v1.Facts{Count: 1})},
+			{rollout.ReasonRestored, "", nil}, {rollout.ReasonFailures, "", &v1.Facts{Code: rollout.ReasonRestored}},
 			{rollout.ReasonConfirm, "", &v1.Facts{Count: 2, Total: 3}}, {rollout.ReasonConfirm, "", &v1.Facts{Count: 1}},
 			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Clusters: some, Count: 2, Total: 3})},
 			{rollout.ReasonAwaitingDependency, "", &v1.Facts{Names: []string{"crds", "db"}, Clusters: some[:1], Count: 1, Total: 1}},
@@ -183,7 +184,7 @@ func sayings() map[string][]saying {
 		"member": {
 			{rollout.ReasonDisconnected, stateDeferred, nil}, {rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Revision: 42}},
 			{rollout.ReasonDisconnected, stateFailed, nil}, {rollout.ReasonDisconnected, stateFailed, &v1.Facts{Revision: 42}},
-			{rollout.ReasonNotSeen, stateDeferred, nil}, {rollout.ReasonDisconnected, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}}, {rollout.ReasonNotHeard, stateProgressing, nil},
+			{rollout.ReasonNotSeen, stateDeferred, nil}, {rollout.ReasonDisconnected, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}}, {rollout.ReasonNotHeard, stateProgressing, nil}, {rollout.ReasonRestored, stateProgressing, nil},
 			{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonHeld, stateDeferred, nil}, {rollout.ReasonAwaitingDependency, "Waiting", set(&v1.Facts{Clusters: some, Count: 2, Total: 3})},
 			{rollout.ReasonPinned, "Skipped", &v1.Facts{By: "ana", Detail: "audit"}}, {rollout.ReasonSkipped, "Skipped", by}, {rollout.ReasonSkipped, "Skipped", &v1.Facts{By: "ana", Code: rollout.ReasonWouldLeave}},
 			{rollout.ReasonTimedOut, stateTimedOut, &v1.Facts{For: durationpb.New(10 * time.Minute), Detail: "1 of 2 pods"}},
@@ -214,7 +215,7 @@ func sayings() map[string][]saying {
 			{rollout.NoteMixed, "", &v1.Facts{Count: 5, Total: 300, Revision: 42}}, {rollout.NoteMixed, "", &v1.Facts{Total: 300, Revision: 42}},
 			{rollout.NoteAgain, "", &v1.Facts{Count: 1, Total: 2}}, {rollout.NoteNewRollout, "", &v1.Facts{Revision: 42}},
 			{rollout.NoteSkipped, "", nil}, {rollout.NoteGoBack, "", &v1.Facts{Count: 3, Revision: 41}},
-			{rollout.NoteLoseAfter, "", &v1.Facts{Count: 1, Revision: 41}}, {rollout.NoteSourceAgain, "", nil},
+			{rollout.NoteLoseAfter, "", &v1.Facts{Count: 1, Revision: 41}}, {rollout.NoteSourceAgain, "", nil}, {rollout.NoteStands, "", nil},
 			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
 			{fleet.WarnDamaged, "", nil}, {fleet.WarnNoSuchCluster, "", &v1.Facts{Clusters: []string{"c9"}}}, {fleet.WarnNoCluster, "", nil},
 			{fleet.WarnNoSecret, "", &v1.Facts{Names: []string{"repo"}}}, {fleet.WarnNoHooks, "", nil}, {fleet.WarnNoWebhookKey, "", &v1.Facts{Names: []string{"hooks"}}},
@@ -224,6 +225,7 @@ func sayings() map[string][]saying {
 			{fleet.WarnDeletedFirst, "", &v1.Facts{Count: 1, Total: 3}}, {fleet.WarnStaysBack, "", &v1.Facts{Revision: 41, Rollout: "shop/57"}},
 			{fleet.WarnOfCatalog, "", &v1.Facts{Names: []string{"team"}}},
 			{fleet.WarnNearlyFull, "", &v1.Facts{Detail: "3400 MiB of 4096 MiB"}}, {fleet.WarnFull, "", &v1.Facts{Detail: "4096 MiB of 4096 MiB"}},
+			{fleet.WarnRestored, "", nil},
 		},
 		"attention": {
 			{fleet.AttentionStrays, "", &v1.Facts{Count: 2}}, {fleet.AttentionExpected, "", &v1.Facts{Until: noon}},
@@ -258,7 +260,7 @@ func sayings() map[string][]saying {
 			{follow.ReasonPaused, "", &v1.Facts{Detail: "somebody paused the rollout that runs"}}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
 			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil},
-			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}},
+			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}, {rollout.DoAcceptRestore, "", nil}, {rollout.DoResumeRestore, "", nil}},
 	}
 }
 

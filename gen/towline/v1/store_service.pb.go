@@ -201,7 +201,9 @@ func (x *GetRestoreResponse) GetRestore() *Restore {
 type AcceptRestoreRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The clusters that it is for, whether they were heard or not. None: all, those that come back later, too; what stands still then goes on.
+	Clusters      []string `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -243,6 +245,114 @@ func (x *AcceptRestoreRequest) GetReason() string {
 	return ""
 }
 
+func (x *AcceptRestoreRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+// ResumeRestoreRequest is a person's word.
+type ResumeRestoreRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why; recorded.
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRestoreRequest) Reset() {
+	*x = ResumeRestoreRequest{}
+	mi := &file_towline_v1_store_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRestoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRestoreRequest) ProtoMessage() {}
+
+func (x *ResumeRestoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_store_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRestoreRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRestoreRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_store_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ResumeRestoreRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// ResumeRestoreResponse tells what there is to it now.
+type ResumeRestoreResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is now.
+	Restore *Restore `protobuf:"bytes,1,opt,name=restore,proto3" json:"restore,omitempty"`
+	// The store's revision of the write.
+	Revision      int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRestoreResponse) Reset() {
+	*x = ResumeRestoreResponse{}
+	mi := &file_towline_v1_store_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRestoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRestoreResponse) ProtoMessage() {}
+
+func (x *ResumeRestoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_store_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRestoreResponse.ProtoReflect.Descriptor instead.
+func (*ResumeRestoreResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_store_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ResumeRestoreResponse) GetRestore() *Restore {
+	if x != nil {
+		return x.Restore
+	}
+	return nil
+}
+
+func (x *ResumeRestoreResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // AcceptRestoreResponse tells what there is to it now.
 type AcceptRestoreResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -256,7 +366,7 @@ type AcceptRestoreResponse struct {
 
 func (x *AcceptRestoreResponse) Reset() {
 	*x = AcceptRestoreResponse{}
-	mi := &file_towline_v1_store_service_proto_msgTypes[5]
+	mi := &file_towline_v1_store_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +378,7 @@ func (x *AcceptRestoreResponse) String() string {
 func (*AcceptRestoreResponse) ProtoMessage() {}
 
 func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_store_service_proto_msgTypes[5]
+	mi := &file_towline_v1_store_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +391,7 @@ func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreResponse.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_store_service_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_store_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AcceptRestoreResponse) GetRestore() *Restore {
@@ -309,14 +419,24 @@ type Restore struct {
 	Accepted *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	// Clusters whose agents have seen what came after the backup, sorted. They keep what they hold, and are told nothing before it is
 	// accepted.
-	Ahead         []string `protobuf:"bytes,4,rep,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead []string `protobuf:"bytes,4,rep,name=ahead,proto3" json:"ahead,omitempty"`
+	// Clusters of the backup whose agents were not heard since, or do not say which store they follow, sorted.
+	Unheard []string `protobuf:"bytes,5,rep,name=unheard,proto3" json:"unheard,omitempty"`
+	// Clusters for which alone it was accepted, sorted.
+	AcceptedClusters []string `protobuf:"bytes,6,rep,name=accepted_clusters,json=acceptedClusters,proto3" json:"accepted_clusters,omitempty"`
+	// Nothing begins in the clusters: rollouts, looks at sources and catalogs, and removals wait.
+	Stands bool `protobuf:"varint,7,opt,name=stands,proto3" json:"stands,omitempty"`
+	// Since when all goes on; not set: it stands, or never did.
+	Settled *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=settled,proto3" json:"settled,omitempty"`
+	// Who said that it goes on; empty: nobody, for every cluster was heard and none is ahead, or it never stood.
+	SettledBy     string `protobuf:"bytes,9,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_towline_v1_store_service_proto_msgTypes[6]
+	mi := &file_towline_v1_store_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -328,7 +448,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_store_service_proto_msgTypes[6]
+	mi := &file_towline_v1_store_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -341,7 +461,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_towline_v1_store_service_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_store_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Restore) GetRestored() *timestamppb.Timestamp {
@@ -372,6 +492,41 @@ func (x *Restore) GetAhead() []string {
 	return nil
 }
 
+func (x *Restore) GetUnheard() []string {
+	if x != nil {
+		return x.Unheard
+	}
+	return nil
+}
+
+func (x *Restore) GetAcceptedClusters() []string {
+	if x != nil {
+		return x.AcceptedClusters
+	}
+	return nil
+}
+
+func (x *Restore) GetStands() bool {
+	if x != nil {
+		return x.Stands
+	}
+	return false
+}
+
+func (x *Restore) GetSettled() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Settled
+	}
+	return nil
+}
+
+func (x *Restore) GetSettledBy() string {
+	if x != nil {
+		return x.SettledBy
+	}
+	return ""
+}
+
 var File_towline_v1_store_service_proto protoreflect.FileDescriptor
 
 const file_towline_v1_store_service_proto_rawDesc = "" +
@@ -384,23 +539,36 @@ const file_towline_v1_store_service_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\x13\n" +
 	"\x11GetRestoreRequest\"C\n" +
 	"\x12GetRestoreResponse\x12-\n" +
-	"\arestore\x18\x01 \x01(\v2\x13.towline.v1.RestoreR\arestore\".\n" +
+	"\arestore\x18\x01 \x01(\v2\x13.towline.v1.RestoreR\arestore\"J\n" +
 	"\x14AcceptRestoreRequest\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bclusters\x18\x02 \x03(\tR\bclusters\".\n" +
+	"\x14ResumeRestoreRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"b\n" +
+	"\x15ResumeRestoreResponse\x12-\n" +
+	"\arestore\x18\x01 \x01(\v2\x13.towline.v1.RestoreR\arestore\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"b\n" +
 	"\x15AcceptRestoreResponse\x12-\n" +
 	"\arestore\x18\x01 \x01(\v2\x13.towline.v1.RestoreR\arestore\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\xb0\x01\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xe4\x02\n" +
 	"\aRestore\x126\n" +
 	"\brestored\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\brestored\x12\x1f\n" +
 	"\vaccepted_by\x18\x02 \x01(\tR\n" +
 	"acceptedBy\x126\n" +
 	"\baccepted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\baccepted\x12\x14\n" +
-	"\x05ahead\x18\x04 \x03(\tR\x05ahead2\x83\x02\n" +
+	"\x05ahead\x18\x04 \x03(\tR\x05ahead\x12\x18\n" +
+	"\aunheard\x18\x05 \x03(\tR\aunheard\x12+\n" +
+	"\x11accepted_clusters\x18\x06 \x03(\tR\x10acceptedClusters\x12\x16\n" +
+	"\x06stands\x18\a \x01(\bR\x06stands\x124\n" +
+	"\asettled\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\asettled\x12\x1d\n" +
+	"\n" +
+	"settled_by\x18\t \x01(\tR\tsettledBy2\xd9\x02\n" +
 	"\fStoreService\x12P\n" +
 	"\vBackupStore\x12\x1e.towline.v1.BackupStoreRequest\x1a\x1f.towline.v1.BackupStoreResponse0\x01\x12K\n" +
 	"\n" +
 	"GetRestore\x12\x1d.towline.v1.GetRestoreRequest\x1a\x1e.towline.v1.GetRestoreResponse\x12T\n" +
-	"\rAcceptRestore\x12 .towline.v1.AcceptRestoreRequest\x1a!.towline.v1.AcceptRestoreResponseB\x9a\x01\n" +
+	"\rAcceptRestore\x12 .towline.v1.AcceptRestoreRequest\x1a!.towline.v1.AcceptRestoreResponse\x12T\n" +
+	"\rResumeRestore\x12 .towline.v1.ResumeRestoreRequest\x1a!.towline.v1.ResumeRestoreResponseB\x9a\x01\n" +
 	"\x0ecom.towline.v1B\x11StoreServiceProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -417,33 +585,39 @@ func file_towline_v1_store_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_store_service_proto_rawDescData
 }
 
-var file_towline_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_towline_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_towline_v1_store_service_proto_goTypes = []any{
 	(*BackupStoreRequest)(nil),    // 0: towline.v1.BackupStoreRequest
 	(*BackupStoreResponse)(nil),   // 1: towline.v1.BackupStoreResponse
 	(*GetRestoreRequest)(nil),     // 2: towline.v1.GetRestoreRequest
 	(*GetRestoreResponse)(nil),    // 3: towline.v1.GetRestoreResponse
 	(*AcceptRestoreRequest)(nil),  // 4: towline.v1.AcceptRestoreRequest
-	(*AcceptRestoreResponse)(nil), // 5: towline.v1.AcceptRestoreResponse
-	(*Restore)(nil),               // 6: towline.v1.Restore
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*ResumeRestoreRequest)(nil),  // 5: towline.v1.ResumeRestoreRequest
+	(*ResumeRestoreResponse)(nil), // 6: towline.v1.ResumeRestoreResponse
+	(*AcceptRestoreResponse)(nil), // 7: towline.v1.AcceptRestoreResponse
+	(*Restore)(nil),               // 8: towline.v1.Restore
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_towline_v1_store_service_proto_depIdxs = []int32{
-	6, // 0: towline.v1.GetRestoreResponse.restore:type_name -> towline.v1.Restore
-	6, // 1: towline.v1.AcceptRestoreResponse.restore:type_name -> towline.v1.Restore
-	7, // 2: towline.v1.Restore.restored:type_name -> google.protobuf.Timestamp
-	7, // 3: towline.v1.Restore.accepted:type_name -> google.protobuf.Timestamp
-	0, // 4: towline.v1.StoreService.BackupStore:input_type -> towline.v1.BackupStoreRequest
-	2, // 5: towline.v1.StoreService.GetRestore:input_type -> towline.v1.GetRestoreRequest
-	4, // 6: towline.v1.StoreService.AcceptRestore:input_type -> towline.v1.AcceptRestoreRequest
-	1, // 7: towline.v1.StoreService.BackupStore:output_type -> towline.v1.BackupStoreResponse
-	3, // 8: towline.v1.StoreService.GetRestore:output_type -> towline.v1.GetRestoreResponse
-	5, // 9: towline.v1.StoreService.AcceptRestore:output_type -> towline.v1.AcceptRestoreResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8,  // 0: towline.v1.GetRestoreResponse.restore:type_name -> towline.v1.Restore
+	8,  // 1: towline.v1.ResumeRestoreResponse.restore:type_name -> towline.v1.Restore
+	8,  // 2: towline.v1.AcceptRestoreResponse.restore:type_name -> towline.v1.Restore
+	9,  // 3: towline.v1.Restore.restored:type_name -> google.protobuf.Timestamp
+	9,  // 4: towline.v1.Restore.accepted:type_name -> google.protobuf.Timestamp
+	9,  // 5: towline.v1.Restore.settled:type_name -> google.protobuf.Timestamp
+	0,  // 6: towline.v1.StoreService.BackupStore:input_type -> towline.v1.BackupStoreRequest
+	2,  // 7: towline.v1.StoreService.GetRestore:input_type -> towline.v1.GetRestoreRequest
+	4,  // 8: towline.v1.StoreService.AcceptRestore:input_type -> towline.v1.AcceptRestoreRequest
+	5,  // 9: towline.v1.StoreService.ResumeRestore:input_type -> towline.v1.ResumeRestoreRequest
+	1,  // 10: towline.v1.StoreService.BackupStore:output_type -> towline.v1.BackupStoreResponse
+	3,  // 11: towline.v1.StoreService.GetRestore:output_type -> towline.v1.GetRestoreResponse
+	7,  // 12: towline.v1.StoreService.AcceptRestore:output_type -> towline.v1.AcceptRestoreResponse
+	6,  // 13: towline.v1.StoreService.ResumeRestore:output_type -> towline.v1.ResumeRestoreResponse
+	10, // [10:14] is the sub-list for method output_type
+	6,  // [6:10] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_store_service_proto_init() }
@@ -457,7 +631,7 @@ func file_towline_v1_store_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_store_service_proto_rawDesc), len(file_towline_v1_store_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	StoreService_BackupStore_FullMethodName   = "/towline.v1.StoreService/BackupStore"
 	StoreService_GetRestore_FullMethodName    = "/towline.v1.StoreService/GetRestore"
 	StoreService_AcceptRestore_FullMethodName = "/towline.v1.StoreService/AcceptRestore"
+	StoreService_ResumeRestore_FullMethodName = "/towline.v1.StoreService/ResumeRestore"
 )
 
 // StoreServiceClient is the client API for StoreService service.
@@ -38,6 +39,8 @@ type StoreServiceClient interface {
 	// AcceptRestore says that what came after the backup counts no more: agents that have seen it go on with the store as it is. Nothing
 	// is deleted for that; modules which the store does not have stay where they are, as strays.
 	AcceptRestore(ctx context.Context, in *AcceptRestoreRequest, opts ...grpc.CallOption) (*AcceptRestoreResponse, error)
+	// ResumeRestore has what stands still since a restore go on at once. Clusters that are ahead of the backup keep what they hold.
+	ResumeRestore(ctx context.Context, in *ResumeRestoreRequest, opts ...grpc.CallOption) (*ResumeRestoreResponse, error)
 }
 
 type storeServiceClient struct {
@@ -87,6 +90,16 @@ func (c *storeServiceClient) AcceptRestore(ctx context.Context, in *AcceptRestor
 	return out, nil
 }
 
+func (c *storeServiceClient) ResumeRestore(ctx context.Context, in *ResumeRestoreRequest, opts ...grpc.CallOption) (*ResumeRestoreResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeRestoreResponse)
+	err := c.cc.Invoke(ctx, StoreService_ResumeRestore_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StoreServiceServer is the server API for StoreService service.
 // All implementations must embed UnimplementedStoreServiceServer
 // for forward compatibility.
@@ -101,6 +114,8 @@ type StoreServiceServer interface {
 	// AcceptRestore says that what came after the backup counts no more: agents that have seen it go on with the store as it is. Nothing
 	// is deleted for that; modules which the store does not have stay where they are, as strays.
 	AcceptRestore(context.Context, *AcceptRestoreRequest) (*AcceptRestoreResponse, error)
+	// ResumeRestore has what stands still since a restore go on at once. Clusters that are ahead of the backup keep what they hold.
+	ResumeRestore(context.Context, *ResumeRestoreRequest) (*ResumeRestoreResponse, error)
 	mustEmbedUnimplementedStoreServiceServer()
 }
 
@@ -119,6 +134,9 @@ func (UnimplementedStoreServiceServer) GetRestore(context.Context, *GetRestoreRe
 }
 func (UnimplementedStoreServiceServer) AcceptRestore(context.Context, *AcceptRestoreRequest) (*AcceptRestoreResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptRestore not implemented")
+}
+func (UnimplementedStoreServiceServer) ResumeRestore(context.Context, *ResumeRestoreRequest) (*ResumeRestoreResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeRestore not implemented")
 }
 func (UnimplementedStoreServiceServer) mustEmbedUnimplementedStoreServiceServer() {}
 func (UnimplementedStoreServiceServer) testEmbeddedByValue()                      {}
@@ -188,6 +206,24 @@ func _StoreService_AcceptRestore_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StoreService_ResumeRestore_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRestoreRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).ResumeRestore(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_ResumeRestore_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).ResumeRestore(ctx, req.(*ResumeRestoreRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StoreService_ServiceDesc is the grpc.ServiceDesc for StoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -202,6 +238,10 @@ var StoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptRestore",
 			Handler:    _StoreService_AcceptRestore_Handler,
+		},
+		{
+			MethodName: "ResumeRestore",
+			Handler:    _StoreService_ResumeRestore_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

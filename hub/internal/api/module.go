@@ -345,6 +345,9 @@ func (a *API) describePut(r overview, m *wire.Module, req *towlinev1.PutModuleRe
 			resp.Warnings = append(resp.Warnings, note(fleet.WarnNoSuchCluster, &towlinev1.Facts{Clusters: []string{string(c)}}))
 		}
 	}
+	if record.Stands(r) {
+		resp.Warnings = append(resp.Warnings, note(fleet.WarnRestored, nil))
+	}
 	resp.Warnings = append(resp.Warnings, missingSecrets(r, m)...)
 	resp.Warnings = append(resp.Warnings, a.warnHooks(r, m)...)
 	if len(selected) == 0 {

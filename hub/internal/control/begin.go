@@ -40,6 +40,7 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, o outside, ref f
 	}
 	c.presence().View(r, o.now, m).All(r, run)
 	in := run.Input(o.now)
+	in.Stands = record.Stands(r)
 	in.Confirmed = record.ConfirmedDigests(r, ref)
 	d := rollout.Decide(in)
 	if len(d.Assign) > inlineDesired || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {

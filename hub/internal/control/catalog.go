@@ -110,6 +110,8 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 		return 0, err
 	case x == nil:
 		return 0, c.forgetCatalog(ctx, ref)
+	case c.catalogStands(ctx, x):
+		return againStands, nil
 	case x.rec.GetDeleting():
 		return 0, c.dropCatalog(ctx, x)
 	}

@@ -87,6 +87,12 @@ func (x *catalogs) drop(ref fleet.ModuleRef) {
 	})
 }
 
+// asked reports that somebody waits.
+func (x *catalogs) asked(ref fleet.ModuleRef) (waits bool) {
+	x.with(ref, func(l *cataloguing) { waits = len(l.asks) > 0 })
+	return waits
+}
+
 // take returns who waits, to be answered by the caller.
 func (x *catalogs) take(ref fleet.ModuleRef) (asks []catalogAsk) {
 	x.with(ref, func(l *cataloguing) {

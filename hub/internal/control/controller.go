@@ -168,6 +168,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.collectLoop(ctx) })
 	wg.Go(func() { c.freezeLoop(ctx) })
+	wg.Go(func() { c.restoreLoop(ctx) })
 	select {
 	case <-ctx.Done():
 	case <-lead.Lost():
@@ -215,7 +216,7 @@ func (c *Controller) fence() store.Fence {
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
 	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	for {
 		select {
@@ -314,6 +315,10 @@ func (c *Controller) touchConnection(name fleet.ClusterName) {
 }
 
 func (c *Controller) touchKey(key string) {
+	if store.AboutRestore(key) {
+		c.touchAll()
+		return
+	}
 	prefix, _, _ := strings.Cut(key, "/")
 	switch prefix + "/" {
 	case store.DesiredPrefix, store.ObservedPrefix:

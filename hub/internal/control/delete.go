@@ -22,7 +22,9 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 		return err
 	}
 	var left remains
+	stands := false
 	err := c.view(ctx, func(r store.Reader) error {
+		stands = record.Stands(r)
 		look := c.newRefresher(r, nil)
 		look.deleting = rec
 		for _, cl := range record.Clusters(r) {
@@ -47,6 +49,9 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	}
 	if err := c.refresh(ctx, ref, left.stale); err != nil {
 		return err
+	}
+	if stands {
+		return nil
 	}
 	if _, err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
 		return err

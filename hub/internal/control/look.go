@@ -124,6 +124,9 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 		return 0, nil
 	}
 	if !c.looks.asked(ref) {
+		if c.stands(ctx) {
+			return againStands, nil
+		}
 		if again, err := c.untilLook(ctx, s); again > 0 || err != nil || s.m.Follow == nil {
 			return again, err
 		}

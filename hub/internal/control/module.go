@@ -207,8 +207,10 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		c.modules.add(store.ModuleKey(ref))
 	}
 	st.awaited.Store(int64(d.Awaited))
-	if err := c.carryOut(ctx, run, st); err != nil {
-		return err
+	if !in.Stands {
+		if err := c.carryOut(ctx, run, st); err != nil {
+			return err
+		}
 	}
 	c.lookAtUnsure(run, st)
 	c.runGates(ctx, ref, run, d.Checks)
@@ -229,6 +231,7 @@ func (c *Controller) inputOf(r store.Reader, ref fleet.ModuleRef, run *rollouts.
 		view.Some(r, run, dirty)
 	}
 	in := run.Input(time.Now())
+	in.Stands = record.Stands(r)
 	in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(run), verbs, run.Facts(r), record.ConfirmedDigests(r, ref)
 	return in, nil
 }

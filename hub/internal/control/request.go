@@ -128,6 +128,8 @@ func (c *Controller) carryOutRequest(ctx context.Context, w store.Writer, o outs
 	switch {
 	case err != nil:
 		return 0, err
+	case record.Stands(store.Untracked(w)):
+		return 0, fleet.Forbids(ref.Object(), "module %s: the hub's store was restored from a backup, and nothing is assigned before that is settled: %s", ref.Display(), record.SettleHint)
 	case asked.GetLeave():
 		return 0, takeFrom(ctx, w, o, ref, names(asked.GetClusters()))
 	}

@@ -33,6 +33,8 @@ type Admission struct {
 	// process has itself seen what it names.
 	StatusDigest []byte
 	StatusSeen   bool
+	// Follows is the incarnation of the hub's store if the agent follows that, or none; empty: it follows another one.
+	Follows string
 	// LastEpoch is the agent's last session with this hub, as it says: it counts only when the hub's own word is lost.
 	LastEpoch uint64
 }
@@ -125,7 +127,7 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 		w.Put(store.ClusterKey(a.Cluster), rec)
 	}
 	next = &storev1.SessionRecord{Epoch: old.GetEpoch() + 1, InstanceId: a.InstanceID, Hub: a.Hub, Started: timestamppb.New(now),
-		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features}
+		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features, Follows: a.Follows}
 	known = knownFrom(w, a, old)
 	if next.WordFrom = next.GetEpoch(); known > 0 && a.StatusSeen {
 		next.WordFrom = known

@@ -31,6 +31,8 @@ type desired struct {
 	coarse bool
 	// unordered says that the agent knows no order of modules: it is not sent any.
 	unordered bool
+	// keeps says that no module is removed for now: all tombstones are held.
+	keeps bool
 	// replaced are the syncs that stand in the place of another one in what made is of otherwise, by their index in read. They
 	// say nothing while it is stale.
 	replaced []int
@@ -48,6 +50,19 @@ type reading struct {
 	// sentSync and sentTombstone are those of the record, as they go over the wire.
 	sentSync      *agentv1.Sync
 	sentTombstone *agentv1.Tombstone
+}
+
+// keep has no module be removed, or lets those be removed that are to be. All tombstones are read again when that changes.
+func (x *desired) keep(all bool) {
+	if x.keeps == all {
+		return
+	}
+	x.keeps, x.at = all, 0
+	for i := range x.read {
+		if x.read[i].tombstone != nil {
+			x.read[i].revision = 0
+		}
+	}
 }
 
 // follow brings what is known to the view.
@@ -183,6 +198,10 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 		if err == nil && x.coarsen(&s) {
 			out.sentSync = wire.SyncToProto(s)
 		}
+	}
+	if out.tombstone != nil && x.keeps && !out.tombstone.Hold {
+		out.tombstone.Hold = true
+		out.sentTombstone = wire.TombstoneToProto(*out.tombstone)
 	}
 	if err != nil {
 		x.log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)

@@ -25,6 +25,7 @@ type snapshot struct {
 	target     target
 	restore    *storev1.Restore // of a session with an agent that follows another store of this hub, as is accepted
 	accepted   bool
+	stands     bool // nothing begins to leave the cluster, for the store was restored
 }
 
 func (x *session) snapshot(ctx context.Context) (snapshot, error) {
@@ -37,11 +38,12 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		sn.generation = record.LastGeneration(r)
 		if x.elsewhere() {
 			sn.restore, _, _ = store.Get[*storev1.Restore](r, store.RestoreKey)
-			word, _, _ := store.Get[*storev1.Acceptance](r, store.AcceptedKey)
-			sn.accepted = word.GetIncarnation() == sn.hub.GetIncarnation()
+			sn.accepted = record.AcceptedRestore(r, x.cluster)
 		}
 		f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster))
 		x.known.given = sn.generation
+		sn.stands = record.Stands(r)
+		x.known.keep(sn.stands)
 		x.known.follow(r, x.cluster, &x.server.changes)
 		floor := f.GetGeneration()
 		if record.DamagedFloor(f) {
@@ -116,7 +118,7 @@ func (x *session) look(ctx context.Context) (*frame, error) {
 		return nil, fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
 	case x.machine.phase == regressed && sn.accepted:
 		return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s: the restored store of the hub was accepted; connect again", x.cluster)
-	case sn.cluster.GetRemoving() != "":
+	case sn.cluster.GetRemoving() != "" && !sn.stands:
 		x.reports.leave(x.machine.told(x.hello.GetGeneration()))
 		return x.machine.depart(leaveOf(sn)), nil
 	}

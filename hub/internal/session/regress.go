@@ -35,6 +35,15 @@ func (x *session) elsewhere() bool {
 	return h.GetHubId() == hub.GetHubId() && h.GetIncarnation() != "" && h.GetIncarnation() != hub.GetIncarnation()
 }
 
+// followed is the incarnation of the store, if the agent follows that, or none yet.
+func (s *Server) followed(h *agentv1.Hello) string {
+	hub := s.o.Hub
+	if h.GetIncarnation() == "" || h.GetHubId() == hub.GetHubId() && h.GetIncarnation() == hub.GetIncarnation() {
+		return hub.GetIncarnation()
+	}
+	return ""
+}
+
 // succession decides whether an agent that follows another store of this hub goes on with this one, which was restored from a backup:
 // succeeds is then the incarnation that this one takes the place of, and else why says what is in the way. Without a person's word it
 // does only if it follows the store that the backup is of, and has seen nothing of what came after. Both are empty if the store was not

@@ -167,7 +167,7 @@ func (s *Server) Started() time.Time { return s.started }
 
 // Run passes changes in the store to the sessions until ctx ends, then drains them.
 func (s *Server) Run(ctx context.Context) error {
-	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix, store.AcceptedKey)
+	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
@@ -196,7 +196,7 @@ func (s *Server) dispatch(keys []string) {
 	}
 	secret := false
 	for _, k := range keys {
-		if k == store.AcceptedKey { // it is about all of them
+		if store.AboutRestore(k) { // mostly it is about all of them
 			for _, x := range s.live {
 				x.mark(dirtyDesired)
 			}
@@ -335,7 +335,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
 		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
 		KubernetesVersion: hello.GetKubernetesVersion(), Features: hello.GetFeatures(), StatusDigest: knownStatus(hello),
-		StatusSeen: hello.GetStatusSeen(), LastEpoch: s.lastEpoch(hello)}, alive)
+		StatusSeen: hello.GetStatusSeen(), LastEpoch: s.lastEpoch(hello), Follows: s.followed(hello)}, alive)
 	if err != nil {
 		return nil, err
 	}

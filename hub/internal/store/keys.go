@@ -46,10 +46,21 @@ const (
 	GenerationKey    = "meta/generation"
 	RestoreKey       = "meta/restore"
 	AcceptedKey      = "meta/accepted"
+	AcceptedPrefix   = "meta/accepted/"
+	ResumedKey       = "meta/resumed"
+	SettledKey       = "meta/settled"
 	GuardPrefix      = "meta/uid/"
 	numberPadding    = "0000000000"
 	componentDivider = "/"
 )
+
+// AcceptedFor is meta/accepted/CLUSTER.
+func AcceptedFor(c fleet.ClusterName) string { return AcceptedPrefix + string(c) }
+
+// AboutRestore reports that a key has a word about the restore of the store.
+func AboutRestore(key string) bool {
+	return key == AcceptedKey || key == ResumedKey || key == SettledKey || strings.HasPrefix(key, AcceptedPrefix)
+}
 
 // GuardKey is meta/uid/UID: makes two joins with the UID of one cluster meet.
 func GuardKey(uid string) string { return GuardPrefix + uid }

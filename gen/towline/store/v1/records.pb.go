@@ -191,7 +191,9 @@ type Restore struct {
 	// The last generation that was given in it.
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// When it was restored.
-	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	At *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	// Nothing begins in the clusters before the restore is settled. Not set by versions that let all go on at once.
+	Stands        bool `protobuf:"varint,4,opt,name=stands,proto3" json:"stands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,12 +249,21 @@ func (x *Restore) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// Acceptance is under meta/accepted: a person's word that what came after the backup of the last restore counts no more. Written by the API.
+func (x *Restore) GetStands() bool {
+	if x != nil {
+		return x.Stands
+	}
+	return false
+}
+
+// Acceptance is a person's word about the last restore, written by the API: under meta/accepted that what came after the backup counts no
+// more, under meta/accepted/CLUSTER the same for one cluster, and under meta/resumed that the hub goes on whoever is ahead of the backup.
+// Under meta/settled the leader notes that every cluster was heard and none is ahead.
 type Acceptance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The incarnation of the restored store. Of another one it says nothing.
 	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Who said it.
+	// Who said it; empty: the hub, by itself.
 	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	// When.
 	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
@@ -2343,7 +2354,9 @@ type SessionRecord struct {
 	// than the agent.
 	VoidBefore uint64 `protobuf:"varint,9,opt,name=void_before,json=voidBefore,proto3" json:"void_before,omitempty"`
 	// Features that the agent has, as far as they may be needed.
-	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
+	Features []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
+	// The incarnation of the hub's store, if the agent followed it when the session began, or none; empty: it followed another one.
+	Follows       string `protobuf:"bytes,12,opt,name=follows,proto3" json:"follows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2453,6 +2466,13 @@ func (x *SessionRecord) GetFeatures() []string {
 		return x.Features
 	}
 	return nil
+}
+
+func (x *SessionRecord) GetFollows() string {
+	if x != nil {
+		return x.Follows
+	}
+	return ""
 }
 
 // AckRecord is acks/CLUSTER: what the agent acknowledged. Written by the hub that holds the cluster's session.
@@ -3514,13 +3534,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x16\n" +
 	"\x06schema\x18\x03 \x01(\rR\x06schema\x12\x14\n" +
 	"\x05boots\x18\x04 \x03(\tR\x05boots\x12'\n" +
-	"\x0fforgotten_boots\x18\x05 \x01(\x04R\x0eforgottenBoots\"w\n" +
+	"\x0fforgotten_boots\x18\x05 \x01(\x04R\x0eforgottenBoots\"\x8f\x01\n" +
 	"\aRestore\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12*\n" +
-	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"j\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
+	"\x06stands\x18\x04 \x01(\bR\x06stands\"j\n" +
 	"\n" +
 	"Acceptance\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x0e\n" +
@@ -3682,7 +3703,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vcorrections\x18\x04 \x03(\v2\x1b.towline.store.v1.HourCountR\vcorrections\"5\n" +
 	"\tHourCount\x12\x12\n" +
 	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xa0\x03\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xba\x03\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -3697,7 +3718,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vvoid_before\x18\t \x01(\x04R\n" +
 	"voidBefore\x12\x1a\n" +
 	"\bfeatures\x18\n" +
-	" \x03(\tR\bfeatures\"\x8b\x03\n" +
+	" \x03(\tR\bfeatures\x12\x18\n" +
+	"\afollows\x18\f \x01(\tR\afollows\"\x8b\x03\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
 	"\n" +
