@@ -162,6 +162,19 @@ test-packages: $(TOOLS)/helm $(TOOLS)/kustomize ## Compare packages with what `h
 	@$(PHASE) 'packages against the programs' env TOWLINE_HELM=$(TOOLS)/helm TOWLINE_KUSTOMIZE=$(TOOLS)/kustomize \
 		go test -count=1 $(ARGS) ./hub/internal/packager </dev/null
 
+.PHONY: sim
+sim: ## Live whole fleets in virtual time from SEEDS=n seeds (200), or from SEED=n
+	@$(PHASE) 'simulated fleets' env SEED='$(SEED)' SEEDS='$(or $(SEEDS),$(if $(SEED),1,200))' \
+		go test -count=1 -timeout 0 ./test/sim -run 'TestSim$$$$' $(if $(SEED),-v) </dev/null
+
+# In a folder that go build ./... passes over.
+.PHONY: sim-planted
+sim-planted: ## See that the simulation finds the bugs that are planted for it
+	@mkdir -p $(BIN)/_sim && go run ./test/sim/overlay $(CURDIR) $(BIN)/_sim
+	@$(PHASE) 'build with planted bugs' go test -vet=off -overlay $(BIN)/_sim/overlay.json -c -o $(BIN)/_sim/sim.test ./test/sim
+	@cd test/sim && for bug in $$(go run ./overlay list); do \
+		$(PHASE) "$$bug" env TOWLINE_PLANTED="$$bug" $(BIN)/_sim/sim.test -test.run TestPlanted </dev/null || exit 1; done
+
 SOAK ?= 2h
 .PHONY: soak
 soak: build-race test-lab ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it

@@ -87,6 +87,8 @@ type Options struct {
 	SecretsKeyCommand string
 	// Memory keeps the store in memory: for tests and simulation.
 	Memory bool
+	// Simulated has the hub stand on a store in memory that outlives it: for simulation.
+	Simulated *SimulatedProcess
 	// NoFsync makes the embedded store forget commits when the machine stops: for tests and benchmarks.
 	NoFsync bool
 	// QuotaBytes bounds what the embedded store holds; default 4 GiB.
@@ -269,6 +271,8 @@ func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
 	switch {
 	case o.backend != nil:
 		return o.backend, nil
+	case o.Simulated != nil:
+		return o.Simulated, nil
 	case o.Memory:
 		return memory.New(), nil
 	case len(o.EtcdEndpoints) > 0:
