@@ -326,12 +326,17 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 		return err
 	}
 	a.begin(work)
+	capabilities := report.NewCapabilities()
+	look, err := newCapabilityWatch(a.config, capabilities, a.o.Log.With("part", "capabilities"))
+	if err != nil {
+		return err
+	}
 	get, err := newGetter(a.config, work.Conceal)
 	if err != nil {
 		return err
 	}
 	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
-		Conditions: a.conditions, Worker: work, Get: get.get, Preview: func(ctx context.Context, x fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error) {
+		Conditions: a.conditions, Capabilities: capabilities, Worker: work, Get: get.get, Preview: func(ctx context.Context, x fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error) {
 			return work.Preview(ctx, x, contents)
 		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, SealingKey: values.PublicKey(), Secrets: secretsTo(work), ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
 		MinReconnect: a.o.MinReconnect, MaxReconnect: a.o.MaxReconnect, Log: a.o.Log.With("part", "session"),
@@ -342,6 +347,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return work.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return look.run(ctx) })
 	group.Go(func() error { return id.Run(ctx) })
 	group.Go(func() error { return a.policy.keep(ctx, store) })
 	group.Go(func() error { return a.reach.Run(ctx, work) })

@@ -10,15 +10,15 @@ import (
 // MaxVariants is how many variants a module may have: each is rendered, and each is a bundle.
 const MaxVariants = 100
 
-// VariantOf is which of the overrides match the cluster.
+// VariantOf is which of the overrides match the cluster. What the cluster can do is left open.
 func VariantOf(overrides []fleet.Override, c fleet.Cluster) fleet.Variant {
-	var out fleet.Variant
+	var out []int32
 	for i := range overrides {
 		if overrides[i].Selector.Matches(c.Labels) {
 			out = append(out, int32(i))
 		}
 	}
-	return out
+	return fleet.Variant{Overrides: out}
 }
 
 // Variants are the distinct variants of the clusters, in order of their overrides; where there are no clusters it is that of none, so that
@@ -37,10 +37,19 @@ func Variants(overrides []fleet.Override, clusters []fleet.Cluster) ([]fleet.Var
 			len(out), MaxVariants)
 	}
 	if len(out) == 0 {
-		out = append(out, nil)
+		out = append(out, fleet.Variant{})
 	}
-	slices.SortFunc(out, func(a, b fleet.Variant) int { return slices.Compare(a, b) })
+	slices.SortFunc(out, fleet.Variant.Compare)
 	return out, nil
+}
+
+// Bounded refuses more than MaxVariants of what a chart renders to by what clusters can do.
+func Bounded(builds int) error {
+	if builds <= MaxVariants {
+		return nil
+	}
+	return fleet.Invalidf("package.helm", "the selected clusters give more than %d different answers to what the chart asks of .Capabilities, and at most that many are rendered: set kubeVersion and apiVersions to what it is to see in all of them, or place it in fewer",
+		MaxVariants)
 }
 
 // Unmatched names the overrides that match none of the clusters and do not say that they may. Where there are no clusters nothing is misspelt.

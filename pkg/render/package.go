@@ -41,7 +41,13 @@ type Helm struct {
 	// KubeVersion and APIVersions are what templates see of a cluster; empty is what Helm takes for it.
 	KubeVersion string   `json:"kubeVersion,omitempty"`
 	APIVersions []string `json:"apiVersions,omitempty"`
+	// Capabilities are those of the clusters that it is rendered for; nil: what Helm takes for them. Where KubeVersion or APIVersions is
+	// set they do not count.
+	Capabilities *fleet.Capabilities `json:"capabilities,omitempty"`
 }
+
+// Declared reports that the module says itself what templates see of a cluster.
+func (h *Helm) Declared() bool { return h.KubeVersion != "" || len(h.APIVersions) > 0 }
 
 // Overlay is values of a chart, and what messages call them.
 type Overlay struct {
@@ -64,47 +70,55 @@ type Job struct {
 	Kustomize *Kustomize        `json:"kustomize,omitempty"`
 }
 
-// Engine builds kustomizations. What it returns are manifests in YAML, by what messages are to call them: a name
-// of where they come from. It keeps nothing of a job for the next.
+// Built is what an engine makes of a job.
+type Built struct {
+	// Texts are manifests in YAML, by what messages are to call them: a name of where they come from.
+	Texts map[string][]byte
+	// Reads is what a chart asks of the cluster that it is rendered for.
+	Reads Reads
+}
+
+// Engine builds kustomizations and charts. It keeps nothing of a job for the next.
 type Engine interface {
-	Build(ctx context.Context, job Job) (map[string][]byte, error)
+	Build(ctx context.Context, job Job) (Built, error)
 }
 
 // Render turns files into the objects of a package, in the order of identity. engine may be nil for plain manifests. No error shows a
-// value of the module.
-func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Package, opts Options) ([]manifest.Object, error) {
+// value of the module. Beside them it says what a chart asks of the cluster that it is rendered for.
+func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Package, opts Options) ([]manifest.Object, Reads, error) {
 	if pkg.Helm == nil && pkg.Kustomize == nil {
-		return Plain(files, opts)
+		objects, err := Plain(files, opts)
+		return objects, Reads{}, err
 	}
 	if engine == nil {
-		return nil, fleet.Errorf(fleet.ErrPrecondition, "package: this hub was started without a render worker, and builds no kustomizations and charts: put plain manifests")
+		return nil, Reads{}, fleet.Errorf(fleet.ErrPrecondition, "package: this hub was started without a render worker, and builds no kustomizations and charts: put plain manifests")
 	}
 	if pkg.Helm == nil {
 		return built(ctx, engine, Job{Files: files, Kustomize: pkg.Kustomize}, opts)
 	}
 	opts.Options.Chart = true
-	objects, err := built(ctx, engine, Job{Files: chartFiles(files, pkg.Helm), Helm: pkg.Helm}, opts)
+	objects, reads, err := built(ctx, engine, Job{Files: chartFiles(files, pkg.Helm), Helm: pkg.Helm}, opts)
 	err = maskError(err, pkg.Helm.Values)
 	for _, over := range pkg.Helm.Overlays {
 		err = maskError(err, over.Values)
 	}
-	return objects, err
+	return objects, reads, err
 }
 
 // built are the objects of what an engine makes of a job.
-func built(ctx context.Context, engine Engine, job Job, opts Options) ([]manifest.Object, error) {
+func built(ctx context.Context, engine Engine, job Job, opts Options) ([]manifest.Object, Reads, error) {
 	first, second, err := buildTwice(ctx, engine, job)
 	if err != nil {
-		return nil, err
+		return nil, Reads{}, err
 	}
-	objects, err := sameObjects(first, second, opts.Options)
+	objects, err := sameObjects(first.Texts, second.Texts, opts.Options)
 	if err != nil {
-		return nil, err
+		return nil, Reads{}, err
 	}
 	if len(objects) == 0 && !opts.AllowEmpty {
-		return nil, fleet.Invalid("package", "renders to no objects; set allowEmpty if the module is to have none")
+		return nil, Reads{}, fleet.Invalid("package", "renders to no objects; set allowEmpty if the module is to have none")
 	}
-	return objects, nil
+	return objects, first.Reads, nil
 }
 
 // chartFiles are those that a chart can be made of, so that the rest of a large repository is not sent.
@@ -151,20 +165,20 @@ func withBeside(files map[string][]byte, root string, roots []string) []string {
 }
 
 // buildTwice builds two times at once: an engine that has two workers does it in different ones.
-func buildTwice(ctx context.Context, engine Engine, job Job) (first, second map[string][]byte, err error) {
+func buildTwice(ctx context.Context, engine Engine, job Job) (first, second Built, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type outcome struct {
-		texts map[string][]byte
+		built Built
 		err   error
 	}
 	other := make(chan outcome, 1)
 	go func() {
-		texts, err := engine.Build(ctx, job)
+		built, err := engine.Build(ctx, job)
 		if err != nil {
 			cancel() // the first of two errors is the one that counts
 		}
-		other <- outcome{texts, err}
+		other <- outcome{built, err}
 	}()
 	first, err = engine.Build(ctx, job)
 	if err != nil {
@@ -172,9 +186,9 @@ func buildTwice(ctx context.Context, engine Engine, job Job) (first, second map[
 	}
 	b := <-other
 	if err != nil && (b.err == nil || !errors.Is(err, context.Canceled)) {
-		return nil, nil, err
+		return Built{}, Built{}, err
 	}
-	return first, b.texts, b.err
+	return first, b.built, b.err
 }
 
 // sameObjects reads both results and says what of them differs: what is not repeatable would change clusters without a change of

@@ -20,9 +20,9 @@ type texter struct {
 }
 
 // Build implements Engine.
-func (b *texter) Build(context.Context, Job) (map[string][]byte, error) {
+func (b *texter) Build(context.Context, Job) (Built, error) {
 	n := int(b.calls.Add(1) - 1)
-	return b.texts[n%len(b.texts)], b.errs[n%len(b.errs)]
+	return Built{Texts: b.texts[n%len(b.texts)]}, b.errs[n%len(b.errs)]
 }
 
 func texts(text string) map[string][]byte { return map[string][]byte{"built": []byte(text)} }
@@ -44,7 +44,7 @@ func TestBuiltTwice(t *testing.T) {
 		"no YAML":     {"a: [", "a: [", "built:1: is not YAML"},
 	} {
 		e := &texter{texts: []map[string][]byte{texts(tt.first), texts(tt.second)}, errs: []error{nil}}
-		objects, err := Render(t.Context(), e, nil, Package{Kustomize: &Kustomize{}}, Options{Options: manifest.Options{Namespace: "shop"}})
+		objects, _, err := Render(t.Context(), e, nil, Package{Kustomize: &Kustomize{}}, Options{Options: manifest.Options{Namespace: "shop"}})
 		switch {
 		case tt.want == "" && (err != nil || len(objects) == 0):
 			t.Errorf("%s: %v, %v", name, objects, err)
@@ -61,15 +61,15 @@ func TestOneOfTwoBuildsFails(t *testing.T) {
 	wrong := fleet.Invalid("a.yaml", "is wrong")
 	for _, errs := range [][]error{{nil, wrong}, {wrong, nil}, {context.Canceled, wrong}, {wrong, context.Canceled}} {
 		e := &texter{texts: []map[string][]byte{texts("")}, errs: errs}
-		if _, err := Render(t.Context(), e, nil, Package{Kustomize: &Kustomize{}}, Options{}); !errors.Is(err, fleet.ErrInvalid) {
+		if _, _, err := Render(t.Context(), e, nil, Package{Kustomize: &Kustomize{}}, Options{}); !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%v: got %v", errs, err)
 		}
 	}
-	if _, err := Render(t.Context(), nil, nil, Package{Kustomize: &Kustomize{}}, Options{}); !errors.Is(err, fleet.ErrPrecondition) {
+	if _, _, err := Render(t.Context(), nil, nil, Package{Kustomize: &Kustomize{}}, Options{}); !errors.Is(err, fleet.ErrPrecondition) {
 		t.Errorf("without an engine: %v", err)
 	}
 	empty := &texter{texts: []map[string][]byte{{}}, errs: []error{nil}}
-	if objects, err := Render(t.Context(), empty, nil, Package{Kustomize: &Kustomize{}}, Options{AllowEmpty: true}); err != nil || len(objects) != 0 {
+	if objects, _, err := Render(t.Context(), empty, nil, Package{Kustomize: &Kustomize{}}, Options{AllowEmpty: true}); err != nil || len(objects) != 0 {
 		t.Errorf("allowEmpty: %v, %v", objects, err)
 	}
 }
@@ -83,7 +83,7 @@ func TestChartKeepsAnObject(t *testing.T) {
 		"---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: a.b.c, annotations: {helm.sh/resource-policy: keep}}\nspec: {group: b.c, scope: Cluster, names: {kind: A, plural: a}}\n"
 	opts := Options{Options: manifest.Options{Namespace: "shop", Declared: []string{"NAME"}}}
 	made := func(p Package, text string) []manifest.Object {
-		objects, err := Render(t.Context(), &texter{texts: []map[string][]byte{texts(text)}, errs: []error{nil}}, nil, p, opts)
+		objects, _, err := Render(t.Context(), &texter{texts: []map[string][]byte{texts(text)}, errs: []error{nil}}, nil, p, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestNoErrorShowsAValue(t *testing.T) {
 			vs = []byte(`{"name":"canary-value"}`)
 		}
 		for of, h := range map[string]*Helm{"package": {Values: vs}, "override": {Overlays: []Overlay{{Values: vs}}}, "two": {Values: []byte(`{}`), Overlays: []Overlay{{Values: []byte(`{}`)}, {Values: vs}}}} {
-			_, err := Render(t.Context(), e, nil, Package{Helm: h}, Options{Options: manifest.Options{Namespace: "shop"}})
+			_, _, err := Render(t.Context(), e, nil, Package{Helm: h}, Options{Options: manifest.Options{Namespace: "shop"}})
 			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), number) || name != "anchor" && !strings.Contains(err.Error(), fleet.Masked) {
 				t.Errorf("%s, values of the %s: %v", name, of, err)
 			}

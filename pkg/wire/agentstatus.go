@@ -58,9 +58,12 @@ const FeatureWaves = "waves"
 // FeatureSuccession names the feature of agents that go on with a store of their hub which was restored from a backup.
 const FeatureSuccession = "succession"
 
+// FeatureCapabilities names the feature of agents that tell what charts may ask of their cluster.
+const FeatureCapabilities = "capabilities"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries, FeatureSuccession,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries, FeatureSuccession, FeatureCapabilities,
 		QueryEvents, QueryLogs}
 }
 

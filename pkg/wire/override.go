@@ -112,7 +112,7 @@ func patches(in []*towlinev1.Patch) ([]fleet.Patch, error) {
 func (m *Module) VariantPackage(v fleet.Variant) render.Package {
 	pkg := m.Package
 	var more render.Package
-	for _, n := range v {
+	for _, n := range v.Overrides {
 		o := m.Overrides[n]
 		if o.Values != nil {
 			if more.Helm == nil {

@@ -36,7 +36,10 @@ type Resource struct {
 }
 
 // Client talks to the API server in raw JSON, without a rate limit of its own.
-type Client struct{ rest rest.Interface }
+type Client struct {
+	rest rest.Interface
+	http *http.Client
+}
 
 // NewClient makes a Client. It copies config.
 func NewClient(config *rest.Config) (*Client, error) { return newClient(Tuned(config)) }
@@ -59,7 +62,7 @@ func newClient(config *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of the cluster: %w", err)
 	}
-	return &Client{rest: r}, nil
+	return &Client{rest: r, http: httpClient}, nil
 }
 
 // Tuned is a copy of config without client-side rate limits and warnings, with our user agent, over connections of

@@ -50,7 +50,9 @@ type Options struct {
 	Reports  *report.Reporter
 	// Conditions are what holds for the cluster as a whole; none by default.
 	Conditions *report.Conditions
-	Worker     Worker
+	// Capabilities are what charts may ask of the cluster, as far as they are known; none by default.
+	Capabilities *report.Capabilities
+	Worker       Worker
 	// Get reads one live object, with secrets masked.
 	Get func(ctx context.Context, e fleet.BundleEntry) ([]byte, error)
 	// Preview says what a sync would do, with the contents that it needs.
@@ -96,6 +98,9 @@ func New(o Options) (*Loop, error) {
 	}
 	if o.Conditions == nil {
 		o.Conditions = report.NewConditions()
+	}
+	if o.Capabilities == nil {
+		o.Capabilities = report.NewCapabilities()
 	}
 	if o.Random == nil {
 		o.Random = mathrand.Float64

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ type session struct {
 	offer   chan struct{}     // for the accepter
 	asking  chan struct{}     // slots for queries under way
 	told    []fleet.Condition // the sender's: what the hub knows of the cluster as a whole
+	can     fleet.Digest      // the sender's: what the hub knows of what charts may ask of the cluster
 
 	mu      sync.Mutex
 	index   *agentv1.Index
@@ -117,7 +119,7 @@ func (s *session) open(ctx, sctx context.Context) error {
 	lineage, generation, digest := s.l.o.Desired.Position()
 	s.told = s.l.o.Conditions.All()
 	hello := &agentv1.Hello{
-		MinProtocol: protocol, MaxProtocol: protocol, Features: wire.Features(), AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
+		MinProtocol: protocol, MaxProtocol: protocol, Features: wire.Features(), AgentVersion: s.l.o.AgentVersion, KubernetesVersion: cmp.Or(s.l.o.Capabilities.Told().GetKubernetesVersion(), s.l.o.KubernetesVersion),
 		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance,
 		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
 		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), StatusSeen: s.l.o.Reports.AckedSeen(), Conditions: wire.ConditionsToProto(s.told), SealingKey: s.l.o.SealingKey}
@@ -183,6 +185,7 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 		}
 	}
 	s.l.learn(w.GetHubs())
+	s.can, _ = fleet.DigestFromBytes(w.GetCapabilities()) // of others it is told
 	s.l.thaw(ctx)
 	s.began = time.Now()
 	return nil
@@ -250,6 +253,7 @@ func (s *session) send(ctx, sctx context.Context, received <-chan error) error {
 		case <-s.wake:
 		case <-s.l.o.Reports.C():
 		case <-s.l.o.Conditions.Changed():
+		case <-s.l.o.Capabilities.Changed():
 		case <-due:
 		}
 	}
@@ -266,7 +270,7 @@ func (s *session) beat(ctx context.Context) error {
 	return s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Heartbeat{Heartbeat: &agentv1.Heartbeat{SentMillis: time.Now().UnixMilli()}}})
 }
 
-// flush sends the conditions, the acknowledgement, the answers and the status frames that are due; wait says when more is.
+// flush sends the conditions, the capabilities, the acknowledgement, the answers and the status frames that are due; wait says when more is.
 func (s *session) flush() (wait time.Duration, err error) {
 	if now := s.l.o.Conditions.All(); !slices.Equal(now, s.told) {
 		s.told = now
@@ -274,6 +278,9 @@ func (s *session) flush() (wait time.Duration, err error) {
 		if err := s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Conditions{Conditions: frame}}); err != nil {
 			return 0, err
 		}
+	}
+	if err := s.tellCapabilities(); err != nil {
+		return 0, err
 	}
 	s.mu.Lock()
 	ack, answers := s.ack, s.answers
@@ -298,6 +305,17 @@ func (s *session) flush() (wait time.Duration, err error) {
 			return 0, err
 		}
 	}
+}
+
+// tellCapabilities sends what charts may ask of the cluster, if the hub takes that and has something else.
+func (s *session) tellCapabilities() error {
+	now := s.l.o.Capabilities.Told()
+	digest, err := fleet.DigestFromBytes(now.GetDigest())
+	if err != nil || digest == s.can || !s.welcome.GetTakesCapabilities() {
+		return nil
+	}
+	s.can = digest
+	return s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Capabilities{Capabilities: now}})
 }
 
 // put sends one frame. A peer that takes none for three heartbeats is dead.

@@ -550,3 +550,50 @@ func TestStateThatIsBehindWaitsForTheHub(t *testing.T) {
 		expect(t, "worker", a.worker.take(), "set web@9")
 	})
 }
+
+// What charts may ask of the cluster goes to a hub that takes it, once, unless that has the same; an older hub is sent none.
+func TestCapabilitiesGoToAHubThatTakesThem(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		can := report.NewCapabilities()
+		first := fleet.Capabilities{KubeVersion: "v1.33.4", APIs: []string{"apps/v1", "v1"}}
+		second := fleet.Capabilities{KubeVersion: "v1.34.0", APIs: []string{"v1"}}
+		a := start(t, h, newState(), func(o *Options) { o.Capabilities = can })
+		defer a.stop()
+		cut := func(s *hubSession) *hubSession {
+			s.end <- fleet.Errorf(fleet.ErrUnavailable, "cut")
+			return h.next()
+		}
+		sent := func(s *hubSession) string {
+			return recv(s, (*agentv1.ConnectRequest).GetCapabilities).GetKubernetesVersion()
+		}
+		none := func(s *hubSession) {
+			t.Helper()
+			recv(s, (*agentv1.ConnectRequest).GetHeartbeat)
+			for _, f := range s.passed {
+				if f.GetCapabilities() != nil {
+					t.Errorf("sent %v", f)
+				}
+			}
+		}
+		takes := func(digest []byte) func(*agentv1.Welcome) {
+			return func(w *agentv1.Welcome) { w.TakesCapabilities, w.Capabilities = true, digest }
+		}
+		s := h.next()
+		s.welcome(1, takes(nil))
+		can.Set(first)
+		expect(t, "known later", []string{sent(s)}, "v1.33.4")
+		s = cut(s)
+		s.welcome(2, takes(first.Digest().Bytes()))
+		none(s)
+		can.Set(second)
+		expect(t, "changed", []string{sent(s)}, "v1.34.0")
+		s = cut(s)
+		expect(t, "hello", []string{s.hello.GetKubernetesVersion()}, "v1.34.0")
+		s.welcome(3, takes(first.Digest().Bytes()))
+		expect(t, "the hub has others", []string{sent(s)}, "v1.34.0")
+		s = cut(s)
+		s.welcome(4)
+		can.Set(first)
+		none(s)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -144,6 +145,9 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 		return err
 	}
 	a.describeTrackers(s, trackers)
+	if err := describeCapabilities(ctx, c, s, m); err != nil {
+		return err
+	}
 	s.section("Spec")
 	var spec strings.Builder
 	if err := resource.WriteYAML(&spec, resource.Node(m.GetSpec())); err != nil {
@@ -219,7 +223,7 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	}
 	s.line("UID", "%s", st.GetUid())
 	s.line("Agent", "%s", st.GetAgentVersion())
-	s.line("Kubernetes", "%s", st.GetKubernetesVersion())
+	s.line("Kubernetes", "%s", kubernetesText(st))
 	s.line("Local policy", "%s", a.localPolicy(st))
 	s.line("Generation", "%d, acknowledged %d", st.GetGeneration(), st.GetAcknowledgedGeneration())
 	s.line("Certificate", "ends %s", a.clock(st.GetCertificateNotAfter()))
@@ -272,6 +276,32 @@ func verbObject(v *v1.VerbRecord) string {
 	return strings.Join(parts, ", ")
 }
 
+// kubernetesText is the version of a cluster's API server, and how much it serves.
+func kubernetesText(st *v1.ClusterStatus) string {
+	if st.GetApis() == 0 {
+		return st.GetKubernetesVersion()
+	}
+	return st.GetKubernetesVersion() + ", with " + count(st.GetApis(), "API")
+}
+
+// describeCapabilities says what the newest revision of a module was rendered to for what clusters can do, if its chart asks that.
+func describeCapabilities(ctx context.Context, c *client.Client, s *sheet, m *v1.Module) error {
+	if spec := m.GetSpec(); spec.GetPackage().GetHelm() == nil && spec.GetSource().GetHelm() == nil || m.GetStatus().GetRevision() == 0 {
+		return nil
+	}
+	resp, err := c.Modules.GetRevision(ctx, &v1.GetRevisionRequest{Project: m.GetMetadata().GetProject(), Module: m.GetMetadata().GetName(), Number: m.GetStatus().GetRevision()})
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(resp.GetRevision().GetVariants(), func(v *v1.Variant) bool { return len(v.GetCapabilities()) > 0 }) {
+		s.variants(resp.GetRevision())
+	}
+	return nil
+}
+
 func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, name string) error {
 	module, number := splitRevision(name)
 	ref, err := a.moduleRef(module)
@@ -294,6 +324,12 @@ func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, 
 	s.line("Ref", "%s", r.GetResolvedRef())
 	s.line("Artifact", "%s", r.GetArtifact())
 	s.line("Bundle", "%s", r.GetBundle())
+	s.variants(r)
+	return nil
+}
+
+// variants are those of a revision, and what they are for.
+func (s *sheet) variants(r *v1.Revision) {
 	if len(r.GetVariants()) > 0 {
 		s.section("Variants")
 	}
@@ -302,9 +338,8 @@ func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, 
 		if v.GetProblem() != "" {
 			says = v.GetProblem()
 		}
-		s.indented(table.Clean(variantName(v.GetOverrides())+": "+says) + "\n")
+		s.indented(table.Clean(variantName(v.GetOverrides(), v.GetCapabilities())+": "+says) + "\n")
 	}
-	return nil
 }
 
 func (a *app) describeHold(ctx context.Context, _ *client.Client, s *sheet, id string) error {

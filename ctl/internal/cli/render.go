@@ -26,7 +26,8 @@ func (a *app) renderCommand() *cobra.Command {
 		Use: "render MODULE | -f FILE", Short: "Print the manifests of a revision, or of a module as it would be put; Secret values are masked",
 		Long: "Prints the manifests of a revision as the hub rendered them. With -f the hub renders the module of a file as an apply would, and changes nothing;\n" +
 			"--cluster puts in the values of a cluster, --all those of every selected cluster, and without them placeholders stay. Of a module with\n" +
-			"overrides each variant is printed once, behind a line that says which clusters have it.",
+			"overrides, or with a chart that asks what clusters can do, each variant is printed once, behind a line that says which clusters have it.\n" +
+			"--kube-version and --api-versions say what the chart is to see instead, as package.helm.kubeVersion and apiVersions do.",
 		Example: "  towline render shop --revision r42\n  towline render -f shop.yaml --from deploy/ --cluster prod-eu-01\n  towline render -f shop.yaml -l env=prod",
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: a.completeArg("module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,6 +67,8 @@ func (a *app) renderCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.cluster, "cluster", "", "with -f: put in the values of this cluster")
 	cmd.Flags().BoolVar(&o.all, "all", false, "with -f: put in the values of every selected cluster")
 	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "with -f: only for clusters with these labels, such as env=prod")
+	cmd.Flags().StringVar(&o.kubeVersion, "kube-version", "", "with -f: the version of Kubernetes that the chart is to see, such as 1.33.4")
+	cmd.Flags().StringSliceVar(&o.apiVersions, "api-versions", nil, "with -f: APIs that the chart is to see, such as monitoring.coreos.com/v1")
 	o.from.flag(cmd)
 	must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
@@ -75,6 +78,8 @@ func (a *app) renderCommand() *cobra.Command {
 // renderOptions are those of a module in a file.
 type renderOptions struct {
 	file, cluster, selector string
+	kubeVersion             string
+	apiVersions             []string
 	all                     bool
 	from                    fromFlag
 }
@@ -87,12 +92,39 @@ func (o *renderOptions) check(cmd *cobra.Command, args []string) error {
 		return usagef("render: name a module, or a file with -f")
 	case o.file == "" && (o.cluster != "" || o.all || o.selector != "" || cmd.Flags().Changed("from")):
 		return usagef("render: --cluster, --all, -l and --from are for the module of a file: name it with -f")
+	case o.file == "" && o.tells():
+		return usagef("render: --kube-version and --api-versions are for the module of a file: name it with -f")
 	case o.cluster != "" && (o.all || o.selector != ""):
 		return usagef("render: --cluster is one cluster, and --all and -l are for several")
 	case o.file != "" && cmd.Flags().Changed("revision"):
 		return usagef("render: --revision is of a module that the hub has, not of a file")
 	}
 	return o.from.check(cmd)
+}
+
+// tells reports that something is said of what a chart is to see.
+func (o *renderOptions) tells() bool { return o.kubeVersion != "" || len(o.apiVersions) > 0 }
+
+// tell has a module say what its chart is to see.
+func (o *renderOptions) tell(m *v1.Module) error {
+	if !o.tells() {
+		return nil
+	}
+	spec := m.GetSpec()
+	if spec.GetPackage() == nil && spec.GetSource().GetHelm() != nil {
+		spec.Package = &v1.Package{Helm: &v1.HelmPackage{}}
+	}
+	h := spec.GetPackage().GetHelm()
+	if h == nil {
+		return usagef("render: --kube-version and --api-versions are for charts, and the module's package is none")
+	}
+	if o.kubeVersion != "" {
+		h.KubeVersion = o.kubeVersion
+	}
+	if len(o.apiVersions) > 0 {
+		h.ApiVersions = o.apiVersions
+	}
+	return nil
 }
 
 // renderFile has the hub render the module of a file.
@@ -107,6 +139,9 @@ func (a *app) renderFile(ctx context.Context, o *renderOptions, format string) e
 	found = slices.DeleteFunc(found, func(r resource.Resource) bool { _, isModule := r.Message.(*v1.Module); return !isModule })
 	if len(found) != 1 {
 		return usagef("%s: has %s; render takes one", o.file, count(len(found), "module"))
+	}
+	if err := o.tell(found[0].Message.(*v1.Module)); err != nil {
+		return err
 	}
 	if err := a.upload(ctx, &o.from, found); err != nil {
 		return err
@@ -164,18 +199,18 @@ func (a *app) renderRevision(ctx context.Context, c *client.Client, req *v1.GetR
 	}
 	rev := got.GetRevision()
 	variants := rev.GetVariants()
-	if len(rev.GetSpec().GetOverrides()) == 0 {
+	if len(rev.GetSpec().GetOverrides()) == 0 && len(variants) < 2 { // there is nothing to tell apart
 		variants = []*v1.Variant{nil}
 	}
 	var all []manifests
 	for _, v := range variants {
 		m := manifests{}
 		if v != nil {
-			m.of = &v1.RenderGroup{Overrides: v.GetOverrides(), Problem: v.GetProblem()}
-			m.title = variantName(v.GetOverrides()) + ", in " + count(v.GetClusters(), "cluster") + problemText(v.GetProblem())
+			m.of = &v1.RenderGroup{Overrides: v.GetOverrides(), Problem: v.GetProblem(), Capabilities: v.GetCapabilities()}
+			m.title = variantName(v.GetOverrides(), v.GetCapabilities()) + ", in " + count(v.GetClusters(), "cluster") + problemText(v.GetProblem())
 		}
 		if v.GetProblem() == "" {
-			resp, err := c.Modules.GetRevisionObjects(ctx, &v1.GetRevisionObjectsRequest{Project: req.GetProject(), Module: req.GetModule(), Number: rev.GetNumber(), Overrides: v.GetOverrides()})
+			resp, err := c.Modules.GetRevisionObjects(ctx, &v1.GetRevisionObjectsRequest{Project: req.GetProject(), Module: req.GetModule(), Number: rev.GetNumber(), Overrides: v.GetOverrides(), Bundle: v.GetBundle()})
 			if err != nil {
 				return err
 			}
@@ -202,7 +237,7 @@ func groupTitle(g *v1.RenderGroup) string {
 	} else if n > 0 {
 		in = strings.Join(names, ", ")
 	}
-	return variantName(g.GetOverrides()) + ", in " + in + problemText(g.GetProblem())
+	return variantName(g.GetOverrides(), g.GetCapabilities()) + ", in " + in + problemText(g.GetProblem())
 }
 
 func problemText(problem string) string {
@@ -212,8 +247,34 @@ func problemText(problem string) string {
 	return ": " + strings.ReplaceAll(problem, "\n", " ")
 }
 
-// variantName names the overrides that make a variant.
-func variantName(overrides []int32) string { return fleet.Variant(overrides).String() }
+// variantName names the overrides that make a variant, and what the clusters can do that it is for.
+func variantName(overrides []int32, can []*v1.Capabilities) string {
+	name := fleet.Variant{Overrides: overrides}.String()
+	if len(can) == 0 {
+		return name
+	}
+	if len(overrides) == 0 {
+		return "for " + capabilitiesText(can)
+	}
+	return name + ", for " + capabilitiesText(can)
+}
+
+// capabilitiesText says what clusters can do, in short.
+func capabilitiesText(can []*v1.Capabilities) string {
+	const most = 4
+	var says []string
+	for _, c := range can[:min(len(can), most)] {
+		if c.GetKubernetesVersion() == "" {
+			says = append(says, "clusters that have not told what they serve")
+			continue
+		}
+		says = append(says, "Kubernetes "+c.GetKubernetesVersion()+" with "+count(c.GetApis(), "API"))
+	}
+	if n := len(can) - most; n > 0 {
+		says = append(says, number(int32(n))+" more")
+	}
+	return enumerate(says, "and")
+}
 
 func (a *app) printManifests(all []manifests, spec *v1.ModuleSpec, format string) error {
 	if format == "json" {
@@ -244,15 +305,23 @@ func (a *app) printManifests(all []manifests, spec *v1.ModuleSpec, format string
 
 // printManifestsJSON prints items, and of several variants what each item is of.
 func (a *app) printManifestsJSON(all []manifests) error {
+	type can struct {
+		KubernetesVersion string `json:"kubernetesVersion,omitempty"`
+		APIs              int32  `json:"apis"`
+	}
 	type group struct {
-		Overrides []int32           `json:"overrides"`
-		Clusters  []string          `json:"clusters,omitempty"`
-		Problem   string            `json:"problem,omitempty"`
-		Items     []json.RawMessage `json:"items"`
+		Overrides    []int32           `json:"overrides"`
+		Capabilities []can             `json:"capabilities,omitempty"`
+		Clusters     []string          `json:"clusters,omitempty"`
+		Problem      string            `json:"problem,omitempty"`
+		Items        []json.RawMessage `json:"items"`
 	}
 	groups := []group{}
 	for _, m := range all {
 		g := group{Overrides: append([]int32{}, m.of.GetOverrides()...), Clusters: m.of.GetClusters(), Problem: m.of.GetProblem(), Items: []json.RawMessage{}}
+		for _, c := range m.of.GetCapabilities() {
+			g.Capabilities = append(g.Capabilities, can{c.GetKubernetesVersion(), c.GetApis()})
+		}
 		for _, o := range m.objects {
 			g.Items = append(g.Items, o)
 		}

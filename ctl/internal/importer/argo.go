@@ -271,8 +271,8 @@ func (d *argo) helm(f field, dir string) *v1.HelmPackage {
 	if out.ReleaseName == "" && d.m.Metadata.Name != d.Name() {
 		out.ReleaseName = d.Name()
 	}
-	if len(out.ApiVersions) == 0 {
-		f.check(seesNoCluster)
+	if out.KubeVersion != "" && len(out.ApiVersions) == 0 {
+		f.at("kubeVersion").check(seesNoCluster)
 	}
 	if skip := f.at("skipCrds"); skip.flag() {
 		out.IncludeCrds = proto.Bool(false)

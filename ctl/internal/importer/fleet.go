@@ -375,7 +375,6 @@ func (d *rancher) packageOf(helm, kustomize field) {
 		switch d.packaged(d.root().at("spec", "paths"), "plain", "Fleet looks into the folder whether it has a Chart.yaml or a kustomization.yaml") {
 		case "helm":
 			d.m.Spec.Package = &v1.Package{Helm: &v1.HelmPackage{ReleaseName: d.releaseName(helm)}}
-			d.root().at("spec", "paths").check(seesNoCluster)
 		case "kustomize":
 			d.m.Spec.Package = &v1.Package{Kustomize: &v1.KustomizePackage{}}
 		}
@@ -406,7 +405,6 @@ func (d *rancher) helm(f field) *v1.HelmPackage {
 	out.ReleaseName = d.releaseName(f)
 	out.Values = d.templated(f.at("values"))
 	d.helmOptions(f)
-	f.check(seesNoCluster)
 	return out
 }
 

@@ -36,7 +36,6 @@ func (r *run) helmRelease(doc resource.Document) ([]Module, error) {
 	}
 	d.valuesFrom(spec.at("valuesFrom"), h)
 	h.Values = merged(h.Values, spec.at("values").values())
-	spec.check(seesNoCluster)
 	d.common(spec)
 	d.release(spec, h)
 	d.driftDetection(spec.at("driftDetection"))

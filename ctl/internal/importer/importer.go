@@ -147,8 +147,8 @@ func (r *run) find(group, kind, namespace, name string) (resource.Document, bool
 
 // What no field of a manifest shows, but its files may have.
 const (
-	// seesNoCluster is of charts: the other tools render them by what the API server has.
-	seesNoCluster = "the chart sees no cluster: what it makes only where a kind is known (.Capabilities.APIVersions), such as a ServiceMonitor, is made if package.helm.apiVersions names that, as in [monitoring.coreos.com/v1]"
+	// seesNoCluster is of charts that are told the version of Kubernetes: Argo CD tells them the APIs of the cluster all the same.
+	seesNoCluster = "with it the chart sees no cluster: what it makes only where a kind is known (.Capabilities.APIVersions), such as a ServiceMonitor, is made if package.helm.apiVersions names that, as in [monitoring.coreos.com/v1]"
 	// readsNoSSA and readsNoSubstitute are of objects that Flux writes, or fills in, in another way.
 	readsNoSSA        = "the annotation kustomize.toolkit.fluxcd.io/ssa of an object is not read: Merge is how every object is written here; one with IfNotPresent or Ignore has to be taken out of the files, or its fields listed in a policy with ignoreFields"
 	readsNoSubstitute = "the annotation or label kustomize.toolkit.fluxcd.io/substitute: disabled of an object is not read, and what is declared would be put into it: give it the annotation towline.dev/substitute: disabled"

@@ -238,8 +238,9 @@ func TestSaysWhatTheFilesMayHave(t *testing.T) {
 		kind, text, note string
 		want             bool
 	}{
-		"a chart":                 {"argocd-application", chart, "package.helm.apiVersions", true},
-		"a chart that is told":    {"argocd-application", strings.Replace(chart, "1.0.0", "1.0.0, helm: {apiVersions: [a.b/v1]}", 1), "package.helm.apiVersions", false},
+		"a chart":                 {"argocd-application", chart, "package.helm.apiVersions", false},
+		"a chart with a version":  {"argocd-application", strings.Replace(chart, "1.0.0", "1.0.0, helm: {kubeVersion: 1.33.4}", 1), "package.helm.apiVersions", true},
+		"a chart that is told":    {"argocd-application", strings.Replace(chart, "1.0.0", "1.0.0, helm: {kubeVersion: 1.33.4, apiVersions: [a.b/v1]}", 1), "package.helm.apiVersions", false},
 		"no chart":                {"argocd-application", application, "package.helm.apiVersions", false},
 		"what Flux prunes":        {"flux-kustomization", kustomization + git, "kustomize.toolkit.fluxcd.io/prune: disabled", true},
 		"what Flux keeps":         {"flux-kustomization", strings.Replace(kustomization, "prune: true", "prune: false", 1) + git, "kustomize.toolkit.fluxcd.io/prune: disabled", false},

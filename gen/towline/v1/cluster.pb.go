@@ -273,7 +273,9 @@ type ClusterStatus struct {
 	// cluster. And what waits there for a person (kind Confirm).
 	Holds []*Hold `protobuf:"bytes,20,rep,name=holds,proto3" json:"holds,omitempty"`
 	// Modules that keep their revision there, whatever is rolled out.
-	Pins          []*Pin `protobuf:"bytes,21,rep,name=pins,proto3" json:"pins,omitempty"`
+	Pins []*Pin `protobuf:"bytes,21,rep,name=pins,proto3" json:"pins,omitempty"`
+	// How many versions of API groups, and kinds in them, the API server serves, as charts may ask; 0: the agent has not told.
+	Apis          int32 `protobuf:"varint,23,opt,name=apis,proto3" json:"apis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -455,6 +457,13 @@ func (x *ClusterStatus) GetPins() []*Pin {
 	return nil
 }
 
+func (x *ClusterStatus) GetApis() int32 {
+	if x != nil {
+		return x.Apis
+	}
+	return 0
+}
+
 // Pin keeps one module in one cluster at its revision, through any number of rollouts.
 type Pin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -575,7 +584,7 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xd0\x06\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xe4\x06\n" +
 	"\rClusterStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x127\n" +
 	"\tlast_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
@@ -602,7 +611,8 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"wasHealthy\x12\x1b\n" +
 	"\twas_drift\x18\x13 \x01(\x05R\bwasDrift\x12&\n" +
 	"\x05holds\x18\x14 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12#\n" +
-	"\x04pins\x18\x15 \x03(\v2\x0f.towline.v1.PinR\x04pinsJ\x04\b\n" +
+	"\x04pins\x18\x15 \x03(\v2\x0f.towline.v1.PinR\x04pins\x12\x12\n" +
+	"\x04apis\x18\x17 \x01(\x05R\x04apisJ\x04\b\n" +
 	"\x10\v\"\xdf\x01\n" +
 	"\x03Pin\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +

@@ -1694,9 +1694,11 @@ type HelmPackage struct {
 	ValuesFiles []string `protobuf:"bytes,4,rep,name=values_files,json=valuesFiles,proto3" json:"values_files,omitempty"`
 	// Whether the CRDs of crds/ are objects of the module; default true.
 	IncludeCrds *bool `protobuf:"varint,5,opt,name=include_crds,json=includeCRDs,proto3,oneof" json:"include_crds,omitempty"`
-	// What templates see as .Capabilities.KubeVersion, such as 1.33.4; default: that of the Helm version that renders.
+	// What templates see as .Capabilities.KubeVersion, such as 1.33.4, in every cluster; default, if api_versions is not set either: that of
+	// each cluster, and else that of the Helm version that renders.
 	KubeVersion string `protobuf:"bytes,6,opt,name=kube_version,json=kubeVersion,proto3" json:"kube_version,omitempty"`
-	// More of .Capabilities.APIVersions, such as monitoring.coreos.com/v1 or monitoring.coreos.com/v1/ServiceMonitor.
+	// More of .Capabilities.APIVersions than Helm knows itself, such as monitoring.coreos.com/v1 or monitoring.coreos.com/v1/ServiceMonitor,
+	// in every cluster; default, if kube_version is not set either: what each cluster serves.
 	ApiVersions   []string `protobuf:"bytes,7,rep,name=api_versions,json=apiVersions,proto3" json:"api_versions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3416,7 +3418,7 @@ func (x *Revision) GetVariants() []*Variant {
 	return nil
 }
 
-// Variant is what a revision renders to for the clusters that the same overrides match.
+// Variant is what a revision renders to for the clusters that the same overrides match, and of which its chart is told the same.
 type Variant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Indexes of the overrides that match, in order; empty: none does.
@@ -3428,7 +3430,9 @@ type Variant struct {
 	// Clusters that are assigned it now.
 	Clusters int32 `protobuf:"varint,4,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	// Why it cannot be rendered; empty: it is.
-	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	// What the clusters can do that it was rendered for, if the chart asks that; each once.
+	Capabilities  []*Capabilities `protobuf:"bytes,6,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3496,6 +3500,68 @@ func (x *Variant) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *Variant) GetCapabilities() []*Capabilities {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+// Capabilities are what charts may ask of a cluster, in short.
+type Capabilities struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The API server's version; empty: the cluster has not told, and templates are told what Helm takes for it.
+	KubernetesVersion string `protobuf:"bytes,1,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
+	// How many versions of API groups, and kinds in them, the cluster serves.
+	Apis          int32 `protobuf:"varint,2,opt,name=apis,proto3" json:"apis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capabilities) Reset() {
+	*x = Capabilities{}
+	mi := &file_towline_v1_module_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capabilities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capabilities) ProtoMessage() {}
+
+func (x *Capabilities) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
+func (*Capabilities) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Capabilities) GetKubernetesVersion() string {
+	if x != nil {
+		return x.KubernetesVersion
+	}
+	return ""
+}
+
+func (x *Capabilities) GetApis() int32 {
+	if x != nil {
+		return x.Apis
+	}
+	return 0
 }
 
 var File_towline_v1_module_proto protoreflect.FileDescriptor
@@ -3806,13 +3872,17 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	" \x01(\x03R\x10moduleGeneration\x12\x1a\n" +
 	"\bclusters\x18\v \x01(\x05R\bclusters\x12!\n" +
 	"\fresolved_ref\x18\f \x01(\tR\vresolvedRef\x12/\n" +
-	"\bvariants\x18\r \x03(\v2\x13.towline.v1.VariantR\bvariants\"\x8f\x01\n" +
+	"\bvariants\x18\r \x03(\v2\x13.towline.v1.VariantR\bvariants\"\xcd\x01\n" +
 	"\aVariant\x12\x1c\n" +
 	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\tR\x06bundle\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x04 \x01(\x05R\bclusters\x12\x18\n" +
-	"\aproblem\x18\x05 \x01(\tR\aproblemB\x94\x01\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\x12<\n" +
+	"\fcapabilities\x18\x06 \x03(\v2\x18.towline.v1.CapabilitiesR\fcapabilities\"Q\n" +
+	"\fCapabilities\x12-\n" +
+	"\x12kubernetes_version\x18\x01 \x01(\tR\x11kubernetesVersion\x12\x12\n" +
+	"\x04apis\x18\x02 \x01(\x05R\x04apisB\x94\x01\n" +
 	"\x0ecom.towline.v1B\vModuleProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -3829,7 +3899,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -3870,39 +3940,40 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*Hold)(nil),                  // 36: towline.v1.Hold
 	(*Revision)(nil),              // 37: towline.v1.Revision
 	(*Variant)(nil),               // 38: towline.v1.Variant
-	nil,                           // 39: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 40: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 41: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 42: towline.v1.LabelSelector
-	(*structpb.Struct)(nil),       // 43: google.protobuf.Struct
-	(*Facts)(nil),                 // 44: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
-	(*Condition)(nil),             // 46: towline.v1.Condition
-	(*StagePosition)(nil),         // 47: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 48: towline.v1.ObjectReference
+	(*Capabilities)(nil),          // 39: towline.v1.Capabilities
+	nil,                           // 40: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 41: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 42: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 43: towline.v1.LabelSelector
+	(*structpb.Struct)(nil),       // 44: google.protobuf.Struct
+	(*Facts)(nil),                 // 45: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
+	(*Condition)(nil),             // 47: towline.v1.Condition
+	(*StagePosition)(nil),         // 48: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 49: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	40, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	41, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
 	34, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	9,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	20, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	24, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
 	27, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	41, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	42, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
 	29, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
 	32, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	8,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	2,  // 11: towline.v1.ModuleSpec.overrides:type_name -> towline.v1.Override
 	7,  // 12: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
-	42, // 13: towline.v1.Override.selector:type_name -> towline.v1.LabelSelector
+	43, // 13: towline.v1.Override.selector:type_name -> towline.v1.LabelSelector
 	3,  // 14: towline.v1.Override.patches:type_name -> towline.v1.Patch
 	5,  // 15: towline.v1.Override.helm:type_name -> towline.v1.HelmOverride
 	6,  // 16: towline.v1.Override.kustomize:type_name -> towline.v1.KustomizeOverride
 	4,  // 17: towline.v1.Patch.target:type_name -> towline.v1.PatchTarget
-	42, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
-	43, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
-	42, // 20: towline.v1.Dependency.clusters:type_name -> towline.v1.LabelSelector
+	43, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
+	44, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
+	43, // 20: towline.v1.Dependency.clusters:type_name -> towline.v1.LabelSelector
 	12, // 21: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	13, // 22: towline.v1.Source.http:type_name -> towline.v1.HttpSource
 	14, // 23: towline.v1.Source.git:type_name -> towline.v1.GitSource
@@ -3911,41 +3982,42 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	18, // 26: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
 	11, // 27: towline.v1.Source.follow:type_name -> towline.v1.Follow
 	10, // 28: towline.v1.Source.verify:type_name -> towline.v1.Verify
-	39, // 29: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	40, // 29: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	15, // 30: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
 	17, // 31: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
 	21, // 32: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
 	22, // 33: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
 	23, // 34: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	43, // 35: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	44, // 35: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
 	25, // 36: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
 	26, // 37: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
-	42, // 38: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	43, // 38: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
 	28, // 39: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
 	33, // 40: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
 	31, // 41: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
 	30, // 42: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	42, // 43: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	44, // 44: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	45, // 45: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	46, // 46: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	43, // 43: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	45, // 44: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	46, // 45: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	47, // 46: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
 	36, // 47: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	47, // 48: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	48, // 48: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
 	35, // 49: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
-	45, // 50: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
-	45, // 51: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
-	45, // 52: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
-	48, // 53: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	45, // 54: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	45, // 55: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	40, // 56: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	46, // 50: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
+	46, // 51: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
+	46, // 52: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
+	49, // 53: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	46, // 54: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	46, // 55: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	41, // 56: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
 	1,  // 57: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
 	38, // 58: towline.v1.Revision.variants:type_name -> towline.v1.Variant
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	39, // 59: towline.v1.Variant.capabilities:type_name -> towline.v1.Capabilities
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -3966,7 +4038,7 @@ func file_towline_v1_module_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -608,7 +608,9 @@ type RenderGroup struct {
 	// The clusters, sorted.
 	Clusters []string `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// Why there are no objects for them, such as a binding without a value.
-	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// What they can do, if the chart asks that; each once.
+	Capabilities  []*Capabilities `protobuf:"bytes,4,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -662,6 +664,13 @@ func (x *RenderGroup) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *RenderGroup) GetCapabilities() []*Capabilities {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
 }
 
 // DiffModuleRequest is a module as it would be put.
@@ -2262,7 +2271,9 @@ type GetRevisionObjectsRequest struct {
 	// Read at this store revision or a later one.
 	MinRevision int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	// Of a revision with overrides: those of the variant, as the revision has it. Empty: that of no override, or the only one.
-	Overrides     []int32 `protobuf:"varint,5,rep,packed,name=overrides,proto3" json:"overrides,omitempty"`
+	Overrides []int32 `protobuf:"varint,5,rep,packed,name=overrides,proto3" json:"overrides,omitempty"`
+	// Of several variants with these overrides the one that has this bundle; empty: the first.
+	Bundle        string `protobuf:"bytes,6,opt,name=bundle,proto3" json:"bundle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2330,6 +2341,13 @@ func (x *GetRevisionObjectsRequest) GetOverrides() []int32 {
 		return x.Overrides
 	}
 	return nil
+}
+
+func (x *GetRevisionObjectsRequest) GetBundle() string {
+	if x != nil {
+		return x.Bundle
+	}
+	return ""
 }
 
 // GetRevisionObjectsResponse carries the rendered manifests; Secret values are masked.
@@ -2884,11 +2902,12 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\"]\n" +
 	"\x14RenderModuleResponse\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x12-\n" +
-	"\x05group\x18\x02 \x01(\v2\x17.towline.v1.RenderGroupR\x05group\"a\n" +
+	"\x05group\x18\x02 \x01(\v2\x17.towline.v1.RenderGroupR\x05group\"\x9f\x01\n" +
 	"\vRenderGroup\x12\x1c\n" +
 	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x1a\n" +
 	"\bclusters\x18\x02 \x03(\tR\bclusters\x12\x18\n" +
-	"\aproblem\x18\x03 \x01(\tR\aproblem\"[\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x12<\n" +
+	"\fcapabilities\x18\x04 \x03(\v2\x18.towline.v1.CapabilitiesR\fcapabilities\"[\n" +
 	"\x11DiffModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\bclusters\x18\x02 \x03(\tR\bclusters\"\xac\x01\n" +
@@ -3000,13 +3019,14 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x15ListRevisionsResponse\x122\n" +
 	"\trevisions\x18\x01 \x03(\v2\x14.towline.v1.RevisionR\trevisions\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"\xa6\x01\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\xbe\x01\n" +
 	"\x19GetRevisionObjectsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\x12!\n" +
 	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\x12\x1c\n" +
-	"\toverrides\x18\x05 \x03(\x05R\toverrides\"6\n" +
+	"\toverrides\x18\x05 \x03(\x05R\toverrides\x12\x16\n" +
+	"\x06bundle\x18\x06 \x01(\tR\x06bundle\"6\n" +
 	"\x1aGetRevisionObjectsResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x03(\fR\aobjects\"\xd3\x01\n" +
 	"\x10ListHoldsRequest\x12\x18\n" +
@@ -3118,10 +3138,11 @@ var file_towline_v1_module_service_proto_goTypes = []any{
 	(*Module)(nil),                     // 37: towline.v1.Module
 	(*Dependency)(nil),                 // 38: towline.v1.Dependency
 	(*Note)(nil),                       // 39: towline.v1.Note
-	(*ObjectReference)(nil),            // 40: towline.v1.ObjectReference
-	(*Revision)(nil),                   // 41: towline.v1.Revision
-	(*Hold)(nil),                       // 42: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 43: google.protobuf.Timestamp
+	(*Capabilities)(nil),               // 40: towline.v1.Capabilities
+	(*ObjectReference)(nil),            // 41: towline.v1.ObjectReference
+	(*Revision)(nil),                   // 42: towline.v1.Revision
+	(*Hold)(nil),                       // 43: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 44: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
 	37, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
@@ -3132,58 +3153,59 @@ var file_towline_v1_module_service_proto_depIdxs = []int32{
 	39, // 5: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
 	37, // 6: towline.v1.RenderModuleRequest.module:type_name -> towline.v1.Module
 	7,  // 7: towline.v1.RenderModuleResponse.group:type_name -> towline.v1.RenderGroup
-	37, // 8: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
-	10, // 9: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
-	11, // 10: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
-	12, // 11: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
-	13, // 12: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
-	24, // 13: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
-	40, // 14: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
-	14, // 15: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
-	37, // 16: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	37, // 17: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	37, // 18: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	24, // 19: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
-	41, // 20: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	41, // 21: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	42, // 22: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	42, // 23: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	43, // 24: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	40, // 25: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
-	42, // 26: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 27: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	8,  // 28: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
-	5,  // 29: towline.v1.ModuleService.RenderModule:input_type -> towline.v1.RenderModuleRequest
-	3,  // 30: towline.v1.ModuleService.ResyncModule:input_type -> towline.v1.ResyncModuleRequest
-	16, // 31: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	18, // 32: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	20, // 33: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	22, // 34: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	25, // 35: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	27, // 36: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	29, // 37: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	31, // 38: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	33, // 39: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	35, // 40: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	2,  // 41: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	9,  // 42: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
-	6,  // 43: towline.v1.ModuleService.RenderModule:output_type -> towline.v1.RenderModuleResponse
-	4,  // 44: towline.v1.ModuleService.ResyncModule:output_type -> towline.v1.ResyncModuleResponse
-	17, // 45: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	19, // 46: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	21, // 47: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	23, // 48: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	26, // 49: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	28, // 50: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	30, // 51: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	32, // 52: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	34, // 53: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	36, // 54: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	41, // [41:55] is the sub-list for method output_type
-	27, // [27:41] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	40, // 8: towline.v1.RenderGroup.capabilities:type_name -> towline.v1.Capabilities
+	37, // 9: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
+	10, // 10: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
+	11, // 11: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
+	12, // 12: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
+	13, // 13: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
+	24, // 14: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
+	41, // 15: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
+	14, // 16: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
+	37, // 17: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	37, // 18: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	37, // 19: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	24, // 20: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	42, // 21: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	42, // 22: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	43, // 23: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	43, // 24: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	44, // 25: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	41, // 26: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
+	43, // 27: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 28: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	8,  // 29: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
+	5,  // 30: towline.v1.ModuleService.RenderModule:input_type -> towline.v1.RenderModuleRequest
+	3,  // 31: towline.v1.ModuleService.ResyncModule:input_type -> towline.v1.ResyncModuleRequest
+	16, // 32: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	18, // 33: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	20, // 34: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	22, // 35: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	25, // 36: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	27, // 37: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	29, // 38: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	31, // 39: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	33, // 40: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	35, // 41: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	2,  // 42: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	9,  // 43: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
+	6,  // 44: towline.v1.ModuleService.RenderModule:output_type -> towline.v1.RenderModuleResponse
+	4,  // 45: towline.v1.ModuleService.ResyncModule:output_type -> towline.v1.ResyncModuleResponse
+	17, // 46: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	19, // 47: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	21, // 48: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	23, // 49: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	26, // 50: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	28, // 51: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	30, // 52: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	32, // 53: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	34, // 54: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	36, // 55: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	42, // [42:56] is the sub-list for method output_type
+	28, // [28:42] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }

@@ -199,6 +199,9 @@ func (a *API) describeSession(r store.Reader, name fleet.ClusterName, connected 
 	if ok {
 		s.AgentVersion, s.KubernetesVersion, s.Epoch = x.GetAgentVersion(), x.GetKubernetesVersion(), x.GetEpoch()
 	}
+	if can := record.CapabilitiesSum(r, name); slices.Contains(x.GetFeatures(), wire.FeatureCapabilities) && can != nil { // the session may have begun before an upgrade
+		s.KubernetesVersion, s.Apis = can.GetKubernetesVersion(), can.GetApis()
+	}
 	if seen, live := a.o.Sessions.LastSeen(name); live && connected {
 		s.LastSeen = timestamppb.New(seen)
 	} else if at := record.LastWord(r, name, x); !at.IsZero() {
@@ -319,7 +322,7 @@ func (a *API) watchClusters(ctx context.Context, name string, s *board[*towlinev
 		})
 		return rows, rev, err
 	}
-	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
+	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
 		store.HoldPrefix, store.ConfirmPrefix, store.StartPrefix, store.RolloutPrefix}
 	return watchRows(ctx, a, prefixes, list, s)
 }

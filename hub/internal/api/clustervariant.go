@@ -20,14 +20,14 @@ type variantChange struct {
 // changesVariant is the change of what a cluster has of a module by labels that other overrides of the same revision match.
 func changesVariant(r store.Reader, c fleet.Cluster, t record.Tracked) (variantChange, bool) {
 	rev := record.Revision(store.Untracked(r), t.Module, t.Revision())
-	if t.Desired.GetSync() == nil || record.Damaged(t.Desired) || !record.HasOverrides(rev) {
+	if t.Desired.GetSync() == nil || record.Damaged(t.Desired) || !record.HasVariants(rev) {
 		return variantChange{}, false
 	}
 	m, err := wire.ModuleFromProto(record.ModuleOfRevision(t.Module, rev))
 	if err != nil {
 		return variantChange{}, false
 	}
-	v, err := record.VariantIn(rev, assemble.VariantOf(m.Overrides, c))
+	v, err := record.VariantIn(rev, record.VariantFor(r, t.Module, rev, m.Overrides, c))
 	if err != nil {
 		return variantChange{has: t}, true
 	}

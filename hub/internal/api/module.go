@@ -239,7 +239,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-	again := same && (by == nil || by.again) && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
+	again := same && (by == nil || by.again) && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()) || by == nil && outgrown(w, m.Ref))
 	unchanged := same && !again && sameWords(old.GetModule().GetMetadata(), meta) && had == from.name
 	if unchanged && !by.notes(old) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
@@ -279,6 +279,13 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	w.Put(key, rec)
 	resp.Module = proto.CloneOf(rec.GetModule())
 	return nil
+}
+
+// outgrown reports that clusters can do something else than when the module's newest revision was chosen for them, and nothing is under way:
+// a put of the same comes to what they can do now.
+func outgrown(r store.Reader, ref fleet.ModuleRef) bool {
+	last := rollouts.Last(r, ref)
+	return rollouts.Ended(last) && !rollouts.RolledBack(r, ref, last) && len(record.OutgrownBy(r, ref, record.NewestRevision(r, ref))) > 0
 }
 
 // putNewest notes the module that was created last in a project.

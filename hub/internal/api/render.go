@@ -44,13 +44,13 @@ func (a *API) renderModule(ctx context.Context, m *wire.Module, in *towlinev1.Mo
 	if err != nil {
 		return err
 	}
-	told := len(m.Overrides) > 0 || req.GetAll() || req.GetLabelSelector() != ""
+	told := len(m.Overrides) > 0 || len(p.Variants) > 1 || req.GetAll() || req.GetLabelSelector() != ""
 	for _, g := range groups {
 		if g.problem != nil && !told {
 			return g.problem
 		}
 		if told {
-			head := &towlinev1.RenderGroup{Overrides: g.Variant, Clusters: g.clusters}
+			head := &towlinev1.RenderGroup{Overrides: g.Overrides, Clusters: g.clusters, Capabilities: record.CapabilitiesShown(g.Capabilities)}
 			if g.problem != nil {
 				head.Problem = g.problem.Error()
 			}
@@ -130,7 +130,7 @@ func renderingFor(m *wire.Module, p record.Proposal, c fleet.Cluster, put bool) 
 // withCluster adds what a cluster would have, to those that would have the same.
 func withCluster(list []rendering, x rendering) []rendering {
 	for i, g := range list {
-		if x.problem == nil && g.problem == nil && slices.Equal(g.Variant, x.Variant) && maps.Equal(g.values, x.values) {
+		if x.problem == nil && g.problem == nil && slices.Equal(g.Overrides, x.Overrides) && g.Bundle == x.Bundle && maps.Equal(g.values, x.values) {
 			list[i].clusters = append(list[i].clusters, x.clusters...)
 			return list
 		}

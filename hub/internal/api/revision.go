@@ -41,7 +41,7 @@ func (x *sharedBundles) add(r store.Reader, name fleet.ClusterName, bundle fleet
 	i := slices.IndexFunc(all, has)
 	if rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name)); ok {
 		of := assemble.VariantOf(x.overrides, record.Cluster(rec))
-		if j := slices.IndexFunc(all, func(v *storev1.VariantRecord) bool { return slices.Equal(v.GetOverrides(), of) }); j >= 0 && has(all[j]) {
+		if j := slices.IndexFunc(all, func(v *storev1.VariantRecord) bool { return slices.Equal(v.GetOverrides(), of.Overrides) && has(v) }); j >= 0 {
 			i = j
 		}
 	}
@@ -190,7 +190,7 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 	if err != nil {
 		return nil, err
 	}
-	v, err := chooseVariant(rev, req.GetOverrides())
+	v, err := chooseVariant(rev, req.GetOverrides(), req.GetBundle())
 	if err != nil {
 		return nil, named("module", ref.Display(), err)
 	}
@@ -213,18 +213,26 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 }
 
 // chooseVariant is the variant of a revision that somebody asks for; without overrides there is one.
-func chooseVariant(rev *storev1.RevisionRecord, overrides []int32) (*storev1.VariantRecord, error) {
+func chooseVariant(rev *storev1.RevisionRecord, overrides []int32, bundle string) (*storev1.VariantRecord, error) {
 	all := record.Variants(rev)
+	if rev.GetByCapabilities() || bundle != "" {
+		i := slices.IndexFunc(all, func(v *storev1.VariantRecord) bool {
+			return slices.Equal(v.GetOverrides(), overrides) && v.GetProblem() == "" && (bundle == "" || record.Digest(v.GetBundle()).String() == bundle)
+		})
+		if i >= 0 {
+			return all[i], nil
+		}
+	}
 	if len(overrides) == 0 && len(all) == 1 && all[0].GetProblem() == "" {
 		return all[0], nil
 	}
-	v, err := record.VariantIn(rev, overrides)
+	v, err := record.VariantIn(rev, fleet.Variant{Overrides: overrides})
 	if err == nil || !errors.Is(err, record.ErrNotRendered) {
 		return v, err
 	}
 	names := make([]string, len(all))
 	for i, x := range all {
-		names[i] = fleet.Variant(x.GetOverrides()).String()
+		names[i] = fleet.Variant{Overrides: x.GetOverrides()}.String()
 	}
-	return nil, fleet.Invalidf("overrides", "r%d is not rendered with %s; it is with: %s", rev.GetRevision().GetNumber(), fleet.Variant(overrides), strings.Join(names, "; "))
+	return nil, fleet.Invalidf("overrides", "r%d is not rendered with %s; it is with: %s", rev.GetRevision().GetNumber(), fleet.Variant{Overrides: overrides}, strings.Join(names, "; "))
 }

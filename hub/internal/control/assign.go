@@ -77,15 +77,15 @@ func (a *assigner) read(ctx context.Context, r store.Reader) error {
 		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
 	a.rev, a.module = rev, m
-	if !record.HasOverrides(rev) {
-		_, err = a.partIn(ctx, fleet.Cluster{})
+	if !record.HasVariants(rev) {
+		_, err = a.partIn(ctx, r, fleet.Cluster{})
 	}
 	return err
 }
 
 // partIn is what a cluster is assigned. One that is not rendered yet is asked for, and is cannotAssign, as is what cannot be rendered.
-func (a *assigner) partIn(ctx context.Context, cluster fleet.Cluster) (*part, error) {
-	variant := assemble.VariantOf(a.module.Overrides, cluster)
+func (a *assigner) partIn(ctx context.Context, r store.Reader, cluster fleet.Cluster) (*part, error) {
+	variant := record.VariantFor(r, a.ref, a.rev, a.module.Overrides, cluster)
 	if p := a.parts[variant.Key()]; p != nil {
 		return p, nil
 	}
@@ -97,7 +97,7 @@ func (a *assigner) partIn(ctx context.Context, cluster fleet.Cluster) (*part, er
 	b, err := a.o.bundles.Get(ctx, record.Digest(v.GetBundle()))
 	if err != nil {
 		err = fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
-		if isLost(err) && record.HasOverrides(a.rev) {
+		if isLost(err) && record.HasVariants(a.rev) {
 			err = &cannotAssign{err}
 		}
 		return nil, err
@@ -140,7 +140,7 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	if err != nil {
 		return nil, &cannotAssign{err}
 	}
-	p, err := a.partIn(ctx, cluster)
+	p, err := a.partIn(ctx, r, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,8 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: p.GetBundle(), Values: values, Policies: p.GetPolicies(), Watched: uint32(len(a.module.Watch)),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
 		Objects: uint32(len(p.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
-		Recycles: recycles(r, cluster.Name, a.ref, a.revision), DependsOn: wire.DependsOnToProto(a.module.DependsOn)}}
+		Recycles: recycles(r, cluster.Name, a.ref, a.revision), DependsOn: wire.DependsOnToProto(a.module.DependsOn)},
+		Capabilities: record.VariantFor(r, a.ref, a.rev, a.module.Overrides, cluster).Capabilities.Bytes()}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 

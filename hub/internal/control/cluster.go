@@ -54,7 +54,7 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 	if err != nil || !done {
 		return err
 	}
-	keys = append(keys, store.SessionKey(name), store.AckKey(name), store.ConditionKey(name), store.FloorKey(name), store.AcceptedFor(name), store.ClusterKey(name))
+	keys = append(keys, store.SessionKey(name), store.AckKey(name), store.ConditionKey(name), store.CapabilityKey(name), store.FloorKey(name), store.AcceptedFor(name), store.ClusterKey(name))
 	for chunk := range slices.Chunk(keys, store.MaxOps) {
 		if err := c.update(ctx, func(w store.Writer) error {
 			for _, k := range chunk {

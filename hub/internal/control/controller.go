@@ -216,7 +216,7 @@ func (c *Controller) fence() store.Fence {
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
 	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	for {
 		select {
@@ -340,6 +340,8 @@ func (c *Controller) touchKey(key string) {
 		}
 	case store.ConditionPrefix:
 		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ConditionPrefix)))
+	case store.CapabilityPrefix:
+		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.CapabilityPrefix)))
 	case store.HoldPrefix:
 		c.touchHold(key)
 	case store.ConfirmPrefix:

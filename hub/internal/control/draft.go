@@ -48,9 +48,11 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, e
 	if err != nil {
 		return record.Draft{}, nil
 	}
-	out := record.Draft{Entries: map[string][]fleet.BundleEntry{}, Known: true}
+	out := record.Draft{Entries: map[string][]fleet.BundleEntry{}, ByCapabilities: asksIn(x.variants), Known: true}
 	for _, v := range x.variants {
-		out.Entries[v.variant.Key()] = manifest.ToBundle(v.objects)
+		for _, form := range v.forms() {
+			out.Entries[form.Key()] = manifest.ToBundle(v.objects)
+		}
 	}
 	return out, nil
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -14,8 +15,10 @@ import (
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
@@ -46,7 +49,9 @@ type sight struct {
 	// aborted says that a person ended the newest rollout before it had a revision.
 	aborted bool
 	queues  bool // a rollout that begins now waits for the one that runs
-	called  bool // a call asks for the look
+	// outgrown are clusters that can do something else than when the newest revision was chosen for them.
+	outgrown []record.Outgrown
+	called   bool // a call asks for the look
 }
 
 // sight reads it; nil: there is no such module.
@@ -62,6 +67,7 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		}
 		s = &sight{ref: ref, rec: rec, m: m, memory: record.Followed(r, ref, rec), newest: record.NewestRevision(r, ref), number: rollouts.Newest(r, ref),
 			waits: rollouts.Unresolved(r, ref) != nil}
+		s.outgrown = record.OutgrownBy(r, ref, s.newest)
 		failed := record.SourceFailed(r, ref)
 		last := rollouts.Last(r, ref)
 		s.last = last
@@ -243,12 +249,12 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 	}
 	next.ResolvedRef = artifact.Ref
 	found, x := s.found, made{source: artifact}
-	found.Person, found.Same, found.Aborted = len(asks) > 0, s.has(artifact.Digest), s.aborted && !s.moved(artifact.Digest)
+	found.Person, found.Same, found.Aborted = len(asks) > 0, s.has(artifact.Digest) && len(s.outgrown) == 0, s.aborted && !s.moved(artifact.Digest)
 	if !found.Same {
 		if x.variants, err = c.renderSource(ctx, s.m, artifact); err != nil {
 			return record.Resynced{}, &lookError{err, lookReason(err)}
 		}
-		found.Same = s.newest != nil && record.HasOverrides(s.newest) == (len(s.m.Overrides) > 0) && sameAs(s.newest, x.variants)
+		found.Same = s.newest != nil && record.HasVariants(s.newest) == (len(s.m.Overrides) > 0 || asksIn(x.variants)) && c.sameFor(s, x.variants) && (sameAs(s.newest, x.variants) || s.has(artifact.Digest))
 		if found.Same {
 			if found.Same, err = c.sameUnseen(ctx, s.m, s.newest, artifact.Files, x.variants); err != nil {
 				return record.Resynced{}, err
@@ -272,6 +278,24 @@ func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *st
 		next.Artifact, next.Revision = artifact.Digest.Bytes(), s.newest.GetRevision().GetNumber()
 	}
 	return came, nil
+}
+
+// sameFor reports that clusters which can do something else than when the newest revision was chosen for them have what that comes to now,
+// and has the revision remember it.
+func (c *Controller) sameFor(s *sight, variants []madeVariant) bool {
+	for _, x := range s.outgrown {
+		i := slices.IndexFunc(variants, func(v madeVariant) bool { return slices.ContainsFunc(v.forms(), x.Now.Equal) })
+		if i < 0 {
+			continue // it is not selected any more
+		}
+		if bundle, _ := assemble.BundleDigest(manifest.ToBundle(variants[i].objects)); bundle != x.Bundle {
+			return false
+		}
+	}
+	for _, x := range s.outgrown {
+		c.wantVariant(s.ref, s.newest, x.Now)
+	}
+	return true
 }
 
 // has reports that it is known what files render to: what the newest revision has.

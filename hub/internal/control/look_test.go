@@ -241,12 +241,12 @@ func TestFollowKeepsWhatWasRolledBack(t *testing.T) {
 // folders is an engine whose kustomizations are one file, and one for each component.
 type folders struct{}
 
-func (folders) Build(_ context.Context, job render.Job) (map[string][]byte, error) {
+func (folders) Build(_ context.Context, job render.Job) (render.Built, error) {
 	out := map[string][]byte{"a.yaml": job.Files["a.yaml"]}
 	for _, name := range job.Kustomize.Components {
 		out[name] = job.Files[name+"/c.yaml"]
 	}
-	return out, nil
+	return render.Built{Texts: out}, nil
 }
 
 // What only clusters are to have that are not there yet is looked at as well: who joins gets what the source has, not what it had when the
@@ -280,7 +280,7 @@ func TestFollowSeesWhatNoClusterHas(t *testing.T) {
 		if len(f.begun) != 1 || f.revisions() != 3 {
 			t.Fatalf("begun %v, %d revisions", f.begun, f.revisions())
 		}
-		f.must(f.addVariants(t.Context(), shop, 3, []fleet.Variant{{0}}))
+		f.must(f.addVariants(t.Context(), shop, 3, []fleet.Variant{{Overrides: []int32{0}}}))
 		objects, err := f.o.Bundles.Get(t.Context(), record.Digest(f.newestRevision().GetVariants()[1].GetBundle()))
 		f.must(err)
 		content, err := f.o.Bundles.Content(t.Context(), objects.Entries[0].Digest)

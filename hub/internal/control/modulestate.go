@@ -161,7 +161,7 @@ func (s *moduleState) want(revision int64, v fleet.Variant) {
 	if s.variants == nil {
 		s.variants = map[int64][]fleet.Variant{}
 	}
-	if !slices.ContainsFunc(s.variants[revision], func(x fleet.Variant) bool { return slices.Equal(x, v) }) {
+	if !slices.ContainsFunc(s.variants[revision], v.Equal) {
 		s.variants[revision] = append(s.variants[revision], v)
 	}
 }

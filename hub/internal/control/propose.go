@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/wire"
@@ -22,8 +23,17 @@ func (c *Controller) Propose(ctx context.Context, m *wire.Module, spec fleet.Dig
 	}
 	out := record.Proposal{Plan: record.Plan(spec, r.named(), r.policies)}
 	for i, v := range r.variants {
-		out.Variants = append(out.Variants, record.Proposed{Variant: v.variant, Bundle: v.bundle, Policies: v.policies, Entries: manifest.ToBundle(x.variants[i].objects),
+		out.Variants = append(out.Variants, record.Proposed{Overrides: v.overrides, Capabilities: v.capabilities, Bundle: v.bundle, Policies: v.policies, Entries: manifest.ToBundle(x.variants[i].objects),
 			Waits: m.WavesOf(x.variants[i].objects) != ""})
 	}
-	return out, nil
+	if !r.asks {
+		return out, nil
+	}
+	out.Can = map[fleet.ClusterName]fleet.Digest{}
+	return out, c.view(ctx, func(r store.Reader) error {
+		for _, cl := range record.Selected(r, m) {
+			out.Can[cl.Name] = record.Digest(record.CapabilitiesSum(r, cl.Name).GetDigest())
+		}
+		return nil
+	})
 }

@@ -47,6 +47,7 @@ type refresher struct {
 	holds     record.Holds
 	contested map[fleet.ClusterName]bool
 	modules   map[int64]*wire.Module
+	varying   map[int64]bool // of the modules those of revisions with variants
 	assigners map[int64]*assigner
 	contests  map[[2]fleet.Digest]*record.Contest
 	shared    *record.Shared
@@ -59,7 +60,7 @@ type refresher struct {
 
 func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterName]bool) *refresher {
 	o := c.outside()
-	return &refresher{c: c, r: r, o: o, holds: record.ReadHolds(r, o.now), contested: contested, modules: map[int64]*wire.Module{},
+	return &refresher{c: c, r: r, o: o, holds: record.ReadHolds(r, o.now), contested: contested, modules: map[int64]*wire.Module{}, varying: map[int64]bool{},
 		assigners: map[int64]*assigner{}, contests: map[[2]fleet.Digest]*record.Contest{}, shared: record.NewShared()}
 }
 
@@ -117,17 +118,17 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	return again, otherwise, nil
 }
 
-// varies reports that other overrides match the cluster than those of the sync that it has, and that what it is to have by them can be
-// assigned; cannotAssign: it cannot. While it is being rendered, ErrNotRendered, the cluster keeps what it has.
+// varies reports that the cluster is to have another variant than that of the sync that it has, and that it can be assigned that; cannotAssign: it cannot. While it is being rendered, ErrNotRendered, the cluster keeps what it has.
 func (x *refresher) varies(ctx context.Context, t record.Tracked, m *wire.Module, cluster fleet.Cluster) (bool, error) {
-	if len(m.Overrides) == 0 {
+	revision := t.Desired.GetSync().GetRevision()
+	if !x.varying[revision] {
 		return false, nil
 	}
-	a, err := x.assigner(ctx, t, t.Desired.GetSync().GetRevision())
+	a, err := x.assigner(ctx, t, revision)
 	if err != nil || a.lost != nil {
 		return false, err
 	}
-	p, err := a.partIn(ctx, cluster)
+	p, err := a.partIn(ctx, x.r, cluster)
 	return err == nil && !bytes.Equal(p.GetBundle(), t.Desired.GetSync().GetBundle()), err
 }
 
@@ -145,7 +146,7 @@ func (x *refresher) values(ctx context.Context, t record.Tracked, m *wire.Module
 	if err != nil || a.lost != nil {
 		return v, err
 	}
-	p, err := a.partIn(ctx, cluster)
+	p, err := a.partIn(ctx, x.r, cluster)
 	if err != nil { // of overrides it was said above
 		return v, nil
 	}
@@ -237,7 +238,7 @@ func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster flee
 		return false, false, err
 	}
 	if a.lost == nil {
-		if _, err := a.partIn(ctx, cluster); errors.Is(err, record.ErrNotRendered) {
+		if _, err := a.partIn(ctx, x.r, cluster); errors.Is(err, record.ErrNotRendered) {
 			return false, false, nil
 		}
 	}
@@ -281,19 +282,19 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 	return wire.YieldsToProto(rivals.Yields), !assemble.EqualYields(was, rivals.Yields), nil
 }
 
-// module is the spec of a revision if it has bindings or overrides.
+// module is the spec of a revision if it has bindings or variants.
 func (x *refresher) module(ref fleet.ModuleRef, number int64) *wire.Module {
 	if m, ok := x.modules[number]; ok {
 		return m
 	}
 	var m *wire.Module
 	rev, _, ok := store.Get[*storev1.RevisionRecord](store.Untracked(x.r), store.RevisionKey(ref, number))
-	if spec := rev.GetRevision().GetSpec(); ok && len(spec.GetBindings())+len(spec.GetOverrides()) > 0 {
+	if spec := rev.GetRevision().GetSpec(); ok && (len(spec.GetBindings()) > 0 || record.HasVariants(rev)) {
 		if v, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev)); err == nil {
 			m = v
 		}
 	}
-	x.modules[number] = m
+	x.modules[number], x.varying[number] = m, record.HasVariants(rev)
 	return m
 }
 

@@ -27,18 +27,21 @@ import (
 // rendered is a source turned into what a revision refers to.
 type rendered struct {
 	artifact fleet.Digest
-	variants []storedVariant // without overrides it is one
-	// overrides says that the module has some, so that variants may be added.
-	overrides bool
-	policies  fleet.Digest // with overrides as far as they do not depend on the variant
-	input     fleet.Digest
-	epoch     uint64
-	ref       string // what the source's ref was, exactly
+	variants []storedVariant // without overrides, and without asks, it is one
+	// overrides says that the module has some, and asks that its templates ask what clusters can do: variants may be added.
+	overrides, asks bool
+	policies        fleet.Digest // with variants as far as they do not depend on the variant
+	input           fleet.Digest
+	epoch           uint64
+	ref             string // what the source's ref was, exactly
 }
 
-// named is what a plan is made of: the bundle, or with overrides the source, since which variants there are is up to the clusters.
+// varies reports that there may be more variants.
+func (r rendered) varies() bool { return r.overrides || r.asks }
+
+// named is what a plan is made of: the bundle, or with variants the source, since which there are is up to the clusters.
 func (r rendered) named() fleet.Digest {
-	if r.overrides {
+	if r.varies() {
 		return r.artifact
 	}
 	return r.variants[0].bundle
@@ -160,13 +163,18 @@ func (c *Controller) fetchSource(ctx context.Context, m *wire.Module) (source.Ar
 	return c.o.Vendor(ctx, m.Ref.Project, m.Source, m.Package.Helm.Path, a)
 }
 
+// asksIn reports that what clusters can do makes a difference to one of the variants.
+func asksIn(variants []madeVariant) bool {
+	return slices.ContainsFunc(variants, func(v madeVariant) bool { return len(v.capabilities) > 0 })
+}
+
 // renderSource renders what was fetched for a module, for each variant that the selected clusters have.
 func (c *Controller) renderSource(ctx context.Context, m *wire.Module, a source.Artifact) (out []madeVariant, err error) {
 	wanted, err := c.wantedVariants(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	x := renderer{c: c, m: m, files: a.Files}
+	x := renderer{c: c, m: m, files: a.Files, several: len(wanted) > 1}
 	for _, w := range wanted {
 		v, err := x.render(ctx, w)
 		if err != nil {
@@ -174,7 +182,7 @@ func (c *Controller) renderSource(ctx context.Context, m *wire.Module, a source.
 		}
 		out = append(out, v)
 	}
-	return out, nil
+	return x.merged(out), nil
 }
 
 // inOrder refuses objects that could never be applied, because each waits for a field of the other.
@@ -204,7 +212,7 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 
 // keep puts all contents into the blobs.
 func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered, error) {
-	out := rendered{artifact: x.source.Digest, overrides: len(m.Overrides) > 0, ref: x.source.Ref}
+	out := rendered{artifact: x.source.Digest, overrides: len(m.Overrides) > 0, asks: asksIn(x.variants), ref: x.source.Ref}
 	set, err := c.policySet(ctx, m)
 	if err != nil {
 		return out, err
@@ -216,7 +224,7 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 		return out, err
 	}
 	contents := [][]byte{x.source.Archive}
-	if out.policies = out.variants[0].policies; out.overrides {
+	if out.policies = out.variants[0].policies; out.varies() {
 		policies, err := wire.PolicySetContent(set)
 		if err != nil {
 			return out, err
@@ -349,7 +357,7 @@ func bringsBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro
 	found := follow.Found{Person: by != record.ByFollow && by != record.ByWebhook && record.Digest(ro.GetFetched()) == made.artifact, // who asked has seen that
 		Stopped: driven == rollout.RolledBack || driven == rollout.RollingBack || driven == rollout.Aborted,
 		Same: newest != nil && newest.GetRevision().GetModuleGeneration() == m.GetModule().GetMetadata().GetGeneration() &&
-			record.HasOverrides(newest) == made.overrides && made.agrees(newest)}
+			made.alike(newest)}
 	if !found.Stopped || found.Begins() {
 		return 0
 	}
@@ -360,7 +368,7 @@ func bringsBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro
 // nobody knows what they were, and its number is taken.
 func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, by *towlinev1.RolloutStatus, r rendered, now *timestamppb.Timestamp) int64 {
 	newest, taken := record.NewestRevision(w, ref), record.NewestNumber(w, ref)
-	same := record.Digest(newest.GetInputDigest()) == r.input && record.HasOverrides(newest) == r.overrides && r.agrees(newest)
+	same := record.Digest(newest.GetInputDigest()) == r.input && r.alike(newest) && !r.outgrows(w, ref, newest)
 	if newest != nil && newest.GetRevision().GetNumber() == taken && same {
 		if next := withVariants(newest, r.records()); next != nil {
 			w.Put(store.RevisionKey(ref, taken), next)
@@ -376,9 +384,9 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, b
 			Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-r%d", ref.Name, n), Project: ref.Project, CreationTimestamp: now,
 				ChangedBy: by.GetStartedBy(), ChangeReason: by.GetStartReason()},
 			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref},
-		Artifact: r.artifact.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(),
+		Artifact: r.artifact.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(), ByCapabilities: r.asks,
 	}
-	if r.overrides {
+	if r.varies() {
 		rev = withVariants(rev, r.records())
 	} else {
 		v := r.variants[0]

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ import (
 
 // storedVariant is the same in the store.
 type storedVariant struct {
-	variant          fleet.Variant
+	overrides        []int32
+	capabilities     []*storev1.CapabilitiesSum // those that it is for; none: they make no difference
 	bundle, policies fleet.Digest
 	objects          int
 	needs            []string // features of agents
@@ -53,7 +55,7 @@ func (c *Controller) store(ctx context.Context, m *wire.Module, set fleet.Policy
 		if err := c.put(ctx, m, append(contents, bundle, policies)); err != nil {
 			return nil, err
 		}
-		out[i] = storedVariant{variant: v.variant, bundle: digest, policies: fleet.DigestOf(policies), objects: len(v.objects),
+		out[i] = storedVariant{overrides: v.overrides, capabilities: v.capabilities, bundle: digest, policies: fleet.DigestOf(policies), objects: len(v.objects),
 			needs: append(wire.Needs(set), wire.SyncNeeds(m)...)}
 	}
 	return out, nil
@@ -62,12 +64,28 @@ func (c *Controller) store(ctx context.Context, m *wire.Module, set fleet.Policy
 // agrees reports that a revision has no other bundle for a variant that was rendered again.
 func (r rendered) agrees(rev *storev1.RevisionRecord) bool {
 	for _, v := range r.variants {
-		was, err := record.VariantIn(rev, v.variant)
-		if err == nil && record.Digest(was.GetBundle()) != v.bundle || err != nil && !r.overrides {
-			return false
+		for _, form := range record.FormsOf(v.record()) {
+			was, err := record.VariantIn(rev, form)
+			if err == nil && record.Digest(was.GetBundle()) != v.bundle || err != nil && !r.varies() {
+				return false
+			}
 		}
 	}
 	return true
+}
+
+// alike reports that a revision was made as this is.
+func (r rendered) alike(rev *storev1.RevisionRecord) bool {
+	return record.HasVariants(rev) == r.varies() && rev.GetByCapabilities() == r.asks && r.agrees(rev)
+}
+
+// outgrows reports that a cluster which has a revision would have something else of it for what it can do now.
+func (r rendered) outgrows(reader store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord) bool {
+	return slices.ContainsFunc(record.OutgrownBy(reader, ref, rev), func(x record.Outgrown) bool {
+		return slices.ContainsFunc(r.variants, func(v storedVariant) bool {
+			return v.bundle != x.Bundle && slices.ContainsFunc(record.FormsOf(v.record()), x.Now.Equal)
+		})
+	})
 }
 
 func (r rendered) records() (out []*storev1.VariantRecord) {
@@ -79,29 +97,32 @@ func (r rendered) records() (out []*storev1.VariantRecord) {
 
 func (v storedVariant) record() *storev1.VariantRecord {
 	if v.problem != "" {
-		return &storev1.VariantRecord{Overrides: v.variant, Problem: v.problem}
+		return &storev1.VariantRecord{Overrides: v.overrides, Problem: v.problem, Capabilities: v.capabilities}
 	}
-	return &storev1.VariantRecord{Overrides: v.variant, Bundle: v.bundle.Bytes(), Policies: v.policies.Bytes(), Needs: v.needs, Objects: int32(v.objects)}
+	return &storev1.VariantRecord{Overrides: v.overrides, Capabilities: v.capabilities, Bundle: v.bundle.Bytes(), Policies: v.policies.Bytes(), Needs: v.needs, Objects: int32(v.objects)}
 }
 
-// withVariants is a revision with variants that it does not have, or has a problem with; nil: it has all, or has no overrides.
+// withVariants is a revision with variants that it does not have, or has a problem with; nil: it has all, or has no variants.
 func withVariants(rev *storev1.RevisionRecord, more []*storev1.VariantRecord) *storev1.RevisionRecord {
-	if !record.HasOverrides(rev) {
+	if !record.HasVariants(rev) {
 		return nil
 	}
 	var out *storev1.RevisionRecord
 	for _, v := range more {
-		_, err := record.VariantIn(rev, fleet.Variant(v.GetOverrides()))
-		if err == nil {
+		lacks := slices.DeleteFunc(record.FormsOf(v), func(form fleet.Variant) bool {
+			_, err := record.VariantIn(rev, form)
+			return err == nil
+		})
+		if len(lacks) == 0 {
 			continue
 		}
 		if out == nil {
 			out = proto.CloneOf(rev)
 		}
-		out.Variants = slices.DeleteFunc(out.Variants, func(x *storev1.VariantRecord) bool { return slices.Equal(x.GetOverrides(), v.GetOverrides()) })
-		if len(out.Variants) < assemble.MaxVariants {
-			out.Variants = append(out.Variants, v)
-		}
+		keepForms(out, func(_ *storev1.VariantRecord, form fleet.Variant) bool {
+			return !slices.ContainsFunc(lacks, form.Equal)
+		})
+		addVariant(out, v, lacks)
 	}
 	if out == nil {
 		return nil
@@ -110,13 +131,46 @@ func withVariants(rev *storev1.RevisionRecord, more []*storev1.VariantRecord) *s
 	return out
 }
 
+// keepForms drops from a revision what its variants are for and need not be, and those that are for nothing then.
+func keepForms(rev *storev1.RevisionRecord, keep func(*storev1.VariantRecord, fleet.Variant) bool) {
+	rev.Variants = slices.DeleteFunc(rev.Variants, func(x *storev1.VariantRecord) bool {
+		if len(x.GetCapabilities()) == 0 {
+			return !keep(x, record.FormsOf(x)[0])
+		}
+		i := 0
+		forms := record.FormsOf(x)
+		x.Capabilities = slices.DeleteFunc(x.Capabilities, func(*storev1.CapabilitiesSum) bool {
+			i++
+			return !keep(x, forms[i-1])
+		})
+		return len(x.Capabilities) == 0
+	})
+}
+
+// addVariant adds a variant to a revision, for what that lacks: to one with the same bundle, if there is one.
+func addVariant(rev *storev1.RevisionRecord, v *storev1.VariantRecord, lacks []fleet.Variant) {
+	v = proto.CloneOf(v)
+	v.Capabilities = slices.DeleteFunc(v.Capabilities, func(s *storev1.CapabilitiesSum) bool {
+		return !slices.ContainsFunc(lacks, fleet.Variant{Overrides: v.GetOverrides(), Capabilities: record.Digest(s.GetDigest())}.Equal)
+	})
+	i := slices.IndexFunc(rev.Variants, func(x *storev1.VariantRecord) bool {
+		return len(v.Capabilities) > 0 && v.GetProblem() == "" && slices.Equal(x.GetOverrides(), v.GetOverrides()) && bytes.Equal(x.GetBundle(), v.GetBundle()) && bytes.Equal(x.GetPolicies(), v.GetPolicies())
+	})
+	switch {
+	case i >= 0:
+		rev.Variants[i].Capabilities = append(rev.Variants[i].Capabilities, v.GetCapabilities()...)
+	case len(rev.Variants) < assemble.MaxVariants:
+		rev.Variants = append(rev.Variants, v)
+	}
+}
+
 // showVariants has what people see of a revision say what it renders to.
 func showVariants(rev *storev1.RevisionRecord) {
-	slices.SortFunc(rev.Variants, func(a, b *storev1.VariantRecord) int { return slices.Compare(a.GetOverrides(), b.GetOverrides()) })
+	slices.SortFunc(rev.Variants, func(a, b *storev1.VariantRecord) int { return record.FormsOf(a)[0].Compare(record.FormsOf(b)[0]) })
 	shown := rev.GetRevision()
 	shown.Variants, shown.Objects = nil, 0
 	for _, v := range rev.GetVariants() {
-		x := &towlinev1.Variant{Overrides: v.GetOverrides(), Objects: v.GetObjects(), Problem: v.GetProblem()}
+		x := &towlinev1.Variant{Overrides: v.GetOverrides(), Objects: v.GetObjects(), Problem: v.GetProblem(), Capabilities: record.CapabilitiesShown(v.GetCapabilities())}
 		if v.GetProblem() == "" {
 			x.Bundle = record.Digest(v.GetBundle()).String()
 		}
@@ -139,7 +193,7 @@ func (c *Controller) lacking(r store.Reader, run *rollouts.Run, d rollout.Decisi
 // wantVariants asks for the variants that clusters are to have of a revision and that are not rendered, and reports whether there are any.
 func (c *Controller) wantVariants(r store.Reader, ref fleet.ModuleRef, revision int64, clusters []fleet.ClusterName) (lacks bool) {
 	rev := record.Revision(store.Untracked(r), ref, revision)
-	if !record.HasOverrides(rev) {
+	if !record.HasVariants(rev) {
 		return false
 	}
 	m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev))
@@ -148,7 +202,7 @@ func (c *Controller) wantVariants(r store.Reader, ref fleet.ModuleRef, revision 
 	}
 	for _, name := range clusters {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name))
-		if ok && c.wantVariant(ref, rev, assemble.VariantOf(m.Overrides, record.Cluster(rec))) {
+		if ok && c.wantVariant(ref, rev, record.VariantFor(r, ref, rev, m.Overrides, record.Cluster(rec))) {
 			lacks = true
 		}
 	}
@@ -180,12 +234,12 @@ func (c *Controller) keepRendered(ctx context.Context, ref fleet.ModuleRef, put 
 		if run != nil {
 			revisions[run.Record.GetRollout().GetRevision()], revisions[run.Record.GetRollout().GetFromRevision()] = true, true
 		}
-		if len(put.GetModule().GetSpec().GetOverrides()) > 0 {
+		if m := put.GetModule().GetSpec(); len(m.GetOverrides()) > 0 || m.GetPackage().GetHelm() != nil || m.GetSource().GetHelm() != nil {
 			revisions[record.NewestRevision(store.Untracked(r), ref).GetRevision().GetNumber()] = true
 		}
 		for n := range revisions {
 			rev := record.Revision(store.Untracked(r), ref, n)
-			if !record.HasOverrides(rev) {
+			if !record.HasVariants(rev) {
 				continue
 			}
 			m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev))
@@ -194,7 +248,7 @@ func (c *Controller) keepRendered(ctx context.Context, ref fleet.ModuleRef, put 
 			}
 			for _, rec := range someClusters(r, dirty, all) {
 				if cl := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Places(m.Placement, cl, record.Has(r, cl.Name, ref)) {
-					c.wantVariant(ref, rev, assemble.VariantOf(m.Overrides, cl))
+					c.wantVariant(ref, rev, record.VariantFor(r, ref, rev, m.Overrides, cl))
 				}
 			}
 		}
@@ -223,7 +277,7 @@ func (c *Controller) addVariants(ctx context.Context, ref fleet.ModuleRef, revis
 	if err := c.view(ctx, func(r store.Reader) error {
 		rev = record.Revision(store.Untracked(r), ref, revision)
 		return nil
-	}); err != nil || !record.HasOverrides(rev) {
+	}); err != nil || !record.HasVariants(rev) {
 		return err
 	}
 	m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev))
@@ -265,13 +319,18 @@ func (c *Controller) renderAgain(ctx context.Context, m *wire.Module, rev *store
 	if failed != nil {
 		return nil, failed
 	}
+	wanted, failed := c.again(ctx, rev, variants)
+	if failed != nil {
+		return nil, failed
+	}
 	x := renderer{c: c, m: m, files: files}
-	for _, v := range variants {
-		var one madeVariant
+	for _, v := range wanted {
+		one := madeVariant{overrides: v.variant.Overrides, capabilities: v.sums(rev)}
 		var stored []storedVariant
 		problem := err
 		if problem == nil {
-			one, problem = x.render(ctx, wantedVariant{variant: v})
+			one, problem = x.render(ctx, v)
+			one.capabilities = v.sums(rev)
 		}
 		if problem == nil {
 			stored, problem = c.store(ctx, m, set, []madeVariant{one})
@@ -282,11 +341,42 @@ func (c *Controller) renderAgain(ctx context.Context, m *wire.Module, rev *store
 		case errors.Is(problem, fleet.ErrUnavailable) || errors.As(problem, new(*storeError)):
 			return nil, problem
 		case problem != nil:
-			stored = []storedVariant{{variant: v, problem: fleet.Clip(problem.Error(), 2000)}}
+			stored = []storedVariant{{overrides: v.variant.Overrides, capabilities: v.sums(rev), problem: fleet.Clip(problem.Error(), 2000)}}
 		}
 		out = append(out, stored[0].record())
 	}
 	return out, nil
+}
+
+// again are variants of a revision that are to be rendered, with what their clusters can do. Where no cluster can do that any more, nobody
+// needs them.
+func (c *Controller) again(ctx context.Context, rev *storev1.RevisionRecord, variants []fleet.Variant) (out []wantedVariant, err error) {
+	able := record.Capable{}
+	return out, c.view(ctx, func(r store.Reader) error {
+		for _, v := range variants {
+			w := wantedVariant{variant: v}
+			is, told := able.Find(r, v.Capabilities)
+			switch {
+			case rev.GetByCapabilities() && told:
+				w.able = &is
+			case !v.Capabilities.IsZero():
+				continue
+			}
+			out = append(out, w)
+		}
+		return nil
+	})
+}
+
+// sums are the capabilities that a variant of a revision is for.
+func (w wantedVariant) sums(rev *storev1.RevisionRecord) []*storev1.CapabilitiesSum {
+	switch {
+	case !rev.GetByCapabilities():
+		return nil
+	case w.able == nil:
+		return []*storev1.CapabilitiesSum{{}}
+	}
+	return []*storev1.CapabilitiesSum{w.able.Sum}
 }
 
 // policiesOf are those that a revision was cut with, whatever the project says now.
@@ -307,7 +397,7 @@ func (c *Controller) trimVariants(ctx context.Context) error {
 	var refs []fleet.ModuleRef
 	err := c.view(ctx, func(r store.Reader) error {
 		store.Scan(r, store.RevisionPrefix, func(rev *storev1.RevisionRecord, e store.Entry) bool {
-			if ref, ok := store.SplitModule(e.Key); ok && record.HasOverrides(rev) && !slices.Contains(refs, ref) {
+			if ref, ok := store.SplitModule(e.Key); ok && record.HasVariants(rev) && !slices.Contains(refs, ref) {
 				refs = append(refs, ref)
 			}
 			return true
@@ -344,18 +434,19 @@ func dropVariants(w store.Writer, ref fleet.ModuleRef) (dropped bool) {
 	}
 	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, e store.Entry) bool {
 		m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev))
-		if err != nil || !record.HasOverrides(rev) {
+		if err != nil || !record.HasVariants(rev) {
 			return true
 		}
 		had := map[string]bool{"": true}
 		for _, rec := range clusters {
-			had[assemble.VariantOf(m.Overrides, record.Cluster(rec)).Key()] = true
+			had[record.VariantFor(r, ref, rev, m.Overrides, record.Cluster(rec)).Key()] = true
 		}
 		next := proto.CloneOf(rev)
-		next.Variants = slices.DeleteFunc(next.Variants, func(v *storev1.VariantRecord) bool {
-			return v.GetProblem() != "" || !had[fleet.Variant(v.GetOverrides()).Key()] && !used[record.Digest(v.GetBundle())]
+		keepForms(next, func(v *storev1.VariantRecord, form fleet.Variant) bool {
+			// What only some may still have by its bundle is kept for the first that it is for.
+			return v.GetProblem() == "" && (had[form.Key()] || used[record.Digest(v.GetBundle())] && form.Equal(record.FormsOf(v)[0]))
 		})
-		if len(next.Variants) < len(rev.GetVariants()) {
+		if !proto.Equal(next, rev) {
 			showVariants(next)
 			w.Get(e.Key) // it is written as it was looked at, or not at all
 			w.Put(e.Key, next)

@@ -70,7 +70,7 @@ func (l *leader) newestRevision() (rev *storev1.RevisionRecord) {
 
 func keysOf(rev *storev1.RevisionRecord) (out []string) {
 	for _, v := range rev.GetVariants() {
-		key := fleet.Variant(v.GetOverrides()).Key()
+		key := fleet.Variant{Overrides: v.GetOverrides()}.Key()
 		if v.GetProblem() != "" {
 			key += "!"
 		}
@@ -87,7 +87,7 @@ func TestVariantsComeAndGo(t *testing.T) {
 		t.Fatalf("variants: %q", got)
 	}
 	fetched := l.o.Source.(*pairSource).n
-	l.must(l.addVariants(t.Context(), shop, 1, []fleet.Variant{{1}}))
+	l.must(l.addVariants(t.Context(), shop, 1, []fleet.Variant{{Overrides: []int32{1}}}))
 	if got := keysOf(l.newestRevision()); !slices.Equal(got, []string{"", "0", "1!"}) || l.o.Source.(*pairSource).n != fetched {
 		t.Errorf("with one that cannot be rendered: %q", got)
 	}
@@ -111,7 +111,7 @@ func TestVariantsComeAndGo(t *testing.T) {
 	if l.liveBlobs()[prod] {
 		t.Error("the bundle of a variant that nobody has is kept")
 	}
-	l.must(l.addVariants(t.Context(), shop, 1, []fleet.Variant{{0}}))
+	l.must(l.addVariants(t.Context(), shop, 1, []fleet.Variant{{Overrides: []int32{0}}}))
 	if now := l.newestRevision(); record.Digest(now.GetVariants()[1].GetBundle()) != prod {
 		t.Error("rendered again it is another bundle")
 	}
@@ -120,8 +120,8 @@ func TestVariantsComeAndGo(t *testing.T) {
 // chartEngine renders every chart to one object, whose name is a placeholder's.
 type chartEngine struct{}
 
-func (chartEngine) Build(context.Context, render.Job) (map[string][]byte, error) {
-	return map[string][]byte{"web.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'a-${NAME}'}\n")}, nil
+func (chartEngine) Build(context.Context, render.Job) (render.Built, error) {
+	return render.Built{Texts: map[string][]byte{"web.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'a-${NAME}'}\n")}}, nil
 }
 
 // TestVariantThatCannotBeKept as its chart says is noted like one that cannot be rendered: it concerns the clusters that have come to it, and
@@ -136,7 +136,7 @@ func TestVariantThatCannotBeKept(t *testing.T) {
 		return []fleet.Patch{{Target: &fleet.PatchTarget{Kind: "ConfigMap"}, Text: "metadata: {annotations: {helm.sh/resource-policy: " + value + "}}"}}
 	}
 	m.Overrides[0].Patches, m.Overrides[1].Patches = annotated("other"), annotated("keep")
-	made, err := l.renderAgain(t.Context(), m, rev, []fleet.Variant{{1}, {0}})
+	made, err := l.renderAgain(t.Context(), m, rev, []fleet.Variant{{Overrides: []int32{1}}, {Overrides: []int32{0}}})
 	if err != nil || len(made) != 2 {
 		t.Fatal(made, err)
 	}
@@ -160,12 +160,12 @@ type countingEngine struct {
 	n  map[string]int
 }
 
-func (e *countingEngine) Build(_ context.Context, job render.Job) (map[string][]byte, error) {
+func (e *countingEngine) Build(_ context.Context, job render.Job) (render.Built, error) {
 	values := fmt.Sprint(job.Helm.Overlays)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.n[values]++
-	return map[string][]byte{"a.yaml": fmt.Appendf(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {values: %q}\n", values)}, nil
+	return render.Built{Texts: map[string][]byte{"a.yaml": fmt.Appendf(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {values: %q}\n", values)}}, nil
 }
 
 // TestVariantsAreRenderedOnce: for a thousand clusters a chart is rendered for each variant and no more, twice, as both have to agree.
@@ -234,7 +234,7 @@ func TestVariantsOfARevisionAreBounded(t *testing.T) {
 			rev = next
 		}
 	}
-	if _, err := record.VariantIn(rev, fleet.Variant{500}); len(rev.GetVariants()) != assemble.MaxVariants || err == nil || err == record.ErrNotRendered {
+	if _, err := record.VariantIn(rev, fleet.Variant{Overrides: []int32{500}}); len(rev.GetVariants()) != assemble.MaxVariants || err == nil || err == record.ErrNotRendered {
 		t.Errorf("%d variants, %v", len(rev.GetVariants()), err)
 	}
 }

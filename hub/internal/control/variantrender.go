@@ -27,56 +27,116 @@ const maxVariantBytes = 256 << 20
 // wantedVariant is what is to be rendered, and for whom, for messages.
 type wantedVariant struct {
 	variant  fleet.Variant
+	able     *record.Able // what its clusters can do; nil: that is not known, or makes no difference
 	clusters []fleet.ClusterName
 }
 
 // madeVariant is what a module renders to for some clusters.
 type madeVariant struct {
-	variant fleet.Variant
-	objects []manifest.Object
+	overrides []int32
+	objects   []manifest.Object
+	// capabilities are those that it is for; none: they make no difference.
+	capabilities []*storev1.CapabilitiesSum
 }
 
-// wantedVariants are those of the clusters that the module selects now; without overrides it is one.
+// forms are the variants that it is for.
+func (v madeVariant) forms() []fleet.Variant {
+	return record.FormsOf(&storev1.VariantRecord{Overrides: v.overrides, Capabilities: v.capabilities})
+}
+
+// asksCluster reports that the templates of a module may be told what the cluster can do.
+func asksCluster(m *wire.Module) bool { return m.Package.Helm != nil && !m.Package.Helm.Declared() }
+
+// wantedVariants are those of the clusters that the module selects now; without overrides it is one, unless templates may ask what clusters
+// can do.
 func (c *Controller) wantedVariants(ctx context.Context, m *wire.Module) ([]wantedVariant, error) {
-	if len(m.Overrides) == 0 {
+	asks := asksCluster(m)
+	if len(m.Overrides) == 0 && !asks {
 		return []wantedVariant{{}}, nil
 	}
 	var clusters []fleet.Cluster
+	able, of := record.Capable{}, map[fleet.ClusterName]fleet.Digest{}
 	if err := c.view(ctx, func(r store.Reader) error {
 		clusters = record.Selected(r, m)
+		for _, cl := range clusters {
+			if asks {
+				of[cl.Name] = able.Add(r, cl.Name)
+			}
+		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
-	variants, err := assemble.Variants(m.Overrides, clusters)
-	if err != nil {
+	if _, err := assemble.Variants(m.Overrides, clusters); err != nil {
 		return nil, err
 	}
-	names := map[string][]fleet.ClusterName{}
+	var out []wantedVariant
+	at := map[string]int{}
 	for _, cl := range clusters {
-		key := assemble.VariantOf(m.Overrides, cl).Key()
-		names[key] = append(names[key], cl.Name)
+		v := assemble.VariantOf(m.Overrides, cl)
+		v.Capabilities = of[cl.Name]
+		i, known := at[v.Key()]
+		if !known {
+			i, at[v.Key()] = len(out), len(out)
+			out = append(out, wantedVariant{variant: v})
+			if is, told := able[v.Capabilities]; told {
+				out[i].able = &is
+			}
+		}
+		out[i].clusters = append(out[i].clusters, cl.Name)
 	}
-	out := make([]wantedVariant, len(variants))
-	for i, v := range variants {
-		out[i] = wantedVariant{variant: v, clusters: names[v.Key()]}
+	if len(out) == 0 {
+		out = append(out, wantedVariant{})
 	}
+	slices.SortFunc(out, func(a, b wantedVariant) int { return a.variant.Compare(b.variant) })
 	return out, nil
 }
 
-// renderer renders the variants of one revision. What a package renders to is shared by those that differ in patches only.
+// renderer renders the variants of one revision. What a package renders to is shared by those that differ in patches only, and what is
+// patched by those whose clusters answer alike what its templates ask.
 type renderer struct {
 	c     *Controller
 	m     *wire.Module
 	files map[string][]byte
-	built map[string][]manifest.Object
+	built map[string]builtPackage
+	reads map[string]render.Reads // of what was built, whatever for
+	done  map[string][]manifest.Object
 	seen  map[fleet.Digest]bool
 	bytes int
+	// several says that what is rendered is one of several, so that an error says which.
+	several bool
+}
+
+// builtPackage is what a package renders to, and the key of that.
+type builtPackage struct {
+	key     string
+	objects []manifest.Object
 }
 
 // render makes the objects of a variant. What is wrong with one of several says which it is.
 func (x *renderer) render(ctx context.Context, w wantedVariant) (madeVariant, error) {
-	objects, err := x.objects(ctx, w.variant)
+	objects, err := x.whole(ctx, w)
+	if err != nil && (len(x.m.Overrides) > 0 || x.several && w.able != nil) {
+		err = ofVariant(err, w)
+	}
+	out := madeVariant{overrides: w.variant.Overrides, objects: objects, capabilities: []*storev1.CapabilitiesSum{{}}}
+	if w.able != nil {
+		out.capabilities[0] = w.able.Sum
+	}
+	return out, err
+}
+
+// whole are the objects of a variant, checked.
+func (x *renderer) whole(ctx context.Context, w wantedVariant) ([]manifest.Object, error) {
+	built, err := x.build(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	key := fleet.Variant{Overrides: w.variant.Overrides}.Key() + " of " + built.key
+	if objects, known := x.done[key]; known {
+		return objects, nil
+	}
+	objects, err := x.over(built, w.variant.Overrides)
 	if err == nil {
 		err = x.fits(objects)
 	}
@@ -86,36 +146,108 @@ func (x *renderer) render(ctx context.Context, w wantedVariant) (madeVariant, er
 	if err == nil {
 		err = inOrder(x.m, objects)
 	}
-	if err != nil && len(x.m.Overrides) > 0 {
-		err = ofVariant(err, w)
+	if err != nil {
+		return nil, err
 	}
-	return madeVariant{variant: w.variant, objects: objects}, err
+	if x.done == nil {
+		x.done = map[string][]manifest.Object{}
+	}
+	x.done[key] = objects
+	return objects, nil
 }
 
-func (x *renderer) objects(ctx context.Context, v fleet.Variant) ([]manifest.Object, error) {
+// asks reports that what was rendered asks what clusters can do.
+func (x *renderer) asks() bool {
+	for _, r := range x.reads {
+		if r.Any() {
+			return true
+		}
+	}
+	return false
+}
+
+// merged are variants without what makes no difference: what clusters can do if no template asks that, and else what is the same for
+// those of several.
+func (x *renderer) merged(all []madeVariant) (out []madeVariant) {
+	asks, at := x.asks(), map[string]int{}
+	for _, v := range all {
+		if !asks {
+			v.capabilities = nil
+		}
+		bundle, _ := assemble.BundleDigest(manifest.ToBundle(v.objects))
+		key := fleet.Variant{Overrides: v.overrides}.Key() + " " + bundle.String()
+		i, known := at[key]
+		switch {
+		case known:
+			out[i].capabilities = append(out[i].capabilities, v.capabilities...)
+		default:
+			at[key] = len(out)
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func (x *renderer) objects(ctx context.Context, w wantedVariant) ([]manifest.Object, error) {
+	built, err := x.build(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return x.over(built, w.variant.Overrides)
+}
+
+// build is what the package of a variant renders to, before its patches.
+func (x *renderer) build(ctx context.Context, w wantedVariant) (builtPackage, error) {
+	pkg, base := x.m.VariantPackage(w.variant), packageKey(x.m, w.variant.Overrides)
+	if reads, known := x.reads[base]; known {
+		if built, there := x.built[builtKey(base, reads, w.able)]; there {
+			return built, nil
+		}
+	}
+	if err := assemble.Bounded(len(x.built) + 1); err != nil {
+		return builtPackage{}, err
+	}
+	if w.able != nil {
+		h := *pkg.Helm
+		h.Capabilities = &w.able.All
+		pkg.Helm = &h
+	}
+	objects, reads, err := render.Render(ctx, x.c.o.Engine, x.files, pkg, render.Options{Options: x.m.Placeholders(), Path: x.m.Path, AllowEmpty: x.m.AllowEmpty})
+	if err != nil {
+		return builtPackage{}, err
+	}
+	if x.built == nil {
+		x.built, x.reads = map[string]builtPackage{}, map[string]render.Reads{}
+	}
+	x.reads[base] = reads
+	key := builtKey(base, reads, w.able)
+	x.built[key] = builtPackage{key, objects}
+	return x.built[key], nil
+}
+
+// builtKey is equal for what renders to the same: of what a cluster can do only that counts which templates ask.
+func builtKey(base string, reads render.Reads, able *record.Able) string {
+	switch {
+	case !reads.Any():
+		return base
+	case able == nil:
+		return base + " for what Helm takes for a cluster"
+	}
+	return base + " for " + reads.Of(able.All).Digest().String()
+}
+
+// over are the objects of a package with the patches of overrides.
+func (x *renderer) over(built builtPackage, overrides []int32) ([]manifest.Object, error) {
+	if len(overrides) == 0 {
+		return built.objects, nil
+	}
 	opts := x.m.Placeholders()
-	pkg := x.m.VariantPackage(v)
-	key := packageKey(x.m, v)
-	built, known := x.built[key]
-	if !known {
-		var err error
-		if built, err = render.Render(ctx, x.c.o.Engine, x.files, pkg, render.Options{Options: opts, Path: x.m.Path, AllowEmpty: x.m.AllowEmpty}); err != nil {
-			return nil, err
-		}
-		if x.built == nil {
-			x.built = map[string][]manifest.Object{}
-		}
-		x.built[key] = built
-	}
-	if len(v) == 0 {
-		return built, nil
-	}
-	opts.Chart = pkg.Helm != nil
-	return x.patched(built, v, opts)
+	opts.Chart = x.m.Package.Helm != nil
+	return x.patched(built.objects, overrides, opts)
 }
 
 // patched are the objects of a package as the overrides of a variant change them.
-func (x *renderer) patched(built []manifest.Object, v fleet.Variant, opts manifest.Options) ([]manifest.Object, error) {
+func (x *renderer) patched(built []manifest.Object, v []int32, opts manifest.Options) ([]manifest.Object, error) {
 	first, err := patch.Apply(built, x.m.Overrides, v, opts)
 	if err != nil {
 		return nil, err
@@ -134,11 +266,11 @@ func (x *renderer) patched(built []manifest.Object, v fleet.Variant, opts manife
 }
 
 // packageKey is equal for variants whose package renders to the same.
-func packageKey(m *wire.Module, v fleet.Variant) string {
+func packageKey(m *wire.Module, overrides []int32) string {
 	var of fleet.Variant
-	for _, n := range v {
+	for _, n := range overrides {
 		if m.Overrides[n].Values != nil || m.Overrides[n].Components != nil {
-			of = append(of, n)
+			of.Overrides = append(of.Overrides, n)
 		}
 	}
 	return of.Key()
@@ -164,6 +296,11 @@ func (x *renderer) fits(objects []manifest.Object) error {
 // ofVariant has an error say which variant it is of, and which clusters have that.
 func ofVariant(err error, w wantedVariant) error {
 	where := "with " + w.variant.String()
+	if w.able != nil && len(w.variant.Overrides) == 0 {
+		where = fmt.Sprintf("for Kubernetes %s and %d APIs", w.able.Sum.GetKubernetesVersion(), w.able.Sum.GetApis())
+	} else if w.able != nil {
+		where += fmt.Sprintf(", for Kubernetes %s and %d APIs", w.able.Sum.GetKubernetesVersion(), w.able.Sum.GetApis())
+	}
 	if n := len(w.clusters); n > 0 {
 		const most = 3
 		names := make([]string, min(n, most))
@@ -186,15 +323,17 @@ func ofVariant(err error, w wantedVariant) error {
 func sameAs(rev *storev1.RevisionRecord, variants []madeVariant) bool {
 	known := false
 	for _, v := range variants {
-		was, err := record.VariantIn(rev, v.variant)
-		if errors.Is(err, record.ErrNotRendered) {
-			continue
-		}
 		bundle, _ := assemble.BundleDigest(manifest.ToBundle(v.objects))
-		if err != nil || bundle != record.Digest(was.GetBundle()) {
-			return false
+		for _, form := range v.forms() {
+			was, err := record.VariantIn(rev, form)
+			if errors.Is(err, record.ErrNotRendered) {
+				continue
+			}
+			if err != nil || bundle != record.Digest(was.GetBundle()) {
+				return false
+			}
+			known = true
 		}
-		known = true
 	}
 	return known
 }
@@ -205,13 +344,15 @@ func (c *Controller) sameUnseen(ctx context.Context, m *wire.Module, rev *storev
 	then, now := renderer{c: c, m: m}, renderer{c: c, m: m, files: files}
 	compared := func(n int32) bool {
 		return slices.ContainsFunc(variants, func(x madeVariant) bool {
-			_, err := record.VariantIn(rev, x.variant)
-			return err == nil && slices.Contains(x.variant, n)
+			return slices.Contains(x.overrides, n) && slices.ContainsFunc(x.forms(), func(v fleet.Variant) bool {
+				_, err := record.VariantIn(rev, v)
+				return err == nil
+			})
 		})
 	}
 	for n := range m.Overrides {
-		v := fleet.Variant{int32(n)}
-		if packageKey(m, v) == "" || compared(int32(n)) {
+		v := wantedVariant{variant: fleet.Variant{Overrides: []int32{int32(n)}}}
+		if packageKey(m, v.variant.Overrides) == "" || compared(int32(n)) {
 			continue
 		}
 		var a, b []manifest.Object

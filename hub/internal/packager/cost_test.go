@@ -41,7 +41,7 @@ func TestCostOfRendering(t *testing.T) {
 		p := pool(t, child.Limits{})
 		build := func() error { _, err := p.Build(t.Context(), v.job); return err }
 		whole := func() error {
-			_, err := render.Render(t.Context(), p, v.job.Files, render.Package{Helm: v.job.Helm, Kustomize: v.job.Kustomize}, render.Options{Options: manifest.Options{Namespace: "default"}})
+			_, _, err := render.Render(t.Context(), p, v.job.Files, render.Package{Helm: v.job.Helm, Kustomize: v.job.Kustomize}, render.Options{Options: manifest.Options{Namespace: "default"}})
 			return err
 		}
 		cold := once(t, build)

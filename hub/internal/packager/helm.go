@@ -2,7 +2,6 @@ package packager
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -50,11 +49,17 @@ func renderChart(files map[string][]byte, h render.Helm) (child.Result, error) {
 	if err != nil {
 		return child.Result{}, err
 	}
+	var reads render.Reads
+	if !h.Declared() {
+		if reads, err = readsOf(c, values); err != nil {
+			return child.Result{}, err
+		}
+	}
 	install, err := installOf(h)
 	if err != nil {
 		return child.Result{}, err
 	}
-	rel, err := install.RunWithContext(context.Background(), c, values)
+	rel, err := run(install, c, values, h, reads)
 	if err != nil {
 		at, text := sayHelm(err, c, root, h)
 		return child.Result{}, fleet.Invalid(at, text)
@@ -63,7 +68,7 @@ func renderChart(files map[string][]byte, h render.Helm) (child.Result, error) {
 	if !ok {
 		return child.Result{}, fleet.Invalidf(chartFile(root), "gives a release of an unknown kind: %T", rel)
 	}
-	return child.Result{Texts: texts(made, c, root)}, nil
+	return child.Result{Texts: texts(made, c, root), Reads: reads}, nil
 }
 
 // chartFile is what messages call a chart.

@@ -93,7 +93,8 @@ func wanted(t *testing.T, text []byte, namespace string) []manifest.Object {
 }
 
 func charted(ctx context.Context, engine render.Engine, files map[string][]byte, h render.Helm, opts manifest.Options) ([]manifest.Object, error) {
-	return render.Render(ctx, engine, files, render.Package{Helm: &h}, render.Options{Options: opts})
+	objects, _, err := render.Render(ctx, engine, files, render.Package{Helm: &h}, render.Options{Options: opts})
+	return objects, err
 }
 
 // web is the chart of the project with values from everywhere.

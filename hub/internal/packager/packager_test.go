@@ -125,7 +125,8 @@ func kustomizeBuild(t *testing.T, dir string) []byte {
 }
 
 func kustomized(ctx context.Context, engine render.Engine, files map[string][]byte, k render.Kustomize, opts render.Options) ([]manifest.Object, error) {
-	return render.Render(ctx, engine, files, render.Package{Kustomize: &k}, opts)
+	objects, _, err := render.Render(ctx, engine, files, render.Package{Kustomize: &k}, opts)
+	return objects, err
 }
 
 // TestKustomizationsAsKustomizeBuildsThem: those of the project, which use what kustomize has, and those of others.

@@ -26,7 +26,7 @@ const maxCopied = manifest.MaxObjectBytes
 
 // Apply patches objects as a variant's overrides say, in order. objects are as they were read by opts, and are not changed. An error names
 // the patch, by its field below the module's spec.
-func Apply(objects []manifest.Object, overrides []fleet.Override, v fleet.Variant, opts manifest.Options) ([]manifest.Object, error) {
+func Apply(objects []manifest.Object, overrides []fleet.Override, v []int32, opts manifest.Options) ([]manifest.Object, error) {
 	w := work{objects: objects, changed: map[int]map[string]any{}}
 	for _, n := range v {
 		for i, p := range overrides[n].Patches {

@@ -95,19 +95,19 @@ func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (
 	at = &course{Heading: HeadingOf(r, ref)}
 	if at.Queued {
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
-		if at.next = x.drafts.of(ctx, ref, rec, at.Rollout); at.next != nil {
+		if at.next = x.drafts.of(ctx, r, ref, rec, at.Rollout); at.next != nil {
 			at.Unknown = false
 		} else if !x.queueCounts {
 			at.Heading = heading(r, ref, false)
 		}
 	}
 	if rev := Revision(store.Untracked(r), ref, at.Leads); rev != nil {
-		if at.next, err = asOf(ctx, x.bundles, ref, rev); err != nil {
+		if at.next, err = asOf(ctx, r, x.bundles, ref, rev); err != nil {
 			return nil, err
 		}
 	}
 	if rev := Revision(store.Untracked(r), ref, at.Kept); rev != nil {
-		if at.kept, err = asOf(ctx, x.bundles, ref, rev); err != nil {
+		if at.kept, err = asOf(ctx, r, x.bundles, ref, rev); err != nil {
 			return nil, err
 		}
 	}

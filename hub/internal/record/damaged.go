@@ -38,7 +38,7 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		}
 	case store.BatchPrefix:
 		return &storev1.BatchRecord{}, false // it is waited for as long as for any other
-	case store.AckPrefix, store.ConditionPrefix, store.FollowPrefix, store.CatalogStates:
+	case store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.FollowPrefix, store.CatalogStates:
 		return nil, true
 	case store.ConfirmPrefix:
 		return nil, true // the leader asks anew

@@ -38,7 +38,9 @@ type Drafts func(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord,
 type Draft struct {
 	// Entries are what it lists, by the key of the variant.
 	Entries map[string][]fleet.BundleEntry
-	Known   bool
+	// ByCapabilities says that variants are also by what clusters can do.
+	ByCapabilities bool
+	Known          bool
 	// Coming says that it is not known yet, but going to be soon.
 	Coming bool
 }
@@ -55,6 +57,7 @@ type successor struct {
 	entries  map[string][]fleet.BundleEntry // by the key of the variant
 	keys     map[string]map[uint64]bool     // the same, of bundles without placeholders
 	refused  map[string]bool                // the variants that cannot be rendered: who has one keeps what it is assigned
+	form     func(fleet.Cluster) fleet.Variant
 }
 
 // NewSuccession is for what one module lets go.
@@ -344,7 +347,7 @@ func assigned(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *agentv1
 
 // variantIn is the key of the variant that it has in a cluster.
 func (o *successor) variantIn(c fleet.Cluster) string {
-	return assemble.VariantOf(o.module.Overrides, c).Key()
+	return o.form(c).Key()
 }
 
 // unknownIn reports that nobody knows what it is to list in a cluster.
@@ -426,13 +429,13 @@ func (x *Succession) ofPut(ctx context.Context, r store.Reader, ref fleet.Module
 	case ro == nil:
 		return nil
 	case queued:
-		return x.Drafts.of(ctx, ref, rec, ro.GetRollout().GetNumber())
+		return x.Drafts.of(ctx, r, ref, rec, ro.GetRollout().GetNumber())
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
 		return nil // its rollout is going to fail
 	}
-	return &successor{ref: ref, unknown: true, module: m}
+	return &successor{ref: ref, unknown: true, module: m, form: func(c fleet.Cluster) fleet.Variant { return assemble.VariantOf(m.Overrides, c) }}
 }
 
 // ofRevisions are a module as its newest revision has it, as the one to which its rollout goes back does, and as the one does
@@ -461,7 +464,7 @@ func (x *Succession) ofRevision(ctx context.Context, r store.Reader, ref fleet.M
 	if rev == nil {
 		return out, nil
 	}
-	o, err := asOf(ctx, x.bundles, ref, rev)
+	o, err := asOf(ctx, r, x.bundles, ref, rev)
 	if err != nil || o == nil {
 		return out, err
 	}
@@ -479,7 +482,7 @@ func placedAs(m, other *wire.Module) *wire.Module {
 }
 
 // of is a module as its put has it that has no revision yet; nil: that is not known.
-func (d Drafts) of(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, number int64) *successor {
+func (d Drafts) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, number int64) *successor {
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if d == nil || err != nil {
 		return nil
@@ -488,21 +491,30 @@ func (d Drafts) of(ctx context.Context, ref fleet.ModuleRef, rec *storev1.Module
 	if !draft.Known && !draft.Coming {
 		return nil
 	}
-	return &successor{ref: ref, module: m, entries: draft.Entries, unknown: draft.Coming}
+	form := func(c fleet.Cluster) fleet.Variant {
+		v := assemble.VariantOf(m.Overrides, c)
+		if draft.ByCapabilities {
+			v.Capabilities = capabilities(store.Untracked(r), c.Name)
+		}
+		return v
+	}
+	return &successor{ref: ref, module: m, entries: draft.Entries, unknown: draft.Coming, form: form}
 }
 
 // asOf is a module as one of its revisions has it; nil: that cannot be assigned. What is listed by one that is damaged comes back
 // when it is put once more.
-func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev1.RevisionRecord) (*successor, error) {
+func asOf(ctx context.Context, r store.Reader, bundles Bundles, ref fleet.ModuleRef, rev *storev1.RevisionRecord) (*successor, error) {
 	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, rev))
 	if err != nil {
 		return nil, nil
 	}
-	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}, refused: map[string]bool{}}
+	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}, refused: map[string]bool{},
+		form: func(c fleet.Cluster) fleet.Variant { return VariantFor(r, ref, rev, m.Overrides, c) }}
 	for _, v := range Variants(rev) {
 		if v.GetProblem() != "" {
-			out.refused[fleet.Variant(v.GetOverrides()).Key()] = true
-			out.entries[fleet.Variant(v.GetOverrides()).Key()] = nil // nobody gets it
+			for _, form := range FormsOf(v) {
+				out.refused[form.Key()], out.entries[form.Key()] = true, nil // nobody gets it
+			}
 			continue
 		}
 		b, err := bundles.Get(ctx, Digest(v.GetBundle()))
@@ -512,7 +524,9 @@ func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev
 		if err != nil {
 			return nil, err
 		}
-		out.entries[fleet.Variant(v.GetOverrides()).Key()] = b.Entries
+		for _, form := range FormsOf(v) {
+			out.entries[form.Key()] = b.Entries
+		}
 	}
 	return out, nil
 }

@@ -15,11 +15,15 @@ type Proposal struct {
 	Plan fleet.Digest
 	// Variants are what it renders to for the clusters that are selected now; without overrides it is one.
 	Variants []Proposed
+	// Can is what the clusters that are selected now can do, where that makes a difference.
+	Can map[fleet.ClusterName]fleet.Digest
 }
 
 // Proposed is a variant of a proposal.
 type Proposed struct {
-	Variant fleet.Variant
+	Overrides []int32
+	// Capabilities are those that it is for, where they make a difference.
+	Capabilities []*storev1.CapabilitiesSum
 	// Bundle and Policies are stored contents, Entries what the bundle lists.
 	Bundle, Policies fleet.Digest
 	Entries          []fleet.BundleEntry
@@ -46,7 +50,10 @@ func (p Proposal) Waves() (out []int32) {
 // In is what a cluster would have. One that has come since, to a variant that nobody had, is an error.
 func (p Proposal) In(m *wire.Module, c fleet.Cluster) (Proposed, error) {
 	v := assemble.VariantOf(m.Overrides, c)
-	i := slices.IndexFunc(p.Variants, func(x Proposed) bool { return slices.Equal(x.Variant, v) })
+	v.Capabilities = p.Can[c.Name]
+	i := slices.IndexFunc(p.Variants, func(x Proposed) bool {
+		return isFor(&storev1.VariantRecord{Overrides: x.Overrides, Capabilities: x.Capabilities}, v)
+	})
 	if i < 0 {
 		return Proposed{}, fleet.Errorf(fleet.ErrUnavailable, "cluster %s has come to %s just now, which is not rendered yet: ask again", c.Name, v)
 	}
@@ -62,7 +69,7 @@ func (p Proposal) Objects() (n int) {
 }
 
 // Plan names what a spec comes to with what its source renders to: two puts with the same one assign the same. rendered is the bundle, or
-// the source where a spec has overrides: which variants there are is up to the clusters.
+// the source where there are variants: which is up to the clusters.
 func Plan(spec, rendered, policies fleet.Digest) fleet.Digest {
 	return fleet.DigestOf(slices.Concat(spec.Bytes(), rendered.Bytes(), policies.Bytes()))
 }
@@ -70,7 +77,7 @@ func Plan(spec, rendered, policies fleet.Digest) fleet.Digest {
 // PlanOf is the plan that a revision came of.
 func PlanOf(rev *storev1.RevisionRecord, spec fleet.Digest) fleet.Digest {
 	rendered := Digest(rev.GetBundle())
-	if HasOverrides(rev) {
+	if HasVariants(rev) {
 		rendered = Digest(rev.GetArtifact())
 	}
 	return Plan(spec, rendered, Digest(rev.GetPolicies()))

@@ -120,10 +120,10 @@ func AsLabelled(r store.Reader, s *fleet.Sync, c fleet.Cluster) bool {
 	if values, err := assemble.Values(m.Bindings, c); err != nil || !maps.Equal(values, s.Values) {
 		return false
 	}
-	if !HasOverrides(rev) {
+	if !HasVariants(rev) {
 		return true
 	}
-	v, err := VariantIn(rev, assemble.VariantOf(m.Overrides, c))
+	v, err := VariantIn(rev, VariantFor(r, s.Module, rev, m.Overrides, c))
 	return err == nil && Digest(v.GetBundle()) == s.Bundle
 }
 

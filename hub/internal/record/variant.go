@@ -12,16 +12,16 @@ import (
 )
 
 // ErrNotRendered is that a revision has not been rendered for a variant yet.
-var ErrNotRendered = errors.New("the revision is being rendered for the overrides that match the cluster")
+var ErrNotRendered = errors.New("the revision is being rendered for the overrides that match the cluster, and for what it can do")
 
-// HasOverrides reports that a revision has a bundle for each variant, and none of its own.
-func HasOverrides(rev *storev1.RevisionRecord) bool {
-	return len(rev.GetRevision().GetSpec().GetOverrides()) > 0
+// HasVariants reports that a revision has a bundle for each variant, and none of its own.
+func HasVariants(rev *storev1.RevisionRecord) bool {
+	return len(rev.GetRevision().GetSpec().GetOverrides()) > 0 || rev.GetByCapabilities()
 }
 
-// Variants are what a revision renders to, as far as it is rendered. Without overrides it is one.
+// Variants are what a revision renders to, as far as it is rendered. Without overrides, and where what clusters can do makes no difference, it is one.
 func Variants(rev *storev1.RevisionRecord) []*storev1.VariantRecord {
-	if HasOverrides(rev) {
+	if HasVariants(rev) {
 		return rev.GetVariants()
 	}
 	return []*storev1.VariantRecord{{Bundle: rev.GetBundle(), Policies: rev.GetPolicies(), Needs: rev.GetNeeds(), Objects: rev.GetRevision().GetObjects()}}
@@ -30,14 +30,14 @@ func Variants(rev *storev1.RevisionRecord) []*storev1.VariantRecord {
 // VariantIn is what a revision renders to for a variant, or why it does not: ErrNotRendered, or what is wrong with it.
 func VariantIn(rev *storev1.RevisionRecord, v fleet.Variant) (*storev1.VariantRecord, error) {
 	all := Variants(rev)
-	i := slices.IndexFunc(all, func(x *storev1.VariantRecord) bool { return slices.Equal(x.GetOverrides(), v) })
+	i := slices.IndexFunc(all, func(x *storev1.VariantRecord) bool { return isFor(x, v) })
 	switch {
 	case i >= 0 && all[i].GetProblem() != "":
 		return nil, fleet.Errorf(fleet.ErrInvalid, "%s", all[i].GetProblem())
 	case i >= 0:
 		return all[i], nil
 	case len(all) >= assemble.MaxVariants:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "overrides: the revision is rendered for %d variants already, which are as many as there may be; %s would be another one: merge overrides, or put what differs into bindings",
+		return nil, fleet.Errorf(fleet.ErrInvalid, "overrides: the revision is rendered for %d variants already, which are as many as there may be; %s would be another one: merge overrides, put what differs into bindings, or say in package.helm.kubeVersion and apiVersions what the chart is to see",
 			len(all), v)
 	}
 	return nil, ErrNotRendered
@@ -56,7 +56,7 @@ func Selected(r store.Reader, m *wire.Module) []fleet.Cluster {
 
 // nextVariant is what a cluster is to have of a revision; nil: that is not known.
 func nextVariant(r store.Reader, name fleet.ClusterName, ref fleet.ModuleRef, rev *storev1.RevisionRecord) *storev1.VariantRecord {
-	if !HasOverrides(rev) {
+	if !HasVariants(rev) {
 		return Variants(rev)[0]
 	}
 	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, rev))
@@ -67,6 +67,6 @@ func nextVariant(r store.Reader, name fleet.ClusterName, ref fleet.ModuleRef, re
 	if !ok {
 		return nil
 	}
-	v, _ := VariantIn(rev, assemble.VariantOf(m.Overrides, Cluster(rec)))
+	v, _ := VariantIn(rev, VariantFor(r, ref, rev, m.Overrides, Cluster(rec)))
 	return v
 }

@@ -26,6 +26,8 @@ type snapshot struct {
 	restore    *storev1.Restore // of a session with an agent that follows another store of this hub, as is accepted
 	accepted   bool
 	stands     bool // nothing begins to leave the cluster, for the store was restored
+	// capabilities is the digest of those that are known of the cluster.
+	capabilities []byte
 }
 
 func (x *session) snapshot(ctx context.Context) (snapshot, error) {
@@ -35,6 +37,7 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
 		sn.ack, _, _ = store.Get[*storev1.AckRecord](r, store.AckKey(x.cluster))
 		sn.hub = x.server.hub(r)
+		sn.capabilities = record.CapabilitiesSum(r, x.cluster).GetDigest()
 		sn.generation = record.LastGeneration(r)
 		if x.elsewhere() {
 			sn.restore, _, _ = store.Get[*storev1.Restore](r, store.RestoreKey)
@@ -85,6 +88,7 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 	if x.server.o.Hubs != nil {
 		w.Hubs = x.server.o.Hubs()
 	}
+	w.TakesCapabilities, w.Capabilities = true, sn.capabilities
 	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {
 		return machine{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -34,8 +35,9 @@ type reports struct {
 	bytes   int    // of pending
 	seq     uint64 // highest received
 	digest  []byte
-	ackRec  *storev1.AckRecord        // newest acknowledgement to commit
-	conds   *storev1.ConditionsRecord // newest conditions to commit; nil: no newer ones
+	ackRec  *storev1.AckRecord          // newest acknowledgement to commit
+	conds   *storev1.ConditionsRecord   // newest conditions to commit; nil: no newer ones
+	can     *storev1.CapabilitiesRecord // newest capabilities to commit; nil: no newer ones
 	full    map[fleet.ModuleRef]bool
 	fullEnd bool
 	durable uint64 // highest committed
@@ -175,6 +177,31 @@ func (r *reports) conditions(in []*agentv1.Condition) error {
 	return nil
 }
 
+// capabilities takes what charts may ask of the cluster. What does not validate ends the session, as with conditions.
+func (r *reports) capabilities(in *agentv1.Capabilities) error {
+	all, err := wire.CapabilitiesFromProto(in)
+	if err == nil {
+		_, err = version.ParseGeneric(all.KubeVersion)
+	}
+	if err != nil {
+		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: %v", r.x.cluster, err)
+	}
+	sum := &storev1.CapabilitiesSum{Digest: all.Digest().Bytes(), KubernetesVersion: all.KubeVersion, Apis: int32(len(all.APIs))}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.can = &storev1.CapabilitiesRecord{Sum: sum, Apis: in.GetApis()}
+	r.signal()
+	return nil
+}
+
+// capabilityOps writes the capabilities if they are others than those that the store has.
+func (r *reports) capabilityOps(rd store.Reader, can *storev1.CapabilitiesRecord) []store.Op {
+	if can == nil || bytes.Equal(record.CapabilitiesSum(rd, r.x.cluster).GetDigest(), can.GetSum().GetDigest()) {
+		return nil
+	}
+	return []store.Op{{Key: store.CapabilityKey(r.x.cluster), Value: can}}
+}
+
 func (r *reports) signal() {
 	dirty.Poke(r.wake)
 }
@@ -197,6 +224,7 @@ type work struct {
 	digest   []byte
 	ack      *storev1.AckRecord
 	told     *storev1.ConditionsRecord
+	can      *storev1.CapabilitiesRecord
 	full     map[fleet.ModuleRef]bool // set when a full status is complete
 	stands   bool                     // the agent has just said that all that it reported before holds still
 	leaves   bool                     // the agent is told to leave
@@ -205,7 +233,7 @@ type work struct {
 func (r *reports) take() work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec, told: r.conds, stands: r.stands, leaves: r.leaves}
+	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec, told: r.conds, can: r.can, stands: r.stands, leaves: r.leaves}
 	r.stands, r.leaves = false, false
 	if r.seq > r.durable {
 		w.seq = r.seq
@@ -213,7 +241,7 @@ func (r *reports) take() work {
 	r.bytes = 0
 	dirty.Poke(r.taken)
 	r.pending, r.ackRec = map[fleet.ModuleRef]*agentv1.SyncStatus{}, nil
-	r.conds = nil
+	r.conds, r.can = nil, nil
 	if r.fullEnd {
 		w.full, r.full, r.fullEnd = r.full, nil, false
 	}
@@ -302,6 +330,7 @@ func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 	now := time.Now()
 	err := r.x.server.o.Store.View(ctx, 0, func(rd store.Reader) error {
 		ops = append(ops, r.conditionOps(rd, w.told)...)
+		ops = append(ops, r.capabilityOps(rd, w.can)...)
 		var reported []store.Op
 		for ref, st := range w.statuses {
 			reported = append(reported, r.observedOp(rd, ref, st, now))

@@ -322,6 +322,10 @@ func (x *session) receive(ctx context.Context, st stream) error {
 				return err
 			}
 			x.seen.Store(int64(x.age()))
+		case *agentv1.ConnectRequest_Capabilities:
+			if err := x.reports.capabilities(f.Capabilities); err != nil {
+				return err
+			}
 		case *agentv1.ConnectRequest_Conditions:
 			if err := x.reports.conditions(f.Conditions.GetConditions()); err != nil {
 				return err

@@ -109,6 +109,7 @@ var Classes = []Class{
 	{Prefix: RecyclePrefix, New: func() proto.Message { return new(storev1.RecycleRecord) }, Owner: API, Clears: Leader},
 	{Prefix: AckPrefix, New: func() proto.Message { return new(storev1.AckRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: ConditionPrefix, New: func() proto.Message { return new(storev1.ConditionsRecord) }, Owner: Session, Clears: Leader},
+	{Prefix: CapabilityPrefix, New: func() proto.Message { return new(storev1.CapabilitiesRecord) }, Owner: Session, Clears: Leader, Shares: SharesAll},
 	{Prefix: AuditDone, New: func() proto.Message { return new(storev1.AuditRecord) }, Owner: Audit},
 	{Prefix: AuditRefused, New: func() proto.Message { return new(storev1.AuditRecord) }, Owner: Audit},
 	{Prefix: FloorPrefix, New: func() proto.Message { return new(storev1.FloorRecord) }, Owner: Leader},

@@ -39,6 +39,7 @@ const (
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"
+	CapabilityPrefix = "capabilities/"
 	PeerPrefix       = "hubs/"
 	AuditDone        = "audit/done/"
 	AuditRefused     = "audit/refused/"
@@ -107,6 +108,9 @@ func AckKey(c fleet.ClusterName) string { return AckPrefix + string(c) }
 
 // ConditionKey is conditions/CLUSTER.
 func ConditionKey(c fleet.ClusterName) string { return ConditionPrefix + string(c) }
+
+// CapabilityKey is capabilities/CLUSTER.
+func CapabilityKey(c fleet.ClusterName) string { return CapabilityPrefix + string(c) }
 
 // FloorKey is floors/CLUSTER: the hold of the cluster, and the lowest generation that its next assemblage may have. The
 // leader raises it when a confirmed tombstone is forgotten or the hold changes, so that an assemblage never changes

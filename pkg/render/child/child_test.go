@@ -117,11 +117,11 @@ func do(what string) render.Job {
 // build does a job that works and returns the process that did it.
 func build(t *testing.T, p *Pool, what string) string {
 	t.Helper()
-	texts, err := p.Build(t.Context(), do(what))
+	built, err := p.Build(t.Context(), do(what))
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-	return string(texts["pid"])
+	return string(built.Texts["pid"])
 }
 
 // TestWhatABuildMayTake: what exceeds a limit or breaks its process is an error of that build, which says why, and the next one works.
@@ -160,9 +160,9 @@ func TestWhatABuildMayTake(t *testing.T) {
 func TestProcessHasNothingOfTheHub(t *testing.T) {
 	t.Setenv("TOWLINE_SECRET", "canary")
 	p := pool(t, Limits{}, 1)
-	texts, err := p.Build(t.Context(), do("env"))
-	if err != nil || len(texts["env"]) != 0 {
-		t.Errorf("environment %q, %v", texts["env"], err)
+	built, err := p.Build(t.Context(), do("env"))
+	if err != nil || len(built.Texts["env"]) != 0 {
+		t.Errorf("environment %q, %v", built.Texts["env"], err)
 	}
 	build(t, p, "print")
 	build(t, p, "well")

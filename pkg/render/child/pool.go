@@ -72,30 +72,30 @@ func NewPool(o Options) (*Pool, error) {
 }
 
 // Build implements render.Engine. A process that ends, hangs or takes too much is an error of this job alone.
-func (p *Pool) Build(ctx context.Context, job render.Job) (map[string][]byte, error) {
+func (p *Pool) Build(ctx context.Context, job render.Job) (render.Built, error) {
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return render.Built{}, ctx.Err()
 	}
 	defer func() { <-p.slots }()
 	c, err := p.take()
 	if err != nil {
-		return nil, err
+		return render.Built{}, err
 	}
 	result, err := c.build(ctx, job)
 	if c.lost && c.expiry != nil { // it may have ended while it waited; whether the job ends its process, a new one says
 		if c, err = p.begin(); err != nil {
-			return nil, err
+			return render.Built{}, err
 		}
 		result, err = c.build(ctx, job)
 	}
 	if result.Spent || c.broken {
 		c.end()
-		return result.Texts, err
+		return render.Built{Texts: result.Texts, Reads: result.Reads}, err
 	}
 	p.give(c)
-	return result.Texts, err
+	return render.Built{Texts: result.Texts, Reads: result.Reads}, err
 }
 
 // take is a process that waits, or a new one.

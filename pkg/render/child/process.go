@@ -131,7 +131,7 @@ func (c *process) exchange(job render.Job) (Result, error) {
 		c.broken, c.lost = true, true
 		return Result{}, c.gone()
 	}
-	return Result{Texts: texts, Spent: head.Spent}, head.err()
+	return Result{Texts: texts, Reads: head.Reads, Spent: head.Spent}, head.err()
 }
 
 // gone says why the process ended.

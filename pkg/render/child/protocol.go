@@ -20,6 +20,8 @@ import (
 type Result struct {
 	// Texts are manifests in YAML by the name of where they come from.
 	Texts map[string][]byte
+	// Reads is what a chart asks of the cluster that it is rendered for.
+	Reads render.Reads
 	// Spent says that the process must not build again: what it built stays in it.
 	Spent bool
 }
@@ -41,7 +43,9 @@ type response struct {
 	// Done is in every answer, so that nothing else is taken for one.
 	Done  bool   `json:"done"`
 	Texts []part `json:"texts,omitempty"`
-	Spent bool   `json:"spent,omitempty"`
+	// Reads is as in Result.
+	Reads render.Reads `json:"reads"`
+	Spent bool         `json:"spent,omitempty"`
 	// Field and Message are a fleet.FieldError; Exhausted is that a limit was met.
 	Field     string `json:"field,omitempty"`
 	Message   string `json:"message,omitempty"`

@@ -91,5 +91,5 @@ func answer(out io.Writer, job render.Job, limits Limits, build func(render.Job)
 		return writeFrame(out, head, nil, nil)
 	}
 	parts := partsOf(result.Texts)
-	return writeFrame(out, response{Done: true, Texts: parts, Spent: result.Spent}, parts, result.Texts)
+	return writeFrame(out, response{Done: true, Texts: parts, Reads: result.Reads, Spent: result.Spent}, parts, result.Texts)
 }

@@ -4,6 +4,7 @@
 package simagent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/ecdsa"
@@ -118,6 +119,8 @@ type Options struct {
 	// SealingKey is what secrets are sealed with for it, and Secrets is told of each frame with some; it must not block.
 	SealingKey []byte
 	Secrets    func(*agentv1.Secrets)
+	// Can is what charts may ask of its cluster; nil: it does not tell.
+	Can *fleet.Capabilities
 	// Reconnect is the pause after a broken session; default 50ms.
 	Reconnect time.Duration
 }
@@ -310,6 +313,21 @@ func (a *Agent) Tell(conditions ...fleet.Condition) error {
 	return a.sayConditions(a.stream)
 }
 
+// Able says what charts may ask of the cluster, now and in the sessions to come.
+func (a *Agent) Able(can fleet.Capabilities) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.o.Can = &can
+	if a.stream == nil {
+		return nil
+	}
+	return a.sayCapabilities(a.stream)
+}
+
+func (a *Agent) sayCapabilities(st stream) error {
+	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Capabilities{Capabilities: wire.CapabilitiesToProto(*a.o.Can)}})
+}
+
 func (a *Agent) sayConditions(st stream) error {
 	a.untold = false
 	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Conditions{
@@ -357,6 +375,11 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		a.epoch, a.inc, a.boot = f.Welcome.GetEpoch(), f.Welcome.GetIncarnation(), f.Welcome.GetBoot()
 		if a.untold {
 			if err := a.sayConditions(st); err != nil {
+				return err
+			}
+		}
+		if can := a.o.Can; can != nil && f.Welcome.GetTakesCapabilities() && !bytes.Equal(f.Welcome.GetCapabilities(), can.Digest().Bytes()) {
+			if err := a.sayCapabilities(st); err != nil {
 				return err
 			}
 		}

@@ -288,6 +288,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Heartbeat
 	//	*ConnectRequest_QueryResult
 	//	*ConnectRequest_Conditions
+	//	*ConnectRequest_Capabilities
 	Frame         isConnectRequest_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -384,6 +385,15 @@ func (x *ConnectRequest) GetConditions() *Conditions {
 	return nil
 }
 
+func (x *ConnectRequest) GetCapabilities() *Capabilities {
+	if x != nil {
+		if x, ok := x.Frame.(*ConnectRequest_Capabilities); ok {
+			return x.Capabilities
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Frame interface {
 	isConnectRequest_Frame()
 }
@@ -418,6 +428,11 @@ type ConnectRequest_Conditions struct {
 	Conditions *Conditions `protobuf:"bytes,6,opt,name=conditions,proto3,oneof"`
 }
 
+type ConnectRequest_Capabilities struct {
+	// What charts may ask of the cluster, if the hub takes it: after the welcome, unless the hub has the same, and whenever it changed.
+	Capabilities *Capabilities `protobuf:"bytes,7,opt,name=capabilities,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Frame() {}
 
 func (*ConnectRequest_Ack) isConnectRequest_Frame() {}
@@ -429,6 +444,8 @@ func (*ConnectRequest_Heartbeat) isConnectRequest_Frame() {}
 func (*ConnectRequest_QueryResult) isConnectRequest_Frame() {}
 
 func (*ConnectRequest_Conditions) isConnectRequest_Frame() {}
+
+func (*ConnectRequest_Capabilities) isConnectRequest_Frame() {}
 
 // ConnectResponse is a frame from the hub.
 type ConnectResponse struct {
@@ -667,7 +684,7 @@ type Hello struct {
 	// object-bindings: it evaluates the bindings in the policies; a module that has some is not ready in the cluster of an agent without it.
 	// secret-bindings: the same of those that use secrets of the hub; it sets sealing_key.
 	// waves: it has waves wait for each other where the policies say so, and knows which objects do not count for what is ready.
-	// moves: it takes a Move. dictionaries: and one whose contents are compressed with those that it holds as their dictionary.
+	// capabilities: it sends Capabilities. moves: it takes a Move. dictionaries: and one whose contents are compressed with those that it holds as their dictionary.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
@@ -938,7 +955,11 @@ type Welcome struct {
 	Succeeds string `protobuf:"bytes,12,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
 	// Addresses of the hubs that share the hub's store, this one too, at which agents are told to dial them, HOST:PORT. The agent
 	// tries them beside those that it was started with. Empty: this one is alone.
-	Hubs          []string `protobuf:"bytes,13,rep,name=hubs,proto3" json:"hubs,omitempty"`
+	Hubs []string `protobuf:"bytes,13,rep,name=hubs,proto3" json:"hubs,omitempty"`
+	// The hub takes Capabilities. To one that does not say so none are sent.
+	TakesCapabilities bool `protobuf:"varint,14,opt,name=takes_capabilities,json=takesCapabilities,proto3" json:"takes_capabilities,omitempty"`
+	// Digest of those that it has of the cluster; empty: none.
+	Capabilities  []byte `protobuf:"bytes,15,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1060,6 +1081,20 @@ func (x *Welcome) GetSucceeds() string {
 func (x *Welcome) GetHubs() []string {
 	if x != nil {
 		return x.Hubs
+	}
+	return nil
+}
+
+func (x *Welcome) GetTakesCapabilities() bool {
+	if x != nil {
+		return x.TakesCapabilities
+	}
+	return false
+}
+
+func (x *Welcome) GetCapabilities() []byte {
+	if x != nil {
+		return x.Capabilities
 	}
 	return nil
 }
@@ -3368,6 +3403,72 @@ func (x *Conditions) GetConditions() []*Condition {
 	return nil
 }
 
+// Capabilities are what the templates of charts may ask of a cluster. They take the place of those that were sent before.
+type Capabilities struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The API server's version.
+	KubernetesVersion string `protobuf:"bytes,1,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
+	// The versions of groups that are served, such as apps/v1, and the kinds in them, such as apps/v1/Deployment, as Helm's
+	// .Capabilities.APIVersions has them: ascending, each once, a line each, as zstd of at most 64 KiB. Of a cluster that serves more the
+	// kinds are left out.
+	Apis []byte `protobuf:"bytes,2,opt,name=apis,proto3" json:"apis,omitempty"`
+	// SHA-256 of both (see Capabilities in pkg/fleet).
+	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capabilities) Reset() {
+	*x = Capabilities{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capabilities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capabilities) ProtoMessage() {}
+
+func (x *Capabilities) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
+func (*Capabilities) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Capabilities) GetKubernetesVersion() string {
+	if x != nil {
+		return x.KubernetesVersion
+	}
+	return ""
+}
+
+func (x *Capabilities) GetApis() []byte {
+	if x != nil {
+		return x.Apis
+	}
+	return nil
+}
+
+func (x *Capabilities) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 // Condition is something about the cluster as a whole, or about the agent in it, that a person should know. What is as it
 // should be is not listed, so a cluster without trouble has none.
 type Condition struct {
@@ -3389,7 +3490,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3401,7 +3502,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3414,7 +3515,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Condition) GetType() string {
@@ -3474,7 +3575,7 @@ type Secrets struct {
 
 func (x *Secrets) Reset() {
 	*x = Secrets{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3587,7 @@ func (x *Secrets) String() string {
 func (*Secrets) ProtoMessage() {}
 
 func (x *Secrets) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3600,7 @@ func (x *Secrets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secrets.ProtoReflect.Descriptor instead.
 func (*Secrets) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Secrets) GetSecrets() []*SealedSecret {
@@ -3562,7 +3663,7 @@ type SealedSecret struct {
 
 func (x *SealedSecret) Reset() {
 	*x = SealedSecret{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +3675,7 @@ func (x *SealedSecret) String() string {
 func (*SealedSecret) ProtoMessage() {}
 
 func (x *SealedSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3688,7 @@ func (x *SealedSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedSecret.ProtoReflect.Descriptor instead.
 func (*SealedSecret) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SealedSecret) GetProject() string {
@@ -3664,7 +3765,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3676,7 +3777,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3689,7 +3790,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -3710,7 +3811,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3722,7 +3823,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3735,7 +3836,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -3758,7 +3859,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3770,7 +3871,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3783,7 +3884,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -3816,7 +3917,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3828,7 +3929,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3841,7 +3942,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Leave) GetObjects() string {
@@ -3894,7 +3995,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3906,7 +4007,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3919,7 +4020,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Query) GetId() uint64 {
@@ -4006,7 +4107,7 @@ type LogOptions struct {
 
 func (x *LogOptions) Reset() {
 	*x = LogOptions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4018,7 +4119,7 @@ func (x *LogOptions) String() string {
 func (*LogOptions) ProtoMessage() {}
 
 func (x *LogOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,7 +4132,7 @@ func (x *LogOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogOptions.ProtoReflect.Descriptor instead.
 func (*LogOptions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LogOptions) GetContainer() string {
@@ -4091,7 +4192,7 @@ type LogCursor struct {
 
 func (x *LogCursor) Reset() {
 	*x = LogCursor{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4204,7 @@ func (x *LogCursor) String() string {
 func (*LogCursor) ProtoMessage() {}
 
 func (x *LogCursor) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4217,7 @@ func (x *LogCursor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogCursor.ProtoReflect.Descriptor instead.
 func (*LogCursor) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LogCursor) GetPod() string {
@@ -4161,7 +4262,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4173,7 +4274,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4186,7 +4287,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -4244,7 +4345,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4256,7 +4357,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4269,7 +4370,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -4311,7 +4412,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4323,7 +4424,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4336,7 +4437,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Event) GetObject() *BundleEntry {
@@ -4408,7 +4509,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4420,7 +4521,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4433,7 +4534,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Logs) GetPods() []*PodLog {
@@ -4469,7 +4570,7 @@ type PodLog struct {
 
 func (x *PodLog) Reset() {
 	*x = PodLog{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4481,7 +4582,7 @@ func (x *PodLog) String() string {
 func (*PodLog) ProtoMessage() {}
 
 func (x *PodLog) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4494,7 +4595,7 @@ func (x *PodLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodLog.ProtoReflect.Descriptor instead.
 func (*PodLog) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PodLog) GetAt() *LogCursor {
@@ -4548,7 +4649,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4560,7 +4661,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4573,7 +4674,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -4621,7 +4722,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4633,7 +4734,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4646,7 +4747,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -4713,7 +4814,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4725,7 +4826,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4738,7 +4839,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *FieldChange) GetField() string {
@@ -4782,7 +4883,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"C\n" +
 	"\rRenewResponse\x12\"\n" +
 	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x0e\n" +
-	"\x02ca\x18\x02 \x03(\fR\x02ca\"\xea\x02\n" +
+	"\x02ca\x18\x02 \x03(\fR\x02ca\"\xb0\x03\n" +
 	"\x0eConnectRequest\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.towline.agent.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x03ack\x18\x02 \x01(\v2\x15.towline.agent.v1.AckH\x00R\x03ack\x122\n" +
@@ -4791,7 +4892,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\fquery_result\x18\x05 \x01(\v2\x1d.towline.agent.v1.QueryResultH\x00R\vqueryResult\x12>\n" +
 	"\n" +
 	"conditions\x18\x06 \x01(\v2\x1c.towline.agent.v1.ConditionsH\x00R\n" +
-	"conditionsB\a\n" +
+	"conditions\x12D\n" +
+	"\fcapabilities\x18\a \x01(\v2\x1e.towline.agent.v1.CapabilitiesH\x00R\fcapabilitiesB\a\n" +
 	"\x05frame\"\xb9\x04\n" +
 	"\x0fConnectResponse\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.towline.agent.v1.WelcomeH\x00R\awelcome\x12/\n" +
@@ -4837,7 +4939,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"sealingKey\".\n" +
 	"\x04Boot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"\xae\x03\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"\x81\x04\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x15\n" +
 	"\x06hub_id\x18\x02 \x01(\tR\x05hubId\x12 \n" +
@@ -4852,7 +4954,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	" \x01(\v2\x16.towline.agent.v1.BootR\x04boot\x12\x1c\n" +
 	"\tregressed\x18\v \x01(\tR\tregressed\x12\x1a\n" +
 	"\bsucceeds\x18\f \x01(\tR\bsucceeds\x12\x12\n" +
-	"\x04hubs\x18\r \x03(\tR\x04hubs\"\x9e\x02\n" +
+	"\x04hubs\x18\r \x03(\tR\x04hubs\x12-\n" +
+	"\x12takes_capabilities\x18\x0e \x01(\bR\x11takesCapabilities\x12\"\n" +
+	"\fcapabilities\x18\x0f \x01(\fR\fcapabilities\"\x9e\x02\n" +
 	"\x05Index\x12\x1a\n" +
 	"\bcomplete\x18\x01 \x01(\bR\bcomplete\x12\x1d\n" +
 	"\n" +
@@ -5075,7 +5179,11 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"Conditions\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
-	"conditions\"\x8c\x01\n" +
+	"conditions\"i\n" +
+	"\fCapabilities\x12-\n" +
+	"\x12kubernetes_version\x18\x01 \x01(\tR\x11kubernetesVersion\x12\x12\n" +
+	"\x04apis\x18\x02 \x01(\fR\x04apis\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"\x8c\x01\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
@@ -5205,7 +5313,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -5242,97 +5350,99 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*ExtraObject)(nil),        // 32: towline.agent.v1.ExtraObject
 	(*StatusAck)(nil),          // 33: towline.agent.v1.StatusAck
 	(*Conditions)(nil),         // 34: towline.agent.v1.Conditions
-	(*Condition)(nil),          // 35: towline.agent.v1.Condition
-	(*Secrets)(nil),            // 36: towline.agent.v1.Secrets
-	(*SealedSecret)(nil),       // 37: towline.agent.v1.SealedSecret
-	(*SecretValues)(nil),       // 38: towline.agent.v1.SecretValues
-	(*Heartbeat)(nil),          // 39: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 40: towline.agent.v1.Drain
-	(*Leave)(nil),              // 41: towline.agent.v1.Leave
-	(*Query)(nil),              // 42: towline.agent.v1.Query
-	(*LogOptions)(nil),         // 43: towline.agent.v1.LogOptions
-	(*LogCursor)(nil),          // 44: towline.agent.v1.LogCursor
-	(*QueryResult)(nil),        // 45: towline.agent.v1.QueryResult
-	(*Events)(nil),             // 46: towline.agent.v1.Events
-	(*Event)(nil),              // 47: towline.agent.v1.Event
-	(*Logs)(nil),               // 48: towline.agent.v1.Logs
-	(*PodLog)(nil),             // 49: towline.agent.v1.PodLog
-	(*Preview)(nil),            // 50: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 51: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 52: towline.agent.v1.FieldChange
-	nil,                        // 53: towline.agent.v1.Sync.ValuesEntry
-	nil,                        // 54: towline.agent.v1.SecretValues.ValuesEntry
+	(*Capabilities)(nil),       // 35: towline.agent.v1.Capabilities
+	(*Condition)(nil),          // 36: towline.agent.v1.Condition
+	(*Secrets)(nil),            // 37: towline.agent.v1.Secrets
+	(*SealedSecret)(nil),       // 38: towline.agent.v1.SealedSecret
+	(*SecretValues)(nil),       // 39: towline.agent.v1.SecretValues
+	(*Heartbeat)(nil),          // 40: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 41: towline.agent.v1.Drain
+	(*Leave)(nil),              // 42: towline.agent.v1.Leave
+	(*Query)(nil),              // 43: towline.agent.v1.Query
+	(*LogOptions)(nil),         // 44: towline.agent.v1.LogOptions
+	(*LogCursor)(nil),          // 45: towline.agent.v1.LogCursor
+	(*QueryResult)(nil),        // 46: towline.agent.v1.QueryResult
+	(*Events)(nil),             // 47: towline.agent.v1.Events
+	(*Event)(nil),              // 48: towline.agent.v1.Event
+	(*Logs)(nil),               // 49: towline.agent.v1.Logs
+	(*PodLog)(nil),             // 50: towline.agent.v1.PodLog
+	(*Preview)(nil),            // 51: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 52: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 53: towline.agent.v1.FieldChange
+	nil,                        // 54: towline.agent.v1.Sync.ValuesEntry
+	nil,                        // 55: towline.agent.v1.SecretValues.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
 	25, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
 	27, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	39, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	45, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	40, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	46, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
 	34, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
-	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
-	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
-	17, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	33, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	39, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	40, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	42, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	41, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	18, // 14: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
-	36, // 15: towline.agent.v1.ConnectResponse.secrets:type_name -> towline.agent.v1.Secrets
-	35, // 16: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
-	7,  // 17: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
-	7,  // 18: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
-	10, // 19: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	14, // 20: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	53, // 21: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	13, // 22: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
-	12, // 23: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
-	11, // 24: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
-	12, // 25: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
-	16, // 26: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	21, // 27: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	19, // 28: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
-	20, // 29: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
-	21, // 30: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	24, // 31: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	26, // 32: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	28, // 33: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	30, // 34: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	32, // 35: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	29, // 36: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
-	32, // 37: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	35, // 38: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	37, // 39: towline.agent.v1.Secrets.secrets:type_name -> towline.agent.v1.SealedSecret
-	54, // 40: towline.agent.v1.SecretValues.values:type_name -> towline.agent.v1.SecretValues.ValuesEntry
-	16, // 41: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	10, // 42: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	16, // 43: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
-	43, // 44: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
-	44, // 45: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
-	50, // 46: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	46, // 47: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
-	48, // 48: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
-	47, // 49: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
-	16, // 50: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
-	49, // 51: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
-	44, // 52: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
-	51, // 53: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	16, // 54: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	52, // 55: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	4,  // 56: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	22, // 57: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 58: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 59: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 60: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	23, // 61: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 62: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 63: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	60, // [60:64] is the sub-list for method output_type
-	56, // [56:60] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	35, // 6: towline.agent.v1.ConnectRequest.capabilities:type_name -> towline.agent.v1.Capabilities
+	8,  // 7: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
+	9,  // 8: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
+	17, // 9: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
+	33, // 10: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	40, // 11: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	41, // 12: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	43, // 13: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	42, // 14: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	18, // 15: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
+	37, // 16: towline.agent.v1.ConnectResponse.secrets:type_name -> towline.agent.v1.Secrets
+	36, // 17: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	7,  // 18: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
+	7,  // 19: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
+	10, // 20: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
+	14, // 21: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	54, // 22: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	13, // 23: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	12, // 24: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
+	11, // 25: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
+	12, // 26: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
+	16, // 27: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	21, // 28: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	19, // 29: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
+	20, // 30: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
+	21, // 31: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	24, // 32: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	26, // 33: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	28, // 34: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	30, // 35: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	32, // 36: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	29, // 37: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
+	32, // 38: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	36, // 39: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	38, // 40: towline.agent.v1.Secrets.secrets:type_name -> towline.agent.v1.SealedSecret
+	55, // 41: towline.agent.v1.SecretValues.values:type_name -> towline.agent.v1.SecretValues.ValuesEntry
+	16, // 42: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	10, // 43: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	16, // 44: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
+	44, // 45: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
+	45, // 46: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
+	51, // 47: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	47, // 48: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
+	49, // 49: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
+	48, // 50: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
+	16, // 51: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
+	50, // 52: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
+	45, // 53: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
+	52, // 54: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	16, // 55: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	53, // 56: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	4,  // 57: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	22, // 58: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 59: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 60: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 61: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	23, // 62: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 63: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 64: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	61, // [61:65] is the sub-list for method output_type
+	57, // [57:61] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -5347,6 +5457,7 @@ func file_towline_agent_v1_agent_proto_init() {
 		(*ConnectRequest_Heartbeat)(nil),
 		(*ConnectRequest_QueryResult)(nil),
 		(*ConnectRequest_Conditions)(nil),
+		(*ConnectRequest_Capabilities)(nil),
 	}
 	file_towline_agent_v1_agent_proto_msgTypes[5].OneofWrappers = []any{
 		(*ConnectResponse_Welcome)(nil),
@@ -5366,7 +5477,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   55,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1418,18 +1418,21 @@ type RevisionRecord struct {
 	Revision *v1.Revision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// SHA-256 of the source's bytes, a blob.
 	Artifact []byte `protobuf:"bytes,2,opt,name=artifact,proto3" json:"artifact,omitempty"`
-	// SHA-256 of the BundleManifest, a blob; empty with overrides.
+	// SHA-256 of the BundleManifest, a blob; empty with variants.
 	Bundle []byte `protobuf:"bytes,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
-	// SHA-256 of the policies' canonical JSON, a blob; with overrides as far as they do not depend on the variant.
+	// SHA-256 of the policies' canonical JSON, a blob; with variants as far as they do not depend on the variant.
 	Policies []byte `protobuf:"bytes,4,opt,name=policies,proto3" json:"policies,omitempty"`
 	// SHA-256 of canonical spec and artifact: equal inputs make no new revision.
 	InputDigest []byte `protobuf:"bytes,5,opt,name=input_digest,json=inputDigest,proto3" json:"input_digest,omitempty"`
 	// Features that an agent must have to do all that the revision says.
 	Needs []string `protobuf:"bytes,6,rep,name=needs,proto3" json:"needs,omitempty"`
-	// With overrides: what it renders to by the overrides that match a cluster, as far as there are such clusters.
-	Variants      []*VariantRecord `protobuf:"bytes,7,rep,name=variants,proto3" json:"variants,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// With overrides: what it renders to by the overrides that match a cluster, as far as there are such clusters; with by_capabilities
+	// also by what a cluster can do.
+	Variants []*VariantRecord `protobuf:"bytes,7,rep,name=variants,proto3" json:"variants,omitempty"`
+	// The chart asks what the cluster can do that it is rendered for.
+	ByCapabilities bool `protobuf:"varint,8,opt,name=by_capabilities,json=byCapabilities,proto3" json:"by_capabilities,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RevisionRecord) Reset() {
@@ -1511,6 +1514,13 @@ func (x *RevisionRecord) GetVariants() []*VariantRecord {
 	return nil
 }
 
+func (x *RevisionRecord) GetByCapabilities() bool {
+	if x != nil {
+		return x.ByCapabilities
+	}
+	return false
+}
+
 // VariantRecord is a part of a RevisionRecord.
 type VariantRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1525,7 +1535,9 @@ type VariantRecord struct {
 	// How many objects there are.
 	Objects int32 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Why it cannot be rendered.
-	Problem       string `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
+	// With by_capabilities: what the clusters can do that it is for. One without a digest stands for those that have not told.
+	Capabilities  []*CapabilitiesSum `protobuf:"bytes,7,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1602,6 +1614,133 @@ func (x *VariantRecord) GetProblem() string {
 	return ""
 }
 
+func (x *VariantRecord) GetCapabilities() []*CapabilitiesSum {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+// CapabilitiesSum is what of a CapabilitiesRecord is kept with what was rendered for it.
+type CapabilitiesSum struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its digest.
+	Digest []byte `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The API server's version.
+	KubernetesVersion string `protobuf:"bytes,2,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
+	// How many versions of groups and kinds are served.
+	Apis          int32 `protobuf:"varint,3,opt,name=apis,proto3" json:"apis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CapabilitiesSum) Reset() {
+	*x = CapabilitiesSum{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CapabilitiesSum) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CapabilitiesSum) ProtoMessage() {}
+
+func (x *CapabilitiesSum) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CapabilitiesSum.ProtoReflect.Descriptor instead.
+func (*CapabilitiesSum) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CapabilitiesSum) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *CapabilitiesSum) GetKubernetesVersion() string {
+	if x != nil {
+		return x.KubernetesVersion
+	}
+	return ""
+}
+
+func (x *CapabilitiesSum) GetApis() int32 {
+	if x != nil {
+		return x.Apis
+	}
+	return 0
+}
+
+// CapabilitiesRecord is capabilities/CLUSTER: what charts may ask of the cluster, as its agent told it last. Written by the hub that holds
+// the cluster's session, when it is another.
+type CapabilitiesRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// See CapabilitiesSum; the digest is of the version and the apis (pkg/fleet).
+	Sum *CapabilitiesSum `protobuf:"bytes,1,opt,name=sum,proto3" json:"sum,omitempty"`
+	// As in towline.agent.v1.Capabilities.
+	Apis          []byte `protobuf:"bytes,2,opt,name=apis,proto3" json:"apis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CapabilitiesRecord) Reset() {
+	*x = CapabilitiesRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CapabilitiesRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CapabilitiesRecord) ProtoMessage() {}
+
+func (x *CapabilitiesRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CapabilitiesRecord.ProtoReflect.Descriptor instead.
+func (*CapabilitiesRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CapabilitiesRecord) GetSum() *CapabilitiesSum {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *CapabilitiesRecord) GetApis() []byte {
+	if x != nil {
+		return x.Apis
+	}
+	return nil
+}
+
 // RolloutRecord is starts/PROJECT/MODULE/N while the rollout waits for its revision, written by the API in the transaction of the
 // spec change; then rollouts/PROJECT/MODULE/N, with its head, written by the leader.
 type RolloutRecord struct {
@@ -1627,7 +1766,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1778,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1791,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1716,7 +1855,7 @@ type BatchRecord struct {
 
 func (x *BatchRecord) Reset() {
 	*x = BatchRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1867,7 @@ func (x *BatchRecord) String() string {
 func (*BatchRecord) ProtoMessage() {}
 
 func (x *BatchRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1880,7 @@ func (x *BatchRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchRecord.ProtoReflect.Descriptor instead.
 func (*BatchRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BatchRecord) GetLast() *timestamppb.Timestamp {
@@ -1762,7 +1901,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1913,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1926,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1816,7 +1955,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +1967,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +1980,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1908,13 +2047,16 @@ type DesiredRecord struct {
 	Before []*Given `protobuf:"bytes,11,rep,name=before,proto3" json:"before,omitempty"`
 	// There may be more of before than the list has.
 	BeforeUnknown bool `protobuf:"varint,12,opt,name=before_unknown,json=beforeUnknown,proto3" json:"before_unknown,omitempty"`
+	// The digest of what the cluster could do when the revision was chosen for it, if that made a difference and its agent had told: it
+	// stays with what was rendered for that as long as it has the revision.
+	Capabilities  []byte `protobuf:"bytes,13,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2068,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2081,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -2026,6 +2168,13 @@ func (x *DesiredRecord) GetBeforeUnknown() bool {
 	return false
 }
 
+func (x *DesiredRecord) GetCapabilities() []byte {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
 // RecycleRecord is recycles/CLUSTER/PROJECT/MODULE: orders of people to delete trackers of revisions there. Written by the API; the
 // leader hands them to the agent, and deletes the record when nothing is left to be done.
 type RecycleRecord struct {
@@ -2038,7 +2187,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2199,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2212,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -2090,7 +2239,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2251,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2264,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -2159,7 +2308,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +2320,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +2333,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -2218,7 +2367,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2379,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2392,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -2287,7 +2436,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2448,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2461,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -2363,7 +2512,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2375,7 +2524,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2388,7 +2537,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2511,7 +2660,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2523,7 +2672,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2536,7 +2685,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2644,7 +2793,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2656,7 +2805,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2669,7 +2818,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2703,7 +2852,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2864,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2877,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2783,7 +2932,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2944,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2957,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -2879,7 +3028,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +3040,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +3053,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2953,7 +3102,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3114,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3127,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -3018,7 +3167,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3030,7 +3179,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3043,7 +3192,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -3129,7 +3278,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3141,7 +3290,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3154,7 +3303,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CatalogRecord) GetCatalog() *v1.Catalog {
@@ -3193,7 +3342,7 @@ type CatalogState struct {
 
 func (x *CatalogState) Reset() {
 	*x = CatalogState{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3354,7 @@ func (x *CatalogState) String() string {
 func (*CatalogState) ProtoMessage() {}
 
 func (x *CatalogState) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3367,7 @@ func (x *CatalogState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
 func (*CatalogState) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CatalogState) GetCatalogUid() string {
@@ -3278,7 +3427,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3439,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3452,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -3342,7 +3491,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3503,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3516,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -3410,7 +3559,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3422,7 +3571,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3435,7 +3584,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -3484,7 +3633,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[44]
+	mi := &file_towline_store_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3496,7 +3645,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[44]
+	mi := &file_towline_store_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3509,7 +3658,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AuditRecord) GetEntry() *v1.AuditEntry {
@@ -3632,7 +3781,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2*.towline.store.v1.SecretValues.ValuesEntryB\x03\x80\x01\x01R\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x88\x02\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xb1\x02\n" +
 	"\x0eRevisionRecord\x120\n" +
 	"\brevision\x18\x01 \x01(\v2\x14.towline.v1.RevisionR\brevision\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\fR\bartifact\x12\x16\n" +
@@ -3640,14 +3789,23 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\bpolicies\x18\x04 \x01(\fR\bpolicies\x12!\n" +
 	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\x12\x14\n" +
 	"\x05needs\x18\x06 \x03(\tR\x05needs\x12;\n" +
-	"\bvariants\x18\a \x03(\v2\x1f.towline.store.v1.VariantRecordR\bvariants\"\xab\x01\n" +
+	"\bvariants\x18\a \x03(\v2\x1f.towline.store.v1.VariantRecordR\bvariants\x12'\n" +
+	"\x0fby_capabilities\x18\b \x01(\bR\x0ebyCapabilities\"\xf2\x01\n" +
 	"\rVariantRecord\x12\x1c\n" +
 	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\fR\x06bundle\x12\x1a\n" +
 	"\bpolicies\x18\x03 \x01(\fR\bpolicies\x12\x14\n" +
 	"\x05needs\x18\x04 \x03(\tR\x05needs\x12\x18\n" +
 	"\aobjects\x18\x05 \x01(\x05R\aobjects\x12\x18\n" +
-	"\aproblem\x18\x06 \x01(\tR\aproblem\"\xd0\x01\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\x12E\n" +
+	"\fcapabilities\x18\a \x03(\v2!.towline.store.v1.CapabilitiesSumR\fcapabilities\"l\n" +
+	"\x0fCapabilitiesSum\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12-\n" +
+	"\x12kubernetes_version\x18\x02 \x01(\tR\x11kubernetesVersion\x12\x12\n" +
+	"\x04apis\x18\x03 \x01(\x05R\x04apis\"]\n" +
+	"\x12CapabilitiesRecord\x123\n" +
+	"\x03sum\x18\x01 \x01(\v2!.towline.store.v1.CapabilitiesSumR\x03sum\x12\x12\n" +
+	"\x04apis\x18\x02 \x01(\fR\x04apis\"\xd0\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
@@ -3668,7 +3826,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xd6\x03\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xfa\x03\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
@@ -3682,7 +3840,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05needs\x18\n" +
 	" \x03(\tR\x05needs\x12/\n" +
 	"\x06before\x18\v \x03(\v2\x17.towline.store.v1.GivenR\x06before\x12%\n" +
-	"\x0ebefore_unknown\x18\f \x01(\bR\rbeforeUnknown\"G\n" +
+	"\x0ebefore_unknown\x18\f \x01(\bR\rbeforeUnknown\x12\"\n" +
+	"\fcapabilities\x18\r \x01(\fR\fcapabilities\"G\n" +
 	"\rRecycleRecord\x126\n" +
 	"\x06orders\x18\x01 \x03(\v2\x1e.towline.store.v1.RecycleOrderR\x06orders\"\x97\x01\n" +
 	"\fRecycleOrder\x123\n" +
@@ -3833,7 +3992,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -3856,114 +4015,118 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*SecretValues)(nil),          // 18: towline.store.v1.SecretValues
 	(*RevisionRecord)(nil),        // 19: towline.store.v1.RevisionRecord
 	(*VariantRecord)(nil),         // 20: towline.store.v1.VariantRecord
-	(*RolloutRecord)(nil),         // 21: towline.store.v1.RolloutRecord
-	(*BatchRecord)(nil),           // 22: towline.store.v1.BatchRecord
-	(*RolloutChunk)(nil),          // 23: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 24: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 25: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 26: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 27: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 28: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 29: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 30: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 31: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 32: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 33: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 34: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 35: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 36: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 37: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 38: towline.store.v1.FollowRecord
-	(*CatalogRecord)(nil),         // 39: towline.store.v1.CatalogRecord
-	(*CatalogState)(nil),          // 40: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 41: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 42: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 43: towline.store.v1.BlobHead
-	(*AuditRecord)(nil),           // 44: towline.store.v1.AuditRecord
-	nil,                           // 45: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 46: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 47: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 48: towline.v1.Module
-	(*v1.Cluster)(nil),            // 49: towline.v1.Cluster
-	(*v1.Token)(nil),              // 50: towline.v1.Token
-	(*v1.User)(nil),               // 51: towline.v1.User
-	(*v1.Certificate)(nil),        // 52: towline.v1.Certificate
-	(*v1.Project)(nil),            // 53: towline.v1.Project
-	(*v1.Secret)(nil),             // 54: towline.v1.Secret
-	(*v1.Revision)(nil),           // 55: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 56: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 57: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 58: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 59: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 60: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 61: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 62: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 63: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 64: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 65: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 66: towline.v1.CatalogStatus
-	(*v1.AuditEntry)(nil),         // 67: towline.v1.AuditEntry
+	(*CapabilitiesSum)(nil),       // 21: towline.store.v1.CapabilitiesSum
+	(*CapabilitiesRecord)(nil),    // 22: towline.store.v1.CapabilitiesRecord
+	(*RolloutRecord)(nil),         // 23: towline.store.v1.RolloutRecord
+	(*BatchRecord)(nil),           // 24: towline.store.v1.BatchRecord
+	(*RolloutChunk)(nil),          // 25: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 26: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 27: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 28: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 29: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 30: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 31: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 32: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 33: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 34: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 35: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 36: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 37: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 38: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 39: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 40: towline.store.v1.FollowRecord
+	(*CatalogRecord)(nil),         // 41: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 42: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 43: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 44: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 45: towline.store.v1.BlobHead
+	(*AuditRecord)(nil),           // 46: towline.store.v1.AuditRecord
+	nil,                           // 47: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 48: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 49: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 50: towline.v1.Module
+	(*v1.Cluster)(nil),            // 51: towline.v1.Cluster
+	(*v1.Token)(nil),              // 52: towline.v1.Token
+	(*v1.User)(nil),               // 53: towline.v1.User
+	(*v1.Certificate)(nil),        // 54: towline.v1.Certificate
+	(*v1.Project)(nil),            // 55: towline.v1.Project
+	(*v1.Secret)(nil),             // 56: towline.v1.Secret
+	(*v1.Revision)(nil),           // 57: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 58: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 59: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 60: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 61: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 62: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 63: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 64: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 65: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 66: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 67: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 68: towline.v1.CatalogStatus
+	(*v1.AuditEntry)(nil),         // 69: towline.v1.AuditEntry
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	47, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	47, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	47, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	47, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
-	47, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
-	48, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	49, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	49, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	49, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	49, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	49, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
+	49, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
+	50, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	51, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	10, // 7: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	47, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	47, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	47, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	47, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	50, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	47, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	51, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	52, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	53, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	54, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	49, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	49, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	49, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	49, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	52, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	49, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	53, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	54, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	55, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	56, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	17, // 18: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
 	16, // 19: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	54, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	56, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
 	17, // 21: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	45, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	55, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	47, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	57, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
 	20, // 24: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	56, // 25: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	47, // 26: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
-	47, // 27: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	57, // 28: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	58, // 29: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	28, // 30: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	27, // 31: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	59, // 32: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	47, // 33: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	46, // 34: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	60, // 35: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	30, // 36: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	47, // 37: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	47, // 38: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	47, // 39: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	61, // 40: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	62, // 41: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	63, // 42: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	47, // 43: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	47, // 44: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	64, // 45: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	47, // 46: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	47, // 47: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	65, // 48: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	66, // 49: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	47, // 50: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	41, // 51: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	47, // 52: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	67, // 53: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	21, // 25: towline.store.v1.VariantRecord.capabilities:type_name -> towline.store.v1.CapabilitiesSum
+	21, // 26: towline.store.v1.CapabilitiesRecord.sum:type_name -> towline.store.v1.CapabilitiesSum
+	58, // 27: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	49, // 28: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
+	49, // 29: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	59, // 30: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	60, // 31: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	30, // 32: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	29, // 33: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	61, // 34: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	49, // 35: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	48, // 36: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	62, // 37: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	32, // 38: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	49, // 39: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	49, // 40: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	49, // 41: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	63, // 42: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	64, // 43: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	65, // 44: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	49, // 45: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	49, // 46: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	66, // 47: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	49, // 48: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	49, // 49: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	67, // 50: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	68, // 51: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	49, // 52: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	43, // 53: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	49, // 54: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	69, // 55: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -3977,7 +4140,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,159 @@
+package record
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// CapabilitiesSum is what a cluster can do, in short, as its agent told last; nil: it has not told.
+func CapabilitiesSum(r store.Reader, c fleet.ClusterName) *storev1.CapabilitiesSum {
+	rec, _, _ := store.Get[*storev1.CapabilitiesRecord](r, store.CapabilityKey(c))
+	return rec.GetSum()
+}
+
+// capabilities is the digest of what a cluster can do; zero: it has not told.
+func capabilities(r store.Reader, c fleet.ClusterName) fleet.Digest {
+	return Digest(CapabilitiesSum(r, c).GetDigest())
+}
+
+// Capable are capabilities that some cluster has, by their digests.
+type Capable map[fleet.Digest]Able
+
+// Able is what clusters can do, with its short form.
+type Able struct {
+	Sum *storev1.CapabilitiesSum
+	All fleet.Capabilities
+}
+
+// Add reads what a cluster can do, and returns its digest; zero: it has not told.
+func (x Capable) Add(r store.Reader, c fleet.ClusterName) fleet.Digest {
+	rec, _, _ := store.Get[*storev1.CapabilitiesRecord](r, store.CapabilityKey(c))
+	digest := Digest(rec.GetSum().GetDigest())
+	if _, known := x[digest]; digest.IsZero() || known {
+		return digest
+	}
+	all, err := wire.Capabilities(rec.GetSum().GetKubernetesVersion(), rec.GetApis())
+	if err != nil { // it was checked when it came
+		return fleet.Digest{}
+	}
+	x[digest] = Able{Sum: rec.GetSum(), All: all}
+	return digest
+}
+
+// Find reads capabilities that a cluster has.
+func (x Capable) Find(r store.Reader, wanted fleet.Digest) (Able, bool) {
+	if able, known := x[wanted]; known || wanted.IsZero() {
+		return able, known
+	}
+	store.Scan(store.Untracked(r), store.CapabilityPrefix, func(rec *storev1.CapabilitiesRecord, e store.Entry) bool {
+		if bytes.Equal(rec.GetSum().GetDigest(), wanted.Bytes()) {
+			x.Add(store.Untracked(r), fleet.ClusterName(e.Key[len(store.CapabilityPrefix):]))
+			return false
+		}
+		return true
+	})
+	able, known := x[wanted]
+	return able, known
+}
+
+// VariantFor is the variant of a revision that is a cluster's: by its labels, and by what it can do now, or could when the revision was
+// chosen for it. A revision does not change under a cluster that has it: it keeps what it was given even if it can do something else
+// since, as long as the revision has that for its labels. What was chosen before the cluster told anything does not count.
+func VariantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord, overrides []fleet.Override, c fleet.Cluster) fleet.Variant {
+	v := assemble.VariantOf(overrides, c)
+	if !rev.GetByCapabilities() {
+		return v
+	}
+	r = store.Untracked(r)
+	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
+	if chosen := Digest(d.GetCapabilities()); !chosen.IsZero() && d.GetSync().GetRevision() == rev.GetRevision().GetNumber() {
+		v.Capabilities = chosen
+		if _, err := VariantIn(rev, v); err == nil {
+			return v
+		}
+	}
+	v.Capabilities = capabilities(r, c.Name)
+	return v
+}
+
+// Outgrown is a cluster that has a revision, and can do something else than when that was chosen for it.
+type Outgrown struct {
+	// Now is the variant that the revision would have for it now.
+	Now fleet.Variant
+	// Bundle is what it has.
+	Bundle fleet.Digest
+}
+
+// OutgrownBy are the clusters that can do something else than when a revision was chosen for them, as far as it is not known that it has
+// the same for that.
+func OutgrownBy(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord) (out []Outgrown) {
+	if !rev.GetByCapabilities() {
+		return nil
+	}
+	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, rev))
+	if err != nil {
+		return nil
+	}
+	r = store.Untracked(r)
+	for _, rec := range Clusters(r) {
+		c := Cluster(rec)
+		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
+		if d.GetSync().GetRevision() != rev.GetRevision().GetNumber() || d.GetTombstone() != nil || len(d.GetCapabilities()) == 0 {
+			continue
+		}
+		has := VariantFor(r, ref, rev, m.Overrides, c)
+		x := Outgrown{Now: fleet.Variant{Overrides: has.Overrides, Capabilities: capabilities(r, c.Name)}, Bundle: Digest(d.GetSync().GetBundle())}
+		if was, err := VariantIn(rev, has); err != nil || Digest(was.GetBundle()) != x.Bundle { // other labels are on their way to it
+			continue
+		}
+		if x.Now.Capabilities.IsZero() || x.Now.Capabilities == has.Capabilities {
+			continue
+		}
+		now, err := VariantIn(rev, x.Now)
+		if err == nil && Digest(now.GetBundle()) == x.Bundle || slices.ContainsFunc(out, func(y Outgrown) bool { return y.Bundle == x.Bundle && y.Now.Equal(x.Now) }) {
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// FormsOf are the variants that a part of a revision is for: one, or one for each of the capabilities.
+func FormsOf(v *storev1.VariantRecord) (out []fleet.Variant) {
+	if len(v.GetCapabilities()) == 0 {
+		return []fleet.Variant{{Overrides: v.GetOverrides()}}
+	}
+	for _, sum := range v.GetCapabilities() {
+		out = append(out, fleet.Variant{Overrides: v.GetOverrides(), Capabilities: Digest(sum.GetDigest())})
+	}
+	return out
+}
+
+// isFor reports that a part of a revision is for a variant.
+func isFor(x *storev1.VariantRecord, v fleet.Variant) bool {
+	return slices.ContainsFunc(FormsOf(x), v.Equal)
+}
+
+// CapabilitiesShown are capabilities as people see them, each once.
+func CapabilitiesShown(sums []*storev1.CapabilitiesSum) (out []*towlinev1.Capabilities) {
+	for _, s := range sums {
+		if !slices.ContainsFunc(out, func(x *towlinev1.Capabilities) bool {
+			return x.GetKubernetesVersion() == s.GetKubernetesVersion() && x.GetApis() == s.GetApis()
+		}) {
+			out = append(out, &towlinev1.Capabilities{KubernetesVersion: s.GetKubernetesVersion(), Apis: s.GetApis()})
+		}
+	}
+	slices.SortFunc(out, func(a, b *towlinev1.Capabilities) int {
+		return cmp.Or(strings.Compare(a.GetKubernetesVersion(), b.GetKubernetesVersion()), cmp.Compare(a.GetApis(), b.GetApis()))
+	})
+	return out
+}
