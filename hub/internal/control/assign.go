@@ -444,6 +444,12 @@ func (c *Controller) putNext(ctx context.Context, w store.Writer, o outside, ref
 	if err != nil {
 		return err
 	}
+	if old.GetProblem() != "" && next.GetProblem() == "" {
+		said := withholder{r: store.Untracked(w), ref: ref}
+		if why, _ := said.why(cluster, old); why != "" {
+			next = a.problem(nil, generation, why)
+		}
+	}
 	w.Put(key, next)
 	return nil
 }

@@ -37,7 +37,7 @@ type refresh struct {
 	policy     string // of a tombstone
 	again      bool   // the assignment that could not be made can be made, or cannot for another reason
 	anew       int64  // the revision to be assigned anew, since other overrides of it match the cluster; 0: none
-	problem    string // why the assignment could not be made any more
+	problem    string // why the assignment could not be made any more, or is not made again
 }
 
 // refresher looks for what has to change of a module's assignments, under one view of the store.
@@ -54,6 +54,7 @@ type refresher struct {
 	o         outside
 	heirs     *record.Succession
 	heading   *record.Heading
+	withheld  *withholder
 	// deleting is the module when it is being deleted: the last word about that counts.
 	deleting *storev1.ModuleRecord
 }
@@ -67,8 +68,8 @@ func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterNam
 // look compares an assignment with what it would be if it was made now.
 func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (refresh, bool, error) {
 	s := t.Desired.GetSync()
-	possible, otherwise, err := x.possible(ctx, t, cluster)
-	again := refresh{cluster: cluster.Name, generation: t.Generation(), again: true}
+	possible, otherwise, withheld, err := x.possible(ctx, t, cluster)
+	again := refresh{cluster: cluster.Name, generation: t.Generation(), again: true, problem: withheld}
 	if possible || err != nil || s == nil {
 		return again, possible || otherwise, err
 	}
@@ -228,22 +229,44 @@ func (x *refresher) headingOf(ref fleet.ModuleRef) record.Heading {
 	return *x.heading
 }
 
-// possible reports that an assignment which could not be made could be made now, or could not for another reason than before.
-func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (possible, otherwise bool, err error) {
+// possible reports that an assignment which could not be made could be made now, or could not for another reason than before: withheld
+// is that reason where somebody has said since that the cluster stays where it is.
+func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (possible, otherwise bool, withheld string, err error) {
 	if t.Desired.GetProblem() == "" {
-		return false, false, nil
+		return false, false, "", nil
 	}
 	a, err := x.assigner(ctx, t, t.Desired.GetProblemRevision())
 	if err != nil {
-		return false, false, err
+		return false, false, "", err
 	}
 	if a.lost == nil {
 		if _, err := a.partIn(ctx, x.r, cluster); errors.Is(err, record.ErrNotRendered) {
-			return false, false, nil
+			return false, false, "", nil
 		}
 	}
 	d, err := a.desired(ctx, x.r, cluster, t.Generation())
-	return d.GetProblem() == "", d.GetProblem() != t.Desired.GetProblem() && !record.Damaged(t.Desired), err
+	if err != nil {
+		return false, false, "", err
+	}
+	problem := d.GetProblem()
+	if problem == "" {
+		withheld = x.whyWithheld(t)
+		problem = withheld
+	}
+	return problem == "", problem != t.Desired.GetProblem() && !record.Damaged(t.Desired), withheld, nil
+}
+
+// whyWithheld is why the cluster is not given what it could have now. What may end without another assignment is looked at again with
+// the next change of the module.
+func (x *refresher) whyWithheld(t record.Tracked) string {
+	if x.withheld == nil {
+		x.withheld = &withholder{r: store.Untracked(x.r), ref: t.Module}
+	}
+	why, passes := x.withheld.why(t.Cluster, t.Desired)
+	if passes {
+		x.c.state(t.Module).mark(t.Cluster)
+	}
+	return why
 }
 
 // yields looks again who owns what the sync lists, where it yields something or something changed.
@@ -328,6 +351,13 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 }
 
 func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, x refresh, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
+	if x.problem != "" {
+		a := assigner{revision: old.GetSync().GetRevision(), rollout: old.GetRollout()}
+		if x.again {
+			a.revision = old.GetProblemRevision()
+		}
+		return a.problem(old, generation, x.problem), nil
+	}
 	if x.again || x.anew != 0 {
 		a, err := c.newAssigner(ctx, w, o, ref, cmp.Or(x.anew, old.GetProblemRevision()), old.GetRollout())
 		if err != nil {
@@ -338,10 +368,6 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 			return old, nil
 		}
 		return a.desired(ctx, w, record.Cluster(cluster), generation)
-	}
-	if x.problem != "" {
-		a := assigner{revision: old.GetSync().GetRevision(), rollout: old.GetRollout()}
-		return a.problem(old, generation, x.problem), nil
 	}
 	next := proto.CloneOf(old)
 	if dead := next.GetTombstone(); dead != nil {

@@ -1,0 +1,100 @@
+package control
+
+import (
+	"fmt"
+	"math"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// withholder says for which clusters of a module a person's word holds against what they could not have and could have now. It serves
+// one look, under one view of the store.
+type withholder struct {
+	r    store.Reader
+	ref  fleet.ModuleRef
+	pins []rollout.Pin
+	read bool // the pins
+	runs map[int64]withholding
+}
+
+// withholding is a rollout whose word is asked for; without a run it has none.
+type withholding struct {
+	run     *rollouts.Run
+	damaged string
+	outside bool // another program says where its revision goes
+}
+
+// why is why the cluster is not given what its record says it could not have; empty: it is given that as soon as it can have it.
+// passes says that this may end without another assignment.
+func (x *withholder) why(cluster fleet.ClusterName, d *storev1.DesiredRecord) (why string, passes bool) {
+	revision, number := d.GetProblemRevision(), d.GetRollout()
+	if revision == 0 || revision == d.GetSync().GetRevision() || number == 0 {
+		return "", false // it has the revision, and had the values for it
+	}
+	by := x.of(number)
+	id, name := fleet.RolloutID{Module: x.ref, Number: number}, x.ref.Display()
+	say := func(format string, args ...any) string {
+		return fmt.Sprintf("r%d could be assigned now, and is not: ", revision) + fmt.Sprintf(format, args...)
+	}
+	switch {
+	case by.outside:
+		return "", false
+	case by.damaged != "":
+		return say("%s", by.damaged), true
+	case x.pinned(cluster):
+		return say("the cluster is pinned; to end that: towline rollout unpin %s --cluster %s", name, cluster), true
+	case by.run == nil:
+		return "", false
+	}
+	switch by.run.State.Withheld(by.run.Plan, cluster, revision, d.GetSync() != nil) {
+	case string(rollout.Aborted):
+		return say("rollout %s was aborted; the next one assigns it: towline rollout retry %s", id, name), false
+	case rollout.ReasonPausedByUser:
+		return say("somebody paused rollout %s; to let it go on: towline rollout resume %s", id, name), true
+	case rollout.ReasonSkipped:
+		return say("the cluster was skipped in rollout %s; to take it up again: towline rollout retry %s --cluster %s", id, name, cluster), true
+	case rollout.ReasonWentBack:
+		return say("rollout %s goes back", id), true
+	case rollout.ReasonSuperseded:
+		return say("rollout %s is superseded; the newer one decides", id), false
+	}
+	return "", false
+}
+
+func (x *withholder) pinned(cluster fleet.ClusterName) bool {
+	if !x.read {
+		x.pins, x.read = rollouts.Pins(x.r, x.ref, math.MaxInt64), true
+	}
+	for _, p := range x.pins {
+		if p.Cluster == cluster {
+			return true
+		}
+	}
+	return false
+}
+
+// of reads a rollout, once. One that is damaged moves nothing, and what is no longer kept has no word left.
+func (x *withholder) of(number int64) withholding {
+	if known, ok := x.runs[number]; ok {
+		return known
+	}
+	var out withholding
+	if damaged, what := rollouts.Damaged(x.r, x.ref); damaged >= number {
+		out.damaged = what
+	} else if rec := rollouts.Get(x.r, x.ref, number); rec.GetRollout().GetStrategy().GetExternal() != nil {
+		out.outside = true
+	} else if run, err := rollouts.Load(x.r, x.ref, number); err != nil {
+		out.damaged = err.Error()
+	} else {
+		out.run = run
+	}
+	if x.runs == nil {
+		x.runs = map[int64]withholding{}
+	}
+	x.runs[number] = out
+	return out
+}
