@@ -30,7 +30,7 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 	}
 	d, err := c.draft(ctx, m)
 	if err == nil {
-		c.drafts.put(key, d)
+		c.drafts.put(key, d, 0)
 	}
 	return d
 }
@@ -66,6 +66,16 @@ func (c *Controller) fetchDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef) 
 	}
 }
 
+// draftAgain has the source of a queued put be fetched again, because somebody tells of something new there (told), or it may have that.
+func (c *Controller) draftAgain(s *sight, told bool) {
+	key := draftOf(s.m, s.rec, s.number)
+	if key.rollout == 0 {
+		return
+	}
+	c.drafts.again(key, told)
+	c.fetchDraft(s.rec, s.ref)
+}
+
 // resolveDraft fetches the source of the module's newest put if that is queued, and has those look again who let something go
 // that it may list.
 func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) error {
@@ -89,7 +99,8 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 		return nil // its rollout is going to fail
 	}
 	key := draftOf(m, rec, number)
-	if _, known := c.drafts.get(key); known || key.rollout == 0 {
+	word, wanted := c.drafts.wants(key) // before the fetch: what is told of meanwhile is fetched after it
+	if !wanted || key.rollout == 0 {
 		return nil
 	}
 	d, err := c.draft(ctx, m)
@@ -100,7 +111,10 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 		return err
 	}
 	c.troubles.set(ref, nil)
-	c.drafts.put(key, d)
+	c.drafts.put(key, d, word)
+	if now, _ := c.drafts.wants(key); now != word {
+		c.fetchDraft(rec, ref)
+	}
 	c.touchDropping(store.ModuleKey(ref), ref, "")
 	c.touchAwaiters(ref)
 	return nil
@@ -131,30 +145,71 @@ func draftOf(m *wire.Module, rec *storev1.ModuleRecord, number int64) draftKey {
 // drafts are what queued puts are going to list. Any is dropped when there are many: few modules have a queue.
 type drafts struct {
 	mu   sync.Mutex
-	list map[draftKey]record.Draft
+	list map[draftKey]drafted
 }
 
 const maxDrafts = 256
 
+// drafted is a draft, and whether its source is to be fetched again.
+type drafted struct {
+	record.Draft
+	made bool
+	// wanted and fetched are how often its source was to be fetched again, and of these how often it was.
+	wanted, fetched int
+	// told says that somebody has told of something new, so that it is not known before that is fetched.
+	told bool
+}
+
+// get is what is known of a draft.
 func (x *drafts) get(key draftKey) (d record.Draft, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	d, known = x.list[key]
-	return d, known
+	at := x.list[key]
+	return at.Draft, at.made && !at.told
 }
 
-func (x *drafts) put(key draftKey, d record.Draft) {
+// again has a draft be made again. told: until then it is not known.
+func (x *drafts) again(key draftKey, told bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.list == nil {
-		x.list = map[draftKey]record.Draft{}
+	at := x.list[key]
+	at.wanted++
+	at.told = at.told || told
+	x.set(key, at)
+}
+
+// wants reports that a draft is to be made, as of which word.
+func (x *drafts) wants(key draftKey) (word int, wanted bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	at := x.list[key]
+	return at.wanted, !at.made || at.wanted != at.fetched
+}
+
+// put keeps what a draft came to as of a word. One that cannot be rendered now is what it was, if it was known.
+func (x *drafts) put(key draftKey, d record.Draft, word int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	at := x.list[key]
+	if d.Known || !at.made {
+		at.Draft = d
 	}
-	if len(x.list) >= maxDrafts {
+	at.made, at.fetched = true, word
+	at.told = at.told && at.wanted != word
+	x.set(key, at)
+}
+
+// set is under the lock.
+func (x *drafts) set(key draftKey, at drafted) {
+	if x.list == nil {
+		x.list = map[draftKey]drafted{}
+	}
+	if _, there := x.list[key]; !there && len(x.list) >= maxDrafts {
 		drop := true
-		maps.DeleteFunc(x.list, func(draftKey, record.Draft) bool {
+		maps.DeleteFunc(x.list, func(draftKey, drafted) bool {
 			defer func() { drop = false }()
 			return drop
 		})
 	}
-	x.list[key] = d
+	x.list[key] = at
 }

@@ -44,6 +44,7 @@ type sight struct {
 	number int64                   // of its newest rollout
 	last   *storev1.RolloutRecord  // that one; nil: there is none that can be read
 	waits  bool                    // that one waits for its source
+	behind bool                    // it waits for the rollout that runs before that
 	stuck  bool                    // and nobody asked for it, so that a person's pause keeps it waiting
 	found  follow.Found
 	// aborted says that a person ended the newest rollout before it had a revision.
@@ -68,6 +69,9 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		s = &sight{ref: ref, rec: rec, m: m, memory: record.Followed(r, ref, rec), newest: record.NewestRevision(r, ref), number: rollouts.Newest(r, ref),
 			waits: rollouts.Unresolved(r, ref) != nil}
 		s.outgrown = record.OutgrownBy(r, ref, s.newest)
+		if ro := rollouts.Unresolved(r, ref); ro != nil {
+			s.behind = rollouts.Queued(r, ref, ro)
+		}
 		failed := record.SourceFailed(r, ref)
 		last := rollouts.Last(r, ref)
 		s.last = last
@@ -209,10 +213,14 @@ func (e *lookError) Unwrap() error { return e.error }
 // look looks at the source, and has a rollout begin if there is something new. A *lookError is remembered, and changes nothing.
 func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came record.Resynced, err error) {
 	if s.waits && !(s.stuck && len(asks) > 0) { // it is resolved by itself
-		if len(asks) > 0 || s.called {
+		told := len(asks) > 0 || s.called
+		switch {
+		case s.behind:
+			c.draftAgain(s, told)
+		case told:
 			c.resolverOf(s.rec).add(store.ModuleKey(s.ref))
 		}
-		if s.called { // what is fetched now may be older than the call
+		if s.called && !s.behind { // what is fetched now may be older than the call
 			c.looks.call(s.ref, time.Now().Add(calledAgain))
 		}
 		if s.m.Follow != nil {
