@@ -369,7 +369,7 @@ func (h *Hub) build() error {
 		return err
 	}
 	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.peers, Gates: gates,
-		News:     func(ctx context.Context, n record.News) (int64, error) { return h.api.StartFollowed(ctx, n) },
+		News:     func(ctx context.Context, list []record.News) ([]int64, error) { return h.api.StartFollowed(ctx, list) },
 		Catalogs: writer{h},
 		Engine:   engineOf(h.renders), Log: h.o.Log, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err

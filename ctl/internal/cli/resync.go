@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +18,9 @@ type resyncOptions struct {
 	wait   bool
 	take   bool
 	reason string
+
+	modules []string // that are asked for together
+	started []string // rollouts that began with that of another one
 }
 
 func (a *app) resyncCommand() *cobra.Command {
@@ -25,6 +29,7 @@ func (a *app) resyncCommand() *cobra.Command {
 		Use: "resync module X… | catalog Y…", Short: "Look at the sources of modules and catalogs now, and roll out what has changed",
 		Long: "Has the hub look at the source of a module now, whether the module follows it or not. A rollout starts if it renders to something else\n" +
 			"than the newest revision, or if that was rolled back: then it is rolled out again. --wait follows the rollout to its end.\n" +
+			"Several modules of a project begin together, or none does: what one lets go and another lists goes over.\n" +
 			"Of a catalog the modules are put as its files say, those too whose rollout was aborted; --take takes what was put by hand, or is of others.\n\n" + exitHelp,
 		Example: "  towline resync module shop --wait\n  towline resync module/shop module/base\n  towline resync catalog team --wait",
 		Args:    atLeast(1, "a module or a catalog"), ValidArgsFunction: a.completeTargets,
@@ -60,6 +65,11 @@ func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) err
 	var begun []followed
 	var errs []error
 	for _, t := range all {
+		if !t.kind.takes {
+			o.modules = append(o.modules, t.names...)
+		}
+	}
+	for _, t := range all {
 		errs = append(errs, eachName(t.names, func(name string) error {
 			list, err := t.kind.resync(a, ctx, name, o)
 			for _, of := range list {
@@ -83,6 +93,20 @@ func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) err
 	return joinCodes(errs)
 }
 
+// resyncedWith are the other modules of its project that are asked for with one.
+func (a *app) resyncedWith(meta *v1.Metadata, o *resyncOptions) (names []string, err error) {
+	for _, name := range o.modules {
+		ref, err := a.moduleRef(name)
+		if err != nil {
+			return nil, err
+		}
+		if ref.Project == meta.GetProject() && ref.Name != meta.GetName() && !slices.Contains(names, ref.Name) {
+			names = append(names, ref.Name)
+		}
+	}
+	return names, nil
+}
+
 // resync returns the rollout that is to be waited for.
 func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (begun []followed, err error) {
 	m, err := a.module(ctx, name)
@@ -94,9 +118,20 @@ func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (begun 
 		return nil, err
 	}
 	meta := m.GetMetadata()
-	resp, err := c.Modules.ResyncModule(ctx, &v1.ResyncModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), Reason: o.reason})
+	req := &v1.ResyncModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), Reason: o.reason}
+	if req.With, err = a.resyncedWith(meta, o); err != nil {
+		return nil, err
+	}
+	resp, err := c.Modules.ResyncModule(ctx, req)
 	if err != nil {
 		return nil, err
+	}
+	o.started = append(o.started, resp.GetOthers()...)
+	if i := slices.IndexFunc(o.started, func(id string) bool {
+		of, err := parseRolloutOf(meta.GetProject(), id)
+		return err == nil && of.Module == fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}
+	}); i >= 0 && resp.GetResult() != "Started" {
+		resp.Result, resp.Rollout = "Started", o.started[i]
 	}
 	said := "unchanged"
 	switch resp.GetResult() {

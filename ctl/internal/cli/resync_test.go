@@ -26,6 +26,18 @@ func TestResync(t *testing.T) {
 	if got := hub.run(t, run{}, "resync", "module/shop"); !strings.Contains(got.out, "waits for its source, which is asked for now") {
 		t.Errorf("%+v", got)
 	}
+	hub.resynced = &v1.ResyncModuleResponse{Result: "Started", Rollout: "shop/58", Others: []string{"base/9"}}
+	hub.modules = append(hub.modules, &v1.Module{Metadata: &v1.Metadata{Name: "base", Project: "default"}})
+	if got := hub.run(t, run{}, "resync", "module", "shop", "base"); got.out != "module/shop rollout shop/58 started\nmodule/base rollout shop/58 started\n" {
+		t.Errorf("two: %+v", got)
+	}
+	if req := asked[*v1.ResyncModuleRequest](hub); len(req.GetWith()) != 1 {
+		t.Errorf("with: %v", req)
+	}
+	hub.resynced = &v1.ResyncModuleResponse{Result: "Waiting", Rollout: "base/9", Others: []string{"base/9"}}
+	if got := hub.run(t, run{}, "resync", "module", "shop", "base"); !strings.Contains(got.out, "module/base rollout base/9 started") {
+		t.Errorf("one that began with another: %+v", got)
+	}
 	for args, says := range map[string]string{"resync cluster/a": "only modules and catalogs have sources", "resync module/shop --take": "--take is for catalogs", "resync module": "name the module", "resync shop": "shop"} {
 		if got := hub.run(t, run{}, strings.Fields(args)...); got.code == 0 || !strings.Contains(got.err, says) {
 			t.Errorf("%s: %+v", args, got)

@@ -336,7 +336,10 @@ type ResyncModuleRequest struct {
 	// Why; recorded.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
-	Uid           string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Other modules of the project that are looked at with it, as if each was asked for: what begins begins together, so that what one lets go
+	// and another lists goes over. If one of them cannot be fetched or rendered, or may not begin, nothing begins. Ask for each of them.
+	With          []string `protobuf:"bytes,5,rep,name=with,proto3" json:"with,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -399,6 +402,13 @@ func (x *ResyncModuleRequest) GetUid() string {
 	return ""
 }
 
+func (x *ResyncModuleRequest) GetWith() []string {
+	if x != nil {
+		return x.With
+	}
+	return nil
+}
+
 // ResyncModuleResponse tells what came of it.
 type ResyncModuleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -409,7 +419,9 @@ type ResyncModuleResponse struct {
 	// What the ref came to, as resolved_ref of a revision; empty while it waits.
 	ResolvedRef string `protobuf:"bytes,3,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
 	// The store's revision; pass it as min_revision to read it back.
-	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Ids of the rollouts that were started with it, of those in with.
+	Others        []string `protobuf:"bytes,5,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,6 +482,13 @@ func (x *ResyncModuleResponse) GetRevision() int64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ResyncModuleResponse) GetOthers() []string {
+	if x != nil {
+		return x.Others
+	}
+	return nil
 }
 
 // RenderModuleRequest is a module as it would be put.
@@ -2884,17 +2903,19 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\bwarnings\x18\t \x03(\v2\x10.towline.v1.NoteR\bwarnings\x12\x18\n" +
 	"\aleaving\x18\n" +
 	" \x01(\x05R\aleaving\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"m\n" +
+	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"\x81\x01\n" +
 	"\x13ResyncModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x87\x01\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04with\x18\x05 \x03(\tR\x04with\"\x9f\x01\n" +
 	"\x14ResyncModuleResponse\x12\x16\n" +
 	"\x06result\x18\x01 \x01(\tR\x06result\x12\x18\n" +
 	"\arollout\x18\x02 \x01(\tR\arollout\x12!\n" +
 	"\fresolved_ref\x18\x03 \x01(\tR\vresolvedRef\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"\x94\x01\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x16\n" +
+	"\x06others\x18\x05 \x03(\tR\x06others\"\x94\x01\n" +
 	"\x13RenderModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x10\n" +

@@ -61,8 +61,8 @@ type Options struct {
 	Render func(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error)
 	// Propose, if set, renders a module and stores what agents need to say what it would do.
 	Propose func(ctx context.Context, m *wire.Module, spec fleet.Digest) (record.Proposal, error)
-	// Resync, if set, looks at the source of a module now, and waits for what comes of it.
-	Resync func(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
+	// Resync, if set, looks at the source of a module now, and waits for what comes of it; with are others whose rollouts begin with its own.
+	Resync func(ctx context.Context, ref fleet.ModuleRef, by record.Ask, with []fleet.ModuleRef) (record.Resynced, error)
 	// Followed, if set, is what is known of the looks at the source of a module, newer than what is stored, and when the next one is.
 	Followed func(fleet.ModuleRef) (*storev1.FollowRecord, time.Time)
 	// ResyncCatalog, if set, looks at the source of a catalog now, and waits for what comes of it; take is for what is of others, too.

@@ -2,7 +2,9 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/rand"
 	"slices"
 	"strings"
 
@@ -38,7 +40,11 @@ func (a *API) ResyncModule(ctx context.Context, req *towlinev1.ResyncModuleReque
 	if a.o.Resync == nil {
 		return nil, fleet.Errorf(fleet.ErrUnavailable, "module %s: this hub looks at no sources", ref.Display())
 	}
-	came, err := a.o.Resync(ctx, ref, record.Ask{By: who(ctx), Reason: req.GetReason()})
+	with, err := a.together(ctx, ref, req.GetWith())
+	if err != nil {
+		return nil, err
+	}
+	came, err := a.o.Resync(ctx, ref, record.Ask{By: who(ctx), Reason: req.GetReason()}, with)
 	if err != nil {
 		return nil, named("module", ref.Display(), err)
 	}
@@ -49,11 +55,43 @@ func (a *API) ResyncModule(ctx context.Context, req *towlinev1.ResyncModuleReque
 	if came.Waits {
 		resp.Result = resyncWaiting
 	}
+	for _, m := range with {
+		if number := came.Others[m]; number != 0 {
+			resp.Others = append(resp.Others, fleet.RolloutID{Module: m, Number: number}.String())
+		}
+	}
 	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		resp.Revision = r.Revision()
 		return nil
 	})
 	return resp, err
+}
+
+// maxResynced is how many modules may be looked at together on somebody's word.
+const maxResynced = 1000
+
+// together are the other modules that are to be looked at with one.
+func (a *API) together(ctx context.Context, ref fleet.ModuleRef, names []string) (with []fleet.ModuleRef, err error) {
+	if len(names) > maxResynced {
+		return nil, fleet.Invalidf("with", "has %d modules; at most %d", len(names), maxResynced)
+	}
+	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		for _, name := range names {
+			m, err := refOf(ref.Project, name)
+			if err != nil {
+				return fleet.Join("with", err)
+			}
+			if m == ref || slices.Contains(with, m) {
+				continue
+			}
+			if err := mayResync(r, m, ""); err != nil {
+				return err
+			}
+			with = append(with, m)
+		}
+		return nil
+	})
+	return with, err
 }
 
 // mayResync refuses what there is nothing to look at again of.
@@ -76,30 +114,63 @@ func mayResync(r store.Reader, ref fleet.ModuleRef, uid string) error {
 	return nil
 }
 
-// StartFollowed starts a rollout of a module whose source has something else, as a put does.
-func (a *API) StartFollowed(ctx context.Context, n record.News) (number int64, err error) {
-	why := n.Ask.Reason
-	if why == "" {
-		why = n.Ref
+// maxTogether is how many rollouts start in one transaction.
+const maxTogether = store.MaxOps / 2
+
+// StartFollowed starts rollouts of modules whose sources have something else, as puts do: together, so that none has its revision before all
+// have started. A *record.StartError says which may not begin.
+func (a *API) StartFollowed(ctx context.Context, list []record.News) (numbers []int64, err error) {
+	batch := ""
+	if len(list) > maxTogether {
+		batch = record.BatchID(list[0].Ask.By, rand.Text())
 	}
+	for chunk := range slices.Chunk(list, maxTogether) {
+		some, err := a.startSome(ctx, chunk, batch, len(numbers)+len(chunk) < len(list))
+		if err != nil {
+			return nil, err
+		}
+		numbers = append(numbers, some...)
+	}
+	for i, n := range list {
+		a.audit(ctx, &towlinev1.AuditEntry{Caller: n.Ask.By, Method: "FollowSource", Subject: n.Module.String(), Reason: n.Ask.Reason,
+			Detail: strings.TrimSpace(n.Ref + " rollout " + fleet.RolloutID{Module: n.Module, Number: numbers[i]}.String())}, nil)
+	}
+	return numbers, nil
+}
+
+// startSome starts some of a batch, of which more are to come; an empty batch: these are all.
+func (a *API) startSome(ctx context.Context, list []record.News, batch string, more bool) (numbers []int64, err error) {
 	_, err = a.o.Store.Update(ctx, func(w store.Writer) error {
-		rec, damaged, ok := moduleRecord(w, n.Module)
-		meta := rec.GetModule().GetMetadata()
-		if !ok || damaged || rec.GetDeleting() != "" || meta.GetUid() != n.UID || meta.GetGeneration() != n.Generation || rollouts.Newest(w, n.Module) != n.Rollout {
-			return later(fleet.Errorf(fleet.ErrConflict, "module %s was put meanwhile; try again", n.Module.Display()))
+		numbers = nil
+		for _, n := range list {
+			number, err := a.startFollowed(w, n, batch)
+			if err != nil {
+				return &record.StartError{Module: n.Module, Err: err}
+			}
+			numbers = append(numbers, number)
 		}
-		if !n.Person && rollouts.PausedByPerson(w, n.Module) {
-			return record.IsPaused(n.Module)
+		switch {
+		case more:
+			w.Put(store.BatchKey(batch), &storev1.BatchRecord{Last: timestamppb.New(a.now())})
+		case batch != "":
+			w.Delete(store.BatchKey(batch))
 		}
-		number, err = a.startRollout(w, n.Module, rec, record.Ask{By: n.Ask.By, Reason: why}, "", rollouts.How{Unasked: !n.Person, Fetched: n.Fetched})
-		return err
+		return nil
 	})
-	if err != nil {
-		return 0, err
+	return numbers, err
+}
+
+func (a *API) startFollowed(w store.Writer, n record.News, batch string) (number int64, err error) {
+	rec, damaged, ok := moduleRecord(w, n.Module)
+	meta := rec.GetModule().GetMetadata()
+	if !ok || damaged || rec.GetDeleting() != "" || meta.GetUid() != n.UID || meta.GetGeneration() != n.Generation || rollouts.Newest(w, n.Module) != n.Rollout {
+		return 0, later(fleet.Errorf(fleet.ErrConflict, "module %s was put meanwhile; try again", n.Module.Display()))
 	}
-	a.audit(ctx, &towlinev1.AuditEntry{Caller: n.Ask.By, Method: "FollowSource", Subject: n.Module.String(), Reason: n.Ask.Reason,
-		Detail: strings.TrimSpace(n.Ref + " rollout " + fleet.RolloutID{Module: n.Module, Number: number}.String())}, nil)
-	return number, nil
+	if !n.Person && rollouts.PausedByPerson(w, n.Module) {
+		return 0, record.IsPaused(n.Module)
+	}
+	return a.startRollout(w, n.Module, rec, record.Ask{By: n.Ask.By, Reason: cmp.Or(n.Ask.Reason, n.Ref)}, "",
+		rollouts.How{Unasked: !n.Person, Fetched: n.Fetched, Batch: batch})
 }
 
 // HookKey is what calls are signed with that ask for a look at the source of a module; empty: it takes none, or has no secret that

@@ -27,12 +27,12 @@ func TestFollowBeginsNothingThatWasPausedMeanwhile(t *testing.T) {
 			Status: &towlinev1.RolloutStatus{State: string(rollout.Paused), Reason: rollout.ReasonPausedByUser}}})
 	})
 	n := record.News{Module: ref, UID: "u", Rollout: 1, Fetched: fleet.DigestOf([]byte("x")), Ask: record.Ask{By: record.ByWebhook}}
-	if _, err := a.StartFollowed(t.Context(), n); !errors.As(err, new(*record.PausedError)) {
+	if _, err := a.StartFollowed(t.Context(), []record.News{n}); !errors.As(err, new(*record.PausedError)) {
 		t.Errorf("by itself: %v", err)
 	}
 	n.Person, n.Ask.By = true, "ana"
-	if number, err := a.StartFollowed(t.Context(), n); err != nil || number != 2 {
-		t.Errorf("asked for: %d, %v", number, err)
+	if numbers, err := a.StartFollowed(t.Context(), []record.News{n}); err != nil || numbers[0] != 2 {
+		t.Errorf("asked for: %v, %v", numbers, err)
 	}
 	if err := s.View(t.Context(), 0, func(r store.Reader) error {
 		if ro := rollouts.Get(r, ref, 2); ro.GetUnasked() {

@@ -52,9 +52,10 @@ type Options struct {
 	Log    *slog.Logger
 	// Campaign blocks until this hub leads; an error ends the controller.
 	Campaign func(context.Context) (store.Leadership, error)
-	// News starts a rollout of a module whose source has something else, and returns its number. fleet.ErrConflict: the module is not
-	// what was looked at any more; fleet.ErrPrecondition: it may not begin now. Nil: nothing is followed.
-	News func(context.Context, record.News) (number int64, err error)
+	// News starts rollouts of modules whose sources have something else, all or none, and returns their numbers. fleet.ErrConflict: a module
+	// is not what was looked at any more; fleet.ErrPrecondition: one may not begin now, a *record.StartError says which. Nil: nothing is
+	// followed.
+	News func(context.Context, []record.News) (numbers []int64, err error)
 	// Catalogs puts and deletes modules for catalogs; nil: there are none.
 	Catalogs record.CatalogWriter
 	// Workers is how many modules are worked on at once; default 4.
@@ -77,6 +78,7 @@ type Controller struct {
 	looker   *runner // of sources that are looked at again
 	lookedAt *origins
 	looks    looks
+	upstream turns // of looks that have modules of one source begin together
 
 	cataloguer   *runner // of catalogs
 	catalogHosts *origins

@@ -228,63 +228,50 @@ func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came recor
 		}
 		return record.Resynced{Number: s.number, Waits: true}, nil
 	}
-	next := &storev1.FollowRecord{ModuleUid: uidOf(s.rec), Generation: s.rec.GetModule().GetMetadata().GetGeneration(), Looked: timestamppb.Now(),
-		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision(), Fetched: s.memory.GetFetched()}
+	next := s.recall()
 	came, err = c.compare(ctx, s, asks, next)
 	var failed *lookError
 	switch {
 	case ctx.Err() != nil:
 		return came, ctx.Err()
 	case errors.As(err, &failed):
-		next.Reason, next.Message, next.Since = failed.reason, fleet.Clip(failed.Error(), maxLookMessage), s.memory.GetSince()
-		if next.Since == nil {
-			next.Since = next.Looked
-		}
+		s.blame(next, failed)
 	case err != nil:
 		return came, err
 	}
 	return came, errors.Join(err, c.remember(ctx, s, next))
 }
 
+// recall is what is known before a look, for what comes of it to be noted in.
+func (s *sight) recall() *storev1.FollowRecord {
+	return &storev1.FollowRecord{ModuleUid: uidOf(s.rec), Generation: s.rec.GetModule().GetMetadata().GetGeneration(), Looked: timestamppb.Now(),
+		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision(), Fetched: s.memory.GetFetched()}
+}
+
+// blame notes what is wrong, and since when something is.
+func (s *sight) blame(next *storev1.FollowRecord, failed *lookError) {
+	next.Reason, next.Message, next.Since = failed.reason, fleet.Clip(failed.Error(), maxLookMessage), s.memory.GetSince()
+	if next.Since == nil {
+		next.Since = next.Looked
+	}
+}
+
 // maxLookMessage is how much is kept of what is wrong with a source.
 const maxLookMessage = 1000
 
-// compare compares what the source has with the newest revision.
-func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *storev1.FollowRecord) (record.Resynced, error) {
-	artifact, err := c.fetchSource(ctx, s.m)
-	if err != nil {
-		return record.Resynced{}, &lookError{err, lookReason(err)}
+// compare compares what the source has with the newest revision, and has a rollout begin if that is something else.
+func (c *Controller) compare(ctx context.Context, s *sight, asks []ask, next *storev1.FollowRecord) (came record.Resynced, err error) {
+	v := &verdict{s: s, asks: asks, next: next}
+	if err := c.judge(ctx, v); err != nil {
+		return record.Resynced{Ref: v.artifact.Ref}, err
 	}
-	next.ResolvedRef = artifact.Ref
-	found, x := s.found, made{source: artifact}
-	found.Person, found.Same, found.Aborted = len(asks) > 0, s.has(artifact.Digest) && len(s.outgrown) == 0, s.aborted && !s.moved(artifact.Digest)
-	if !found.Same {
-		if x.variants, err = c.renderSource(ctx, s.m, artifact); err != nil {
-			return record.Resynced{}, &lookError{err, lookReason(err)}
-		}
-		found.Same = s.newest != nil && record.HasVariants(s.newest) == (len(s.m.Overrides) > 0 || asksIn(x.variants)) && c.sameFor(s, x.variants) && (sameAs(s.newest, x.variants) || s.has(artifact.Digest))
-		if found.Same {
-			if found.Same, err = c.sameUnseen(ctx, s.m, s.newest, artifact.Files, x.variants); err != nil {
-				return record.Resynced{}, err
-			}
-		}
-	}
-	came := record.Resynced{Ref: artifact.Ref}
-	if found.Paused && found.Begins() && !found.Person {
-		return came, &lookError{record.IsPaused(s.ref), follow.ReasonPaused}
-	}
-	if found.Begins() {
-		if x.variants != nil && !s.queues { // what waits for its turn takes what is there then
-			c.ahead(s.m, record.Digest(s.rec.GetSpecDigest()), x)
-		}
-		if came.Number, err = c.tell(ctx, s, artifact, asks); err != nil {
+	came.Ref = v.artifact.Ref
+	if v.begins {
+		if err := c.beginTogether(ctx, v, &came); err != nil {
 			return came, err
 		}
 	}
-	next.Fetched = artifact.Digest.Bytes()
-	if found.Same {
-		next.Artifact, next.Revision = artifact.Digest.Bytes(), s.newest.GetRevision().GetNumber()
-	}
+	v.note()
 	return came, nil
 }
 
@@ -306,6 +293,53 @@ func (c *Controller) sameFor(s *sight, variants []madeVariant) bool {
 	return true
 }
 
+// verdict is what a look at a source comes to, before anything begins.
+type verdict struct {
+	s        *sight
+	asks     []ask
+	next     *storev1.FollowRecord
+	artifact source.Artifact
+	variants []madeVariant
+	begins   bool
+	same     bool
+	failed   *lookError // nil: it can begin
+}
+
+// judge fetches the source, and says whether it has what the newest revision has.
+func (c *Controller) judge(ctx context.Context, v *verdict) (err error) {
+	s := v.s
+	if v.artifact, err = c.fetchSource(ctx, s.m); err != nil {
+		return &lookError{err, lookReason(err)}
+	}
+	v.next.ResolvedRef = v.artifact.Ref
+	found := s.found
+	found.Person, found.Same, found.Aborted = len(v.asks) > 0, s.has(v.artifact.Digest) && len(s.outgrown) == 0, s.aborted && !s.moved(v.artifact.Digest)
+	if !found.Same {
+		if v.variants, err = c.renderSource(ctx, s.m, v.artifact); err != nil {
+			return &lookError{err, lookReason(err)}
+		}
+		found.Same = s.newest != nil && record.HasVariants(s.newest) == (len(s.m.Overrides) > 0 || asksIn(v.variants)) && c.sameFor(s, v.variants) && (sameAs(s.newest, v.variants) || s.has(v.artifact.Digest))
+		if found.Same {
+			if found.Same, err = c.sameUnseen(ctx, s.m, s.newest, v.artifact.Files, v.variants); err != nil {
+				return err
+			}
+		}
+	}
+	v.same, v.begins = found.Same, found.Begins()
+	if found.Paused && v.begins && !found.Person {
+		return &lookError{record.IsPaused(s.ref), follow.ReasonPaused}
+	}
+	return nil
+}
+
+// note keeps what was seen.
+func (v *verdict) note() {
+	v.next.Fetched = v.artifact.Digest.Bytes()
+	if v.same {
+		v.next.Artifact, v.next.Revision = v.artifact.Digest.Bytes(), v.s.newest.GetRevision().GetNumber()
+	}
+}
+
 // has reports that it is known what files render to: what the newest revision has.
 func (s *sight) has(artifact fleet.Digest) bool {
 	if s.newest == nil {
@@ -325,25 +359,18 @@ func (s *sight) moved(artifact fleet.Digest) bool {
 	return len(before) > 0 && record.Digest(before) != artifact
 }
 
-// tell has a rollout begin.
-func (c *Controller) tell(ctx context.Context, s *sight, found source.Artifact, asks []ask) (number int64, err error) {
-	meta := s.rec.GetModule().GetMetadata()
-	n := record.News{Module: s.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Rollout: s.number, Ref: found.Ref, Fetched: found.Digest,
-		Ask: record.Ask{By: record.ByFollow}, Person: len(asks) > 0}
-	if s.called {
+// news is what a rollout begins with.
+func (v *verdict) news() record.News {
+	meta := v.s.rec.GetModule().GetMetadata()
+	n := record.News{Module: v.s.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Rollout: v.s.number, Ref: v.artifact.Ref, Fetched: v.artifact.Digest,
+		Ask: record.Ask{By: record.ByFollow}, Person: len(v.asks) > 0}
+	if v.s.called {
 		n.Ask.By = record.ByWebhook
 	}
-	if len(asks) > 0 {
-		n.Ask = asks[0].Ask
+	if n.Person {
+		n.Ask = v.asks[0].Ask
 	}
-	number, err = c.o.News(ctx, n)
-	switch {
-	case errors.As(err, new(*record.PausedError)):
-		err = &lookError{err, follow.ReasonPaused}
-	case errors.Is(err, fleet.ErrPrecondition):
-		err = &lookError{err, follow.ReasonRefused}
-	}
-	return number, err
+	return n
 }
 
 // lookReason is why a look came to nothing, in a word.

@@ -82,19 +82,20 @@ func (f *follower) module(generation int64) *storev1.ModuleRecord {
 	return rec
 }
 
-func (f *follower) news(_ context.Context, n record.News) (int64, error) {
+func (f *follower) news(_ context.Context, list []record.News) ([]int64, error) {
 	if f.refuse != nil {
-		return 0, f.refuse
+		return nil, &record.StartError{Module: list[0].Module, Err: f.refuse}
 	}
+	n := list[0]
 	f.begun = append(f.begun, n)
 	if f.aborts {
 		f.abortedOf(n.Rollout+1, n.Fetched.Bytes())
-		return n.Rollout + 1, nil
+		return []int64{n.Rollout + 1}, nil
 	}
 	var rec *storev1.ModuleRecord
 	f.read(func(r store.Reader) { rec, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(shop)) })
 	f.begins(rec, n.Rollout+1, n.Rollout)
-	return n.Rollout + 1, nil
+	return []int64{n.Rollout + 1}, nil
 }
 
 // begins has a rollout wait for its source, and resolves that.
@@ -168,7 +169,7 @@ func (f *follower) resync() (record.Resynced, error) {
 	over := make(chan struct{})
 	go func() { defer close(over); f.looker.loop(ctx) }()
 	defer func() { stop(); <-over }()
-	return f.Resync(f.t.Context(), shop, record.Ask{By: "ana", Reason: "now"})
+	return f.Resync(f.t.Context(), shop, record.Ask{By: "ana", Reason: "now"}, nil)
 }
 
 // A branch that moves begins a rollout at the next look, which says the commit; one that does not costs nothing but the look.
@@ -352,7 +353,7 @@ func TestFollowKeepsWhatWasAbortedWhenTheHubWasKilled(t *testing.T) {
 		f.aborts = true
 		ctx, kill := context.WithTimeout(t.Context(), 12*time.Minute)
 		defer kill()
-		f.o.News = func(c context.Context, n record.News) (int64, error) {
+		f.o.News = func(c context.Context, n []record.News) ([]int64, error) {
 			number, err := f.news(c, n)
 			kill()
 			return number, err
@@ -460,7 +461,7 @@ func TestFollowThatMayNotBegin(t *testing.T) {
 		}
 		answers := make(chan error)
 		go func() {
-			_, err := f.Resync(t.Context(), shop, record.Ask{})
+			_, err := f.Resync(t.Context(), shop, record.Ask{}, nil)
 			answers <- err
 		}()
 		synctest.Wait()
@@ -468,7 +469,7 @@ func TestFollowThatMayNotBegin(t *testing.T) {
 		if err := <-answers; !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("who waited got %v", err)
 		}
-		if _, err := f.Resync(t.Context(), shop, record.Ask{}); !errors.Is(err, fleet.ErrUnavailable) {
+		if _, err := f.Resync(t.Context(), shop, record.Ask{}, nil); !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("nobody leads: %v", err)
 		}
 	})
@@ -483,6 +484,7 @@ func TestNoHerdOfLooksAtTheStart(t *testing.T) {
 			rec := f.module(1)
 			name := fmt.Sprint("m", i)
 			rec.Module.Metadata.Name, rec.Module.Metadata.Uid = name, "u"+name
+			rec.Module.Spec.Source.Git.Url = "https://git.example.com/" + name + ".git"
 			ref := fleet.ModuleRef{Project: shop.Project, Name: name}
 			f.put(func(w store.Writer) { w.Put(store.ModuleKey(ref), rec) })
 		}
@@ -505,6 +507,35 @@ func TestNoHerdOfLooksAtTheStart(t *testing.T) {
 		}
 		if len(f.source.asked) < 90 || early > 25 {
 			t.Errorf("%d looks, %d of them in the first half minute", len(f.source.asked), early)
+		}
+	})
+}
+
+// Modules of one source that may not begin are looked at each for itself, and not all again for each of them.
+func TestModulesOfOneSourceThatMayNotBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		const modules = 30
+		for i := range modules - 1 {
+			rec := f.module(1)
+			name := fmt.Sprint("m", i)
+			rec.Module.Metadata.Name, rec.Module.Metadata.Uid = name, "u"+name
+			ref := fleet.ModuleRef{Project: shop.Project, Name: name}
+			f.put(func(w store.Writer) { w.Put(store.ModuleKey(ref), rec) })
+		}
+		f.refuse = fleet.Errorf(fleet.ErrPrecondition, "not now")
+		f.restarts()
+		f.source.asked = nil
+		f.read(func(r store.Reader) {
+			store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
+				ref, _ := store.SplitModule(e.Key)
+				f.must(f.queueLook(t.Context(), ref, rec))
+				return true
+			})
+		})
+		f.lives(5 * time.Minute)
+		if n := len(f.source.asked); n < modules || n > 3*modules {
+			t.Errorf("the source of %d modules was asked %d times", modules, n)
 		}
 	})
 }

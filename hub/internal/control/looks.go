@@ -34,7 +34,8 @@ type looking struct {
 // ask is a person who waits for a look.
 type ask struct {
 	record.Ask
-	answer chan<- answer // has room for it
+	with   []fleet.ModuleRef // whose sources are looked at, too
+	answer chan<- answer     // has room for it
 }
 
 type answer struct {
@@ -211,10 +212,10 @@ func (c *Controller) Followed(ref fleet.ModuleRef) (memory *storev1.FollowRecord
 	return nil, time.Time{}
 }
 
-// Resync has the source of a module be looked at now, and waits for what comes of it.
-func (c *Controller) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask) (record.Resynced, error) {
+// Resync has the source of a module be looked at now, and waits for what comes of it. With it begins what the sources of others have.
+func (c *Controller) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask, with []fleet.ModuleRef) (record.Resynced, error) {
 	answers := make(chan answer, 1)
-	if !c.looks.ask(ref, ask{by, answers}) {
+	if !c.looks.ask(ref, ask{by, with, answers}) {
 		return record.Resynced{}, errNotLeading
 	}
 	c.looker.add(store.ModuleKey(ref))

@@ -96,7 +96,7 @@ func (p *Peers) unanswered(ctx context.Context, c fleet.ClusterName, h *storev1.
 
 // Driver is what is asked of the hub that leads.
 type Driver interface {
-	Resync(context.Context, fleet.ModuleRef, record.Ask) (record.Resynced, error)
+	Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask, with []fleet.ModuleRef) (record.Resynced, error)
 	Called(fleet.ModuleRef)
 	ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error)
 	CatalogCalled(fleet.ModuleRef)
@@ -143,14 +143,21 @@ func (l Leader) have(ctx context.Context, h *storev1.HubRecord, call func(contex
 }
 
 // Resync has the source of a module be looked at now.
-func (l Leader) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask) (came record.Resynced, err error) {
+func (l Leader) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask, with []fleet.ModuleRef) (came record.Resynced, err error) {
 	h := l.away()
 	if h == nil {
-		return l.Driver.Resync(ctx, ref, by)
+		return l.Driver.Resync(ctx, ref, by, with)
 	}
 	err = l.have(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
-		resp, err := c.Resync(ctx, &hubv1.ResyncRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name, By: by.By, Reason: by.Reason})
-		came = record.Resynced{Number: resp.GetNumber(), Waits: resp.GetWaits(), Ref: resp.GetResolvedRef()}
+		req := &hubv1.ResyncRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name, By: by.By, Reason: by.Reason}
+		for _, m := range with {
+			req.With = append(req.With, m.Name)
+		}
+		resp, err := c.Resync(ctx, req)
+		came = record.Resynced{Number: resp.GetNumber(), Waits: resp.GetWaits(), Ref: resp.GetResolvedRef(), Others: map[fleet.ModuleRef]int64{}}
+		for name, number := range resp.GetOthers() {
+			came.Others[fleet.ModuleRef{Project: ref.Project, Name: name}] = number
+		}
 		return err
 	})
 	return came, err

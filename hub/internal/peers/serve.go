@@ -56,11 +56,21 @@ func (s *Service) Resync(ctx context.Context, req *hubv1.ResyncRequest) (*hubv1.
 	if err != nil {
 		return nil, err
 	}
-	came, err := s.driver.Resync(ctx, ref, record.Ask{By: req.GetBy(), Reason: req.GetReason()})
+	var with []fleet.ModuleRef
+	for _, name := range req.GetWith() {
+		with = append(with, fleet.ModuleRef{Project: ref.Project, Name: name})
+	}
+	came, err := s.driver.Resync(ctx, ref, record.Ask{By: req.GetBy(), Reason: req.GetReason()}, with)
 	if err != nil {
 		return nil, err
 	}
-	return &hubv1.ResyncResponse{Number: came.Number, Waits: came.Waits, ResolvedRef: came.Ref}, nil
+	resp := &hubv1.ResyncResponse{Number: came.Number, Waits: came.Waits, ResolvedRef: came.Ref, Others: map[string]int64{}}
+	for m, number := range came.Others {
+		if m.Project == ref.Project {
+			resp.Others[m.Name] = number
+		}
+	}
+	return resp, nil
 }
 
 // Call is told of a webhook.

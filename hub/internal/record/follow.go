@@ -28,6 +28,8 @@ type Resynced struct {
 	Waits bool
 	// Ref is what the ref came to.
 	Ref string
+	// Others are the numbers of the rollouts that were started with it, by their modules.
+	Others map[fleet.ModuleRef]int64
 }
 
 // News is that the source of a module has something else, as it was looked at.
@@ -44,6 +46,17 @@ type News struct {
 	// Person says that a person asks for it.
 	Person bool
 }
+
+// StartError is that one of several rollouts may not begin that begin together, so that none of them did.
+type StartError struct {
+	Module fleet.ModuleRef
+	Err    error
+}
+
+func (e *StartError) Error() string { return e.Err.Error() }
+
+// Unwrap yields the cause.
+func (e *StartError) Unwrap() error { return e.Err }
 
 // PausedError is that nothing takes the place of a rollout by itself because a person paused that.
 type PausedError struct{ error }

@@ -410,7 +410,8 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 }
 
 // successors are a module as those of its revisions have it that it is going to have somewhere (see ofRevisions), and as the put
-// does that has no revision yet: until it has one the rollout before it goes on.
+// does that has no revision yet: until it has one the rollout before it goes on. One that follows our source and is behind may take
+// anything that is let go.
 func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) ([]successor, error) {
 	out, err := x.ofRevisions(ctx, r, ref)
 	for i := range out {
@@ -419,6 +420,11 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 	if o := x.ofPut(ctx, r, ref, rec); o != nil {
 		o.foreign = rec.GetModule().GetSpec().GetRollout().GetExternal() != nil
 		out = append(out, *o)
+	}
+	if Behind(r, ref, rec, x.ref) {
+		if m, err := wire.ModuleFromProto(rec.GetModule()); err == nil {
+			out = append(out, successor{ref: ref, unknown: true, module: m})
+		}
 	}
 	return out, err
 }

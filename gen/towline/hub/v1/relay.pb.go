@@ -266,7 +266,9 @@ type ResyncRequest struct {
 	// Who asks for it.
 	By string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
 	// Why.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Other modules of the project that are looked at with it.
+	With          []string `protobuf:"bytes,6,rep,name=with,proto3" json:"with,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -336,6 +338,13 @@ func (x *ResyncRequest) GetReason() string {
 	return ""
 }
 
+func (x *ResyncRequest) GetWith() []string {
+	if x != nil {
+		return x.With
+	}
+	return nil
+}
+
 // ResyncResponse is what came of the look.
 type ResyncResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -344,7 +353,9 @@ type ResyncResponse struct {
 	// The rollout waits for its source.
 	Waits bool `protobuf:"varint,2,opt,name=waits,proto3" json:"waits,omitempty"`
 	// What the ref came to.
-	ResolvedRef   string `protobuf:"bytes,3,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
+	ResolvedRef string `protobuf:"bytes,3,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
+	// The rollouts that were started with it, by the names of their modules.
+	Others        map[string]int64 `protobuf:"bytes,4,rep,name=others,proto3" json:"others,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +409,13 @@ func (x *ResyncResponse) GetResolvedRef() string {
 		return x.ResolvedRef
 	}
 	return ""
+}
+
+func (x *ResyncResponse) GetOthers() map[string]int64 {
+	if x != nil {
+		return x.Others
+	}
+	return nil
 }
 
 // CallRequest names a module.
@@ -775,17 +793,22 @@ const file_towline_hub_v1_relay_proto_rawDesc = "" +
 	"\aproject\x18\x03 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x04 \x01(\tR\x06module\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04more\"\x10\n" +
-	"\x0eGatherResponse\"\x85\x01\n" +
+	"\x0eGatherResponse\"\x99\x01\n" +
 	"\rResyncRequest\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x03 \x01(\tR\x06module\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"a\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04with\x18\x06 \x03(\tR\x04with\"\xe0\x01\n" +
 	"\x0eResyncResponse\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x14\n" +
 	"\x05waits\x18\x02 \x01(\bR\x05waits\x12!\n" +
-	"\fresolved_ref\x18\x03 \x01(\tR\vresolvedRef\"[\n" +
+	"\fresolved_ref\x18\x03 \x01(\tR\vresolvedRef\x12B\n" +
+	"\x06others\x18\x04 \x03(\v2*.towline.hub.v1.ResyncResponse.OthersEntryR\x06others\x1a9\n" +
+	"\vOthersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"[\n" +
 	"\vCallRequest\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +
@@ -831,7 +854,7 @@ func file_towline_hub_v1_relay_proto_rawDescGZIP() []byte {
 	return file_towline_hub_v1_relay_proto_rawDescData
 }
 
-var file_towline_hub_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_towline_hub_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_towline_hub_v1_relay_proto_goTypes = []any{
 	(*AskRequest)(nil),            // 0: towline.hub.v1.AskRequest
 	(*AskResponse)(nil),           // 1: towline.hub.v1.AskResponse
@@ -845,29 +868,31 @@ var file_towline_hub_v1_relay_proto_goTypes = []any{
 	(*ResyncCatalogResponse)(nil), // 9: towline.hub.v1.ResyncCatalogResponse
 	(*CallCatalogRequest)(nil),    // 10: towline.hub.v1.CallCatalogRequest
 	(*CallCatalogResponse)(nil),   // 11: towline.hub.v1.CallCatalogResponse
-	(*v1.Query)(nil),              // 12: towline.agent.v1.Query
-	(*v1.QueryResult)(nil),        // 13: towline.agent.v1.QueryResult
+	nil,                           // 12: towline.hub.v1.ResyncResponse.OthersEntry
+	(*v1.Query)(nil),              // 13: towline.agent.v1.Query
+	(*v1.QueryResult)(nil),        // 14: towline.agent.v1.QueryResult
 }
 var file_towline_hub_v1_relay_proto_depIdxs = []int32{
-	12, // 0: towline.hub.v1.AskRequest.query:type_name -> towline.agent.v1.Query
-	13, // 1: towline.hub.v1.AskResponse.result:type_name -> towline.agent.v1.QueryResult
-	0,  // 2: towline.hub.v1.RelayService.Ask:input_type -> towline.hub.v1.AskRequest
-	2,  // 3: towline.hub.v1.RelayService.Gather:input_type -> towline.hub.v1.GatherRequest
-	4,  // 4: towline.hub.v1.RelayService.Resync:input_type -> towline.hub.v1.ResyncRequest
-	6,  // 5: towline.hub.v1.RelayService.Call:input_type -> towline.hub.v1.CallRequest
-	8,  // 6: towline.hub.v1.RelayService.ResyncCatalog:input_type -> towline.hub.v1.ResyncCatalogRequest
-	10, // 7: towline.hub.v1.RelayService.CallCatalog:input_type -> towline.hub.v1.CallCatalogRequest
-	1,  // 8: towline.hub.v1.RelayService.Ask:output_type -> towline.hub.v1.AskResponse
-	3,  // 9: towline.hub.v1.RelayService.Gather:output_type -> towline.hub.v1.GatherResponse
-	5,  // 10: towline.hub.v1.RelayService.Resync:output_type -> towline.hub.v1.ResyncResponse
-	7,  // 11: towline.hub.v1.RelayService.Call:output_type -> towline.hub.v1.CallResponse
-	9,  // 12: towline.hub.v1.RelayService.ResyncCatalog:output_type -> towline.hub.v1.ResyncCatalogResponse
-	11, // 13: towline.hub.v1.RelayService.CallCatalog:output_type -> towline.hub.v1.CallCatalogResponse
-	8,  // [8:14] is the sub-list for method output_type
-	2,  // [2:8] is the sub-list for method input_type
-	2,  // [2:2] is the sub-list for extension type_name
-	2,  // [2:2] is the sub-list for extension extendee
-	0,  // [0:2] is the sub-list for field type_name
+	13, // 0: towline.hub.v1.AskRequest.query:type_name -> towline.agent.v1.Query
+	14, // 1: towline.hub.v1.AskResponse.result:type_name -> towline.agent.v1.QueryResult
+	12, // 2: towline.hub.v1.ResyncResponse.others:type_name -> towline.hub.v1.ResyncResponse.OthersEntry
+	0,  // 3: towline.hub.v1.RelayService.Ask:input_type -> towline.hub.v1.AskRequest
+	2,  // 4: towline.hub.v1.RelayService.Gather:input_type -> towline.hub.v1.GatherRequest
+	4,  // 5: towline.hub.v1.RelayService.Resync:input_type -> towline.hub.v1.ResyncRequest
+	6,  // 6: towline.hub.v1.RelayService.Call:input_type -> towline.hub.v1.CallRequest
+	8,  // 7: towline.hub.v1.RelayService.ResyncCatalog:input_type -> towline.hub.v1.ResyncCatalogRequest
+	10, // 8: towline.hub.v1.RelayService.CallCatalog:input_type -> towline.hub.v1.CallCatalogRequest
+	1,  // 9: towline.hub.v1.RelayService.Ask:output_type -> towline.hub.v1.AskResponse
+	3,  // 10: towline.hub.v1.RelayService.Gather:output_type -> towline.hub.v1.GatherResponse
+	5,  // 11: towline.hub.v1.RelayService.Resync:output_type -> towline.hub.v1.ResyncResponse
+	7,  // 12: towline.hub.v1.RelayService.Call:output_type -> towline.hub.v1.CallResponse
+	9,  // 13: towline.hub.v1.RelayService.ResyncCatalog:output_type -> towline.hub.v1.ResyncCatalogResponse
+	11, // 14: towline.hub.v1.RelayService.CallCatalog:output_type -> towline.hub.v1.CallCatalogResponse
+	9,  // [9:15] is the sub-list for method output_type
+	3,  // [3:9] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_towline_hub_v1_relay_proto_init() }
@@ -881,7 +906,7 @@ func file_towline_hub_v1_relay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_hub_v1_relay_proto_rawDesc), len(file_towline_hub_v1_relay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,177 @@
+package hub_test
+
+import (
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/source/sourcetest"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// folders are modules of one branch, each of a folder of its own, and what the agent of cluster c was told that lets go m to nobody.
+type folders struct {
+	*world
+	repo *sourcetest.Repo
+	url  string
+	mu   sync.Mutex
+	lost []fleet.Assemblage
+}
+
+// newFolders is a world in which one has m, and two is there without it.
+func newFolders(t *testing.T, follow bool) *folders {
+	f := &folders{world: newWorld(t, true), repo: sourcetest.NewRepo(t)}
+	f.push("a m", "b")
+	srv := httptest.NewServer(f.repo.Handler())
+	t.Cleanup(srv.Close)
+	f.url = srv.URL
+	f.enroll("c", nil)
+	key := assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"})
+	f.connectWith("c", simagent.Options{Took: func(a fleet.Assemblage) {
+		at := func(name string) *fleet.Sync {
+			i := slices.IndexFunc(a.Syncs, func(s fleet.Sync) bool { return s.Module.Name == name })
+			if i < 0 {
+				return nil
+			}
+			return &a.Syncs[i]
+		}
+		one, two := at("one"), at("two")
+		if one == nil || one.Revision < 2 || two != nil && two.Revision >= 2 {
+			return
+		}
+		if !slices.ContainsFunc(one.Heirs, func(h fleet.Heir) bool { return h.Unknown || slices.Contains(h.Keys, key) }) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.lost = append(f.lost, a)
+		}
+	}})
+	for _, name := range []string{"one", "two"} {
+		m := following(name, srv.URL)
+		m.Spec.Source.Git.Path = name
+		if !follow {
+			m.Spec.Source.Follow = nil
+		}
+		f.await(name, f.put(m).GetRevision())
+	}
+	return f
+}
+
+// push has the folders list the objects that are named; "broken" is none.
+func (f *folders) push(one, two string) {
+	files := map[string]any{}
+	for folder, names := range map[string]string{"one": one, "two": two} {
+		for _, name := range strings.Fields(names) {
+			files[folder+"/"+name+".yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\n"
+			if name == "broken" {
+				files[folder+"/broken.yaml"] = "kind: ConfigMap"
+			}
+		}
+	}
+	f.repo.Branch("main", files)
+}
+
+func (f *folders) at(name string, revision int64) {
+	f.t.Helper()
+	f.awaitTracker(name, "c", "moved", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == revision && tr.GetReady() })
+}
+
+func (f *folders) lostNothing() {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.lost) > 0 {
+		f.t.Errorf("m is let go to nobody: %+v", f.lost[0])
+	}
+}
+
+// TestPushThatMovesAFileBetweenFolders: one push moves a file from the folder of one module to that of another, and the first is looked at
+// alone: the other is looked at with it, and they begin together.
+func TestPushThatMovesAFileBetweenFolders(t *testing.T) {
+	f := newFolders(t, true)
+	f.push("a", "b m")
+	came, err := f.resync("one")
+	must(t, err)
+	if came.GetRollout() != "one/2" {
+		t.Fatalf("%v", came)
+	}
+	f.at("one", 2)
+	f.at("two", 2)
+	f.lostNothing()
+	f.awaitHeir("c", "one", "m", "")
+}
+
+// TestResyncOfSeveral: modules that follow nothing begin together when they are asked for together, and none does if one cannot.
+func TestResyncOfSeveral(t *testing.T) {
+	f := newFolders(t, false)
+	ask := func(name, with string) (*towlinev1.ResyncModuleResponse, error) {
+		return f.Modules.ResyncModule(f.ctx, &towlinev1.ResyncModuleRequest{Name: name, With: []string{with}})
+	}
+	f.push("a", "b broken")
+	for name, with := range map[string]string{"one": "two", "two": "one"} {
+		if _, err := ask(name, with); err == nil || !strings.Contains(err.Error(), "broken.yaml") {
+			t.Errorf("%s with %s, of which one cannot be rendered: %v", name, with, err)
+		}
+	}
+	f.push("a", "b m")
+	came, err := ask("one", "two")
+	must(t, err)
+	if came.GetRollout() != "one/2" || !slices.Equal(came.GetOthers(), []string{"two/2"}) {
+		t.Fatalf("%v", came)
+	}
+	f.at("one", 2)
+	f.at("two", 2)
+	f.lostNothing()
+	if _, err := ask("one", "none"); err == nil {
+		t.Error("with one that is not there")
+	}
+}
+
+// TestWhoCannotTakeItUp: one module of a branch lets an object go, and another one, which follows the same branch, cannot take up the push
+// that may list it there: the object stays until it can.
+func TestWhoCannotTakeItUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before func(*folders)
+		two    string // what the push brings
+		mend   func(*folders)
+	}{
+		"it cannot be rendered": {func(*folders) {}, "b m broken", func(f *folders) { f.push("a", "b m") }},
+		"a person paused it": {
+			func(f *folders) {
+				f.push("a m", "b b2")
+				m := following("two", f.url)
+				m.Spec.Source.Git.Path = "two"
+				m.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", Soak: "1h"}}}
+				f.put(m)
+				f.until("two", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Soak" })
+				f.act(client.Word{Module: "two", Verb: "pause", Reason: "incident"})
+			}, "b b2 m",
+			func(f *folders) { f.act(client.Word{Module: "two", Verb: "resume"}) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFolders(t, true)
+			tc.before(f)
+			before := f.held("c", "two").Revision
+			f.push("a", tc.two)
+			came, err := f.resync("one")
+			must(t, err)
+			f.await("one", came.GetRevision())
+			f.at("one", 2)
+			if s := f.held("c", "one"); !slices.ContainsFunc(s.Heirs, func(h fleet.Heir) bool { return h.Module.Name == "two" && h.Unknown }) {
+				t.Fatalf("m is let go to nobody: %+v", s)
+			}
+			f.lostNothing()
+			tc.mend(f)
+			_, err = f.resync("two")
+			must(t, err)
+			f.awaitTracker("two", "c", "moved", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() > before && tr.GetReady() })
+			f.awaitHeir("c", "one", "m", "")
+		})
+	}
+}
