@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -286,11 +285,4 @@ func (w *world) enroll(name string) {
 	})
 	must(w.t, err)
 	b.start()
-}
-
-// tail is the end of what has happened.
-func (w *world) tail(n int) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return strings.Join(w.trace[max(0, len(w.trace)-n):], "\n")
 }
