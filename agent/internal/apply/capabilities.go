@@ -8,6 +8,8 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
@@ -31,11 +33,18 @@ type Served struct {
 	answers map[string]*served
 	// said is what a version of a group serves, as it said last: one that does not answer for a while serves it still.
 	said map[schema.GroupVersion][]string
+	// holes are versions that do not answer, and never did: what they serve is not known.
+	holes []string
+	made  time.Time
 }
+
+// holesLast is how long what is served is not known because of versions that do not answer; after that they serve nothing. An API server
+// that has just started, and what it aggregates, need some minutes.
+const holesLast = 10 * time.Minute
 
 // NewServed has read nothing yet.
 func NewServed(c *Client) *Served {
-	return &Served{client: c, mapper: NewMapper(c), answers: map[string]*served{}, said: map[schema.GroupVersion][]string{}}
+	return &Served{client: c, mapper: NewMapper(c), answers: map[string]*served{}, said: map[schema.GroupVersion][]string{}, made: time.Now()}
 }
 
 // served is an answer: all that is served in one document, or what a server that has none says of its groups.
@@ -76,6 +85,7 @@ func (s *Served) Read(ctx context.Context) (out fleet.Capabilities, whole bool, 
 		return out, false, fmt.Errorf("version of the API server: it answers something else: %.40q", raw)
 	}
 	said := map[schema.GroupVersion][]string{}
+	s.holes = nil
 	for _, at := range []string{"/api", "/apis"} {
 		answer, err := s.ask(ctx, at)
 		if err != nil {
@@ -86,6 +96,9 @@ func (s *Served) Read(ctx context.Context) (out fleet.Capabilities, whole bool, 
 		} else if err := s.oneByOne(ctx, answer, said); err != nil {
 			return out, false, err
 		}
+	}
+	if len(s.holes) > 0 && time.Since(s.made) < holesLast {
+		return out, whole, fmt.Errorf("discovery of %s: does not answer yet", strings.Join(s.holes, ", "))
 	}
 	s.said = said
 	out.KubeVersion = v.GitVersion
@@ -164,8 +177,9 @@ func kindsOf(list []servedResource, kinds []string) []string {
 
 // asBefore notes a version that does not answer as it was when it did.
 func (s *Served) asBefore(gv schema.GroupVersion, said map[schema.GroupVersion][]string) {
-	if kinds, known := s.said[gv]; known {
-		said[gv] = kinds
+	kinds, known := s.said[gv]
+	if said[gv] = kinds; !known {
+		s.holes = append(s.holes, gv.String())
 	}
 }
 
@@ -186,9 +200,7 @@ func (s *Served) oneByOne(ctx context.Context, answer *served, said map[schema.G
 			return ctx.Err()
 		}
 		if err != nil {
-			if s.asBefore(gv, said); said[gv] == nil {
-				said[gv] = []string{}
-			}
+			s.asBefore(gv, said)
 			continue
 		}
 		said[gv] = []string{}
