@@ -36,12 +36,15 @@ type lasts struct {
 // lostKey stands with a module of which values may have been kept that could not be read any more.
 const lostKey = "lost"
 
-// load reads what was kept. What cannot be read is read from the cluster again.
-func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) {
+// load reads what was kept. What is damaged is read from the cluster again; an error is one of the state, which may have it.
+func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) error {
 	l.vault, l.state = v, state
 	data, err := state.Read(ctx, lastsName)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return nil
+	case err != nil && !errors.Is(err, fleet.ErrCorrupt):
+		return fmt.Errorf("last values of bindings: %w", err)
 	}
 	if err == nil {
 		data, err = l.vault.Open(lastsName, data)
@@ -55,6 +58,7 @@ func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog
 		log.Warn("the last values of bindings cannot be read; those have none whose source is gone", "error", err)
 		l.of, l.lost = nil, true
 	}
+	return nil
 }
 
 // lose notes modules that have objects: if what was kept could not be read, bindings of theirs may have had values that are not known.
@@ -80,9 +84,10 @@ func (m *Manager) openVault(ctx context.Context) (v *vault.Vault, err error) {
 			return nil, err
 		}
 	}
-	m.lasts.load(ctx, v, m.o.State, m.o.Log)
-	m.secrets.load(ctx, v, m.o.State, m.o.Log)
-	return v, nil
+	if err := m.lasts.load(ctx, v, m.o.State, m.o.Log); err != nil {
+		return nil, err
+	}
+	return v, m.secrets.load(ctx, v, m.o.State, m.o.Log)
 }
 
 // keyOf names a field.

@@ -89,13 +89,17 @@ type opened struct {
 // says reports that the hub has said of a key whether there is a value of it.
 func (o opened) says(key string) bool { return len(o.keys) == 0 || slices.Contains(o.keys, key) }
 
-// load opens what was sent before the agent's start. What cannot be read comes again with the next session.
-func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) {
-	defer close(x.loaded)
+// load opens what was sent before the agent's start. What is damaged comes again with the next session; an error is one of the state,
+// which may have it, and then nothing is taken that is sent.
+func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) error {
 	x.vault, x.state, x.log = v, state, log
 	data, err := state.Read(ctx, receivedName)
+	if err != nil && !errors.Is(err, fleet.ErrNotFound) && !errors.Is(err, fleet.ErrCorrupt) {
+		return fmt.Errorf("secrets of the hub: %w", err)
+	}
+	defer close(x.loaded)
 	if errors.Is(err, fleet.ErrNotFound) {
-		return
+		return nil
 	}
 	var list []Sealed
 	if err == nil {
@@ -103,12 +107,13 @@ func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *s
 	}
 	if err != nil {
 		log.Warn("the secrets that the hub has sent cannot be read; it sends them again", "error", err)
-		return
+		return nil
 	}
 	x.kept = list
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.of = x.open(list)
+	return nil
 }
 
 func (x *received) open(list []Sealed) map[string]opened {

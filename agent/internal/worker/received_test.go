@@ -27,7 +27,9 @@ func TestOlderSecretsDoNotReplaceNewer(t *testing.T) {
 	}
 	open := func() *received {
 		x := &received{loaded: make(chan struct{})}
-		x.load(ctx, v, state, slog.New(slog.DiscardHandler))
+		if err := x.load(ctx, v, state, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
 		return x
 	}
 	x := open()
@@ -162,7 +164,9 @@ func TestOlderSecretDoesNotReplaceANewerOneAfterAProblem(t *testing.T) {
 	}
 	again := func() *received {
 		x := &received{loaded: make(chan struct{})}
-		x.load(ctx, v, state, slog.New(slog.DiscardHandler))
+		if err := x.load(ctx, v, state, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
 		return x
 	}
 	x := again()
