@@ -12,11 +12,31 @@ import (
 // noted stays, too: the policy that keeps an object is dropped with it as often as not.
 func Remember(policies []fleet.Policy, r Record) Record {
 	policies = lasting(policies, r)
-	without, with := effective(policies, r.ID, nil), effective(unlabelled(policies), r.ID, nil)
-	r.Prune = surest(r.Prune, without.Prune, with.Prune, fleet.PruneNever)
-	r.Delete = surest(r.Delete, without.Delete, with.Delete, fleet.DeleteOrphan)
-	r.Named, r.Legacy = Named(policies, r.ID), without.KeepsLegacy() || with.KeepsLegacy()
+	said := answers(policies, r.ID)
+	r.Prune = surest(r.Prune, said, func(p fleet.Policy) string { return p.Prune }, fleet.PruneNever)
+	r.Delete = surest(r.Delete, said, func(p fleet.Policy) string { return p.Delete }, fleet.DeleteOrphan)
+	r.Named, r.Legacy = Named(policies, r.ID), slices.ContainsFunc(said, fleet.Policy.KeepsLegacy)
 	return r
+}
+
+// answers are what the policies may say of an object: what they say of one without labels, and then, for each that asks for labels, of one
+// that has those alone, so that none speaks for another one.
+func answers(policies []fleet.Policy, id fleet.ObjectID) []fleet.Policy {
+	out := []fleet.Policy{effective(policies, id, nil)}
+	for i := range policies {
+		if policies[i].Match.Labels == nil {
+			continue
+		}
+		var alone []fleet.Policy
+		for j, p := range policies {
+			if p.Match.Labels == nil || j == i {
+				p.Match.Labels = nil
+				alone = append(alone, p)
+			}
+		}
+		out = append(out, effective(alone, id, nil))
+	}
+	return out
 }
 
 // lasting are the policies of a sync for an object that it does not list any more, with what was noted of it where none of them
@@ -51,7 +71,7 @@ func unlabelled(policies []fleet.Policy) []fleet.Policy {
 // RememberRead is a record of a module that goes, with what the policies of the module's last sync say of what is only read: the agent
 // may not have had that sync before the tombstone came in its place.
 func RememberRead(policies []fleet.Policy, r Record) Record {
-	if fleet.Resolve(policies, r.ID, nil).Reads() || fleet.Resolve(unlabelled(policies), r.ID, nil).Reads() {
+	if slices.ContainsFunc(answers(policies, r.ID), fleet.Policy.Reads) {
 		r.Delete = fleet.DeleteOrphan
 	}
 	return r
@@ -77,12 +97,16 @@ func RememberSeen(policies []fleet.Policy, r Record, labels map[string]string) R
 	return r
 }
 
-func surest(noted, a, b, keeps string) string {
-	switch {
-	case noted == a, noted == b && noted != "":
-		return noted
-	case a == keeps || b == keeps:
-		return keeps
+func surest(noted string, said []fleet.Policy, of func(fleet.Policy) string, keeps string) string {
+	is := func(word string) bool {
+		return slices.ContainsFunc(said, func(p fleet.Policy) bool { return of(p) == word })
 	}
-	return a
+	switch first := of(said[0]); {
+	case noted == first, noted != "" && is(noted):
+		return noted
+	case is(keeps):
+		return keeps
+	default:
+		return first
+	}
 }

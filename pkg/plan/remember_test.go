@@ -8,6 +8,7 @@ import (
 
 func TestRemember(t *testing.T) {
 	labelled := fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}
+	other := fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"tier": "cache"}}}
 	never, orphan := fleet.Policy{Prune: fleet.PruneNever}, fleet.Policy{Delete: fleet.DeleteOrphan}
 	with := func(p fleet.Policy, m fleet.PolicyMatch) fleet.Policy { p.Match = m; return p }
 	for _, tc := range []struct {
@@ -26,6 +27,8 @@ func TestRemember(t *testing.T) {
 		{"by labels that it had not", []fleet.Policy{with(never, labelled)}, fleet.PruneOnUpdate, fleet.DeleteDelete, fleet.PruneOnUpdate, fleet.DeleteDelete},
 		{"by labels, and nothing is noted", []fleet.Policy{with(never, labelled), with(orphan, labelled)}, "", "", fleet.PruneNever, fleet.DeleteOrphan},
 		{"by labels, and another word is noted", []fleet.Policy{with(never, labelled)}, fleet.PruneOnModuleDelete, fleet.DeleteOrphan, fleet.PruneNever, fleet.DeleteOrphan},
+		{"by other labels, and by its own", []fleet.Policy{with(fleet.Policy{Prune: fleet.PruneOnModuleDelete}, other), with(never, labelled)}, fleet.PruneNever, fleet.DeleteDelete, fleet.PruneNever, fleet.DeleteDelete},
+		{"by other labels, and nothing is noted", []fleet.Policy{with(fleet.Policy{Delete: fleet.DeleteDelete}, other), with(orphan, labelled)}, "", "", fleet.PruneOnUpdate, fleet.DeleteOrphan},
 	} {
 		r := owned(cm("b"))
 		r.Prune, r.Delete = tc.prune, tc.delete
