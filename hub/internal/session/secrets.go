@@ -184,7 +184,8 @@ func (x *session) keptBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.Sec
 	if i < 0 {
 		return secretFor{}, false
 	}
-	if kept, has := record.PartOf(rec, before); sent && has {
+	asNow := slices.ContainsFunc(by, func(s *fleet.Sync) bool { return record.AsLabelled(r, s, cluster) }) // to which those of before do not belong
+	if kept, has := record.PartOf(rec, before); sent && has && !asNow {
 		return secretFor{SecretPart: kept}, true
 	}
 	return secretFor{problem: fleet.Errorf(fleet.ErrPrecondition, "secret %s: which values are for cluster %s by its labels is told once module %s is there by them, too",
