@@ -40,6 +40,11 @@ func TestAuditIsKept(t *testing.T) {
 	}
 	_, err = w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("dry", configMap("1")), DryRun: true})
 	must(t, err)
+	again, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("shop", configMap("1")), Reason: "once more"})
+	must(t, err)
+	if again.GetResult() != "unchanged" {
+		t.Errorf("the same put again: %s", again.GetResult())
+	}
 	w.restart()
 	got := w.recorded(&towlinev1.ListAuditEntriesRequest{})
 	for _, want := range []string{"maria|PutModule|shop|OK|ticket 7", "cluster a|Enroll|a|OK|", "vera|DeleteModule|shop|PermissionDenied|", "admin|CreateUser|vera|OK|"} {
@@ -47,8 +52,8 @@ func TestAuditIsKept(t *testing.T) {
 			t.Errorf("%s is not in %q", want, got)
 		}
 	}
-	if slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "dry") }) {
-		t.Errorf("a dry run is recorded: %q", got)
+	if slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "dry") || strings.Contains(s, "once more") }) {
+		t.Errorf("what changes nothing is recorded: %q", got)
 	}
 	if got := w.recorded(&towlinev1.ListAuditEntriesRequest{Subject: "shop", Refused: true}); len(got) != 1 || !strings.HasPrefix(got[0], "vera|") {
 		t.Errorf("refused: %q", got)

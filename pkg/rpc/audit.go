@@ -64,6 +64,12 @@ func isDryRun(req any) bool {
 	return fd != nil && fd.Kind() == protoreflect.BoolKind && r.Get(fd).Bool()
 }
 
+// changedNothing reports that what was asked for was so already: a pipeline says the same of hundreds of modules every few minutes.
+func changedNothing(resp any) bool {
+	m, ok := resp.(proto.Message)
+	return ok && m != nil && text(m.ProtoReflect(), "result") == "unchanged"
+}
+
 // reasonOf is the request's reason field.
 func reasonOf(m proto.Message) string { return text(m.ProtoReflect(), "reason") }
 

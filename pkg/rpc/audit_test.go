@@ -13,9 +13,9 @@ func TestDryRunsAreNotRecorded(t *testing.T) {
 	var got []string
 	i := &interceptors{now: time.Now, audit: func(_ context.Context, e AuditEntry) { got = append(got, e.Subject) }}
 	const method = "/towline.v1.ModuleService/DeleteModule"
-	i.record(t.Context(), Caller{}, method, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true}, nil)
-	i.record(t.Context(), Caller{}, method, &towlinev1.DeleteModuleRequest{Name: "shop"}, nil)
-	i.record(t.Context(), Caller{}, method, nil, nil)
+	i.record(t.Context(), Caller{}, method, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true}, nil, nil)
+	i.record(t.Context(), Caller{}, method, &towlinev1.DeleteModuleRequest{Name: "shop"}, nil, nil)
+	i.record(t.Context(), Caller{}, method, nil, nil, nil)
 	if len(got) != 2 || got[0] != "shop" {
 		t.Errorf("recorded: %q", got)
 	}

@@ -40,7 +40,7 @@ func (i *interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	defer func() { err = i.finish(ctx, info.FullMethod, err) }()
 	ctx, caller, known, err := i.admit(ctx, info.FullMethod)
 	if rules[info.FullMethod].write && known {
-		defer func() { i.record(ctx, caller, info.FullMethod, req, err) }()
+		defer func() { i.record(ctx, caller, info.FullMethod, req, resp, err) }()
 	}
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (i *interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	defer cut(nil)
 	st := &serverStream{ServerStream: ss, ctx: open, method: info.FullMethod, records: rules[info.FullMethod].write}
 	if st.records && known {
-		defer func() { i.record(ctx, caller, info.FullMethod, st.begun(), err) }()
+		defer func() { i.record(ctx, caller, info.FullMethod, st.begun(), nil, err) }()
 	}
 	if err != nil {
 		return err
@@ -154,8 +154,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-func (i *interceptors) record(ctx context.Context, c Caller, method string, req any, err error) {
-	if i.audit == nil || isDryRun(req) {
+func (i *interceptors) record(ctx context.Context, c Caller, method string, req, resp any, err error) {
+	if i.audit == nil || isDryRun(req) || err == nil && changedNothing(resp) {
 		return
 	}
 	result := codes.OK

@@ -209,13 +209,13 @@ type AuditEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When it ended, by the hub's clock.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
-	// Who: a user, "cluster NAME", "catalog NAME", "follow" or "webhook"; empty: nobody that the hub knows.
+	// Who: a user, "cluster NAME", "catalog NAME", or "follow" or "webhook" for what a source has; empty: nobody that the hub knows.
 	Caller string `protobuf:"bytes,2,opt,name=caller,proto3" json:"caller,omitempty"`
 	// The caller's address and port, if it called.
 	Remote string `protobuf:"bytes,3,opt,name=remote,proto3" json:"remote,omitempty"`
 	// The serial number of the client certificate that was used, in hexadecimal; empty: none was.
 	Certificate string `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	// The method of the API, such as PutModule, or what the hub does by itself: FollowSource, Hook.
+	// The method of the API, such as PutModule, or what the hub does by itself: FollowSource.
 	Method string `protobuf:"bytes,5,opt,name=method,proto3" json:"method,omitempty"`
 	// What it was about, such as shop/web or prod-eu-01; empty: the hub.
 	Subject string `protobuf:"bytes,6,opt,name=subject,proto3" json:"subject,omitempty"`

@@ -28,7 +28,7 @@ const (
 //
 // AuditService tells what was done, and what was refused.
 type AuditServiceClient interface {
-	// ListAuditEntries reads what people, catalogs, followed sources and webhooks did, and which clusters enrolled, the newest first. The
+	// ListAuditEntries reads what people, catalogs and followed sources did, and which clusters enrolled, the newest first. The
 	// store keeps the newest 10,000 of what was done and the newest 2,000 of what was refused; the hub's log has all of them.
 	ListAuditEntries(ctx context.Context, in *ListAuditEntriesRequest, opts ...grpc.CallOption) (*ListAuditEntriesResponse, error)
 }
@@ -57,7 +57,7 @@ func (c *auditServiceClient) ListAuditEntries(ctx context.Context, in *ListAudit
 //
 // AuditService tells what was done, and what was refused.
 type AuditServiceServer interface {
-	// ListAuditEntries reads what people, catalogs, followed sources and webhooks did, and which clusters enrolled, the newest first. The
+	// ListAuditEntries reads what people, catalogs and followed sources did, and which clusters enrolled, the newest first. The
 	// store keeps the newest 10,000 of what was done and the newest 2,000 of what was refused; the hub's log has all of them.
 	ListAuditEntries(context.Context, *ListAuditEntriesRequest) (*ListAuditEntriesResponse, error)
 	mustEmbedUnimplementedAuditServiceServer()
