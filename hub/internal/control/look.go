@@ -52,6 +52,7 @@ type sight struct {
 	queues  bool // a rollout that begins now waits for the one that runs
 	// outgrown are clusters that can do something else than when the newest revision was chosen for them.
 	outgrown []record.Outgrown
+	undone   bool // the newest revision was aborted, or rolled back
 	called   bool // a call asks for the look
 }
 
@@ -68,13 +69,15 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		}
 		s = &sight{ref: ref, rec: rec, m: m, memory: record.Followed(r, ref, rec), newest: record.NewestRevision(r, ref), number: rollouts.Newest(r, ref),
 			waits: rollouts.Unresolved(r, ref) != nil}
-		s.outgrown = record.OutgrownBy(r, ref, s.newest)
 		if ro := rollouts.Unresolved(r, ref); ro != nil {
 			s.behind = rollouts.Queued(r, ref, ro)
 		}
 		failed := record.SourceFailed(r, ref)
 		last := rollouts.Last(r, ref)
 		s.last = last
+		if driven := rollouts.StateOf(rollouts.Driven(r, ref)); rollouts.Ended(last) { // what is under way is not begun anew because a cluster can do more
+			s.outgrown, s.undone = record.OutgrownBy(r, ref, s.newest), driven == rollout.Aborted || driven == rollout.RolledBack
+		}
 		s.aborted = last.GetRollout().GetRevision() == 0 && rollouts.StateOf(last) == rollout.Aborted
 		s.queues = rollouts.Queued(r, ref, &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: s.number + 1}})
 		s.found.Paused = rollouts.PausedByPerson(r, ref)
@@ -308,6 +311,9 @@ type verdict struct {
 // judge fetches the source, and says whether it has what the newest revision has.
 func (c *Controller) judge(ctx context.Context, v *verdict) (err error) {
 	s := v.s
+	if s.undone && len(v.asks) == 0 { // what a person stopped, or what failed, does not come again because a cluster can do more
+		s.outgrown = nil
+	}
 	if v.artifact, err = c.fetchSource(ctx, s.m); err != nil {
 		return &lookError{err, lookReason(err)}
 	}

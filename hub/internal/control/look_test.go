@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,7 @@ type branch struct {
 	ref   string
 	files map[string]string
 	err   error
+	mu    sync.Mutex // of asked: several are looked at at a time
 	asked []time.Time
 }
 
@@ -40,7 +42,9 @@ func (b *branch) at(commit, text string) {
 
 func (b *branch) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
 	mustBeOutside()
+	b.mu.Lock()
 	b.asked = append(b.asked, time.Now())
+	b.mu.Unlock()
 	if b.err != nil {
 		return source.Artifact{}, b.err
 	}

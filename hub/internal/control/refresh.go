@@ -122,7 +122,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 // varies reports that the cluster is to have another variant than that of the sync that it has, and that it can be assigned that; cannotAssign: it cannot. While it is being rendered, ErrNotRendered, the cluster keeps what it has.
 func (x *refresher) varies(ctx context.Context, t record.Tracked, m *wire.Module, cluster fleet.Cluster) (bool, error) {
 	revision := t.Desired.GetSync().GetRevision()
-	if !x.varying[revision] {
+	if !x.varying[revision] || record.Stands(x.r) { // what a restored store would have chosen waits, too
 		return false, nil
 	}
 	a, err := x.assigner(ctx, t, revision)

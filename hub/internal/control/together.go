@@ -126,8 +126,14 @@ func (c *Controller) judgeOther(ctx context.Context, v *verdict, ref fleet.Modul
 	if errors.As(err, new(*lookError)) {
 		return nil, nil // nobody can look at what cannot be read
 	}
-	if err != nil || s == nil || s.waits && !(s.stuck && asked) {
+	if err != nil || s == nil {
 		return nil, err
+	}
+	if s.waits && !(s.stuck && asked) {
+		if s.behind { // what it is going to list is known again when that is fetched, and before anything is let go
+			c.draftAgain(s, true)
+		}
+		return nil, nil
 	}
 	if !asked && s.knows(v.artifact.Ref) {
 		return nil, nil
@@ -142,6 +148,9 @@ func (c *Controller) judgeOther(ctx context.Context, v *verdict, ref fleet.Modul
 	}
 	if err != nil && !errors.As(err, &o.failed) {
 		return nil, err
+	}
+	if !o.begins { // nobody needs them any more, and there may be hundreds
+		o.artifact.Files, o.artifact.Archive, o.variants = nil, nil, nil
 	}
 	return o, nil
 }
