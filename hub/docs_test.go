@@ -141,19 +141,23 @@ func TestExamplesOfTheBindingsPage(t *testing.T) {
 // TestExamplesOfTheOrderPage: the modules of docs/order.md are put together, each cluster has both, and they are deleted together.
 func TestExamplesOfTheOrderPage(t *testing.T) {
 	g := readGuide(t, "../docs/order.md")
-	if len(g.yaml) != 2 {
+	if len(g.yaml) != 3 {
 		t.Fatalf("%d examples found", len(g.yaml))
 	}
 	w := newWorld(t, true)
-	w.join("c", nil, nil)
+	w.join("c", nil, map[string]string{"role": "control"})
+	w.join("d", nil, map[string]string{"role": "work"})
 	towline := w.cli()
 	if out, err := towline(g.yaml[1], "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := towline(g.yaml[1], "render", "-f", "-"); err != nil || !strings.HasPrefix(out, "# Waves -1, 0, 1: each begins in a cluster when the one before is healthy there\n") {
+	if out, err := towline(g.yaml[2], "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := towline(g.yaml[1], "rollout", "simulate", "-f", "-", "--start", "2026-07-01T10:00:00Z"); err != nil || !strings.Contains(out, "Waves: each begins in a cluster") {
+	if out, err := towline(g.yaml[2], "render", "-f", "-"); err != nil || !strings.HasPrefix(out, "# Waves -1, 0, 1: each begins in a cluster when the one before is healthy there\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := towline(g.yaml[2], "rollout", "simulate", "-f", "-", "--start", "2026-07-01T10:00:00Z"); err != nil || !strings.Contains(out, "Waves: each begins in a cluster") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if out, err := towline(g.yaml[0], "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil || strings.Contains(out, "Warning: module shop: depends on") {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
@@ -26,6 +27,10 @@ func changesVariant(r store.Reader, c fleet.Cluster, t record.Tracked) (variantC
 	m, err := wire.ModuleFromProto(record.ModuleOfRevision(t.Module, rev))
 	if err != nil {
 		return variantChange{}, false
+	}
+	if old, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c.Name)); ok &&
+		assemble.VariantOf(m.Overrides, record.Cluster(old)).Key() == assemble.VariantOf(m.Overrides, c).Key() {
+		return variantChange{}, false // what comes of that, its labels of now bring already
 	}
 	v, err := record.VariantIn(rev, record.VariantFor(r, t.Module, rev, m.Overrides, c))
 	if err != nil {
