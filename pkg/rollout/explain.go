@@ -36,10 +36,10 @@ func Explain(in Input) []Reason {
 			e.paused()
 		}
 		if s.Reason == ReasonRestored || s.Facts != nil && s.Facts.Code == ReasonRestored {
-			e.add(Reason{Subject: e.rollout(AboutRollout), Reason: ReasonRestored, Since: s.Since.Time(), Blocks: true, Actions: do(DoAcceptRestore, DoResumeRestore)})
 			if s.Back != nil {
 				e.back()
 			}
+			e.add(Reason{Subject: e.rollout(AboutRollout), Reason: ReasonRestored, Since: s.Since.Time(), Blocks: true, Actions: do(DoAcceptRestore, DoResumeRestore)})
 			break
 		}
 		if s.Back != nil {
