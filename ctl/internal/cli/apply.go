@@ -215,6 +215,26 @@ type applyRun struct {
 	modules  int    // that are not put yet
 	batch    string // of several modules
 	with     []*v1.ModuleOrder
+	tried    map[*v1.Module]tried
+}
+
+// tried is what the hub says of a put before anything is put.
+type tried struct {
+	resp *v1.PutModuleResponse
+	err  error
+}
+
+// try asks the hub once what a put of a module would do.
+func (r *applyRun) try(ctx context.Context, m *v1.Module) (*v1.PutModuleResponse, error) {
+	out, known := r.tried[m]
+	if !known {
+		out.resp, out.err = r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: true, With: r.with, Set: r.o.set.name, Take: r.o.set.take})
+		if r.tried == nil {
+			r.tried = map[*v1.Module]tried{}
+		}
+		r.tried[m] = out
+	}
+	return out.resp, out.err
 }
 
 func (r *applyRun) dry() bool { return r.o.dryRun == "server" }
@@ -263,7 +283,7 @@ func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Res
 
 func (r *applyRun) refusedModules(ctx context.Context, modules []resource.Resource) (errs []error) {
 	for _, x := range modules {
-		if _, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true, With: r.with, Set: r.o.set.name, Take: r.o.set.take}); err != nil {
+		if _, err := r.try(ctx, x.Message.(*v1.Module)); err != nil {
 			errs = append(errs, inFile(x, err))
 		}
 	}
@@ -335,7 +355,7 @@ func (r *applyRun) tornVariants(ctx context.Context, of clusterMove, modules []r
 		if !slices.Contains(displayAll(of.loses), name) {
 			continue
 		}
-		resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: in, Reason: r.o.reason, DryRun: true, With: r.with, Set: r.o.set.name, Take: r.o.set.take})
+		resp, err := r.try(ctx, in)
 		if err != nil || resp.GetResult() == "unchanged" { // what is refused is told elsewhere
 			continue
 		}
