@@ -76,6 +76,16 @@ func TestBindingOfWhatTheModuleChangesAfterAHold(t *testing.T) {
 	}
 }
 
+// losesSource deletes what a binding reads, and waits until the agent has seen it. A watch that begins later sees nothing older than that: the
+// API server may answer its first list from a cache that is behind.
+func (r *rig) losesSource(s fleet.Sync, name string) {
+	r.t.Helper()
+	r.delete("v1", "configmaps", name)
+	r.wait(s.Module.Name, "keeps the value of what is gone", func(x fleet.SyncStatus) bool {
+		return strings.Contains(x.Message, "keeps the value that was read last")
+	})
+}
+
 // TestLastValueOfADroppedBindingDoesNotComeBack: two revisions later, what the binding read is long gone; the default counts.
 func TestLastValueOfADroppedBindingDoesNotComeBack(t *testing.T) {
 	r := newRig(t)
@@ -85,10 +95,10 @@ func TestLastValueOfADroppedBindingDoesNotComeBack(t *testing.T) {
 	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
 	r.set([]fleet.Sync{s})
 	r.ready(s)
+	r.losesSource(s, "net")
 	plain := r.bundle("shop", nil, configMap("uses", `host: "fixed"`))
 	r.set([]fleet.Sync{plain})
 	r.ready(plain)
-	r.delete("v1", "configmaps", "net")
 	anew := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
 	r.set([]fleet.Sync{anew})
 	x := r.ready(anew)
@@ -106,9 +116,9 @@ func TestModuleThatIsPutAgainBeginsAnew(t *testing.T) {
 	s := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
 	r.set([]fleet.Sync{s})
 	r.ready(s)
+	r.losesSource(s, "net")
 	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
-	r.delete("v1", "configmaps", "net")
 	anew := r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), host)
 	r.set([]fleet.Sync{anew})
 	x := r.ready(anew)

@@ -98,8 +98,5 @@ func TestDefaultsStayWhereNoValueWasLost(t *testing.T) {
 	if d := r.secretData("uses"); d["pw"] != guest || d["at"] != "here" || d["user"] != "a" || r.secretData("other")["pw"] != guest {
 		t.Errorf("has %v", d)
 	}
-	r.delete("v1", "configmaps", "net")
-	r.wait("shop", "keeps the value of what is gone", func(x fleet.SyncStatus) bool {
-		return strings.Contains(x.Message, "keeps the value that was read last")
-	})
+	r.losesSource(next, "net")
 }
