@@ -126,8 +126,9 @@ var rules = table(map[string]map[string]rule{
 		"GetObjects": {agents, false},
 	},
 	"towline.agent.v1.EnrollmentService": {
-		"Enroll": {anyone, false},
-		"Renew":  {agents, false},
+		"Enroll":  {anyone, false},
+		"Renew":   {agents, false},
+		"Recover": {anyone, false},
 	},
 	"towline.hub.v1.RelayService": {
 		"Ask":           {hubs, false},

@@ -58,6 +58,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		users   = "/towline.v1.IdentityService/ListUsers"
 		connect = "/towline.agent.v1.AgentService/Connect"
 		enroll  = "/towline.agent.v1.EnrollmentService/Enroll"
+		recover = "/towline.agent.v1.EnrollmentService/Recover"
 		reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 		check   = "/grpc.health.v1.Health/Check"
 	)
@@ -70,6 +71,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		{users, fleet.ErrUnknownUser, nil, fleet.ErrDenied, fleet.ErrDenied},
 		{connect, fleet.ErrUnknownUser, fleet.ErrDenied, fleet.ErrDenied, nil},
 		{enroll, nil, nil, nil, nil},
+		{recover, nil, nil, nil, nil},
 		{check, nil, nil, nil, nil},
 		{reflect, fleet.ErrUnknownUser, nil, nil, fleet.ErrDenied},
 		{"/towline.v1.ModuleService/Unheard", fleet.ErrUnknownUser, fleet.ErrDenied, fleet.ErrDenied, fleet.ErrDenied},

@@ -66,6 +66,7 @@ type credential struct {
 
 	key  *ecdsa.PrivateKey
 	leaf *x509.Certificate
+	pool *x509.CertPool
 	tls  *tls.Config
 }
 
@@ -167,6 +168,7 @@ func (c *credential) open() error {
 		}
 		pool.AddCert(ca)
 	}
+	c.pool = pool
 	c.tls = rpc.ClientTLS{CAs: pool, Certificate: &tls.Certificate{Certificate: c.Chain, PrivateKey: c.key, Leaf: c.leaf}}.Config()
 	return nil
 }
@@ -201,18 +203,23 @@ func (i *Identity) Join() string {
 	return ""
 }
 
-// TLS is the configuration for a connection to the hub. An agent whose certificate has ended gets an error that says
-// what to do.
+// TLS is the configuration for a connection to the hub. An agent whose certificate has ended gets an error: fleet.ErrUnavailable
+// while the hub may still renew it, then one that says what to do.
 func (i *Identity) TLS() (*tls.Config, error) {
-	c := i.get()
-	switch {
-	case c == nil:
+	c, now := i.get(), time.Now()
+	if c == nil {
 		return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: this agent has not joined a hub yet")
-	case !time.Now().Before(c.leaf.NotAfter):
-		return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: the certificate of cluster %s ended on %s; run: towline cluster join %s --reissue, and start the agent with the new join token",
-			c.Cluster, c.leaf.NotAfter.UTC().Format(time.RFC3339), c.Cluster)
 	}
-	return c.tls, nil
+	end, until := c.leaf.NotAfter, c.leaf.NotAfter.Add(rpc.RecoveryWindow)
+	switch {
+	case now.Before(end):
+		return c.tls, nil
+	case now.Before(until):
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "identity: the certificate of cluster %s ended on %s; the hub is asked to renew it, which it does until %s",
+			c.Cluster, end.UTC().Format(time.RFC3339), until.UTC().Format(time.DateOnly))
+	}
+	return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: the certificate of cluster %s ended on %s; run: towline cluster join %s --reissue, and start the agent with the new join token",
+		c.Cluster, end.UTC().Format(time.RFC3339), c.Cluster)
 }
 
 // Renewed carries a signal when a new certificate is in use: connections of the old one should be made anew.

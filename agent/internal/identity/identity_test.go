@@ -221,6 +221,24 @@ func (h *hub) Renew(ctx context.Context, q *agentv1.RenewRequest) (*agentv1.Rene
 	return &agentv1.RenewResponse{Certificates: chain, Ca: [][]byte{h.ca.Raw}}, nil
 }
 
+// Recover wants no certificate, and the proof of the key of the one that ended.
+func (h *hub) Recover(ctx context.Context, q *agentv1.RecoverRequest) (*agentv1.RecoverResponse, error) {
+	p, _ := peer.FromContext(ctx)
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); !ok || len(info.State.PeerCertificates) > 0 {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrDenied, "a certificate"))
+	}
+	leaf, err := x509.ParseCertificate(q.GetCertificate())
+	if err != nil || time.Now().Before(leaf.NotAfter) || q.GetClusterUid() != "uid-1" ||
+		!ecdsa.VerifyASN1(leaf.PublicKey.(*ecdsa.PublicKey), rpc.RecoveryDigest(q.GetCertificate(), q.GetCsr(), q.GetClusterUid()), q.GetProof()) {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrDenied, "no proof: %v", err))
+	}
+	chain, err := h.answer(q.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.RecoverResponse{Certificates: chain, Ca: [][]byte{h.ca.Raw}}, nil
+}
+
 func (h *hub) dial(t *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///hub", append(rpc.AgentDialOptions(t),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return h.listen.DialContext(ctx) }))...)
@@ -430,9 +448,52 @@ func TestRenewalThatFailsIsTriedAgainUntilTheEnd(t *testing.T) {
 		<-i.Renewed()
 		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
 		<-time.After(life + time.Hour)
+		if _, err := i.TLS(); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("an hour after its end: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		<-time.After(rpc.RecoveryWindow)
 		_, err := i.TLS()
 		if !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "towline cluster join c1 --reissue") {
-			t.Errorf("after its end: %v", err)
+			t.Errorf("when the hub renews it no more: %v", err)
+		}
+	})
+}
+
+// A hub that was away for a week renews a certificate that has ended meanwhile, also when its first answer is lost and the agent
+// starts anew; the agent needs no person.
+func TestRecoversAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- i.Run(ctx) }()
+		<-time.After(life + time.Hour)
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		<-time.After(6 * life)
+		h.refuses(nil)
+		h.loses(1)
+		if err := i.Recover(t.Context()); err == nil {
+			t.Fatal("the answer was lost")
+		}
+		again := h.mustOpen("")
+		ctx, cancel = context.WithCancel(t.Context())
+		go func() { done <- again.Run(ctx) }()
+		<-again.Renewed()
+		if _, err := again.TLS(); err != nil {
+			t.Errorf("after the outage: %v", err)
+		}
+		if keys := h.signed(); len(keys) != 3 || keys[1] != keys[2] {
+			t.Errorf("%d requests; the one whose answer was lost is made again with another key", len(keys))
 		}
 		cancel()
 		if err := <-done; err != nil {

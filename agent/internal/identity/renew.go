@@ -2,12 +2,16 @@ package identity
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"fmt"
 	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 const (
@@ -20,8 +24,8 @@ const (
 	resave = 30 * time.Second
 )
 
-// Run renews the certificate at half of its life until ctx ends. A failure is tried again; when the certificate ends
-// before it succeeds, TLS says what to do.
+// Run renews the certificate at half of its life until ctx ends. A failure is tried again, also when the certificate has
+// ended meanwhile: the hub renews it for some time then.
 func (i *Identity) Run(ctx context.Context) error {
 	tries := backoff.New(backoff.Policy{Min: 5 * time.Second, Max: 10 * time.Minute}, i.o.Random)
 	failing := false
@@ -40,11 +44,11 @@ func (i *Identity) Run(ctx context.Context) error {
 		if time.Now().Before(due) {
 			continue
 		}
-		if _, err := i.TLS(); err != nil {
-			failing = true // only a new join helps
-			continue
+		renew := i.Renew
+		if i.ended() {
+			renew = i.Recover
 		}
-		if err := i.Renew(ctx); err != nil {
+		if err := renew(ctx); err != nil {
 			if !failing && ctx.Err() == nil {
 				i.o.Log.Warn("certificate not renewed yet; trying again", "until", i.get().leaf.NotAfter, "error", err)
 			}
@@ -71,11 +75,46 @@ func (i *Identity) renewal() time.Time {
 
 // Renew gets a new certificate for a new key. A lost reply is asked for again with the same key.
 func (i *Identity) Renew(ctx context.Context) error {
-	old := i.get()
 	config, err := i.TLS()
 	if err != nil {
 		return err
 	}
+	return i.next(ctx, func(old *credential, csr []byte) (issued, error) {
+		return call(ctx, i.o.Dial, config, func(ctx context.Context, c agentv1.EnrollmentServiceClient) (issued, error) {
+			return c.Renew(ctx, &agentv1.RenewRequest{Csr: csr})
+		})
+	})
+}
+
+// Recover is Renew for an agent whose certificate has ended: it shows none, and proves that it has the key of that.
+func (i *Identity) Recover(ctx context.Context) error {
+	return i.next(ctx, func(old *credential, csr []byte) (issued, error) {
+		proof, err := ecdsa.SignASN1(rand.Reader, old.key, rpc.RecoveryDigest(old.leaf.Raw, csr, i.o.ClusterUID))
+		if err != nil {
+			return nil, fmt.Errorf("identity: %w", err)
+		}
+		config := rpc.ClientTLS{CAs: old.pool}.Config()
+		return call(ctx, i.o.Dial, config, func(ctx context.Context, c agentv1.EnrollmentServiceClient) (issued, error) {
+			return c.Recover(ctx, &agentv1.RecoverRequest{Certificate: old.leaf.Raw, Csr: csr, ClusterUid: i.o.ClusterUID, Proof: proof})
+		})
+	})
+}
+
+// ended reports that the certificate is of no use for a connection any more.
+func (i *Identity) ended() bool {
+	c := i.get()
+	return c != nil && !time.Now().Before(c.leaf.NotAfter)
+}
+
+// issued is what the hub answers to either.
+type issued interface {
+	GetCertificates() [][]byte
+	GetCa() [][]byte
+}
+
+// next takes the certificate that the hub is asked for with a new key.
+func (i *Identity) next(ctx context.Context, ask func(old *credential, csr []byte) (issued, error)) error {
+	old := i.get()
 	key, keyDER, err := i.pendingKey(ctx, "renew "+old.leaf.SerialNumber.Text(16))
 	if key == nil {
 		return err
@@ -87,9 +126,7 @@ func (i *Identity) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	answer, err := call(ctx, i.o.Dial, config, func(ctx context.Context, c agentv1.EnrollmentServiceClient) (*agentv1.RenewResponse, error) {
-		return c.Renew(ctx, &agentv1.RenewRequest{Csr: csr})
-	})
+	answer, err := ask(old, csr)
 	if err != nil {
 		return err
 	}

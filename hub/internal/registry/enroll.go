@@ -319,7 +319,7 @@ func tidy(certs []*storev1.Certificate, own string, now time.Time) []*storev1.Ce
 	var keep []*storev1.Certificate
 	pending := 0
 	for _, c := range slices.Backward(certs) {
-		if c.GetNotAfter().AsTime().Before(now) {
+		if c.GetNotAfter().AsTime().Before(now) && c.GetSerial() != own {
 			continue
 		}
 		if waits := !c.GetActive() && c.GetSerial() != own; waits {

@@ -40,3 +40,15 @@ func (s *service) Renew(ctx context.Context, q *agentv1.RenewRequest) (*agentv1.
 	}
 	return &agentv1.RenewResponse{Certificates: id.Certificates, Ca: id.CA}, nil
 }
+
+func (s *service) Recover(ctx context.Context, q *agentv1.RecoverRequest) (*agentv1.RecoverResponse, error) {
+	e := Recovery{Certificate: q.GetCertificate(), CSR: q.GetCsr(), ClusterUID: q.GetClusterUid(), Proof: q.GetProof()}
+	if p, ok := peer.FromContext(ctx); ok {
+		e.Remote = p.Addr.String()
+	}
+	id, err := s.r.Recover(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.RecoverResponse{Certificates: id.Certificates, Ca: id.CA}, nil
+}

@@ -275,6 +275,135 @@ func (x *RenewResponse) GetCa() [][]byte {
 	return nil
 }
 
+// RecoverRequest asks for a new certificate by one that has ended.
+type RecoverRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DER of the certificate that ended, the last one that the agent has.
+	Certificate []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// DER certificate request; only its public key counts.
+	Csr []byte `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`
+	// UID of the kube-system namespace.
+	ClusterUid string `protobuf:"bytes,3,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
+	// ASN.1 signature (ECDSA with SHA-256) by the key of the certificate that ended, of the text "towline.recover/1", a zero byte and the
+	// SHA-256 digests of certificate, csr and cluster_uid in this order.
+	Proof         []byte `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverRequest) Reset() {
+	*x = RecoverRequest{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverRequest) ProtoMessage() {}
+
+func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
+func (*RecoverRequest) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RecoverRequest) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *RecoverRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *RecoverRequest) GetClusterUid() string {
+	if x != nil {
+		return x.ClusterUid
+	}
+	return ""
+}
+
+func (x *RecoverRequest) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+// RecoverResponse carries the new certificate.
+type RecoverResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DER, leaf first.
+	Certificates [][]byte `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// DER certificates of the hub's CA.
+	Ca            [][]byte `protobuf:"bytes,2,rep,name=ca,proto3" json:"ca,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverResponse) Reset() {
+	*x = RecoverResponse{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverResponse) ProtoMessage() {}
+
+func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
+func (*RecoverResponse) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RecoverResponse) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetCa() [][]byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
 // ConnectRequest is a frame from the agent.
 type ConnectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -296,7 +425,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +437,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +450,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ConnectRequest) GetFrame() isConnectRequest_Frame {
@@ -471,7 +600,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +612,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +625,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ConnectResponse) GetFrame() isConnectResponse_Frame {
@@ -721,7 +850,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +862,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +875,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Hello) GetMinProtocol() uint32 {
@@ -882,7 +1011,7 @@ type Boot struct {
 
 func (x *Boot) Reset() {
 	*x = Boot{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +1023,7 @@ func (x *Boot) String() string {
 func (*Boot) ProtoMessage() {}
 
 func (x *Boot) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +1036,7 @@ func (x *Boot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Boot.ProtoReflect.Descriptor instead.
 func (*Boot) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Boot) GetNumber() uint64 {
@@ -966,7 +1095,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1107,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1120,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Welcome) GetEpoch() uint64 {
@@ -1125,7 +1254,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1266,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1279,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Index) GetComplete() bool {
@@ -1253,7 +1382,7 @@ type Sync struct {
 
 func (x *Sync) Reset() {
 	*x = Sync{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1394,7 @@ func (x *Sync) String() string {
 func (*Sync) ProtoMessage() {}
 
 func (x *Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1407,7 @@ func (x *Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sync.ProtoReflect.Descriptor instead.
 func (*Sync) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Sync) GetModule() string {
@@ -1400,7 +1529,7 @@ type Recycle struct {
 
 func (x *Recycle) Reset() {
 	*x = Recycle{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1541,7 @@ func (x *Recycle) String() string {
 func (*Recycle) ProtoMessage() {}
 
 func (x *Recycle) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1554,7 @@ func (x *Recycle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recycle.ProtoReflect.Descriptor instead.
 func (*Recycle) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Recycle) GetRevision() int64 {
@@ -1462,7 +1591,7 @@ type Heir struct {
 
 func (x *Heir) Reset() {
 	*x = Heir{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1603,7 @@ func (x *Heir) String() string {
 func (*Heir) ProtoMessage() {}
 
 func (x *Heir) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1616,7 @@ func (x *Heir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heir.ProtoReflect.Descriptor instead.
 func (*Heir) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Heir) GetModule() string {
@@ -1531,7 +1660,7 @@ type Yield struct {
 
 func (x *Yield) Reset() {
 	*x = Yield{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1672,7 @@ func (x *Yield) String() string {
 func (*Yield) ProtoMessage() {}
 
 func (x *Yield) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1685,7 @@ func (x *Yield) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Yield.ProtoReflect.Descriptor instead.
 func (*Yield) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Yield) GetOwner() string {
@@ -1611,7 +1740,7 @@ type Tombstone struct {
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1752,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1765,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Tombstone) GetModule() string {
@@ -1703,7 +1832,7 @@ type BundleManifest struct {
 
 func (x *BundleManifest) Reset() {
 	*x = BundleManifest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1844,7 @@ func (x *BundleManifest) String() string {
 func (*BundleManifest) ProtoMessage() {}
 
 func (x *BundleManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1857,7 @@ func (x *BundleManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleManifest.ProtoReflect.Descriptor instead.
 func (*BundleManifest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BundleManifest) GetEntries() []*BundleEntry {
@@ -1761,7 +1890,7 @@ type BundleEntry struct {
 
 func (x *BundleEntry) Reset() {
 	*x = BundleEntry{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1902,7 @@ func (x *BundleEntry) String() string {
 func (*BundleEntry) ProtoMessage() {}
 
 func (x *BundleEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1915,7 @@ func (x *BundleEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleEntry.ProtoReflect.Descriptor instead.
 func (*BundleEntry) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BundleEntry) GetDigest() []byte {
@@ -1855,7 +1984,7 @@ type BundleDelta struct {
 
 func (x *BundleDelta) Reset() {
 	*x = BundleDelta{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +1996,7 @@ func (x *BundleDelta) String() string {
 func (*BundleDelta) ProtoMessage() {}
 
 func (x *BundleDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2009,7 @@ func (x *BundleDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleDelta.ProtoReflect.Descriptor instead.
 func (*BundleDelta) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BundleDelta) GetFromBundle() []byte {
@@ -1931,7 +2060,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2072,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2085,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Move) GetAppliesTo() uint64 {
@@ -2004,7 +2133,7 @@ type MovedSync struct {
 
 func (x *MovedSync) Reset() {
 	*x = MovedSync{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2145,7 @@ func (x *MovedSync) String() string {
 func (*MovedSync) ProtoMessage() {}
 
 func (x *MovedSync) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2158,7 @@ func (x *MovedSync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovedSync.ProtoReflect.Descriptor instead.
 func (*MovedSync) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MovedSync) GetPlace() uint32 {
@@ -2078,7 +2207,7 @@ type BundlePatch struct {
 
 func (x *BundlePatch) Reset() {
 	*x = BundlePatch{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2219,7 @@ func (x *BundlePatch) String() string {
 func (*BundlePatch) ProtoMessage() {}
 
 func (x *BundlePatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2232,7 @@ func (x *BundlePatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundlePatch.ProtoReflect.Descriptor instead.
 func (*BundlePatch) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BundlePatch) GetOrdinals() []uint32 {
@@ -2147,7 +2276,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2288,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2301,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Content) GetDigest() []byte {
@@ -2202,7 +2331,7 @@ type GetObjectsRequest struct {
 
 func (x *GetObjectsRequest) Reset() {
 	*x = GetObjectsRequest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2343,7 @@ func (x *GetObjectsRequest) String() string {
 func (*GetObjectsRequest) ProtoMessage() {}
 
 func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2356,7 @@ func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetObjectsRequest) GetEpoch() uint64 {
@@ -2257,7 +2386,7 @@ type GetObjectsResponse struct {
 
 func (x *GetObjectsResponse) Reset() {
 	*x = GetObjectsResponse{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2398,7 @@ func (x *GetObjectsResponse) String() string {
 func (*GetObjectsResponse) ProtoMessage() {}
 
 func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2411,7 @@ func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetObjectsResponse) GetContents() []*Content {
@@ -2316,7 +2445,7 @@ type ContentPart struct {
 
 func (x *ContentPart) Reset() {
 	*x = ContentPart{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2457,7 @@ func (x *ContentPart) String() string {
 func (*ContentPart) ProtoMessage() {}
 
 func (x *ContentPart) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2470,7 @@ func (x *ContentPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContentPart.ProtoReflect.Descriptor instead.
 func (*ContentPart) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ContentPart) GetDigest() []byte {
@@ -2393,7 +2522,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2534,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2547,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Ack) GetDigest() []byte {
@@ -2480,7 +2609,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2621,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2634,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Refusal) GetModule() string {
@@ -2558,7 +2687,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2699,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2712,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Status) GetEpoch() uint64 {
@@ -2684,7 +2813,7 @@ type SyncStatus struct {
 
 func (x *SyncStatus) Reset() {
 	*x = SyncStatus{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2825,7 @@ func (x *SyncStatus) String() string {
 func (*SyncStatus) ProtoMessage() {}
 
 func (x *SyncStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2838,7 @@ func (x *SyncStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncStatus.ProtoReflect.Descriptor instead.
 func (*SyncStatus) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SyncStatus) GetModule() string {
@@ -2895,7 +3024,7 @@ type ObjectHold struct {
 
 func (x *ObjectHold) Reset() {
 	*x = ObjectHold{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +3036,7 @@ func (x *ObjectHold) String() string {
 func (*ObjectHold) ProtoMessage() {}
 
 func (x *ObjectHold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3049,7 @@ func (x *ObjectHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectHold.ProtoReflect.Descriptor instead.
 func (*ObjectHold) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ObjectHold) GetGroup() string {
@@ -3024,7 +3153,7 @@ type ObjectException struct {
 
 func (x *ObjectException) Reset() {
 	*x = ObjectException{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3165,7 @@ func (x *ObjectException) String() string {
 func (*ObjectException) ProtoMessage() {}
 
 func (x *ObjectException) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3178,7 @@ func (x *ObjectException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectException.ProtoReflect.Descriptor instead.
 func (*ObjectException) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ObjectException) GetOrdinal() uint32 {
@@ -3140,7 +3269,7 @@ type ExtraObjects struct {
 
 func (x *ExtraObjects) Reset() {
 	*x = ExtraObjects{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3281,7 @@ func (x *ExtraObjects) String() string {
 func (*ExtraObjects) ProtoMessage() {}
 
 func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3294,7 @@ func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObjects.ProtoReflect.Descriptor instead.
 func (*ExtraObjects) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExtraObjects) GetExtras() []*ExtraObject {
@@ -3206,7 +3335,7 @@ type ExtraObject struct {
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3218,7 +3347,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3231,7 +3360,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -3322,7 +3451,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3463,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3476,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -3368,7 +3497,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +3509,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +3522,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -3420,7 +3549,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3561,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3574,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Capabilities) GetKubernetesVersion() string {
@@ -3490,7 +3619,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3502,7 +3631,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3515,7 +3644,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Condition) GetType() string {
@@ -3575,7 +3704,7 @@ type Secrets struct {
 
 func (x *Secrets) Reset() {
 	*x = Secrets{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3587,7 +3716,7 @@ func (x *Secrets) String() string {
 func (*Secrets) ProtoMessage() {}
 
 func (x *Secrets) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3600,7 +3729,7 @@ func (x *Secrets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secrets.ProtoReflect.Descriptor instead.
 func (*Secrets) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Secrets) GetSecrets() []*SealedSecret {
@@ -3663,7 +3792,7 @@ type SealedSecret struct {
 
 func (x *SealedSecret) Reset() {
 	*x = SealedSecret{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3675,7 +3804,7 @@ func (x *SealedSecret) String() string {
 func (*SealedSecret) ProtoMessage() {}
 
 func (x *SealedSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3688,7 +3817,7 @@ func (x *SealedSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedSecret.ProtoReflect.Descriptor instead.
 func (*SealedSecret) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SealedSecret) GetProject() string {
@@ -3765,7 +3894,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3777,7 +3906,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3790,7 +3919,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -3811,7 +3940,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3823,7 +3952,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3836,7 +3965,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -3859,7 +3988,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3871,7 +4000,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3884,7 +4013,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -3917,7 +4046,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4058,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4071,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Leave) GetObjects() string {
@@ -3995,7 +4124,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4007,7 +4136,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4020,7 +4149,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Query) GetId() uint64 {
@@ -4107,7 +4236,7 @@ type LogOptions struct {
 
 func (x *LogOptions) Reset() {
 	*x = LogOptions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4248,7 @@ func (x *LogOptions) String() string {
 func (*LogOptions) ProtoMessage() {}
 
 func (x *LogOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4261,7 @@ func (x *LogOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogOptions.ProtoReflect.Descriptor instead.
 func (*LogOptions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LogOptions) GetContainer() string {
@@ -4192,7 +4321,7 @@ type LogCursor struct {
 
 func (x *LogCursor) Reset() {
 	*x = LogCursor{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4204,7 +4333,7 @@ func (x *LogCursor) String() string {
 func (*LogCursor) ProtoMessage() {}
 
 func (x *LogCursor) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4217,7 +4346,7 @@ func (x *LogCursor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogCursor.ProtoReflect.Descriptor instead.
 func (*LogCursor) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LogCursor) GetPod() string {
@@ -4262,7 +4391,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4274,7 +4403,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4287,7 +4416,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -4345,7 +4474,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4486,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4499,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -4412,7 +4541,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4553,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4566,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Event) GetObject() *BundleEntry {
@@ -4509,7 +4638,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4521,7 +4650,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4534,7 +4663,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Logs) GetPods() []*PodLog {
@@ -4570,7 +4699,7 @@ type PodLog struct {
 
 func (x *PodLog) Reset() {
 	*x = PodLog{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4582,7 +4711,7 @@ func (x *PodLog) String() string {
 func (*PodLog) ProtoMessage() {}
 
 func (x *PodLog) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4595,7 +4724,7 @@ func (x *PodLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodLog.ProtoReflect.Descriptor instead.
 func (*PodLog) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PodLog) GetAt() *LogCursor {
@@ -4649,7 +4778,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4661,7 +4790,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4674,7 +4803,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -4722,7 +4851,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4734,7 +4863,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4747,7 +4876,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -4814,7 +4943,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4826,7 +4955,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4839,7 +4968,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *FieldChange) GetField() string {
@@ -4882,6 +5011,15 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\fRenewRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"C\n" +
 	"\rRenewResponse\x12\"\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x0e\n" +
+	"\x02ca\x18\x02 \x03(\fR\x02ca\"{\n" +
+	"\x0eRecoverRequest\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x10\n" +
+	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x1f\n" +
+	"\vcluster_uid\x18\x03 \x01(\tR\n" +
+	"clusterUid\x12\x14\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof\"E\n" +
+	"\x0fRecoverResponse\x12\"\n" +
 	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x0e\n" +
 	"\x02ca\x18\x02 \x03(\fR\x02ca\"\xb0\x03\n" +
 	"\x0eConnectRequest\x12/\n" +
@@ -5294,10 +5432,11 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\fAgentService\x12R\n" +
 	"\aConnect\x12 .towline.agent.v1.ConnectRequest\x1a!.towline.agent.v1.ConnectResponse(\x010\x01\x12Y\n" +
 	"\n" +
-	"GetObjects\x12#.towline.agent.v1.GetObjectsRequest\x1a$.towline.agent.v1.GetObjectsResponse0\x012\xaa\x01\n" +
+	"GetObjects\x12#.towline.agent.v1.GetObjectsRequest\x1a$.towline.agent.v1.GetObjectsResponse0\x012\xfa\x01\n" +
 	"\x11EnrollmentService\x12K\n" +
 	"\x06Enroll\x12\x1f.towline.agent.v1.EnrollRequest\x1a .towline.agent.v1.EnrollResponse\x12H\n" +
-	"\x05Renew\x12\x1e.towline.agent.v1.RenewRequest\x1a\x1f.towline.agent.v1.RenewResponseB\xb6\x01\n" +
+	"\x05Renew\x12\x1e.towline.agent.v1.RenewRequest\x1a\x1f.towline.agent.v1.RenewResponse\x12N\n" +
+	"\aRecover\x12 .towline.agent.v1.RecoverRequest\x1a!.towline.agent.v1.RecoverResponseB\xb6\x01\n" +
 	"\x14com.towline.agent.v1B\n" +
 	"AgentProtoP\x01Z0towline.dev/towline/gen/towline/agent/v1;agentv1\xa2\x02\x03TAX\xaa\x02\x10Towline.Agent.V1\xca\x02\x10Towline\\Agent\\V1\xe2\x02\x1cTowline\\Agent\\V1\\GPBMetadata\xea\x02\x12Towline::Agent::V1b\x06proto3"
 
@@ -5313,133 +5452,137 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
 	(*RenewRequest)(nil),       // 2: towline.agent.v1.RenewRequest
 	(*RenewResponse)(nil),      // 3: towline.agent.v1.RenewResponse
-	(*ConnectRequest)(nil),     // 4: towline.agent.v1.ConnectRequest
-	(*ConnectResponse)(nil),    // 5: towline.agent.v1.ConnectResponse
-	(*Hello)(nil),              // 6: towline.agent.v1.Hello
-	(*Boot)(nil),               // 7: towline.agent.v1.Boot
-	(*Welcome)(nil),            // 8: towline.agent.v1.Welcome
-	(*Index)(nil),              // 9: towline.agent.v1.Index
-	(*Sync)(nil),               // 10: towline.agent.v1.Sync
-	(*Recycle)(nil),            // 11: towline.agent.v1.Recycle
-	(*Heir)(nil),               // 12: towline.agent.v1.Heir
-	(*Yield)(nil),              // 13: towline.agent.v1.Yield
-	(*Tombstone)(nil),          // 14: towline.agent.v1.Tombstone
-	(*BundleManifest)(nil),     // 15: towline.agent.v1.BundleManifest
-	(*BundleEntry)(nil),        // 16: towline.agent.v1.BundleEntry
-	(*BundleDelta)(nil),        // 17: towline.agent.v1.BundleDelta
-	(*Move)(nil),               // 18: towline.agent.v1.Move
-	(*MovedSync)(nil),          // 19: towline.agent.v1.MovedSync
-	(*BundlePatch)(nil),        // 20: towline.agent.v1.BundlePatch
-	(*Content)(nil),            // 21: towline.agent.v1.Content
-	(*GetObjectsRequest)(nil),  // 22: towline.agent.v1.GetObjectsRequest
-	(*GetObjectsResponse)(nil), // 23: towline.agent.v1.GetObjectsResponse
-	(*ContentPart)(nil),        // 24: towline.agent.v1.ContentPart
-	(*Ack)(nil),                // 25: towline.agent.v1.Ack
-	(*Refusal)(nil),            // 26: towline.agent.v1.Refusal
-	(*Status)(nil),             // 27: towline.agent.v1.Status
-	(*SyncStatus)(nil),         // 28: towline.agent.v1.SyncStatus
-	(*ObjectHold)(nil),         // 29: towline.agent.v1.ObjectHold
-	(*ObjectException)(nil),    // 30: towline.agent.v1.ObjectException
-	(*ExtraObjects)(nil),       // 31: towline.agent.v1.ExtraObjects
-	(*ExtraObject)(nil),        // 32: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 33: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 34: towline.agent.v1.Conditions
-	(*Capabilities)(nil),       // 35: towline.agent.v1.Capabilities
-	(*Condition)(nil),          // 36: towline.agent.v1.Condition
-	(*Secrets)(nil),            // 37: towline.agent.v1.Secrets
-	(*SealedSecret)(nil),       // 38: towline.agent.v1.SealedSecret
-	(*SecretValues)(nil),       // 39: towline.agent.v1.SecretValues
-	(*Heartbeat)(nil),          // 40: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 41: towline.agent.v1.Drain
-	(*Leave)(nil),              // 42: towline.agent.v1.Leave
-	(*Query)(nil),              // 43: towline.agent.v1.Query
-	(*LogOptions)(nil),         // 44: towline.agent.v1.LogOptions
-	(*LogCursor)(nil),          // 45: towline.agent.v1.LogCursor
-	(*QueryResult)(nil),        // 46: towline.agent.v1.QueryResult
-	(*Events)(nil),             // 47: towline.agent.v1.Events
-	(*Event)(nil),              // 48: towline.agent.v1.Event
-	(*Logs)(nil),               // 49: towline.agent.v1.Logs
-	(*PodLog)(nil),             // 50: towline.agent.v1.PodLog
-	(*Preview)(nil),            // 51: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 52: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 53: towline.agent.v1.FieldChange
-	nil,                        // 54: towline.agent.v1.Sync.ValuesEntry
-	nil,                        // 55: towline.agent.v1.SecretValues.ValuesEntry
+	(*RecoverRequest)(nil),     // 4: towline.agent.v1.RecoverRequest
+	(*RecoverResponse)(nil),    // 5: towline.agent.v1.RecoverResponse
+	(*ConnectRequest)(nil),     // 6: towline.agent.v1.ConnectRequest
+	(*ConnectResponse)(nil),    // 7: towline.agent.v1.ConnectResponse
+	(*Hello)(nil),              // 8: towline.agent.v1.Hello
+	(*Boot)(nil),               // 9: towline.agent.v1.Boot
+	(*Welcome)(nil),            // 10: towline.agent.v1.Welcome
+	(*Index)(nil),              // 11: towline.agent.v1.Index
+	(*Sync)(nil),               // 12: towline.agent.v1.Sync
+	(*Recycle)(nil),            // 13: towline.agent.v1.Recycle
+	(*Heir)(nil),               // 14: towline.agent.v1.Heir
+	(*Yield)(nil),              // 15: towline.agent.v1.Yield
+	(*Tombstone)(nil),          // 16: towline.agent.v1.Tombstone
+	(*BundleManifest)(nil),     // 17: towline.agent.v1.BundleManifest
+	(*BundleEntry)(nil),        // 18: towline.agent.v1.BundleEntry
+	(*BundleDelta)(nil),        // 19: towline.agent.v1.BundleDelta
+	(*Move)(nil),               // 20: towline.agent.v1.Move
+	(*MovedSync)(nil),          // 21: towline.agent.v1.MovedSync
+	(*BundlePatch)(nil),        // 22: towline.agent.v1.BundlePatch
+	(*Content)(nil),            // 23: towline.agent.v1.Content
+	(*GetObjectsRequest)(nil),  // 24: towline.agent.v1.GetObjectsRequest
+	(*GetObjectsResponse)(nil), // 25: towline.agent.v1.GetObjectsResponse
+	(*ContentPart)(nil),        // 26: towline.agent.v1.ContentPart
+	(*Ack)(nil),                // 27: towline.agent.v1.Ack
+	(*Refusal)(nil),            // 28: towline.agent.v1.Refusal
+	(*Status)(nil),             // 29: towline.agent.v1.Status
+	(*SyncStatus)(nil),         // 30: towline.agent.v1.SyncStatus
+	(*ObjectHold)(nil),         // 31: towline.agent.v1.ObjectHold
+	(*ObjectException)(nil),    // 32: towline.agent.v1.ObjectException
+	(*ExtraObjects)(nil),       // 33: towline.agent.v1.ExtraObjects
+	(*ExtraObject)(nil),        // 34: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 35: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 36: towline.agent.v1.Conditions
+	(*Capabilities)(nil),       // 37: towline.agent.v1.Capabilities
+	(*Condition)(nil),          // 38: towline.agent.v1.Condition
+	(*Secrets)(nil),            // 39: towline.agent.v1.Secrets
+	(*SealedSecret)(nil),       // 40: towline.agent.v1.SealedSecret
+	(*SecretValues)(nil),       // 41: towline.agent.v1.SecretValues
+	(*Heartbeat)(nil),          // 42: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 43: towline.agent.v1.Drain
+	(*Leave)(nil),              // 44: towline.agent.v1.Leave
+	(*Query)(nil),              // 45: towline.agent.v1.Query
+	(*LogOptions)(nil),         // 46: towline.agent.v1.LogOptions
+	(*LogCursor)(nil),          // 47: towline.agent.v1.LogCursor
+	(*QueryResult)(nil),        // 48: towline.agent.v1.QueryResult
+	(*Events)(nil),             // 49: towline.agent.v1.Events
+	(*Event)(nil),              // 50: towline.agent.v1.Event
+	(*Logs)(nil),               // 51: towline.agent.v1.Logs
+	(*PodLog)(nil),             // 52: towline.agent.v1.PodLog
+	(*Preview)(nil),            // 53: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 54: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 55: towline.agent.v1.FieldChange
+	nil,                        // 56: towline.agent.v1.Sync.ValuesEntry
+	nil,                        // 57: towline.agent.v1.SecretValues.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
-	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
-	25, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
-	27, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	40, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	46, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	34, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
-	35, // 6: towline.agent.v1.ConnectRequest.capabilities:type_name -> towline.agent.v1.Capabilities
-	8,  // 7: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
-	9,  // 8: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
-	17, // 9: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	33, // 10: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	40, // 11: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	41, // 12: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	43, // 13: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	42, // 14: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	18, // 15: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
-	37, // 16: towline.agent.v1.ConnectResponse.secrets:type_name -> towline.agent.v1.Secrets
-	36, // 17: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
-	7,  // 18: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
-	7,  // 19: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
-	10, // 20: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	14, // 21: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	54, // 22: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	13, // 23: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
-	12, // 24: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
-	11, // 25: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
-	12, // 26: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
-	16, // 27: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	21, // 28: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	19, // 29: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
-	20, // 30: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
-	21, // 31: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	24, // 32: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	26, // 33: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	28, // 34: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	30, // 35: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	32, // 36: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	29, // 37: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
-	32, // 38: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	36, // 39: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	38, // 40: towline.agent.v1.Secrets.secrets:type_name -> towline.agent.v1.SealedSecret
-	55, // 41: towline.agent.v1.SecretValues.values:type_name -> towline.agent.v1.SecretValues.ValuesEntry
-	16, // 42: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	10, // 43: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	16, // 44: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
-	44, // 45: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
-	45, // 46: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
-	51, // 47: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	47, // 48: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
-	49, // 49: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
-	48, // 50: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
-	16, // 51: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
-	50, // 52: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
-	45, // 53: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
-	52, // 54: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	16, // 55: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	53, // 56: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	4,  // 57: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	22, // 58: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	8,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
+	27, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
+	29, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
+	42, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	48, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	36, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	37, // 6: towline.agent.v1.ConnectRequest.capabilities:type_name -> towline.agent.v1.Capabilities
+	10, // 7: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
+	11, // 8: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
+	19, // 9: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
+	35, // 10: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	42, // 11: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	43, // 12: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	45, // 13: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	44, // 14: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	20, // 15: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
+	39, // 16: towline.agent.v1.ConnectResponse.secrets:type_name -> towline.agent.v1.Secrets
+	38, // 17: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	9,  // 18: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
+	9,  // 19: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
+	12, // 20: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
+	16, // 21: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	56, // 22: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	15, // 23: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	14, // 24: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
+	13, // 25: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
+	14, // 26: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
+	18, // 27: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	23, // 28: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	21, // 29: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
+	22, // 30: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
+	23, // 31: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	26, // 32: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	28, // 33: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	30, // 34: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	32, // 35: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	34, // 36: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	31, // 37: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
+	34, // 38: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	38, // 39: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	40, // 40: towline.agent.v1.Secrets.secrets:type_name -> towline.agent.v1.SealedSecret
+	57, // 41: towline.agent.v1.SecretValues.values:type_name -> towline.agent.v1.SecretValues.ValuesEntry
+	18, // 42: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	12, // 43: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	18, // 44: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
+	46, // 45: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
+	47, // 46: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
+	53, // 47: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	49, // 48: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
+	51, // 49: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
+	50, // 50: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
+	18, // 51: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
+	52, // 52: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
+	47, // 53: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
+	54, // 54: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	18, // 55: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	55, // 56: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	6,  // 57: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	24, // 58: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
 	0,  // 59: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
 	2,  // 60: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 61: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	23, // 62: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 63: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 64: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	61, // [61:65] is the sub-list for method output_type
-	57, // [57:61] is the sub-list for method input_type
+	4,  // 61: towline.agent.v1.EnrollmentService.Recover:input_type -> towline.agent.v1.RecoverRequest
+	7,  // 62: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	25, // 63: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 64: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 65: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	5,  // 66: towline.agent.v1.EnrollmentService.Recover:output_type -> towline.agent.v1.RecoverResponse
+	62, // [62:67] is the sub-list for method output_type
+	57, // [57:62] is the sub-list for method input_type
 	57, // [57:57] is the sub-list for extension type_name
 	57, // [57:57] is the sub-list for extension extendee
 	0,  // [0:57] is the sub-list for field type_name
@@ -5450,7 +5593,7 @@ func file_towline_agent_v1_agent_proto_init() {
 	if File_towline_agent_v1_agent_proto != nil {
 		return
 	}
-	file_towline_agent_v1_agent_proto_msgTypes[4].OneofWrappers = []any{
+	file_towline_agent_v1_agent_proto_msgTypes[6].OneofWrappers = []any{
 		(*ConnectRequest_Hello)(nil),
 		(*ConnectRequest_Ack)(nil),
 		(*ConnectRequest_Status)(nil),
@@ -5459,7 +5602,7 @@ func file_towline_agent_v1_agent_proto_init() {
 		(*ConnectRequest_Conditions)(nil),
 		(*ConnectRequest_Capabilities)(nil),
 	}
-	file_towline_agent_v1_agent_proto_msgTypes[5].OneofWrappers = []any{
+	file_towline_agent_v1_agent_proto_msgTypes[7].OneofWrappers = []any{
 		(*ConnectResponse_Welcome)(nil),
 		(*ConnectResponse_Index)(nil),
 		(*ConnectResponse_BundleDelta)(nil),
@@ -5477,7 +5620,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   56,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

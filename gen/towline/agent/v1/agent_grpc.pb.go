@@ -175,8 +175,9 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	EnrollmentService_Enroll_FullMethodName = "/towline.agent.v1.EnrollmentService/Enroll"
-	EnrollmentService_Renew_FullMethodName  = "/towline.agent.v1.EnrollmentService/Renew"
+	EnrollmentService_Enroll_FullMethodName  = "/towline.agent.v1.EnrollmentService/Enroll"
+	EnrollmentService_Renew_FullMethodName   = "/towline.agent.v1.EnrollmentService/Renew"
+	EnrollmentService_Recover_FullMethodName = "/towline.agent.v1.EnrollmentService/Recover"
 )
 
 // EnrollmentServiceClient is the client API for EnrollmentService service.
@@ -185,11 +186,14 @@ const (
 //
 // EnrollmentService gives agents their certificates.
 type EnrollmentServiceClient interface {
-	// Enroll redeems a join token; the only call without a client certificate. Repeating it with the same key within ten
+	// Enroll redeems a join token; it needs no client certificate. Repeating it with the same key within ten
 	// minutes gives the same certificate, so that a lost reply does no harm; with another key it is refused.
 	Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
 	// Renew gives a new certificate to a running agent.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
+	// Recover gives a new certificate to an agent whose last one has ended while it or the hub was away, for thirty days from that end.
+	// It needs no client certificate, which would be refused: the request proves that the agent has the key of the one that ended.
+	Recover(ctx context.Context, in *RecoverRequest, opts ...grpc.CallOption) (*RecoverResponse, error)
 }
 
 type enrollmentServiceClient struct {
@@ -220,17 +224,30 @@ func (c *enrollmentServiceClient) Renew(ctx context.Context, in *RenewRequest, o
 	return out, nil
 }
 
+func (c *enrollmentServiceClient) Recover(ctx context.Context, in *RecoverRequest, opts ...grpc.CallOption) (*RecoverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecoverResponse)
+	err := c.cc.Invoke(ctx, EnrollmentService_Recover_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // EnrollmentServiceServer is the server API for EnrollmentService service.
 // All implementations must embed UnimplementedEnrollmentServiceServer
 // for forward compatibility.
 //
 // EnrollmentService gives agents their certificates.
 type EnrollmentServiceServer interface {
-	// Enroll redeems a join token; the only call without a client certificate. Repeating it with the same key within ten
+	// Enroll redeems a join token; it needs no client certificate. Repeating it with the same key within ten
 	// minutes gives the same certificate, so that a lost reply does no harm; with another key it is refused.
 	Enroll(context.Context, *EnrollRequest) (*EnrollResponse, error)
 	// Renew gives a new certificate to a running agent.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
+	// Recover gives a new certificate to an agent whose last one has ended while it or the hub was away, for thirty days from that end.
+	// It needs no client certificate, which would be refused: the request proves that the agent has the key of the one that ended.
+	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
 	mustEmbedUnimplementedEnrollmentServiceServer()
 }
 
@@ -246,6 +263,9 @@ func (UnimplementedEnrollmentServiceServer) Enroll(context.Context, *EnrollReque
 }
 func (UnimplementedEnrollmentServiceServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedEnrollmentServiceServer) Recover(context.Context, *RecoverRequest) (*RecoverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Recover not implemented")
 }
 func (UnimplementedEnrollmentServiceServer) mustEmbedUnimplementedEnrollmentServiceServer() {}
 func (UnimplementedEnrollmentServiceServer) testEmbeddedByValue()                           {}
@@ -304,6 +324,24 @@ func _EnrollmentService_Renew_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EnrollmentService_Recover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecoverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrollmentServiceServer).Recover(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EnrollmentService_Recover_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrollmentServiceServer).Recover(ctx, req.(*RecoverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // EnrollmentService_ServiceDesc is the grpc.ServiceDesc for EnrollmentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -318,6 +356,10 @@ var EnrollmentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Renew",
 			Handler:    _EnrollmentService_Renew_Handler,
+		},
+		{
+			MethodName: "Recover",
+			Handler:    _EnrollmentService_Recover_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,164 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// recoverEvery is how soon a cluster gets a certificate for another key by one that has ended: one whose reply was lost comes with the same key.
+const recoverEvery = time.Minute
+
+// Recovery is what an agent asks whose certificate has ended.
+type Recovery struct {
+	Certificate []byte
+	CSR         []byte
+	ClusterUID  string
+	Proof       []byte
+	Remote      string
+}
+
+// Recover gives an agent whose certificate has ended the next one, as Renew would have done in time. It is for the certificate that the
+// agent used last, or was given since, for the cluster that it was given in, and for as long as rpc.RecoveryWindow; the identity must
+// not be revoked. It gives nothing else: what the agent may do is judged by the new certificate.
+func (r *Registry) Recover(ctx context.Context, e Recovery) (Identity, error) {
+	now := r.now()
+	if !r.failures.allowed(e.Remote, now) {
+		return Identity{}, fleet.With(fleet.Errorf(fleet.ErrExhausted, "recovery: too many failed attempts from this address; try again in a minute"), fleet.Hint{RetryAfter: time.Minute})
+	}
+	caller, err := r.ended(e, now)
+	var out Identity
+	if err == nil {
+		out, err = r.recover(ctx, e, caller, now)
+	}
+	if errors.Is(err, fleet.ErrDenied) || errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrUnknownUser) {
+		r.failures.failed(e.Remote, now)
+	}
+	r.recordRecovery(ctx, e, caller, err)
+	return out, err
+}
+
+func (r *Registry) recordRecovery(ctx context.Context, e Recovery, caller rpc.Caller, err error) {
+	if r.audit == nil || caller.Cluster == "" {
+		return
+	}
+	entry := &v1.AuditEntry{Remote: e.Remote, Method: "Recover", Subject: string(caller.Cluster), Result: status.Code(rpc.ToStatus(err)).String()}
+	if err == nil {
+		entry.Caller = caller.String()
+	} else {
+		entry.Detail = fleet.Clip(err.Error(), 256)
+	}
+	r.audit(ctx, entry)
+}
+
+// ended says whose certificate it is that has ended, if whoever asks has its key. The rest is for the cluster's record to say.
+func (r *Registry) ended(e Recovery, now time.Time) (rpc.Caller, error) {
+	if len(e.Certificate) == 0 || len(e.Certificate) > maxCSR {
+		return rpc.Caller{}, fleet.Invalidf("certificate", "has %d bytes; at most %d", len(e.Certificate), maxCSR)
+	}
+	leaf, err := x509.ParseCertificate(e.Certificate)
+	if err != nil {
+		return rpc.Caller{}, fleet.Invalidf("certificate", "is none: %v", err)
+	}
+	// Of its own time: it was good once. Whether it may still be used is asked below.
+	chains, err := leaf.Verify(x509.VerifyOptions{Roots: r.ca.Pool(), CurrentTime: leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil || !r.ours(chains) {
+		return rpc.Caller{}, fleet.Errorf(fleet.ErrUnknownUser, "the certificate is not from this hub's CA")
+	}
+	kind, name, err := subjectOf(leaf)
+	if err != nil {
+		return rpc.Caller{}, err
+	}
+	if kind != rpc.KindAgent {
+		return rpc.Caller{}, fleet.Errorf(fleet.ErrDenied, "only agents get a new certificate by one that has ended")
+	}
+	pub, ok := leaf.PublicKey.(*ecdsa.PublicKey)
+	if !ok || !ecdsa.VerifyASN1(pub, rpc.RecoveryDigest(e.Certificate, e.CSR, e.ClusterUID), e.Proof) {
+		return rpc.Caller{}, fleet.Errorf(fleet.ErrDenied, "cluster %s: the request is not signed by the key of the certificate", name)
+	}
+	caller := rpc.Caller{Kind: rpc.KindAgent, Name: name, Cluster: fleet.ClusterName(name), CertSerial: serialHex(leaf), Leaf: leaf}
+	if past := now.Sub(leaf.NotAfter); past > rpc.RecoveryWindow {
+		return caller, fleet.Errorf(fleet.ErrDenied, "cluster %s: the agent's certificate expired %s ago, and is renewed for %d days after its end; run: towline cluster join %s --reissue",
+			name, ago(past), int(rpc.RecoveryWindow.Hours()/24), name)
+	}
+	return caller, nil
+}
+
+func (r *Registry) recover(ctx context.Context, e Recovery, caller rpc.Caller, now time.Time) (Identity, error) {
+	pub, hash, err := publicKey(e.CSR)
+	if err != nil {
+		return Identity{}, err
+	}
+	leaf, err := r.ca.agent(caller.Cluster, pub)
+	if err != nil {
+		return Identity{}, fmt.Errorf("cluster %s: certificate: %w", caller.Cluster, err)
+	}
+	var der []byte
+	var copied bool
+	_, err = r.commit(ctx, func(w store.Writer) error {
+		der, copied, err = recoverIn(w, caller, e.ClusterUID, certificate(leaf, hash, now), now)
+		return err
+	})
+	if copied {
+		r.alarms.add(caller.Cluster, fleet.AttentionCopied)
+	}
+	if err != nil {
+		return Identity{}, err
+	}
+	r.log.Info("certificate renewed after its end", "cluster", caller.Cluster, "ended", caller.Leaf.NotAfter, "remote", e.Remote)
+	return r.identity(caller.Cluster, der), nil
+}
+
+// recoverIn records the next certificate, or finds the one that the same key was given. copied says that the one that ended was replaced by
+// another long ago: somebody has an old copy of the agent's state.
+func recoverIn(w store.Writer, caller rpc.Caller, uid string, next *storev1.Certificate, now time.Time) (der []byte, copied bool, err error) {
+	c := caller.Cluster
+	rec, ok := cluster(w, c)
+	switch {
+	case !ok:
+		return nil, false, unregistered(c)
+	case rec.GetRevoked():
+		return nil, false, revoked(c)
+	case rec.GetUid() != uid:
+		return nil, false, fleet.Errorf(fleet.ErrDenied, "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q; run: towline cluster join %s --reissue", c, rec.GetUid(), uid, c)
+	}
+	// A store that was restored may have lost a certificate that has ended since.
+	rec = regained(w, rec, caller, earlier(now, caller.Leaf.NotAfter))
+	old := find(rec, caller.CertSerial)
+	if old == nil || len(old.GetDer()) == 0 {
+		return nil, true, replaced(c)
+	}
+	for _, have := range rec.GetCertificates() {
+		switch {
+		case have == old || !have.GetIssued().AsTime().After(old.GetIssued().AsTime()):
+		case have.GetActive(): // in use for at least its grace
+			return nil, true, replaced(c)
+		case bytes.Equal(have.GetKeyHash(), next.GetKeyHash()) && have.GetNotAfter().AsTime().Sub(now) > agentLife/2:
+			return have.GetDer(), false, nil
+		case now.Sub(have.GetIssued().AsTime()) < recoverEvery && have.GetNotAfter().AsTime().After(now):
+			return nil, false, fleet.With(fleet.Errorf(fleet.ErrExhausted, "cluster %s: a certificate was given to another key a moment ago; try again in a minute", c), fleet.Hint{RetryAfter: recoverEvery})
+		}
+	}
+	rec.Certificates = append(tidy(rec.GetCertificates(), caller.CertSerial, now), next)
+	w.Put(store.ClusterKey(c), rec)
+	return next.GetDer(), false, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
