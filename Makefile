@@ -206,5 +206,5 @@ bench = for d in bench/*/; do \
 ##@ Try
 
 .PHONY: demo
-demo: build ## A hub and three real clusters: put, Ready, drift corrected, update, delete; KEEP=1 leaves them running
-	@kubelab=$$($(kubelab)); KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) KEEP="$(KEEP)" go run ./test/demo
+demo: build ## A hub and three real clusters: put, Ready, drift corrected, update, delete; HA=1: three hubs, and a kill; KEEP=1 leaves them running
+	@kubelab=$$($(kubelab)); KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) KEEP="$(KEEP)" HA="$(HA)" go run ./test/demo

@@ -1,6 +1,7 @@
 // Command demo shows Towline at work on one machine: a hub, three real control planes with agents, and one module from
 // its first put to its removal. It runs the real commands, says what it does, checks that all is as told, and ends with
-// an error if not. With KEEP=1 it leaves everything running.
+// an error if not. With HA=1 there are three hubs on three etcd members, and some of them are killed. With KEEP=1 it leaves
+// everything running.
 package main
 
 import (
@@ -26,15 +27,21 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	keep := os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0"
+	keep, hubsAtWork := asked("KEEP"), 1
+	if asked("HA") {
+		hubsAtWork = hubs
+	}
 	dir, err := os.MkdirTemp("", "towline-demo-")
 	if err != nil {
 		return err
 	}
-	s := &story{out: newScreen(os.Stdout), dir: dir, keep: keep, steps: 8}
+	s := &story{out: newScreen(os.Stdout), dir: dir, keep: keep, hubs: hubsAtWork}
 	defer func() { err = s.end(err) }()
 	return s.tell(ctx)
 }
+
+// asked reports that a variable of the environment is set.
+func asked(name string) bool { return os.Getenv(name) != "" && os.Getenv(name) != "0" }
 
 // end stops everything, unless it is to be kept.
 func (s *story) end(err error) error {
@@ -92,10 +99,9 @@ func (s *story) bin() string {
 
 // story is the demo under way.
 type story struct {
-	out   *screen
-	dir   string
-	keep  bool
-	lab   *lab.Lab
-	step  int
-	steps int
+	out  *screen
+	dir  string
+	keep bool
+	hubs int
+	lab  *lab.Lab
 }

@@ -23,12 +23,14 @@ var clusterLabels = []struct{ name, labels string }{
 	{"edge-berlin", "env=prod,region=eu"}, {"prod-dublin", "env=prod,region=eu"}, {"prod-oregon", "env=prod,region=us"},
 }
 
-// tell tells the story; the first step that is not as told ends it.
-func (s *story) tell(ctx context.Context) error {
-	for _, step := range []struct {
-		title string
-		run   func(context.Context) error
-	}{
+type step struct {
+	title string
+	run   func(context.Context) error
+}
+
+// ofOne is the tale of one hub.
+func (s *story) ofOne() []step {
+	return []step{
 		{"Start a hub and three Kubernetes control planes", s.start},
 		{"Let the clusters join", s.join},
 		{"Put a module on the hub", s.put},
@@ -37,11 +39,19 @@ func (s *story) tell(ctx context.Context) error {
 		{"Roll out a new version", s.update},
 		{"Put the same thing again", s.again},
 		{"Delete the module", s.remove},
-	} {
-		s.step++
-		s.out.title(s.step, s.steps, step.title)
+	}
+}
+
+// tell tells the story; the first step that is not as told ends it.
+func (s *story) tell(ctx context.Context) error {
+	steps := s.ofOne()
+	if s.hubs > 1 {
+		steps = s.ofSeveral()
+	}
+	for i, step := range steps {
+		s.out.title(i+1, len(steps), step.title)
 		if err := step.run(ctx); err != nil {
-			return fmt.Errorf("step %d, %s: %w", s.step, step.title, err)
+			return fmt.Errorf("step %d, %s: %w", i+1, step.title, err)
 		}
 	}
 	s.out.line("")
@@ -60,10 +70,13 @@ func (s *story) start(ctx context.Context) error {
 	}
 	s.out.say("Each is an etcd, a kube-apiserver, a controller manager and a scheduler; KWOK plays the node.")
 	var err error
-	if s.lab, err = lab.Start(ctx, lab.Options{Names: names, Dir: s.dir, Outlive: s.keep}); err != nil {
+	if s.lab, err = lab.Start(ctx, lab.Options{Names: names, Hubs: s.hubs, Dir: s.dir, Outlive: s.keep}); err != nil {
 		return err
 	}
-	s.out.say("The hub serves agents at %s and people at %s. Up after %s.", s.lab.Hub.Agents, s.lab.Hub.API, since(began))
+	for _, h := range s.lab.Hubs {
+		s.out.say("%s serves agents at %s and people at %s.", h.Name, h.Agents, h.API)
+	}
+	s.out.say("Up after %s.", since(began))
 	return nil
 }
 

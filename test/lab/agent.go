@@ -44,7 +44,11 @@ func (l *Lab) NewAgent(c *Cluster, o AgentOptions) *Agent {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig
 	}
-	hub := l.Hub.Agents
+	var all []string
+	for _, h := range l.Hubs {
+		all = append(all, h.Agents)
+	}
+	hub := strings.Join(all, ",")
 	if c.Link != nil {
 		hub = c.Link.Address
 	}

@@ -23,7 +23,7 @@ type Hub struct {
 	Agents, API string
 }
 
-func (l *Lab) newHub() (*Hub, error) {
+func (l *Lab) newHub(name string, args ...string) (*Hub, error) {
 	agents, err := FreeAddress()
 	if err != nil {
 		return nil, err
@@ -32,9 +32,9 @@ func (l *Lab) newHub() (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{DataDir: filepath.Join(l.Dir, "hub"), Agents: agents, API: api}
-	args := []string{"serve", "--data-dir", h.DataDir, "--listen", agents, "--api", api, "--grace", "30s"}
-	h.Process = l.process("hub", filepath.Join(l.o.Bin, "towline-hub"), append(args, l.o.HubArgs...)...)
+	h := &Hub{DataDir: filepath.Join(l.Dir, name), Agents: agents, API: api}
+	args = append([]string{"serve", "--data-dir", h.DataDir, "--listen", agents, "--api", api, "--grace", "30s"}, args...)
+	h.Process = l.process(name, filepath.Join(l.o.Bin, "towline-hub"), append(args, l.o.HubArgs...)...)
 	h.Env = l.o.HubEnv
 	return h, nil
 }

@@ -1,5 +1,5 @@
-// Package lab runs whole Towline systems for tests and the demo: kubelab's control planes, a hub and agents as separate
-// processes, and the towline command against them. It owns starting, killing and cleaning up, and reads audit logs; it
+// Package lab runs whole Towline systems for tests and the demo: kubelab's control planes, hubs, the etcd that several share, and
+// agents as separate processes, and the towline command against them. It owns starting, killing and cleaning up, and reads audit logs; it
 // must not know what a test proves.
 package lab
 
@@ -17,8 +17,10 @@ import (
 
 // Options of a Lab.
 type Options struct {
-	// Names of the control planes to start.
+	// Names of the control planes to start; none: hubs alone.
 	Names []string
+	// Hubs, when there are more than one, share an etcd of as many members.
+	Hubs int
 	// Dir holds logs and state; default: a temporary directory that Close removes.
 	Dir string
 	// Bin is the directory of the three binaries; default: $TOWLINE_BIN.
@@ -35,8 +37,12 @@ type Options struct {
 
 // Lab is what Start started.
 type Lab struct {
-	Dir      string
-	Hub      *Hub
+	Dir string
+	// Hub is the one that CLI asks; at first the first.
+	Hub *Hub
+	// Hubs are all of them, and Members those of the etcd that they share, if there are several.
+	Hubs     []*Hub
+	Members  []*Process
 	Clusters []*Cluster
 
 	o       Options
@@ -80,17 +86,14 @@ func (l *Lab) start(ctx context.Context) error {
 		return err
 	}
 	clusters := filepath.Join(l.Dir, "clusters")
-	l.kubelab = l.process("kubelab", l.o.Kubelab, "up", "--dir", clusters, "--names", strings.Join(l.o.Names, ","),
-		fmt.Sprintf("--die-with-parent=%t", !l.o.Outlive))
-	if err := l.kubelab.Start(); err != nil {
-		return err
+	if len(l.o.Names) > 0 {
+		l.kubelab = l.process("kubelab", l.o.Kubelab, "up", "--dir", clusters, "--names", strings.Join(l.o.Names, ","),
+			fmt.Sprintf("--die-with-parent=%t", !l.o.Outlive))
+		if err := l.kubelab.Start(); err != nil {
+			return err
+		}
 	}
-	hub, err := l.newHub()
-	if err != nil {
-		return err
-	}
-	l.Hub = hub
-	if err := l.Hub.Start(ctx); err != nil {
+	if err := l.startHubs(ctx); err != nil || l.kubelab == nil {
 		return err
 	}
 	return l.findClusters(ctx, filepath.Join(clusters, "ready.json"))
