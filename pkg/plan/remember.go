@@ -39,6 +39,19 @@ func answers(policies []fleet.Policy, id fleet.ObjectID) []fleet.Policy {
 	return out
 }
 
+// MayStay reports that the policies of a sync keep or leave an object that it does not list any more, or do so if it has labels that they
+// ask for.
+func MayStay(policies []fleet.Policy, r Record) bool {
+	return MayBeLeft(policies, r) || slices.ContainsFunc(answers(lasting(policies, r), r.ID), func(p fleet.Policy) bool {
+		return p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy()
+	})
+}
+
+// MayBeLeft reports that the policies leave such an object in the cluster without the module's marks, or do so if it has such labels.
+func MayBeLeft(policies []fleet.Policy, r Record) bool {
+	return slices.ContainsFunc(answers(lasting(policies, r), r.ID), func(p fleet.Policy) bool { return p.Delete == fleet.DeleteOrphan })
+}
+
 // lasting are the policies of a sync for an object that it does not list any more, with what was noted of it where none of them
 // says anything, whatever its labels are.
 func lasting(policies []fleet.Policy, r Record) []fleet.Policy {

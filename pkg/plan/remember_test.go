@@ -45,3 +45,29 @@ func TestRemember(t *testing.T) {
 		t.Error("a policy that selects by labels counts as one that names the kind, whatever labels the object has")
 	}
 }
+
+// TestWhatMayStay: which labels an object has is not known before a look at it, so that each policy by labels may speak of it.
+func TestWhatMayStay(t *testing.T) {
+	labelled := fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}
+	for _, tc := range []struct {
+		name       string
+		policies   []fleet.Policy
+		noted      Record
+		stay, left bool
+	}{
+		{name: "no policy"},
+		{name: "one by labels keeps it", policies: []fleet.Policy{{Match: labelled, Prune: fleet.PruneNever}}, stay: true},
+		{name: "one by labels keeps it until its tracker goes", policies: []fleet.Policy{{Match: labelled, KeepLegacy: new(true)}}, stay: true},
+		{name: "one by labels leaves it", policies: []fleet.Policy{{Match: labelled, Delete: fleet.DeleteOrphan}}, stay: true, left: true},
+		{name: "one by labels reads it", policies: []fleet.Policy{{Match: labelled, ReadOnly: new(true)}}, stay: true, left: true},
+		{name: "one by labels that comes after one for all", policies: []fleet.Policy{{Prune: fleet.PruneOnUpdate}, {Match: labelled, Prune: fleet.PruneNever}}},
+		{name: "one by labels of another kind", policies: []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}, Labels: labelled.Labels}, Prune: fleet.PruneNever}}},
+		{name: "what was noted", noted: Record{Prune: fleet.PruneOnModuleDelete}, stay: true},
+		{name: "what was noted, and another word", policies: []fleet.Policy{{Prune: fleet.PruneOnUpdate}}, noted: Record{Prune: fleet.PruneOnModuleDelete}},
+	} {
+		tc.noted.ID = cm("b")
+		if stay, left := MayStay(tc.policies, tc.noted), MayBeLeft(tc.policies, tc.noted); stay != tc.stay || left != tc.left {
+			t.Errorf("%s: may stay %v, may be left %v", tc.name, stay, left)
+		}
+	}
+}

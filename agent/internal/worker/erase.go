@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -28,7 +29,7 @@ type eraser struct {
 	checked []plan.Kept                // stay after a look at the cluster
 	doomed  map[fleet.ObjectID]bool    // go by the plan, unless a look found that they stay; fixed while a stage goes on
 	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
-	left    map[fleet.ObjectID]bool    // stay in the cluster without our marks, by the plan
+	left    map[fleet.ObjectID]bool    // stay in the cluster without our marks, by the plan or, maybe, by their labels
 	owners  map[string]bool            // the UIDs of what goes by the plan
 	climbs  bool                       // something is to go with which what is left may go
 	descent descent                    // of what stays
@@ -62,7 +63,11 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	doomed := slices.Concat(todo.Delete...)
 	for _, r := range doomed {
 		e.doomed[r.ID], e.owners[r.UID] = true, true
+		if !e.in.Tombstone && plan.MayBeLeft(e.in.Policies, r) {
+			e.left[r.ID] = true // should it, its owners are to be taken from it before
+		}
 	}
+	e.w.doom(e.doomed)
 	for _, r := range todo.Release {
 		e.left[r.ID] = true
 	}
@@ -93,11 +98,18 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	}
 }
 
+// doom tells the other modules what is about to be deleted of this one.
+func (w *worker) doom(doomed map[fleet.ObjectID]bool) {
+	doomed = maps.Clone(doomed)
+	w.doomed.Store(&doomed)
+}
+
 // stage removes or releases the objects of one stage. It reports whether all are gone, so that the next stage may begin.
 func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool) bool {
 	for _, k := range e.checked {
 		delete(e.doomed, k.Record.ID)
 	}
+	e.w.doom(e.doomed)
 	// What was refused goes last, for the stage ends with the first that is: the others must not wait for it.
 	slices.SortStableFunc(records, func(a, b plan.Record) int { return cmp.Compare(e.w.pruning.refused[a.ID], e.w.pruning.refused[b.ID]) })
 	results := make(chan erased, cap(e.w.m.slots))

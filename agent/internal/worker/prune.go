@@ -196,6 +196,7 @@ func (w *worker) dependent(groups map[string]bool) (plan.Record, bool) {
 // the reason to look: what a watch still sees on its way out then needs no look of its own.
 func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time, due bool) {
 	p := &w.pruning
+	w.doomed.Store(nil)
 	if why := w.m.searching(); why != "" {
 		w.await(in, now, plan.Kept{Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonAwaitingSearch, Message: why})
 		return

@@ -300,9 +300,34 @@ func heldFailure(id fleet.ObjectID, why string) *apply.Failure {
 }
 
 // spared reports that an object is a module's and is to stay: it lists it, or keeps it though it does not, as by a policy, for an
-// heir or until a person confirms. What is about to go has that noted.
+// heir or until a person confirms. What is about to go has that noted, and is what its module's plan deletes.
 func (m *Manager) spared(rec *apply.Record) bool {
-	return rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil || m.protects(rec))
+	return rec.State == plan.Owned && (rec.Deleting == 0 || !m.dooms(rec) || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil ||
+		m.protects(rec) || m.mayStay(rec))
+}
+
+// dooms reports that the object of a record is about to be deleted now. That it was to be is noted in the record, and stays noted when a
+// later word keeps it.
+func (m *Manager) dooms(rec *apply.Record) bool {
+	m.mu.Lock()
+	w := m.workers[rec.Module]
+	m.mu.Unlock()
+	if w == nil || w.superseded() {
+		return false
+	}
+	doomed := w.doomed.Load()
+	return doomed != nil && (*doomed)[rec.ID]
+}
+
+// mayStay reports that a policy by labels may keep or leave an object that is about to be deleted: which labels it has is seen only then.
+// What cannot be read may say so of each.
+func (m *Manager) mayStay(rec *apply.Record) bool {
+	s, removed := m.wordOn(rec.Module)
+	if removed || s == nil || s.Policies.IsZero() {
+		return false
+	}
+	set, err := m.o.Contents.Policies(s.Policies)
+	return err != nil || plan.MayStay(set.Policies, rec.Record)
 }
 
 // protects reports that the cluster's own policy does not let an object be deleted, whatever was noted before it was put in force.

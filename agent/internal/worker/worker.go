@@ -66,11 +66,12 @@ type worker struct {
 	rebind  bool // the bindings are to be evaluated again
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
-	uses       map[fleet.ObjectID]bool         // Namespaces in which nothing is the module's
-	kinds      map[apply.Resource]bool         // watches in use
-	onHold     atomic.Bool                     // what the newest target says
-	objects    atomic.Pointer[[]uint64]        // which of them are held, by that
-	singles    map[fleet.ObjectID]watch.Single // watches of what is only read
+	uses       map[fleet.ObjectID]bool                 // Namespaces in which nothing is the module's
+	kinds      map[apply.Resource]bool                 // watches in use
+	onHold     atomic.Bool                             // what the newest target says
+	objects    atomic.Pointer[[]uint64]                // which of them are held, by that
+	singles    map[fleet.ObjectID]watch.Single         // watches of what is only read
+	doomed     atomic.Pointer[map[fleet.ObjectID]bool] // what the last plan deletes
 	// later is what the module lists, and claims when its turn comes (inReach).
 	later atomic.Pointer[[]fleet.ObjectID]
 
