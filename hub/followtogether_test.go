@@ -175,3 +175,38 @@ func TestWhoCannotTakeItUp(t *testing.T) {
 		})
 	}
 }
+
+// TestPutOfOneTakesUpAPush: a push moves a file from the folder of one module to that of another, and a put of the first brings the push to
+// it, which has nobody look at the other: the file stays until somebody has, which is soon.
+func TestPutOfOneTakesUpAPush(t *testing.T) {
+	for name, tc := range map[string]struct {
+		two  string // what the push brings
+		heir string
+		goes int64 // the revision of the other then
+	}{
+		"it takes the file":  {"b m", "", 2},
+		"it changes nothing": {"b", "", 1},
+		"it cannot be had":   {"b m broken", "two", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFolders(t, true)
+			f.push("a", tc.two)
+			m := following("one", f.url)
+			m.Spec.Source.Git.Path = "one"
+			m.Spec.Source.Follow.Interval = "1h"
+			f.put(m)
+			f.at("one", 2)
+			f.moduleIs("two", func(s *towlinev1.ModuleStatus) bool {
+				return s.GetRevision() == tc.goes && s.GetFollow().GetResolvedRef() == f.revision("one", 2).GetResolvedRef()
+			})
+			f.at("two", tc.goes)
+			f.awaitHeir("c", "one", "m", tc.heir)
+			if tc.goes == 2 {
+				f.lostNothing()
+				if by := f.until("two", 0, func(*towlinev1.Rollout) bool { return true }).GetStatus().GetStartedBy(); by != "follow" {
+					t.Errorf("begun by %s", by)
+				}
+			}
+		})
+	}
+}

@@ -53,7 +53,8 @@ type sight struct {
 	// outgrown are clusters that can do something else than when the newest revision was chosen for them.
 	outgrown []record.Outgrown
 	undone   bool // the newest revision was aborted, or rolled back
-	called   bool // a call asks for the look
+	called   bool // a call from outside asks for the look
+	awaited  bool // a call asks for it, and another module waits for what comes of it: it is stored
 }
 
 // sight reads it; nil: there is no such module.
@@ -107,7 +108,7 @@ func (c *Controller) runLook(ctx context.Context, key string) time.Duration {
 		return err
 	})
 	if err != nil {
-		asks, _ := c.looks.take(ref)
+		asks, _, _ := c.looks.take(ref)
 		for _, a := range asks {
 			a.answer <- answer{err: err}
 		}
@@ -129,7 +130,7 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 	case err != nil:
 		return 0, err
 	case s == nil:
-		asks, _ := c.looks.take(ref)
+		asks, _, _ := c.looks.take(ref)
 		for _, a := range asks {
 			a.answer <- answer{err: fleet.NotFound(ref.Object(), "module %s not found", ref.Display())}
 		}
@@ -155,7 +156,7 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 		}()
 	}
 	var asks []ask
-	asks, s.called = c.looks.take(ref)
+	asks, s.awaited, s.called = c.looks.take(ref)
 	if err := c.lookFor(ctx, s, asks); err != nil {
 		return 0, err
 	}
@@ -187,7 +188,7 @@ func (c *Controller) lookFor(ctx context.Context, s *sight, asks []ask) (err err
 		if viewed != nil || next == nil {
 			break
 		}
-		next.called = s.called
+		next.called, next.awaited = s.called, s.awaited
 		*s = *next
 	}
 	told := err
@@ -224,7 +225,7 @@ func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came recor
 			c.resolverOf(s.rec).add(store.ModuleKey(s.ref))
 		}
 		if s.called && !s.behind { // what is fetched now may be older than the call
-			c.looks.call(s.ref, time.Now().Add(calledAgain))
+			c.looks.call(s.ref, time.Now().Add(calledAgain), true)
 		}
 		if s.m.Follow != nil {
 			c.looks.postpone(s.ref, s.rec, time.Now().Add(s.m.Follow.Interval))
@@ -408,7 +409,7 @@ func (c *Controller) remember(ctx context.Context, s *sight, next *storev1.Follo
 	return c.update(ctx, func(w store.Writer) error {
 		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(s.ref))
 		old, _, _ := store.Get[*storev1.FollowRecord](w, store.FollowKey(s.ref))
-		if m.GetDeleting() != "" || !record.SpeaksOf(next, m) || !saysMore(old, next) {
+		if m.GetDeleting() != "" || !record.SpeaksOf(next, m) || !s.awaited && !saysMore(old, next) {
 			return nil
 		}
 		w.Put(store.FollowKey(s.ref), next)

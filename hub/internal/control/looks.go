@@ -28,6 +28,7 @@ type looking struct {
 	next       time.Time
 	after      time.Time // it is not looked at before that by itself
 	called     time.Time // when it is looked at because of a call; zero: none came
+	hook       bool      // somebody outside called; else another module does, of the same source
 	asks       []ask
 }
 
@@ -78,7 +79,7 @@ func (x *looks) at(ref fleet.ModuleRef, m *storev1.ModuleRecord) *looking {
 	meta := m.GetModule().GetMetadata()
 	l := x.entry(ref)
 	if l.uid != meta.GetUid() || l.generation != meta.GetGeneration() {
-		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks, called: l.called}
+		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks, called: l.called, hook: l.hook}
 	}
 	return l
 }
@@ -161,27 +162,29 @@ func (x *looks) asked(ref fleet.ModuleRef) bool {
 	return l != nil && len(l.asks) > 0
 }
 
-// take returns who waits, to be answered by the caller, and whether a call came.
-func (x *looks) take(ref fleet.ModuleRef) (asks []ask, called bool) {
+// take returns who waits, to be answered by the caller, and whether a call came, and one from outside.
+func (x *looks) take(ref fleet.ModuleRef) (asks []ask, called, hook bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	l := x.of[ref]
 	if l == nil {
-		return nil, false
+		return nil, false, false
 	}
-	asks, called = l.asks, !l.called.IsZero()
-	l.asks, l.called = nil, time.Time{}
-	return asks, called
+	asks, called, hook = l.asks, !l.called.IsZero(), l.hook
+	l.asks, l.called, l.hook = nil, time.Time{}, false
+	return asks, called, hook
 }
 
-// call has a look be made because of a call, and returns when; of several calls the first counts. Zero: nobody looks.
-func (x *looks) call(ref fleet.ModuleRef, now time.Time) time.Time {
+// call has a look be made because of a call, of somebody outside or of another module, and returns when; of several calls the first counts.
+// Zero: nobody looks.
+func (x *looks) call(ref fleet.ModuleRef, now time.Time, hook bool) time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.of == nil {
 		return time.Time{}
 	}
 	l := x.entry(ref)
+	l.hook = l.hook || hook
 	if l.called.IsZero() {
 		var m follow.Memory
 		if at := l.memory.GetLooked(); at != nil {
@@ -228,8 +231,10 @@ func (c *Controller) Resync(ctx context.Context, ref fleet.ModuleRef, by record.
 }
 
 // Called has the source of a module that follows it be looked at soon, because a call asks for that.
-func (c *Controller) Called(ref fleet.ModuleRef) {
-	if at := c.looks.call(ref, time.Now()); !at.IsZero() {
+func (c *Controller) Called(ref fleet.ModuleRef) { c.call(ref, true) }
+
+func (c *Controller) call(ref fleet.ModuleRef, hook bool) {
+	if at := c.looks.call(ref, time.Now(), hook); !at.IsZero() {
 		c.looker.addAt(store.ModuleKey(ref), at)
 	}
 }

@@ -54,6 +54,7 @@ type refresher struct {
 	o         outside
 	heirs     *record.Succession
 	heading   *record.Heading
+	called    map[fleet.ModuleRef]bool // who may list what is let go, and has been asked to look
 	withheld  *withholder
 	// deleting is the module when it is being deleted: the last word about that counts.
 	deleting *storev1.ModuleRecord
@@ -211,6 +212,7 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 		return nil, false, err
 	}
 	if assemble.WaitsForUnknown(heirs) {
+		x.callUnlooked(t.Module, heirs)
 		x.c.state(t.Module).mark(t.Cluster)
 		x.c.modules.addAt(store.ModuleKey(t.Module), time.Now().Add(againUnknown))
 		if assemble.WaitsForUnknown(was) && assemble.KeepsAll(was, heirs) {
@@ -218,6 +220,23 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 		}
 	}
 	return wire.HeirsToProto(heirs), !assemble.EqualHeirs(was, heirs), nil
+}
+
+// callUnlooked has the sources of those be looked at soon that may be heirs only because they have not seen what the module's source has.
+func (x *refresher) callUnlooked(ref fleet.ModuleRef, heirs []fleet.Heir) {
+	for _, h := range heirs {
+		if !h.Unknown || x.called[h.Module] {
+			continue
+		}
+		if x.called == nil {
+			x.called = map[fleet.ModuleRef]bool{}
+		}
+		x.called[h.Module] = true
+		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(x.r), store.ModuleKey(h.Module))
+		if rec.GetDeleting() == "" && record.Unlooked(x.r, h.Module, rec, ref) {
+			x.c.call(h.Module, false)
+		}
+	}
 }
 
 // headingOf is where the module is going.

@@ -35,6 +35,13 @@ func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record
 	if err != nil {
 		return err
 	}
+	for _, o := range others { // before anything begins: what is let go need not wait for them
+		if o.failed == nil && !o.begins {
+			if err := c.noteOther(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
 	numbers, err := c.tell(ctx, v, begin)
 	if err != nil {
 		return err
@@ -43,11 +50,10 @@ func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record
 	delete(numbers, v.s.ref)
 	came.Others = numbers
 	for _, o := range others {
-		if o.failed != nil {
+		if o.failed != nil || !o.begins {
 			continue
 		}
-		o.note()
-		if err := c.remember(ctx, o.s, o.next); err != nil {
+		if err := c.noteOther(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -55,6 +61,12 @@ func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record
 		return v.failed
 	}
 	return nil
+}
+
+// noteOther keeps what was seen at another one.
+func (c *Controller) noteOther(ctx context.Context, o *other) error {
+	o.note()
+	return c.remember(ctx, o.s, o.next)
 }
 
 // other is what came of the look at another module.

@@ -10,17 +10,12 @@ import (
 )
 
 // Behind reports that a module follows the source that another one has, too, and does not take up what that has there: it cannot be fetched
-// or rendered, or may not begin, or failed before it had a revision. What it is going to list is not known until it does. While its put
-// waits for its revision it is not behind.
+// or rendered, or may not begin, or failed before it had a revision, or has not been looked at since. What it is going to list is not known
+// until it does. While its put waits for its revision it is not behind.
 func Behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
-	src := rec.GetModule().GetSpec().GetSource()
-	if src.GetFollow() == nil || ref == other {
-		return false
-	}
 	r = store.Untracked(r)
-	m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(other))
-	upstream := wire.Upstream(src)
-	if !ok || upstream == "" || wire.Upstream(m.GetModule().GetSpec().GetSource()) != upstream || rollouts.Unresolved(r, ref) != nil {
+	m := sibling(r, ref, rec, other)
+	if m == nil || rollouts.Unresolved(r, ref) != nil {
 		return false
 	}
 	if SourceFailed(r, ref) {
@@ -29,13 +24,54 @@ func Behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, othe
 	f := Followed(r, ref, rec)
 	switch f.GetReason() {
 	case "":
-		return false
+		return unseen(r, ref, rec, f, other)
 	case follow.ReasonUnavailable, follow.ReasonNotFound, follow.ReasonDenied, follow.ReasonNeedsSecret, follow.ReasonUnverified:
 		// A server that is away is so for both: what both have seen is known.
 		seen := seenRef(r, other, m)
 		return seen == "" || seen != f.GetResolvedRef()
 	}
 	return true
+}
+
+// sibling is the other module, if the module follows the source that it has, too; nil: it does not.
+func sibling(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) *storev1.ModuleRecord {
+	src := rec.GetModule().GetSpec().GetSource()
+	upstream := wire.Upstream(src)
+	if src.GetFollow() == nil || ref == other || upstream == "" {
+		return nil
+	}
+	if m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(other)); ok && wire.Upstream(m.GetModule().GetSpec().GetSource()) == upstream {
+		return m
+	}
+	return nil
+}
+
+// Unlooked reports that a module is behind another one (see Behind) only because nobody has looked for it at what the other's newest
+// revision has: a look ends that.
+func Unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
+	r = store.Untracked(r)
+	if sibling(r, ref, rec, other) == nil || rollouts.Unresolved(r, ref) != nil || SourceFailed(r, ref) {
+		return false
+	}
+	f := Followed(r, ref, rec)
+	return f.GetReason() == "" && unseen(r, ref, rec, f, other)
+}
+
+// unseen reports that the other's newest revision is of something in their source that was fetched for the module neither by a look nor for
+// a revision. A look after that revision has seen that, or what is there instead.
+func unseen(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, f *storev1.FollowRecord, other fleet.ModuleRef) bool {
+	has := NewestRevision(r, other)
+	if has == nil || wire.Upstream(has.GetRevision().GetSpec().GetSource()) != wire.Upstream(rec.GetModule().GetSpec().GetSource()) {
+		return false // it has not taken up this source yet
+	}
+	if f != nil && f.GetLooked().AsTime().After(has.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()) {
+		return false
+	}
+	if to := has.GetRevision().GetResolvedRef(); to != "" {
+		return seenRef(r, ref, rec) != to && NewestRevision(r, ref).GetRevision().GetResolvedRef() != to
+	}
+	files := Digest(has.GetArtifact()) // of what has no ref it is all that there is
+	return Digest(f.GetFetched()) != files && Digest(NewestRevision(r, ref).GetArtifact()) != files
 }
 
 // seenRef is what the ref of a module's source came to when that was fetched last; empty: that is not known, or it has none.
