@@ -24,6 +24,7 @@ import (
 	"towline.dev/towline/agent/internal/fence"
 	"towline.dev/towline/agent/internal/identity"
 	"towline.dev/towline/agent/internal/kube"
+	"towline.dev/towline/agent/internal/meter"
 	"towline.dev/towline/agent/internal/reach"
 	"towline.dev/towline/agent/internal/report"
 	"towline.dev/towline/agent/internal/session"
@@ -32,6 +33,7 @@ import (
 	"towline.dev/towline/agent/internal/worker"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/telemetry"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -60,6 +62,8 @@ type Options struct {
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
 	// MinReconnect and MaxReconnect bound the waits between tries to connect; 200 ms and 60 s by default.
 	MinReconnect, MaxReconnect time.Duration
+	// Telemetry is where metrics, health and profiles are served; the zero value: nowhere.
+	Telemetry telemetry.Listeners
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -77,8 +81,11 @@ type Agent struct {
 	// policy is the file that says what the cluster accepts; nil: none does.
 	policy *policyFile
 	// work is what applies to the cluster while the Lease is held.
-	work atomic.Pointer[worker.Manager]
-	back atomic.Bool // the cluster's store went back, and work was not told
+	work  atomic.Pointer[worker.Manager]
+	meter *meter.Meter // nil: nobody asks for it
+	// started: the cluster's API server has said which cluster it is. leading: the Lease is held.
+	started, leading atomic.Bool
+	back             atomic.Bool // the cluster's store went back, and work was not told
 
 	mu     sync.Mutex
 	forget *time.Timer // ends what is told of a restored store
@@ -97,6 +104,9 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer},
 		conditions: report.NewConditions()}
+	if o.Telemetry.Any() {
+		a.meter = meter.New()
+	}
 	if o.Policy != "" {
 		a.policy = &policyFile{path: o.Policy, optional: o.PolicyOptional, conditions: a.conditions, log: o.Log.With("part", "policy"), signs: make(chan struct{}, 1)}
 	}
@@ -152,6 +162,7 @@ func readToken(path string) (string, error) {
 
 // Run works until ctx ends. It waits for the Lease of the cluster first: only one agent of a cluster does anything.
 func (a *Agent) Run(ctx context.Context) error {
+	defer a.serveTelemetry(ctx)()
 	lease, store, closeStore, err := a.openState(ctx)
 	if err != nil {
 		return err
@@ -167,6 +178,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return quiet(ctx, err)
 	}
+	a.started.Store(true)
 	var was state.Tenure // before this process had the Lease
 	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
 		Heard: a.reach.Heard, WentBack: a.storeWentBack, Twin: a.twin, Admit: func(ctx context.Context) (epoch uint64, err error) {
@@ -186,6 +198,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		if err := a.take(ctx, f, store, c); err != nil {
 			return err
 		}
+		defer a.leads()()
 		ctx, stop := context.WithCancel(ctx)
 		var probing sync.WaitGroup
 		probing.Go(func() { _ = guard.run(ctx) })
@@ -316,7 +329,8 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	}
 	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Vault: values, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
 		NoteNewest: func(part string) { f.Note(inventoryAnnotation, part) }, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
-		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
+		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Meter: a.meter, Report: func(s fleet.SyncStatus) {
+			a.meter.Reported(s)
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)
 			}
@@ -335,7 +349,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
-	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
+	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Meter: a.meter, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
 		Conditions: a.conditions, Capabilities: capabilities, Worker: work, Get: get.get, Preview: func(ctx context.Context, x fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error) {
 			return work.Preview(ctx, x, contents)
 		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, SealingKey: values.PublicKey(), Secrets: secretsTo(work), ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,

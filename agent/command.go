@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/pkg/heap"
 	"towline.dev/towline/pkg/localpolicy"
+	"towline.dev/towline/pkg/telemetry"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -67,6 +68,7 @@ const processors = 1
 
 func runCommand() *cobra.Command {
 	var o Options
+	var serve telemetry.Addresses
 	var level slog.Level
 	c := &cobra.Command{
 		Use:   "run --hub HOST:PORT… [--join-token TOKEN | --join-token-file FILE] [--state-dir DIR]",
@@ -79,6 +81,10 @@ func runCommand() *cobra.Command {
 			heap.Tune(heapPercent, heapFloor)
 			if os.Getenv("GOMAXPROCS") == "" {
 				runtime.GOMAXPROCS(processors)
+			}
+			var err error
+			if o.Telemetry, err = serve.Listen(); err != nil {
+				return err
 			}
 			a, err := New(o)
 			if err != nil {
@@ -96,6 +102,9 @@ func runCommand() *cobra.Command {
 	f.BoolVar(&o.PolicyOptional, "policy-optional", false, "go without the file of --policy as long as there has never been one")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the workload cluster (default: the pod's service account, else kubectl's)")
 	f.StringVar(&o.Namespace, "namespace", DefaultNamespace, "namespace of the agent's Lease and Secrets")
+	f.StringVar(&serve.Metrics, "metrics", "", "address that serves metrics to Prometheus at /metrics, without authentication, such as :9464 (default: none)")
+	f.StringVar(&serve.Health, "health", "", "address that says over http at /livez that the agent runs and at /readyz whether it can keep its cluster, without authentication, such as :9465; it may be that of --metrics (default: none)")
+	f.StringVar(&serve.Profiles, "pprof", "", "address on loopback that serves profiles at /debug/pprof/, such as 127.0.0.1:6060 (default: none)")
 	f.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	return c
 }

@@ -63,7 +63,7 @@ func TestAgentManifests(t *testing.T) {
 	}
 	container := deployment.Spec.Template.Spec.Containers[0]
 	want := []string{"run", "--hub=hub-a:7443", "--hub=hub-b:7443", "--join-token-file=/var/run/towline/join/token",
-		"--policy=/etc/towline/policy/policy.yaml", "--policy-optional"}
+		"--policy=/etc/towline/policy/policy.yaml", "--policy-optional", "--metrics=:9464", "--health=:9464"}
 	if !slices.Equal(container.Args, want) {
 		t.Errorf("args %q, want %q", container.Args, want)
 	}
@@ -174,7 +174,7 @@ func TestHubManifests(t *testing.T) {
 	}
 	objects := strict(t, data)
 	set := find[*appsv1.StatefulSet](t, objects)
-	want := []string{"serve", "--advertise=hub.example.com:7443", "--data-dir=/var/lib/towline", "--listen=:7443", "--api=:7444"}
+	want := []string{"serve", "--advertise=hub.example.com:7443", "--data-dir=/var/lib/towline", "--listen=:7443", "--api=:7444", "--metrics=:9464", "--health=:9464"}
 	if got := set.Spec.Template.Spec.Containers[0].Args; !slices.Equal(got, want) {
 		t.Errorf("args %q, want %q", got, want)
 	}

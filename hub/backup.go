@@ -210,7 +210,7 @@ func (f *restoreFlags) restore(c *cobra.Command) error {
 
 // mark is a restore of an etcd of one's own, whose bytes are there already. No hub may use it.
 func (f *restoreFlags) mark(c *cobra.Command) (err error) {
-	s, err := openStore(c.Context(), f.o)
+	s, err := openStore(c.Context(), f.o, nil)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"towline.dev/towline/pkg/heap"
 	"towline.dev/towline/pkg/render/child"
 	"towline.dev/towline/pkg/rpc/clientconfig"
+	"towline.dev/towline/pkg/telemetry"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -35,7 +36,7 @@ type serveFlags struct {
 	o           Options
 	listen, api string
 	hooks       string
-	metrics     string
+	telemetry   telemetry.Addresses
 	quota       string
 	cache       string
 	verbose     bool
@@ -49,7 +50,9 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.o.DataDir, "data-dir", "", "directory of the store, the CA and admin.yaml (required)")
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:7443", "address that serves agents")
 	fl.StringVar(&f.api, "api", "127.0.0.1:7444", "address that serves people and programs")
-	fl.StringVar(&f.metrics, "metrics", "", "address that serves metrics to Prometheus at /metrics, without authentication, such as 127.0.0.1:9464 (default: none)")
+	fl.StringVar(&f.telemetry.Health, "health", "", "address that says over http at /livez that the hub runs and at /readyz whether it serves, without authentication, such as :9465; it may be that of --metrics (default: none)")
+	fl.StringVar(&f.telemetry.Profiles, "pprof", "", "address on loopback that serves profiles at /debug/pprof/, such as 127.0.0.1:6060 (default: none)")
+	fl.StringVar(&f.telemetry.Metrics, "metrics", "", "address that serves metrics to Prometheus at /metrics, without authentication, such as 127.0.0.1:9464 (default: none)")
 	fl.StringVar(&f.hooks, "hooks", "", "address that takes signed webhooks over https, POST /hooks/PROJECT/MODULE, which ask for a look at the module's source (default: none are taken)")
 	fl.StringVar(&f.o.HooksCert, "hooks-cert", "", "file in PEM of the certificate that --hooks shows, with those between it and its authority (default: one of the hub's own CA)")
 	fl.StringVar(&f.o.HooksKey, "hooks-key", "", "file in PEM of its key")
@@ -130,10 +133,8 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	if f.o.API, err = net.Listen("tcp", f.api); err != nil {
 		return fmt.Errorf("--api %s: %w", f.api, err)
 	}
-	if f.metrics != "" {
-		if f.o.Metrics, err = net.Listen("tcp", f.metrics); err != nil {
-			return fmt.Errorf("--metrics %s: %w", f.metrics, err)
-		}
+	if f.o.Telemetry, err = f.telemetry.Listen(); err != nil {
+		return err
 	}
 	if f.hooks == "" && f.o.HooksCert != "" {
 		return fmt.Errorf("--hooks-cert is for --hooks, which is not set")

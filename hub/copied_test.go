@@ -16,7 +16,7 @@ import (
 func TestTwoAgentsAreCounted(t *testing.T) {
 	metrics, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	w := newWorldWith(t, func(o *hub.Options) { o.Memory, o.Metrics = true, metrics })
+	w := newWorldWith(t, func(o *hub.Options) { o.Memory, o.Telemetry.Metrics = true, metrics })
 	w.join("a", nil, nil)
 	must(t, w.agents["a"].Tell(fleet.Condition{Type: fleet.ConditionTwoAgents, Status: fleet.ConditionTrue, Reason: "StateCopied", Message: "there are two", Since: time.Now()}))
 	w.awaitConditions("a", fleet.ConditionTwoAgents)

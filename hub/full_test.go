@@ -100,7 +100,7 @@ func TestFullHubRecoversByItself(t *testing.T) {
 func TestMetricsAreServedAndDocumented(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	w := newWorldWith(t, func(o *hub.Options) { o.QuotaBytes, o.Metrics = 64<<20, l })
+	w := newWorldWith(t, func(o *hub.Options) { o.QuotaBytes, o.Telemetry.Metrics = 64<<20, l })
 	w.join("a", nil, nil)
 	resp, err := http.Get("http://" + l.Addr().String() + "/metrics")
 	must(t, err)

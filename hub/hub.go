@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	grpcprometheus "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -37,6 +38,7 @@ import (
 	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/hub/internal/gate"
 	"towline.dev/towline/hub/internal/hook"
+	"towline.dev/towline/hub/internal/meter"
 	"towline.dev/towline/hub/internal/peers"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
@@ -54,6 +56,7 @@ import (
 	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/render/child"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/telemetry"
 )
 
 // Options of a hub.
@@ -74,8 +77,8 @@ type Options struct {
 	Hooks net.Listener
 	// HooksCert and HooksKey are files in PEM of the certificate that Hooks shows; default: that of the hub's own CA.
 	HooksCert, HooksKey string
-	// Metrics serves Prometheus, without authentication; nil: nothing does.
-	Metrics net.Listener
+	// Telemetry is where metrics, health and profiles are served; the zero value: nowhere.
+	Telemetry telemetry.Listeners
 	// Advertise are the addresses that agents are told to dial; default: that of Listen.
 	Advertise []string
 	// HubAddress is where the other hubs of a shared etcd reach this one; default: the first of Advertise.
@@ -140,6 +143,8 @@ type Hub struct {
 	hooks                    *http.Server // nil: none
 	health                   []*health.Server
 	renders                  *child.Pool // nil: none
+	meter                    *meter.Meter
+	calls                    *grpcprometheus.ServerMetrics
 }
 
 // AdminFile is the admin's client configuration below the data directory.
@@ -174,7 +179,7 @@ func New(ctx context.Context, o Options) (*Hub, error) {
 	if o.SeatTTL == 0 {
 		o.SeatTTL = defaultSeatTTL
 	}
-	h := &Hub{o: o, instance: random(6)}
+	h := &Hub{o: o, instance: random(6), meter: meter.New(), calls: newCalls()}
 	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
@@ -193,7 +198,7 @@ func (h *Hub) open(ctx context.Context) error {
 		return err
 	}
 	h.ca.Advertise(hosts(h.o)...)
-	if h.store, err = openStore(ctx, h.o); err != nil {
+	if h.store, err = openStore(ctx, h.o, h.meter.Committed); err != nil {
 		return err
 	}
 	if err := h.sit(ctx); err != nil {
@@ -259,12 +264,12 @@ func hosts(o Options) []string {
 	return out
 }
 
-func openStore(ctx context.Context, o Options) (*engine.Engine, error) {
+func openStore(ctx context.Context, o Options, committed func(time.Duration, error)) (*engine.Engine, error) {
 	b, err := openBackend(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	return engine.Open(ctx, b, engine.Options{Log: o.Log, StandIn: record.StandIn})
+	return engine.Open(ctx, b, engine.Options{Log: o.Log, StandIn: record.StandIn, Committed: committed})
 }
 
 func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
@@ -344,7 +349,7 @@ func (h *Hub) build() error {
 	}
 	bundles := bundle.New(h.store.Blobs())
 	if h.sessions, err = session.New(session.Options{Store: h.store.As(store.Session), Bundles: bundles, Registry: h.registry, Secrets: h.keys, Log: h.o.Log,
-		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat,
+		Meter: h.meter, Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat,
 		Hubs: func() []string { return h.peers.Addresses() }}); err != nil {
 		return err
 	}
@@ -371,7 +376,7 @@ func (h *Hub) build() error {
 	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.peers, Gates: gates,
 		News:     func(ctx context.Context, list []record.News) ([]int64, error) { return h.api.StartFollowed(ctx, list) },
 		Catalogs: writer{h},
-		Engine:   engineOf(h.renders), Log: h.o.Log, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
+		Engine:   engineOf(h.renders), Log: h.o.Log, Meter: h.meter, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
 	leader := peers.Leader{Peers: h.peers, Driver: h.control}
@@ -421,7 +426,8 @@ func (h *Hub) servers() error {
 	if err != nil {
 		return err
 	}
-	config := rpc.ServerConfig{TLS: tlsConfig, Auth: h.registry, Log: h.o.Log, Audit: h.audit}
+	config := rpc.ServerConfig{TLS: tlsConfig, Auth: h.registry, Log: h.o.Log, Audit: h.audit,
+		Unary: h.calls.UnaryServerInterceptor(), Stream: h.calls.StreamServerInterceptor()}
 	h.greetAgents, h.greetPeople = rpc.AgentHandshakes(), rpc.APIHandshakes()
 	config.Handshakes = h.greetAgents
 	agentOptions, err := rpc.AgentServerOptions(config)
@@ -534,9 +540,12 @@ func (h *Hub) Run(ctx context.Context) error {
 	g.Go(func() error { return serve(h.agents, h.greetAgents.Listener(h.o.Listen)) })
 	g.Go(func() error { return serve(h.people, h.greetPeople.Listener(h.o.API)) })
 	g.Go(h.serveHooks)
-	if h.o.Metrics != nil {
-		g.Go(func() error { return h.serveMetrics(ctx) })
-	}
+	g.Go(func() error {
+		if !h.o.Telemetry.Any() {
+			return nil
+		}
+		return h.o.Telemetry.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry(h.collectors()...), Ready: h.ready})
+	})
 	for _, hs := range h.health {
 		hs.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,6 +54,9 @@ type ServerConfig struct {
 	Log   *slog.Logger
 	// Handshakes are those of the listener that is served; nil: they are not bounded.
 	Handshakes *Handshakes
+	// Unary and Stream see each call as its caller does: what is refused, too. They may be nil.
+	Unary  grpc.UnaryServerInterceptor
+	Stream grpc.StreamServerInterceptor
 	// Now defaults to time.Now.
 	Now func() time.Time
 }
@@ -80,6 +84,13 @@ func serverOptions(c ServerConfig, streams uint32) ([]grpc.ServerOption, error) 
 	if c.Handshakes != nil {
 		creds = greetingCreds{creds, c.Handshakes}
 	}
+	unary, stream := []grpc.UnaryServerInterceptor{i.unary}, []grpc.StreamServerInterceptor{i.stream}
+	if c.Unary != nil {
+		unary = slices.Insert(unary, 0, c.Unary)
+	}
+	if c.Stream != nil {
+		stream = slices.Insert(stream, 0, c.Stream)
+	}
 	return []grpc.ServerOption{
 		grpc.Creds(creds),
 		grpc.ReadBufferSize(0),
@@ -92,8 +103,8 @@ func serverOptions(c ServerConfig, streams uint32) ([]grpc.ServerOption, error) 
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.ForceServerCodecV2(newBoundedCodec()),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.UnaryInterceptor(i.unary),
-		grpc.StreamInterceptor(i.stream),
+		grpc.ChainUnaryInterceptor(unary...),
+		grpc.ChainStreamInterceptor(stream...),
 	}, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/meter"
 	"towline.dev/towline/agent/internal/report"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
@@ -48,6 +49,8 @@ type Options struct {
 	TrustCAs func(ctx context.Context, ca [][]byte) error
 	Desired  *desired.Store
 	Reports  *report.Reporter
+	// Meter counts what goes on; it may be nil.
+	Meter *meter.Meter
 	// Conditions are what holds for the cluster as a whole; none by default.
 	Conditions *report.Conditions
 	// Capabilities are what charts may ask of the cluster, as far as they are known; none by default.

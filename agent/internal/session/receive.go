@@ -25,6 +25,7 @@ func (s *session) receive() error {
 			return err
 		}
 		s.heard.Store(int64(time.Since(s.began)))
+		s.l.o.Meter.Received(frame)
 		switch f := frame.GetFrame().(type) {
 		case *agentv1.ConnectResponse_Index:
 			s.offered(func() { s.index, s.move = f.Index, nil })

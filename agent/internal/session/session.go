@@ -15,6 +15,7 @@ import (
 	"towline.dev/towline/agent/internal/desired"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/telemetry"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -100,7 +101,9 @@ func (l *Loop) once(ctx context.Context, addr string) end {
 	}
 	opened := time.Now()
 	l.enter("connected", slog.LevelInfo, "connected to the hub", "hub", addr, "epoch", s.welcome.GetEpoch())
+	disconnected := l.o.Meter.Connected()
 	err = s.run(ctx, sctx)
+	disconnected()
 	return end{err: err, lived: time.Since(opened), spread: fromHub(s.welcome.GetReconnectSpreadMillis(), maxAway)}
 }
 
@@ -287,6 +290,7 @@ func (s *session) flush() (wait time.Duration, err error) {
 	s.ack, s.answers = nil, nil
 	s.mu.Unlock()
 	if ack != nil {
+		s.l.o.Meter.Acked(telemetry.AnswerOf(ack.GetCode() != "", len(ack.GetRefused()) > 0))
 		if err := s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Ack{Ack: ack}}); err != nil {
 			return 0, err
 		}
@@ -324,7 +328,11 @@ func (s *session) put(frame *agentv1.ConnectRequest) error {
 		s.cancel(fleet.Errorf(fleet.ErrUnavailable, "the hub took nothing for %s", 3*s.period))
 	})
 	defer stuck.Stop()
-	return s.stream.Send(frame)
+	err := s.stream.Send(frame)
+	if err == nil {
+		s.l.o.Meter.Sent(frame)
+	}
+	return err
 }
 
 // broken finds out why a send failed: gRPC tells the receiver.

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/meter"
 	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -67,6 +68,8 @@ type Options struct {
 	Namespace string
 	// Report takes the newest status of a module whenever it changed. It must return at once.
 	Report func(fleet.SyncStatus)
+	// Meter counts what goes on; it may be nil.
+	Meter *meter.Meter
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 	// Concurrency is how many writes are in flight in the cluster; 16 by default.

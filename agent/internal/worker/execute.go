@@ -188,6 +188,20 @@ func (w *worker) again(items []*item) {
 	dirty.Poke(w.signal)
 }
 
+// counted is perform, in the metrics.
+func (w *worker) counted(ctx context.Context, j job) outcome {
+	began := time.Now()
+	out := w.perform(ctx, j)
+	switch {
+	case out.canceled:
+	case out.fail != nil:
+		w.m.o.Meter.Applied(time.Since(began), out.fail.Reason)
+	default:
+		w.m.o.Meter.Applied(time.Since(began), "")
+	}
+	return out
+}
+
 // inParallel acts on the jobs, in order, as many at a time as the manager has slots.
 func (w *worker) inParallel(ctx context.Context, jobs []job, stop *atomic.Bool) *outcomes {
 	results := &outcomes{wake: make(chan struct{}, 1)}
@@ -203,7 +217,7 @@ func (w *worker) inParallel(ctx context.Context, jobs []job, stop *atomic.Bool) 
 					return
 				}
 				done := w.m.lend()
-				out := w.perform(ctx, jobs[i])
+				out := w.counted(ctx, jobs[i])
 				done()
 				results.add(out)
 			}
@@ -300,6 +314,7 @@ func (w *worker) settle(o outcome) {
 	}
 	if drift {
 		w.corrections++
+		w.m.o.Meter.Corrected()
 		w.log.Info("drift corrected", "object", it.entry.ID.String())
 		it.makeRare().history.Corrected()
 	}

@@ -38,3 +38,6 @@ func (m *Manager) lend() (done func()) {
 		back = nil
 	}
 }
+
+// Watches is how many watches of the cluster are in use, and how many of them nothing is seen by.
+func (m *Manager) Watches() (open, blind int) { return m.watcher.Watches() }

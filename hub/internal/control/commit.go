@@ -69,6 +69,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 		return false, err
 	}
 	run.Record, run.State = next, d.State
+	c.o.Meter.Decided(len(d.Assign))
 	c.logMoves(run, d)
 	if len(d.Assign) > 0 {
 		// What was assigned just now is not what was observed before: look again at the members that moved.
@@ -229,6 +230,7 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, o outside, 
 func (c *Controller) logMoves(run *rollouts.Run, d rollout.Decision) {
 	for _, m := range d.Moves {
 		if m.Kind == rollout.OfRollout {
+			c.o.Meter.Moved(m.To)
 			c.o.Log.Info("rollout", "id", run.Plan.ID.String(), "from", m.From, "to", m.To, "reason", m.Reason, "facts", m.Facts.String())
 		}
 	}

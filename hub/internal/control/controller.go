@@ -16,6 +16,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/meter"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
@@ -50,6 +51,8 @@ type Options struct {
 	// Engine builds kustomizations and charts; nil: they are refused.
 	Engine render.Engine
 	Log    *slog.Logger
+	// Meter counts what goes on; it may be nil.
+	Meter *meter.Meter
 	// Campaign blocks until this hub leads; an error ends the controller.
 	Campaign func(context.Context) (store.Leadership, error)
 	// News starts rollouts of modules whose sources have something else, all or none, and returns their numbers. fleet.ErrConflict: a module
@@ -99,6 +102,7 @@ type Controller struct {
 	// headings are where modules were going when that was looked at last while something was dropped.
 	headings map[fleet.ModuleRef]record.Heading
 	awaiting awaiting
+	leads    bool
 	spawn    func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
 
 	prepared preparations
@@ -150,14 +154,15 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.awaiting = awaiting{}
 	c.sets.clear()
 	c.gathered.reset()
-	c.modules = newRunner(c.o.Workers, c.runModule)
-	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
-	c.looker, c.lookedAt = newRunner(maxLooks, c.runLook), &origins{}
+	c.modules = newRunner(c.o.Workers, c.timed("modules", c.runModule))
+	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.timed("revisions", c.runResolve)), newRunner(maxFetchers, c.timed("fetches", c.runFetch)), &origins{}
+	c.looker, c.lookedAt = newRunner(maxLooks, c.timed("looks", c.runLook)), &origins{}
 	c.looks.begin(time.Now())
-	c.cataloguer, c.catalogHosts = newRunner(maxCatalogs, c.runCatalog), &origins{}
+	c.cataloguer, c.catalogHosts = newRunner(maxCatalogs, c.timed("catalogs", c.runCatalog)), &origins{}
 	c.catalogs.begin(time.Now())
-	c.variants = newRunner(maxResolvers, c.runVariants)
+	c.variants = newRunner(maxResolvers, c.timed("variants", c.runVariants))
 	var wg sync.WaitGroup
+	c.leads = true
 	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
 	c.mu.Unlock()
 	c.o.Log.Info("leading")
@@ -178,7 +183,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	}
 	cancel()
 	c.mu.Lock()
-	c.spawn = nil
+	c.spawn, c.leads = nil, false
 	c.mu.Unlock()
 	wg.Wait()
 	c.looks.end()
@@ -547,6 +552,7 @@ func (c *Controller) outcome(ctx context.Context, key string, err error) time.Du
 	}
 	d := min(max(firstRetry, 2*c.backoff[key]), lastRetry)
 	c.backoff[key] = d
+	c.o.Meter.WorkFailed()
 	if stack := guard.Stack(err); stack != "" {
 		c.o.Log.Error("a driver panicked; it will be tried again", "key", key, "after", d, "stack", stack)
 		return d

@@ -142,6 +142,11 @@ func (m *machine) answered(a answer, now time.Duration) *frame {
 	return nil
 }
 
+// awaits reports that it is the answer that the machine waits for.
+func (m *machine) awaits(a answer) bool {
+	return m.phase == awaitingAck && a.digest == m.sent.assemblage.Digest
+}
+
 // tick is due at the time that wake says.
 func (m *machine) tick(now time.Duration) *frame {
 	if due, waits := m.wake(); !waits || now < due {

@@ -267,12 +267,14 @@ func (r *reports) commit(ctx context.Context, w work) error {
 	if err != nil || len(ops) == 0 {
 		return err
 	}
+	began := r.x.age()
 	var rev int64
 	for _, chunk := range cut(ops) {
 		if rev, err = r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
 			return err
 		}
 	}
+	r.x.server.o.Meter.Reported(r.x.age() - began)
 	if w.stands {
 		if err := r.tell(ctx, rev); err != nil {
 			return err

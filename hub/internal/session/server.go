@@ -17,10 +17,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/meter"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/secrets"
 	"towline.dev/towline/hub/internal/store"
@@ -61,6 +63,8 @@ type Options struct {
 	MaxReportBytes int
 	// Hubs are the addresses of all hubs of the store, for agents; nil: this one is alone.
 	Hubs func() []string
+	// Meter counts what goes on; it may be nil.
+	Meter *meter.Meter
 	// ReconnectSpread is over how long agents spread their first reconnect; default 1s.
 	ReconnectSpread time.Duration
 }
@@ -265,20 +269,26 @@ func (s *Server) Connect(stream grpc.BidiStreamingServer[agentv1.ConnectRequest,
 	if !ok || caller.Cluster == "" {
 		return fleet.Errorf(fleet.ErrUnknownUser, "this call needs the client certificate of a cluster")
 	}
-	cluster := fleet.ClusterName(caller.Cluster)
-	if err := s.opens.allow(cluster, time.Now()); err != nil {
+	x, err := s.admit(stream, fleet.ClusterName(caller.Cluster))
+	if err != nil {
+		s.o.Meter.SessionRefused(status.Code(rpc.ToStatus(err)))
 		return err
+	}
+	defer s.o.Meter.SessionOpened()()
+	defer s.close(x)
+	return x.run(stream.Context(), stream)
+}
+
+// admit opens the session, or says why the agent may not have one.
+func (s *Server) admit(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse], cluster fleet.ClusterName) (*session, error) {
+	if err := s.opens.allow(cluster, time.Now()); err != nil {
+		return nil, err
 	}
 	hello, err := s.receiveHello(stream)
 	if err != nil {
-		return fmt.Errorf("cluster %s: %w", cluster, err)
+		return nil, fmt.Errorf("cluster %s: %w", cluster, err)
 	}
-	x, err := s.open(stream, cluster, hello)
-	if err != nil {
-		return err
-	}
-	defer s.close(x)
-	return x.run(stream.Context(), stream)
+	return s.open(stream, cluster, hello)
 }
 
 // helloDeadline is how long a stream may stay silent before its hello.

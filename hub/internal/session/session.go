@@ -192,9 +192,14 @@ type timed struct {
 
 // Send notes when it began.
 func (t timed) Send(m *agentv1.ConnectResponse) error {
-	t.x.sending.Store(max(int64(t.x.age()), 1))
+	began := t.x.age()
+	t.x.sending.Store(max(int64(began), 1))
 	defer t.x.sending.Store(0)
-	return t.stream.Send(m)
+	err := t.stream.Send(m)
+	if err == nil {
+		t.x.server.o.Meter.Sent(m, t.x.age()-began)
+	}
+	return err
 }
 
 // send is the sending goroutine.
@@ -279,6 +284,9 @@ func (x *session) sync(ctx context.Context, st stream, dirty int) error {
 		return err
 	}
 	if a, ok := x.takeAnswer(); ok {
+		if x.machine.awaits(a) {
+			x.server.o.Meter.Acked(a.whole, a.refused, x.age()-x.machine.sentAt)
+		}
 		return x.tell(ctx, st, x.machine.answered(a, x.age()))
 	}
 	return nil
@@ -303,6 +311,7 @@ func (x *session) receive(ctx context.Context, st stream) error {
 			return ctx.Err() // the session is over: nobody acts on what it still hears
 		}
 		x.seen.Store(int64(x.age()))
+		x.server.o.Meter.Received(m)
 		if err := x.pace.wait(ctx, m); err != nil {
 			return err
 		}

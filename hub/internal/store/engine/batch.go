@@ -256,7 +256,7 @@ func (w *batcher) send(g *group, doubt bool) ([]*batch, error) {
 	for i := range g.parts {
 		g.parts[i] = fenced(g.parts[i], fence)
 	}
-	rev, happened, err := w.engine.backend.Commit(w.engine.ctx, g.parts)
+	rev, happened, err := w.engine.transact(w.engine.ctx, g.parts)
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,8 @@ type Options struct {
 	BlobCacheBytes int64
 	// StandIn replaces records that cannot be read; nil: nothing does.
 	StandIn StandIn
+	// Committed is told of each transaction of records; it may be nil.
+	Committed func(took time.Duration, err error)
 }
 
 // Stats are a store's figures.
@@ -50,7 +52,7 @@ func Open(ctx context.Context, b backend.Backend, o Options) (*Engine, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{backend: b, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now, doubts: newDoubts()}
+	e := &Engine{backend: b, committed: o.Committed, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now, doubts: newDoubts()}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.batches = newBatcher(e)
 	var err error
@@ -78,13 +80,26 @@ type Engine struct {
 	relists atomic.Int64
 	opened  time.Time
 	clock   func() time.Time
-	nudged  atomic.Int64  // when the watch was asked last: nanoseconds since it was opened, by the clock that nobody sets
-	relist  chan struct{} // asks follow for a new list
+	// committed is told of each transaction; nil: nobody is.
+	committed func(time.Duration, error)
+	nudged    atomic.Int64  // when the watch was asked last: nanoseconds since it was opened, by the clock that nobody sets
+	relist    chan struct{} // asks follow for a new list
 
 	ctx     context.Context // ends at Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	closing sync.Once
+}
+
+// transact is Commit of the backend.
+func (e *Engine) transact(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
+	if e.committed == nil {
+		return e.backend.Commit(ctx, parts)
+	}
+	began := time.Now()
+	rev, happened, err := e.backend.Commit(ctx, parts)
+	e.committed(time.Since(began), err)
+	return rev, happened, err
 }
 
 // recordSpace is in front of the keys of records in the backend: one watch follows all of them and no blob.

@@ -96,7 +96,7 @@ func (e *Engine) send(ctx context.Context, d *draft, part *backend.Part, doubt *
 		}
 	}
 	*part = fenced(*part, e.doubts.fence())
-	rev, happened, err := e.backend.Commit(ctx, []backend.Part{*part})
+	rev, happened, err := e.transact(ctx, []backend.Part{*part})
 	if err != nil || happened[0] {
 		return outcome{committed: err == nil, revision: rev}, err
 	}

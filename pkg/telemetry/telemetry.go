@@ -1,0 +1,175 @@
+// Package telemetry serves what a process says of itself over HTTP: metrics for Prometheus, liveness and readiness, and
+// profiles. It owns the paths and who may reach them; it must not know what is measured.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+)
+
+// Listeners are where what is served; nil: nothing is.
+type Listeners struct {
+	// Metrics serves Prometheus at /metrics, Health at /livez and /readyz; both without authentication. They may be one.
+	Metrics, Health net.Listener
+	// Profiles serves pprof at /debug/pprof/; on loopback only.
+	Profiles net.Listener
+}
+
+// Addresses are those of Listeners; empty: none.
+type Addresses struct{ Metrics, Health, Profiles string }
+
+// Listen listens at the addresses, whose names in errors are those of the flags.
+func (a Addresses) Listen() (l Listeners, err error) {
+	defer func() {
+		if err != nil {
+			l.Close()
+		}
+	}()
+	if a.Profiles != "" {
+		if err := loopback(a.Profiles); err != nil {
+			return l, err
+		}
+	}
+	for _, x := range []struct {
+		flag, address string
+		to            *net.Listener
+	}{{"--metrics", a.Metrics, &l.Metrics}, {"--health", a.Health, &l.Health}, {"--pprof", a.Profiles, &l.Profiles}} {
+		switch {
+		case x.address == "":
+		case x.to == &l.Health && x.address == a.Metrics:
+			l.Health = l.Metrics
+		default:
+			if *x.to, err = net.Listen("tcp", x.address); err != nil {
+				return l, fmt.Errorf("%s %s: %w", x.flag, x.address, err)
+			}
+		}
+	}
+	return l, nil
+}
+
+// loopback refuses an address that others than this machine may reach: profiles tell what is in memory, and cost time.
+func loopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("--pprof %s: write HOST:PORT, such as 127.0.0.1:6060: %w", address, err)
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("--pprof %s: profiles are served on loopback only; write 127.0.0.1:PORT or [::1]:PORT", address)
+}
+
+// Any reports that something is served.
+func (l Listeners) Any() bool { return l != Listeners{} }
+
+// Close stops listening, where nothing was served.
+func (l Listeners) Close() {
+	for _, x := range []net.Listener{l.Metrics, l.Health, l.Profiles} {
+		if x != nil {
+			_ = x.Close()
+		}
+	}
+}
+
+// Process is what is told.
+type Process struct {
+	// Registry is what Prometheus gets.
+	Registry *prometheus.Registry
+	// Ready says why the process cannot do its work now; nil: it can. It should answer within ReadyPatience.
+	Ready func(context.Context) error
+}
+
+// ReadyPatience bounds an answer to /readyz.
+const ReadyPatience = 3 * time.Second
+
+// NewRegistry holds the collectors, beside those of the Go runtime and of the process. It is never the default one: libraries register
+// there what nobody here has documented.
+func NewRegistry(of ...prometheus.Collector) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(of...)
+	return r
+}
+
+// Serve serves until ctx ends.
+func (l Listeners) Serve(ctx context.Context, p Process) error {
+	muxes := map[net.Listener]*http.ServeMux{}
+	on := func(at net.Listener) *http.ServeMux {
+		if muxes[at] == nil {
+			muxes[at] = http.NewServeMux()
+		}
+		return muxes[at]
+	}
+	if l.Metrics != nil {
+		on(l.Metrics).Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{}))
+	}
+	if l.Health != nil {
+		on(l.Health).HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
+		on(l.Health).HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), ReadyPatience)
+			defer cancel()
+			answer(w, p.Ready(ctx))
+		})
+	}
+	if l.Profiles != nil {
+		profiles(on(l.Profiles))
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for at, mux := range muxes {
+		patience := answerTime
+		if at == l.Profiles {
+			patience = profileTime
+		}
+		g.Go(func() error { return serve(ctx, at, mux, patience) })
+	}
+	return g.Wait()
+}
+
+func answer(w http.ResponseWriter, why error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if why != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = fmt.Fprintln(w, why)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ok")
+}
+
+// profiles are those of net/http/pprof, which would else be in the default mux only.
+func profiles(mux *http.ServeMux) {
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+}
+
+const (
+	// Whoever asks for metrics or health asks for little, and at once; a profile is of a time that they say.
+	answerTime  = 10 * time.Second
+	profileTime = 10 * time.Minute
+	// maxConnections is how many there are at a time on a listener: what opens more is no scraper.
+	maxConnections = 64
+)
+
+func serve(ctx context.Context, at net.Listener, h http.Handler, patience time.Duration) error {
+	s := &http.Server{Handler: h, ReadTimeout: answerTime, WriteTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(netutil.LimitListener(at, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

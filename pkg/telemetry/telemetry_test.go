@@ -1,0 +1,79 @@
+package telemetry_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"towline.dev/towline/pkg/telemetry"
+)
+
+// Metrics and health may share an address, profiles are apart and on loopback, and what is not ready says why.
+func TestServe(t *testing.T) {
+	l, err := telemetry.Addresses{Metrics: "127.0.0.1:0", Health: "127.0.0.1:0", Profiles: "127.0.0.1:0"}.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Health != l.Metrics {
+		t.Fatal("the same address is two listeners")
+	}
+	var why atomic.Pointer[error]
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() {
+		served <- l.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry(), Ready: func(context.Context) error {
+			if e := why.Load(); e != nil {
+				return *e
+			}
+			return nil
+		}})
+	}()
+	get := func(address, path string) (int, string) {
+		t.Helper()
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	open, private := l.Metrics.Addr().String(), l.Profiles.Addr().String()
+	check := func(address, path string, code int, text string) {
+		t.Helper()
+		if got, body := get(address, path); got != code || !strings.Contains(body, text) {
+			t.Errorf("%s: %d %.200s, want %d with %q", path, got, body, code, text)
+		}
+	}
+	check(open, "/metrics", 200, "go_goroutines")
+	check(open, "/livez", 200, "ok")
+	check(open, "/readyz", 200, "ok")
+	check(open, "/debug/pprof/heap", 404, "")
+	check(private, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
+	check(private, "/metrics", 404, "")
+	away := errors.New("the store does not answer")
+	why.Store(&away)
+	check(open, "/readyz", 503, "the store does not answer")
+	check(open, "/livez", 200, "ok")
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// Profiles show what is in memory: nobody from elsewhere gets them.
+func TestProfilesAreLocal(t *testing.T) {
+	for _, a := range []string{":6060", "0.0.0.0:6060", "10.1.2.3:6060", "localhost:6060", "6060"} {
+		if l, err := (telemetry.Addresses{Profiles: a}).Listen(); err == nil || !strings.Contains(err.Error(), "--pprof") {
+			l.Close()
+			t.Errorf("%s: %v", a, err)
+		}
+	}
+}
