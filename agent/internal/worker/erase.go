@@ -334,17 +334,14 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		x.verb = localpolicy.Release
 	}
 	err := e.w.write(ctx, x, func(ctx context.Context) error {
-		if e.w.superseded() {
-			return errSuperseded
+		if err := e.w.unlessSuperseded(); err != nil {
+			return err
 		}
 		return e.act(ctx, r, res, seen, live, verdict, ties)
 	})
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
-		out.leaving = leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
-		if there := e.w.heldThere(r.ID); there != "" && errors.Is(err, errHeld) {
-			out.leaving.message = there
-		}
+		out.leaving = e.unsent(r.ID, err)
 		return out, false
 	case errors.Is(err, errFreed):
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: freedText}
@@ -378,12 +375,25 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	return out, false
 }
 
+// unsent is said of an object from which a newer word keeps what was to be sent.
+func (e *eraser) unsent(id fleet.ObjectID, err error) leaving {
+	if there := e.w.heldThere(id); there != "" && errors.Is(err, errHeld) {
+		return leaving{reason: plan.ReasonHeld, message: there}
+	}
+	return leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
+}
+
 // act sends what the verdict says about the object that was seen. ties are the owners that it has to be freed of before.
 func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) error {
 	namespace := namespaceOf(res, r.ID)
 	switch {
 	case verdict != plan.Release:
 		if err := e.spare(ctx, r.ID, seen.UID); err != nil {
+			return err
+		}
+		id := r.ID
+		id.Namespace = namespace
+		if err := cmp.Or(e.w.unlessSuperseded(), e.w.unlessStopped(id)); err != nil { // that may have taken its time
 			return err
 		}
 		return e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)

@@ -48,8 +48,8 @@ func (m *Manager) repeat(ctx context.Context, finishing bool, request func(conte
 // sent.
 func (w *worker) write(ctx context.Context, x act, request func(context.Context) error) error {
 	return w.m.write(ctx, func(ctx context.Context) error {
-		if why := w.stops(x.id); why != "" {
-			return &apply.Failure{Reason: plan.ReasonHeld, Message: why, Transient: true, Kind: errHeld}
+		if err := w.unlessStopped(x.id); err != nil {
+			return err
 		}
 		done, err := w.m.permit(ctx, w.ref, x)
 		if err != nil {
@@ -59,6 +59,22 @@ func (w *worker) write(ctx context.Context, x act, request func(context.Context)
 		done(err)
 		return err
 	})
+}
+
+// unlessStopped is an error where a hold stops a write to an object.
+func (w *worker) unlessStopped(id fleet.ObjectID) error {
+	if why := w.stops(id); why != "" {
+		return &apply.Failure{Reason: plan.ReasonHeld, Message: why, Transient: true, Kind: errHeld}
+	}
+	return nil
+}
+
+// unlessSuperseded is an error where a newer target waits.
+func (w *worker) unlessSuperseded() error {
+	if w.superseded() {
+		return errSuperseded
+	}
+	return nil
 }
 
 // stops says why by the newest word nothing may be written to an object; empty: it may.
@@ -77,7 +93,7 @@ const heldText = "held: nothing is written until a person ends the hold"
 var (
 	// errHeld is of a write that a hold stopped before it was sent.
 	errHeld = errors.New("held")
-	// errSuperseded is of a deletion that a newer target stopped before it was sent: that one may want the object.
+	// errSuperseded is of what would take something away, and was stopped by a newer target before it was sent: that one may want it.
 	errSuperseded = errors.New("superseded")
 )
 

@@ -447,8 +447,8 @@ func (m *Manager) leaving() bool {
 // remove deletes an object behind the gate and the fence.
 func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
 	return a.w.write(ctx, act{verb: localpolicy.Recreate, id: a.liveID()}, func(ctx context.Context) error {
-		if a.w.superseded() {
-			return errSuperseded
+		if err := a.w.unlessSuperseded(); err != nil {
+			return err
 		}
 		return a.w.m.client.Delete(ctx, a.resource, a.namespace, a.id.Name, uid, resourceVersion)
 	})

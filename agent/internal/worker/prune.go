@@ -238,6 +238,9 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	}
 	e.forget(ctx)
 	for _, r := range todo.Unuse {
+		if w.superseded() {
+			break
+		}
 		e.unuse(ctx, r)
 	}
 	w.m.inventory.Lose(w.ref, todo.Change)

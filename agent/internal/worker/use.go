@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -240,6 +241,9 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	}
 	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
 		err = e.w.write(ctx, act{verb: localpolicy.Release, id: r.ID}, func(ctx context.Context) error {
+			if err := e.w.unlessSuperseded(); err != nil {
+				return err
+			}
 			body, err := apply.Meta{}.Body(r.ID, r.Version, apply.Guard{UID: r.UID})
 			if err == nil {
 				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{Manager: e.w.m.useManager()})
@@ -247,7 +251,11 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 			return err
 		})
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
+		e.take(erased{record: r, leaving: e.unsent(r.ID, err)})
+		return
+	case err != nil:
 		e.take(erased{record: r, fail: e.w.explain(ctx, res, r.ID, nil, nil, err)})
 		return
 	}
@@ -270,6 +278,9 @@ func (e *eraser) rename(ctx context.Context, r plan.Record, res apply.Resource) 
 		return err
 	}
 	return e.w.write(ctx, act{verb: localpolicy.Release, id: r.ID}, func(ctx context.Context) error {
+		if err := e.w.unlessSuperseded(); err != nil {
+			return err
+		}
 		_, err := e.w.m.client.Patch(ctx, res, namespaceOf(res, r.ID), r.ID.Name, patch)
 		return err
 	})
