@@ -6,11 +6,15 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"google.golang.org/protobuf/encoding/prototext"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/source/sourcetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/testkit/simagent"
 	"towline.dev/towline/pkg/wire"
 )
@@ -241,5 +245,49 @@ func TestRenderedForACluster(t *testing.T) {
 	}
 	if got := render(""); len(got) != 5 || !slices.Contains(got, "# v1.33.1") || !slices.Contains(got, "# v1.34.1") {
 		t.Errorf("for all: %q", got)
+	}
+}
+
+// TestNewClusterIsWaitedForToTell: a cluster whose agent is about to tell what it can do gets nothing of a chart that asks for it before,
+// at its turn in a rollout and when it joins after one, as Helm's own answer may be one that prunes, or changes what cannot be changed.
+func TestNewClusterIsWaitedForToTell(t *testing.T) {
+	for name, late := range map[string]bool{"at its turn": false, "after the rollout": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.joinAble("b", served("v1.33.1"))
+			var mu sync.Mutex
+			var had []int
+			joins := func() {
+				w.enroll("a", nil)
+				w.connectWith("a", simagent.Options{Features: wire.Missing(wire.Features(), []string{wire.FeatureMoves, wire.FeatureDictionaries}),
+					Took: func(a fleet.Assemblage) {
+						mu.Lock()
+						defer mu.Unlock()
+						for _, s := range a.Syncs {
+							had = append(had, s.Objects)
+						}
+					}})
+				w.awaitCluster("a", "Ready")
+			}
+			if late {
+				w.await("shop", w.put(askingChart()).GetRevision())
+				joins()
+			} else {
+				joins()
+				w.put(askingChart())
+			}
+			w.eventually(func() bool {
+				why, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: "shop"})
+				must(t, err)
+				return strings.Contains(prototext.Format(why), rollout.ReasonNotHeard) || len(w.trackers(&towlinev1.ObjectFilter{Module: "shop", Cluster: "a"})) > 0
+			})
+			must(t, w.agents["a"].Able(*served("v1.33.1", monitors)))
+			w.awaitTracker("shop", "a", "as it can do", func(tr *towlinev1.Tracker) bool { return tr.GetReady() && w.held("a", "shop").Objects == 2 })
+			mu.Lock()
+			defer mu.Unlock()
+			if slices.ContainsFunc(had, func(n int) bool { return n != 2 }) {
+				t.Errorf("a had bundles of %v objects", had)
+			}
+		})
 	}
 }

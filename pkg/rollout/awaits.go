@@ -134,9 +134,13 @@ func (a *Awaits) facts() *Facts {
 	return &f
 }
 
-// awaits reports that a member may not begin a revision yet, because of modules in other clusters. What is begun goes on, whatever becomes
-// of these: it is not asked again, also when it is assigned anew.
+// awaits reports that a member may not begin a revision yet, because of modules in other clusters, or because its agent is about to tell
+// what the cluster can do. What is begun goes on, whatever becomes of these: it is not asked again, also when it is assigned anew.
 func (d *decider) awaits(o *Observed, revision int64) bool {
+	if o.untold(d.now, revision) {
+		d.wake(o.Untold)
+		return true
+	}
 	sets := d.in.Awaits[revision]
 	if len(sets) == 0 || o.Revision == revision && !o.Without {
 		return false
@@ -145,6 +149,21 @@ func (d *decider) awaits(o *Observed, revision int64) bool {
 		d.sets = sets
 	}
 	return true
+}
+
+// untold reports that the cluster waits for what its agent is about to tell, before it begins a revision.
+func (o *Observed) untold(now Instant, revision int64) bool {
+	return o.Untold > now && (o.Revision != revision || o.Without)
+}
+
+// waitsToBeTold reports that a member would be moved, if its agent was not about to tell what the cluster can do.
+func (s *State) waitsToBeTold(in Input, i int) bool {
+	if i >= len(in.Observed) {
+		return false
+	}
+	r, o := s.record(i), &in.Observed[i]
+	return r.State == ClusterToApply && r.flags&(flagLeave|flagPinned|flagBack) == 0 && obstacle(o) == "" && o.untold(At(in.Now), in.Plan.Revision) &&
+		(r.has(flagLate|flagBaseline) || s.Stages[r.Stage].Started != 0 && !s.State.Ended())
 }
 
 // noteHeld notes for what members of a stage wait, whether there are slots for them or not.
@@ -160,7 +179,7 @@ func (d *decider) noteHeld(stage int16) {
 
 // settlesLater reports that a member which comes late waits for modules in other clusters.
 func (d *decider) settlesLater(r *Record, o *Observed) bool {
-	if len(d.in.Awaits) == 0 || r.has(flagLeave) {
+	if len(d.in.Awaits) == 0 && o.Untold == 0 || r.has(flagLeave) {
 		return false
 	}
 	want, _ := d.wanted(r.Stage, o)

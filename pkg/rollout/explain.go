@@ -320,8 +320,9 @@ func (e *explainer) clusters(n int) []Reason {
 	more := 0
 	of := func(want func(*Record) bool) func(int) bool { return func(i int) bool { return want(e.s.record(i)) } }
 	waited := func(i int) bool { return e.s.waitsForBack(e.in, i) }
+	untold := func(i int) bool { return e.s.waitsToBeTold(e.in, i) }
 	unsure := func(i int) bool { return i < len(e.in.Observed) && e.s.unsure(e.s.record(i), &e.in.Observed[i]) }
-	for _, want := range []func(int) bool{of(isFailed), of((*Record).InFlight), waited, of(isDeferred), of(isPinnedOrSkipped), unsure} {
+	for _, want := range []func(int) bool{of(isFailed), of((*Record).InFlight), waited, untold, of(isDeferred), of(isPinnedOrSkipped), unsure} {
 		for i := range e.s.Len(e.p) {
 			if n >= 0 && int(e.s.record(i).Stage) != n || !want(i) {
 				continue
@@ -355,6 +356,7 @@ func (e *explainer) cluster(i int) Reason {
 		if e.s.waitsForBack(e.in, i) {
 			r.Blocks, r.Actions = true, []Action{at(DoSkip)}
 		}
+		r.Blocks = r.Blocks || e.s.waitsToBeTold(e.in, i)
 	case ClusterProgressing, ClusterSoaking:
 		r.Until, r.Blocks = c.Deadline, true
 		if c.State == ClusterSoaking && c.Reason == ReasonReady {

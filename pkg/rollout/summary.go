@@ -279,6 +279,8 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		c.Reason, f = ReasonAwaitingRollback, memberFacts{Revision: s.Back.To}
 	case s.unsure(r, o):
 		c.Reason, f = ReasonAwaitingSource, memberFacts{}
+	case s.waitsToBeTold(in, i):
+		c.Reason, f = ReasonNotHeard, memberFacts{Detail: "its agent is about to tell what the cluster can do, which decides what it gets"}
 	case s.waitsForSets(p, r, o) && !s.waitsForBack(in, i):
 		c.Reason, c.Facts = ReasonAwaitingDependency, s.Awaits.facts()
 		return c

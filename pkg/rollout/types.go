@@ -222,6 +222,9 @@ type Observed struct {
 	Silent bool
 	// Session is since when the agent's session is live; 0: it has none, or nobody knows.
 	Session Instant
+	// Untold is until when its agent is given time to tell what charts may ask of the cluster, which decides what the revision is there;
+	// 0: it has, or that makes no difference.
+	Untold Instant
 	// Ready: the last report is of exactly Generation and every object in it is fine.
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.

@@ -454,6 +454,10 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Generation, c.o.Ready, c.o.Reason = c.o.Generation+1, false, fleet.TrackerSending
 	case "session": // a session has begun in which it has not said yet what changed
 		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Session = true, false, false, false, rollout.At(w.now)
+	case "untold": // its agent is about to tell what the cluster can do
+		c.o.Untold = rollout.At(w.now.Add(time.Minute))
+	case "told":
+		c.o.Untold = 0
 	case "cordon":
 		c.o.Cordoned = true
 	case "uncordon":

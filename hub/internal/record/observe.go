@@ -3,6 +3,7 @@ package record
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -31,6 +32,37 @@ type View struct {
 	OlderRevision int64
 
 	neighbours *neighbours
+	now        time.Time
+	// asking is which revisions differ by what clusters can do, by their numbers, as far as that was looked at.
+	asking map[int64]bool
+}
+
+// toldWithin is how long an agent has, once its session is live, to tell what its cluster can do, before it gets what Helm takes for one.
+const toldWithin = time.Minute
+
+// untold is until when the cluster waits for its agent to tell that; 0: it does not.
+func (v View) untold(r store.Reader, run *rollouts.Run, name fleet.ClusterName, s *storev1.SessionRecord) rollout.Instant {
+	if v.asking == nil || s.GetStarted() == nil || !slices.Contains(s.GetFeatures(), wire.FeatureCapabilities) || !capabilities(r, name).IsZero() {
+		return 0
+	}
+	until := s.GetStarted().AsTime().Add(toldWithin)
+	if left := until.Sub(v.now); left <= 0 || left > 2*toldWithin { // a clock was set back
+		return 0
+	}
+	if !v.asks(r, run.Module, run.Plan.Revision) && !v.asks(r, run.Module, run.Plan.From) {
+		return 0
+	}
+	return rollout.At(until)
+}
+
+// asks reports that what a revision is differs by what clusters can do.
+func (v View) asks(r store.Reader, ref fleet.ModuleRef, revision int64) bool {
+	asks, known := v.asking[revision]
+	if !known && revision != 0 {
+		asks = Revision(store.Untracked(r), ref, revision).GetByCapabilities()
+		v.asking[revision] = asks
+	}
+	return asks
 }
 
 // All looks at every member of a run and finds the newcomers.
@@ -143,6 +175,9 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	o.Silent = connected && v.Live != nil && !v.Live(name)
 	if s := place.sessionRecord(); connected && !o.Silent && s.GetStarted() != nil {
 		o.Session = rollout.At(s.GetStarted().AsTime())
+	}
+	if connected {
+		o.Untold = v.untold(r, run, name, place.sessionRecord())
 	}
 	if !ok {
 		return o, c.Labels

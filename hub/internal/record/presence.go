@@ -80,5 +80,5 @@ func (p Presence) Over(r store.Reader, now time.Time, run *rollouts.Run, verbs [
 
 // View is what observing a rollout that goes forward needs besides the store.
 func (p Presence) View(r store.Reader, now time.Time, m *wire.Module) View {
-	return View{Connected: p.Connected(r, now), Live: p.Live, Holds: ReadHolds(r, now), Module: m, neighbours: &neighbours{}}
+	return View{Connected: p.Connected(r, now), Live: p.Live, Holds: ReadHolds(r, now), Module: m, neighbours: &neighbours{}, now: now, asking: map[int64]bool{}}
 }

@@ -114,7 +114,7 @@ type Options struct {
 	Mute bool
 	// Answer answers a question of the hub, under its id if it sets none; nil: the name of the object that is asked for.
 	Answer func(*agentv1.Query) *agentv1.QueryResult
-	// Features are those that it says it has; nil: all, but those that only one who keeps contents has.
+	// Features are those that it says it has; nil: all, but those that only one who keeps contents, or tells what its cluster can do, has.
 	Features []string
 	// SealingKey is what secrets are sealed with for it, and Secrets is told of each frame with some; it must not block.
 	SealingKey []byte
@@ -171,6 +171,9 @@ func New(o Options) *Agent {
 	}
 	if o.Features == nil {
 		o.Features = wire.Features()
+		if o.Can == nil {
+			o.Features = wire.Missing(o.Features, []string{wire.FeatureCapabilities})
+		}
 		if !o.Keep {
 			o.Features = wire.Missing(o.Features, []string{wire.FeatureMoves, wire.FeatureDictionaries})
 		}
