@@ -54,7 +54,7 @@ func (w *world) joinAble(name string, can *fleet.Capabilities) {
 	w.knowsAble(name, can)
 }
 
-// knowsAble waits until the hub knows what a cluster can do.
+// knowsAble waits until the hub knows what a cluster can do, by its version and how many APIs there are: what it could do before has others.
 func (w *world) knowsAble(name string, can *fleet.Capabilities) {
 	w.t.Helper()
 	if can == nil {
@@ -144,7 +144,7 @@ func TestCapabilitiesOfASettledCluster(t *testing.T) {
 	if r, err := w.resync("shop"); err != nil || r.GetRollout() != "" {
 		t.Fatalf("what makes no difference: %v, %v", r, err)
 	}
-	now = served("v1.33.1", monitors)
+	now = served("v1.33.1", monitors, "other.example.com/v1")
 	must(t, w.agents["a"].Able(*now))
 	w.knowsAble("a", now)
 	w.restart()
@@ -172,7 +172,7 @@ func TestPutAgainForWhatClustersCanDoNow(t *testing.T) {
 	w := newWorld(t, true)
 	w.joinAble("a", served("v1.33.1"))
 	w.await("shop", w.put(askingChart()).GetRevision())
-	for revision, now := range []*fleet.Capabilities{1: served("v1.33.1", "other.example.com/v1"), 2: served("v1.33.1", monitors)} {
+	for revision, now := range []*fleet.Capabilities{1: served("v1.33.1", "other.example.com/v1"), 2: served("v1.33.1", monitors, "other.example.com/v1")} {
 		if revision == 0 {
 			continue
 		}
