@@ -283,7 +283,7 @@ func (e *explainer) gate(g *GateHead) Reason {
 	case spec.Approval != nil:
 		if g.State != GateFailed {
 			f := *r.Facts
-			f.Code, f.Count, f.Total, f.By = GateApproving, len(g.approvers(now)), spec.Approval.Approvers, e.p.StartedBy
+			f.Code, f.Count, f.Total, f.By = GateApproving, len(g.approvers(g.counted(now))), spec.Approval.Approvers, e.p.StartedBy
 			f.Names = spec.Approval.Users
 			r.Facts = &f
 		}

@@ -90,7 +90,7 @@ func (p *Plan) gateFacts(g *GateHead, now Instant) *Facts {
 	case GateApproving:
 		f.Count, f.Total, f.By = len(g.approvers(now)), spec.Approval.Approvers, p.StartedBy
 	case GateApproved:
-		f.Names = g.approvers(now)
+		f.Names = g.approvers(g.counted(now))
 	case GateClosed:
 		f.Until = g.NextLook
 	case GateMeasuring:
@@ -219,6 +219,14 @@ func (d *decider) lookApproval(g *GateHead, spec *Approval) {
 	}
 	d.gateState(g, GateRunning, GateApproving, "")
 	d.gateLook(g, next)
+}
+
+// counted is when the approvals of a gate count: now, or when they were enough.
+func (g *GateHead) counted(now Instant) Instant {
+	if g.State == GateSuccessful {
+		return g.Since
+	}
+	return now
 }
 
 // approvers are those whose approval counts at now, sorted.

@@ -118,7 +118,7 @@ func (w *world) status() {
 	for _, g := range s.Stages {
 		w.printf("  %s %s: %d/%d done, %d running, limit %d%s", g.Name, g.State, g.Succeeded, g.Total+g.Joined, g.Running, g.Limit, suffix("; ", strings.TrimSpace(g.Reason+" "+g.Facts.String())))
 		for _, x := range g.Gates {
-			w.printf("    %s %s %s%s", x.Position, x.Name, x.State, suffix(": ", x.Facts.String()))
+			w.printf("    %s %s %s%s%s", x.Position, x.Name, x.State, suffix(": ", x.Facts.String()), suffix("; approved by ", strings.Join(x.ApprovedBy, ",")))
 		}
 	}
 }

@@ -141,9 +141,10 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 	return chosen, true
 }
 
-// wentBack are the facts of a rollback that is over; those of a person who asked for it among them.
+// wentBack are the facts of a rollback that is over; those of a person who asked for it among them. Who failed on the way back, and was
+// tolerated, has the older revision, and is not fine with it.
 func (d *decider) wentBack() *Facts {
-	f := Facts{Count: d.s.Back.returns(), Revision: d.s.Back.To, By: d.s.Back.By}
+	f := Facts{Count: d.s.Back.returns(), Revision: d.s.Back.To, By: d.s.Back.By, Failed: d.s.backFailed(d.p)}
 	for i := range d.count {
 		f.Deferred += d.count[i].deferred
 		f.Skipped += d.count[i].skipped

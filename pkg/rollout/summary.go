@@ -241,9 +241,7 @@ func gateSummary(p *Plan, g *GateHead, now Instant) GateSummary {
 		Since: g.Since.Time(), NextLook: g.nextLook()}
 	if spec.Approval != nil {
 		out.Approvers = spec.Approval.Approvers
-		for _, a := range g.Approvals {
-			out.ApprovedBy = append(out.ApprovedBy, a.By)
-		}
+		out.ApprovedBy = g.approvers(g.counted(now))
 	}
 	return out
 }
