@@ -250,6 +250,10 @@ func bar(s *v1.StageStatus, width int) string {
 	return "[" + b.String() + strings.Repeat(".", width-used) + "]"
 }
 
+// gateStates are those of gates, in the order in which one stands for all on a side of a stage: what keeps the rollout before what does
+// not. One that is not known here goes first.
+var gateStates = []string{"Failed", "Error", "Inconclusive", "Running", "Pending", "Successful"}
+
 // gateRow is the line below or above a stage that says what must hold there; nil without such conditions.
 func (a *app) gateRow(r *v1.Rollout, i int, position string) []table.Cell {
 	s := r.GetStatus().GetStages()[i]
@@ -266,17 +270,21 @@ func (a *app) gateRow(r *v1.Rollout, i int, position string) []table.Cell {
 	case position == "after" && s.GetState() == "Soaking":
 		at = "Soaking"
 	}
+	gates := ""
 	for _, g := range s.GetGates() {
 		if g.GetPosition() != position {
 			continue
 		}
 		what = append(what, a.gateText(g))
-		if st := g.GetState(); st != "Pending" && st != "Successful" || position != "after" {
-			at = st
+		if gates == "" || slices.Index(gateStates, g.GetState()) < slices.Index(gateStates, gates) {
+			gates = g.GetState()
 		}
 	}
 	if len(what) == 0 {
 		return nil
+	}
+	if gates != "" && (position != "after" || gates != "Pending" && gates != "Successful") {
+		at = gates
 	}
 	return []table.Cell{text("  └ " + position), state(at), {}, {}, {}, {}, {}, {}, text(strings.Join(what, ", then "))}
 }

@@ -249,3 +249,22 @@ func TestInterruptWhileSomebodyIsToType(t *testing.T) {
 		}
 	}
 }
+
+// TestGatesOfASideStandAsTheOneThatHolds: the row of several gates is not that of the last one, which may be passed.
+func TestGatesOfASideStandAsTheOneThatHolds(t *testing.T) {
+	gate := func(position, state string) *v1.GateStatus {
+		return &v1.GateStatus{Name: state, Type: "webhook", Position: position, State: state}
+	}
+	for _, c := range []struct{ position, first, last, want string }{
+		{"before", "Running", "Successful", "Running"}, {"before", "Failed", "Successful", "Failed"}, {"before", "Error", "Running", "Error"},
+		{"before", "Pending", "Successful", "Pending"}, {"before", "Successful", "Successful", "Successful"}, {"rollback", "Failed", "Successful", "Failed"},
+		{"after", "Failed", "Running", "Failed"}, {"after", "Running", "Successful", "Running"}, {"after", "Successful", "Pending", "Pending"},
+	} {
+		r := surfaceRollout()
+		r.Strategy.Stages[0].Soak = ""
+		r.Status.Stages[0].Gates = []*v1.GateStatus{gate(c.position, c.first), gate(c.position, c.last)}
+		if row := (&app{}).gateRow(r, 0, c.position); row[1].Text != c.want {
+			t.Errorf("gates %s a stage that are %s and %s stand as %s, want %s", c.position, c.first, c.last, row[1].Text, c.want)
+		}
+	}
+}
