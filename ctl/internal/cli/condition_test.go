@@ -67,3 +67,22 @@ func TestCordonedClusterIsSeenNow(t *testing.T) {
 		t.Errorf("a cordoned cluster was seen last %s", got)
 	}
 }
+
+// TestClusterThatIsNotThereIsNotFine: that no module and no condition speaks of a cluster does not say that nothing holds it back.
+func TestClusterThatIsNotThereIsNotFine(t *testing.T) {
+	cluster := func(name, state string) *v1.Cluster {
+		return &v1.Cluster{Metadata: &v1.Metadata{Name: name}, Spec: &v1.ClusterSpec{}, Status: &v1.ClusterStatus{State: state}}
+	}
+	hub := &fakeHub{clusters: []*v1.Cluster{cluster("a", "Pending"), cluster("b", "Revoked"), cluster("c", "Removing")}}
+	for name, want := range map[string]string{"a": "no agent has joined, and there is no token for one", "b": "its identity is revoked", "c": "it is forgotten when its agent has confirmed"} {
+		if out := hub.run(t, run{}, "explain", "cluster", name).out; !strings.Contains(out, want) || strings.Contains(out, "Nothing holds it back") {
+			t.Errorf("explain does not say %q: %s", want, out)
+		}
+	}
+	if out := hub.run(t, run{}, "get", "clusters").out; !strings.Contains(out, "there is no token for one") {
+		t.Errorf("get: %s", out)
+	}
+	if out := (&fakeHub{clusters: []*v1.Cluster{cluster("d", "Ready")}}).run(t, run{}, "explain", "cluster", "d").out; !strings.Contains(out, "Nothing holds it back") {
+		t.Errorf("explain: %s", out)
+	}
+}

@@ -299,9 +299,14 @@ func clusterReasons(c *v1.Cluster) []*v1.Reason {
 		r.Subject, r.Blocks = subject, true
 		out = append(out, r)
 	}
-	if fleet.ClusterState(s.GetState()) == fleet.ClusterPending && s.GetTokenExpires() != nil {
-		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeToken, Until: s.GetTokenExpires()}, Since: s.GetSince(),
-			Actions: []*v1.Action{{Method: doJoin, Cluster: subject.GetName()}}})
+	join := []*v1.Action{{Method: doJoin, Cluster: subject.GetName()}}
+	switch fleet.ClusterState(s.GetState()) {
+	case fleet.ClusterPending:
+		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeToken, Until: s.GetTokenExpires()}, Since: s.GetSince(), Actions: join})
+	case fleet.ClusterRevoked:
+		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeWhole}, Since: s.GetSince(), Actions: join})
+	case fleet.ClusterRemoving:
+		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeWhole}, Since: s.GetSince()})
 	}
 	for _, x := range troubles(s) {
 		add(&v1.Reason{Reason: x.GetType(), Facts: &v1.Facts{Detail: conditionSays(x)}, Since: x.GetLastTransitionTime()})

@@ -107,6 +107,10 @@ func (a *app) clusterSays(reason string, f *v1.Facts) string {
 	case f.GetCode() != codeWhole:
 	case reason == rollout.ReasonCordoned:
 		return "no new revisions go there; drift is corrected"
+	case reason == string(fleet.ClusterRevoked):
+		return "its identity is revoked: no agent is let in before it joins again"
+	case reason == string(fleet.ClusterRemoving):
+		return "it is forgotten when its agent has confirmed of each module that it is removed, or let go"
 	case reason == rollout.ReasonDisconnected:
 		return "its agent keeps what it has; new revisions reach it when it is back"
 	}
@@ -115,6 +119,9 @@ func (a *app) clusterSays(reason string, f *v1.Facts) string {
 
 // tokenSays is how long a join token may still be used.
 func (a *app) tokenSays(expires *timestamppb.Timestamp) string {
+	if expires == nil {
+		return "no agent has joined, and there is no token for one"
+	}
 	left := expires.AsTime().Sub(a.Now())
 	if left <= 0 {
 		return "token expired " + span(-left) + " ago"

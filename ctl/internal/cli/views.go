@@ -319,9 +319,8 @@ func (a *app) condition(c *v1.Condition) string {
 // attention is what a person should look at. What is merely told is plain; what is wrong is red.
 func (a *app) attention(c *v1.Cluster) table.Cell {
 	s := c.GetStatus()
-	expires := s.GetTokenExpires()
-	if fleet.ClusterState(s.GetState()) == fleet.ClusterPending && expires != nil {
-		if said := a.tokenSays(expires); expires.AsTime().After(a.Now()) {
+	if expires := s.GetTokenExpires(); fleet.ClusterState(s.GetState()) == fleet.ClusterPending {
+		if said := a.tokenSays(expires); expires != nil && expires.AsTime().After(a.Now()) {
 			return text(said)
 		}
 		return colored(table.Red, a.tokenSays(expires))
