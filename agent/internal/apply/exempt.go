@@ -274,8 +274,9 @@ func (in *Interner) Exempt(answer map[string]any, d *Desired, r Remainder, x *pl
 	return out, err
 }
 
-// Excuse takes from what differs in a live object what others may change of it: that is no drift. returned says that no manager of the
-// policy holds any more what was lent to them.
+// Excuse takes from what differs in a live object what others may change of it: that is no drift. Where nobody has taken anything that he
+// may change, a value that is another one is as it is without a policy: a write of ours made it so of which we know nothing. returned says
+// that no manager of the policy holds any more what was lent to them.
 func (r *Record) Excuse(v Values, live map[string]any) (out Values, returned bool) {
 	excused := r.Excused(live)
 	if excused == nil || v.Holding&holdsNone != 0 {
@@ -288,16 +289,16 @@ func (r *Record) Excuse(v Values, live map[string]any) (out Values, returned boo
 	if r.Exempt.Lent != nil {
 		returned = slices.ContainsFunc(r.Exempt.Lent.Missing(mine, live), func(f Field) bool { return !excused(f) })
 	}
-	all := true
+	all, any := true, false
 	for _, f := range r.Paths.Missing(mine, live) {
 		switch free := excused(f); {
 		case f.Pointer == ReplicasPointer && free:
 			v.Replicas, v.Holding = r.Base.Replicas, v.Holding&^holdsLessReplicas
 		case f.Pointer != ReplicasPointer:
-			all = all && free
+			all, any = all && free, true
 		}
 	}
-	if all {
+	if all && any {
 		v.Hash, v.Holding = r.Base.Hash, v.Holding&^holdsLess
 	}
 	return v, returned

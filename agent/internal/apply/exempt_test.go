@@ -332,3 +332,44 @@ func fieldRenamed(t *testing.T, data []byte, from, to string) []byte {
 	sum := sha256.Sum256(packed)
 	return slices.Concat([]byte(segmentHeader), sum[:], packed)
 }
+
+// TestExcuseIsOfWhatOthersTook: a policy that leaves fields to others does not make what our own write left otherwise the same, as one
+// whose answer was lost did before a rollback.
+func TestExcuseIsOfWhatOthersTook(t *testing.T) {
+	const without, limits = `{"f:metadata":{"f:labels":{"f:team":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{".":{},"f:name":{},"f:image":{},"f:args":{}}}}}`,
+		`{"f:spec":{"f:replicas":{},"f:containers":{"k:{\"name\":\"app\"}":{".":{},"f:name":{},"f:resources":{"f:requests":{"f:cpu":{}}}}}}}`
+	livePod := func(ours, theirs, image string, cpu, replicas int64) map[string]any {
+		live := manifestOf(t, listedPod)
+		spec := live["spec"].(map[string]any)
+		app := spec["containers"].([]any)[0].(map[string]any)
+		app["image"], app["resources"], spec["replicas"] = image, map[string]any{"requests": map[string]any{"cpu": cpu}}, replicas
+		spec["containers"] = []any{app}
+		entries := []any{map[string]any{"manager": fleet.FieldManager, "operation": "Apply", "fieldsV1": parsedJSON(t, ours)}}
+		if theirs != "" {
+			entries = append(entries, map[string]any{"manager": "vpa", "operation": "Update", "fieldsV1": parsedJSON(t, theirs)})
+		}
+		live["metadata"].(map[string]any)["managedFields"] = entries
+		return live
+	}
+	paths, err := NewInterner().Ours(livePod(ourFields, "", "a:1", 1, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := paths.Of(livePod(ourFields, "", "a:1", 1, 2))
+	base.Holding = 0
+	r := &Record{Paths: paths, Base: base, Exempt: &Exempt{Text: "x", Managers: []string{"vpa"}}}
+	for name, tc := range map[string]struct {
+		live map[string]any
+		want plan.Match
+	}{
+		"nothing has changed":                   {livePod(ourFields, "", "a:1", 1, 2), plan.MatchYes},
+		"they changed what is left to them":     {livePod(without, limits, "a:1", 5, 7), plan.MatchYes},
+		"a write of ours is not the last known": {livePod(ourFields, "", "a:2", 1, 2), plan.MatchUnsettled},
+		"somebody else took what is ours":       {livePod(without, "", "a:1", 5, 7), plan.MatchNo},
+	} {
+		v, _ := r.Excuse(r.Paths.Of(tc.live), tc.live)
+		if got := r.Match(v, false); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
