@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"slices"
 	"strings"
 
@@ -114,36 +115,72 @@ func mayResync(r store.Reader, ref fleet.ModuleRef, uid string) error {
 	return nil
 }
 
-// maxTogether is how many rollouts start in one transaction.
-const maxTogether = store.MaxOps / 2
+// maxTogether is how many rollouts start in one transaction. Each rests on three keys: the module, and those of the rollout that is not there
+// yet. A transaction may rest on few more keys than it may change.
+const maxTogether = store.MaxOps / 3
 
 // StartFollowed starts rollouts of modules whose sources have something else, as puts do: together, so that none has its revision before all
-// have started. A *record.StartError says which may not begin.
+// have started. A *record.StartError says which may not begin; then none did. Of more than one transaction takes, one that comes to be
+// refused when others have started is left out, with the number 0.
 func (a *API) StartFollowed(ctx context.Context, list []record.News) (numbers []int64, err error) {
 	batch := ""
 	if len(list) > maxTogether {
 		batch = record.BatchID(list[0].Ask.By, rand.Text())
+		if err := a.mayStart(ctx, list); err != nil {
+			return nil, err
+		}
 	}
 	for chunk := range slices.Chunk(list, maxTogether) {
-		some, err := a.startSome(ctx, chunk, batch, len(numbers)+len(chunk) < len(list))
+		some, err := a.startSome(ctx, chunk, batch, len(numbers) == 0, len(numbers)+len(chunk) < len(list))
 		if err != nil {
 			return nil, err
 		}
+		a.auditStarted(ctx, chunk, some)
 		numbers = append(numbers, some...)
-	}
-	for i, n := range list {
-		a.audit(ctx, &towlinev1.AuditEntry{Caller: n.Ask.By, Method: "FollowSource", Subject: n.Module.String(), Reason: n.Ask.Reason,
-			Detail: strings.TrimSpace(n.Ref + " rollout " + fleet.RolloutID{Module: n.Module, Number: numbers[i]}.String())}, nil)
 	}
 	return numbers, nil
 }
 
-// startSome starts some of a batch, of which more are to come; an empty batch: these are all.
-func (a *API) startSome(ctx context.Context, list []record.News, batch string, more bool) (numbers []int64, err error) {
+// errMayStart ends a transaction that writes nothing.
+var errMayStart = errors.New("all may start")
+
+// mayStart refuses what one of the starts would be refused for now, before any is written.
+func (a *API) mayStart(ctx context.Context, list []record.News) error {
+	for chunk := range slices.Chunk(list, maxTogether) {
+		_, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+			for _, n := range chunk {
+				if _, err := a.startFollowed(w, n, ""); err != nil {
+					return &record.StartError{Module: n.Module, Err: err}
+				}
+			}
+			return errMayStart
+		})
+		if !errors.Is(err, errMayStart) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *API) auditStarted(ctx context.Context, list []record.News, numbers []int64) {
+	for i, n := range list {
+		if numbers[i] != 0 {
+			a.audit(ctx, &towlinev1.AuditEntry{Caller: n.Ask.By, Method: "FollowSource", Subject: n.Module.String(), Reason: n.Ask.Reason,
+				Detail: strings.TrimSpace(n.Ref + " rollout " + fleet.RolloutID{Module: n.Module, Number: numbers[i]}.String())}, nil)
+		}
+	}
+}
+
+// startSome starts some of a batch, the first, or of which more are to come; an empty batch: these are all. When others have started none
+// holds up the rest.
+func (a *API) startSome(ctx context.Context, list []record.News, batch string, first, more bool) (numbers []int64, err error) {
 	_, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		numbers = nil
 		for _, n := range list {
 			number, err := a.startFollowed(w, n, batch)
+			if !first && (errors.Is(err, fleet.ErrPrecondition) || errors.Is(err, fleet.ErrConflict)) {
+				number, err = 0, nil // it has written nothing
+			}
 			if err != nil {
 				return &record.StartError{Module: n.Module, Err: err}
 			}

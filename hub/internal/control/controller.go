@@ -56,8 +56,8 @@ type Options struct {
 	// Campaign blocks until this hub leads; an error ends the controller.
 	Campaign func(context.Context) (store.Leadership, error)
 	// News starts rollouts of modules whose sources have something else, all or none, and returns their numbers. fleet.ErrConflict: a module
-	// is not what was looked at any more; fleet.ErrPrecondition: one may not begin now, a *record.StartError says which. Nil: nothing is
-	// followed.
+	// is not what was looked at any more; fleet.ErrPrecondition: one may not begin now, a *record.StartError says which. The number 0: one
+	// came to be refused when others had begun. Nil: nothing is followed.
 	News func(context.Context, []record.News) (numbers []int64, err error)
 	// Catalogs puts and deletes modules for catalogs; nil: there are none.
 	Catalogs record.CatalogWriter

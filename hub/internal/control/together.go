@@ -42,9 +42,9 @@ func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record
 			}
 		}
 	}
-	numbers, err := c.tell(ctx, v, begin)
-	if err != nil {
-		return err
+	numbers, late := c.tell(ctx, v, begin)
+	if numbers == nil {
+		return late
 	}
 	came.Number = numbers[v.s.ref]
 	delete(numbers, v.s.ref)
@@ -60,7 +60,7 @@ func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record
 	if v.failed != nil {
 		return v.failed
 	}
-	return nil
+	return late
 }
 
 // noteOther keeps what was seen at another one.
@@ -204,7 +204,8 @@ func notWithout(v *verdict, ref fleet.ModuleRef, failed *lookError) error {
 	return fmt.Errorf("module %s does not begin without module %s, which is asked for with it: %w", v.s.ref.Display(), ref.Display(), failed.error)
 }
 
-// tell has rollouts begin, of all that may, and notes in the others why they may not.
+// tell has rollouts begin, of all that may, and notes in the others why they may not. With numbers, an error is that one which was asked for
+// did not begin with the others.
 func (c *Controller) tell(ctx context.Context, v *verdict, begin []*verdict) (map[fleet.ModuleRef]int64, error) {
 	for _, b := range begin {
 		if b.variants != nil && !b.s.queues { // what waits for its turn takes what is there then
@@ -218,11 +219,7 @@ func (c *Controller) tell(ctx context.Context, v *verdict, begin []*verdict) (ma
 		}
 		numbers, err := c.o.News(ctx, news)
 		if err == nil {
-			out := map[fleet.ModuleRef]int64{}
-			for i, b := range begin {
-				out[b.s.ref] = numbers[i]
-			}
-			return out, nil
+			return c.began(ctx, v, begin, numbers)
 		}
 		if !errors.Is(err, fleet.ErrPrecondition) {
 			return nil, err
@@ -232,6 +229,26 @@ func (c *Controller) tell(ctx context.Context, v *verdict, begin []*verdict) (ma
 		}
 	}
 	return map[fleet.ModuleRef]int64{}, nil
+}
+
+// began says what has begun, and notes in those that were left out why they have not.
+func (c *Controller) began(ctx context.Context, v *verdict, begin []*verdict, numbers []int64) (map[fleet.ModuleRef]int64, error) {
+	out := map[fleet.ModuleRef]int64{}
+	var late error
+	for i, b := range begin {
+		if numbers[i] != 0 {
+			out[b.s.ref] = numbers[i]
+			continue
+		}
+		b.failed = &lookError{fleet.Errorf(fleet.ErrConflict, "module %s: it was put, paused or begun while others of its source began; it is looked at again", b.s.ref.Display()), follow.ReasonRefused}
+		if err := c.rememberFailed(ctx, b); err != nil {
+			return nil, err
+		}
+		if len(b.asks) > 0 {
+			late = fleet.Errorf(fleet.ErrPrecondition, "module %s has begun without module %s, which was put, paused or begun meanwhile: towline resync %s", v.s.ref.Display(), b.s.ref.Display(), b.s.ref.Display())
+		}
+	}
+	return out, late
 }
 
 // without leaves out whose start was refused. It is an error if nothing is to begin without it.
