@@ -232,5 +232,7 @@ const (
 
 	whyNoSleep = "a sleep is too short on a busy machine and too long on every other: wait for an event, or use virtual time (testing/synctest) and advance it through a helper of pkg/testkit"
 
+	whyLogs = "people and programs look for lines of the log by message and key: both are the same each time, and what differs is a value"
+
 	whyNoMarks = "what is left to do belongs in an issue, where it is found, or is done now"
 )

@@ -174,7 +174,7 @@ func (p *Peers) meet(instance string, h *storev1.HubRecord, changed map[fleet.Cl
 		return
 	}
 	if instance != p.o.Instance {
-		p.o.Log.Info("another hub of this store is "+map[bool]string{true: "there", false: "gone"}[h != nil], "instance", instance, "address", h.GetAddress())
+		p.o.Log.Info("another hub of this store came or went", "instance", instance, "there", h != nil, "address", h.GetAddress())
 	}
 	if h == nil {
 		p.lines.close(instance)
