@@ -183,12 +183,21 @@ func cloneSetHealth(o *object) (Result, bool) {
 	want := count(o.spec, "replicas", 1)
 	updated, expected := count(o.status, "updatedReplicas", want), count(o.status, "expectedUpdatedReplicas", want)
 	if held(strategy["partition"]) && expected < want && o.generation > 1 {
-		if updated >= expected {
-			return suspended("Partition", "the partition of the update strategy holds the rest back"), true
-		}
-		return progressing("LessUpdated", of(updated, expected, "pods are updated")), true
+		return o.atPartition(updated, expected, want), true
 	}
 	return kruisePods(count(o.status, "updatedAvailableReplicas", 0), updated, want)
+}
+
+// atPartition is of a workload of which only some pods are to be updated. That the rest is held back makes none available.
+func (o *object) atPartition(updated, expected, want int64) Result {
+	available, told := number(o.status, "availableReplicas")
+	switch {
+	case updated < expected:
+		return progressing("LessUpdated", of(updated, expected, "pods are updated"))
+	case told && available < want:
+		return progressing("LessAvailable", of(available, want, "pods are available"))
+	}
+	return suspended("Partition", "the partition of the update strategy holds the rest back")
 }
 
 // held reports that a partition keeps pods at the old revision.
@@ -220,10 +229,7 @@ func kruiseStatefulSetHealth(o *object) (Result, bool) {
 	want := count(o.spec, "replicas", 1)
 	updated := count(o.status, "updatedReplicas", want)
 	if partition := count(rolling, "partition", 0); partition > 0 && o.generation > 1 {
-		if updated >= want-partition {
-			return suspended("Partition", "the partition of the update strategy holds the rest back"), true
-		}
-		return progressing("LessUpdated", of(updated, want-partition, "pods are updated")), true
+		return o.atPartition(updated, want-partition, want), true
 	}
 	return kruisePods(count(o.status, "updatedAvailableReplicas", count(o.status, "updatedReadyReplicas", 0)), updated, want)
 }
@@ -234,10 +240,17 @@ func kruiseDaemonSetHealth(o *object) (Result, bool) {
 		return r, true
 	}
 	want, updated := count(o.status, "desiredNumberScheduled", 0), count(o.status, "updatedNumberScheduled", 0)
-	if held(rolling["partition"]) && o.generation > 1 && updated < want {
+	available := count(o.status, "numberAvailable", 0)
+	switch {
+	case updated >= want, text(mapOf(o.spec, "updateStrategy"), "type") == "OnDelete":
+		return kruisePods(available, updated, want)
+	case held(rolling["partition"]) && o.generation > 1:
+		if available < want {
+			return progressing("LessAvailable", of(available, want, "pods are available")), true
+		}
 		return suspended("Partition", fmt.Sprintf("the partition %v of the update strategy holds the rest back", rolling["partition"])), true
 	}
-	return kruisePods(count(o.status, "numberAvailable", 0), updated, want)
+	return progressing("LessUpdated", of(updated, want, "pods are updated")), true // those of the old template may be available
 }
 
 func broadcastJobHealth(o *object) (Result, bool) {
