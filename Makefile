@@ -176,8 +176,16 @@ sim-planted: ## See that the simulation finds the bugs that are planted for it
 		$(PHASE) "$$bug" env TOWLINE_PLANTED="$$bug" $(BIN)/_sim/sim.test -test.run TestPlanted </dev/null || exit 1; done
 
 SOAK ?= 2h
+# Not in make test: it is about what happens in minutes.
+.PHONY: soak-hubs
+soak-hubs: build-race ## Three hubs on three etcd members, killed and paused at random for SOAK (5m) under rollouts; TOWLINE_SEED=n
+	@kubelab=$$($(kubelab)); $(PHASE) 'hubs and members come and go' env KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN)/race TOWLINE_SOAK=$(SOAK_HUBS) \
+		go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/hubs </dev/null
+
+SOAK_HUBS = $(if $(filter file,$(origin SOAK)),5m,$(SOAK))
+
 .PHONY: soak
-soak: build-race test-lab ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it
+soak: build-race test-lab soak-hubs ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it
 	@kubelab=$$($(kubelab)); export TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN)/race; \
 		$(PHASE) 'soak for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/truth </dev/null; \
 		$(PHASE) 'an agent killed after each side effect' env TOWLINE_SOAK=$(SOAK) go test -race -count=1 -timeout 1h $(ARGS) ./agent/internal/worker -run KilledAnywhere </dev/null; \

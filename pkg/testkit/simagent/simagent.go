@@ -100,6 +100,8 @@ func (i *Identity) Renew(ctx context.Context, hub string) (issued time.Time, err
 type Options struct {
 	Hub      string
 	Identity *Identity
+	// Others are hubs that it tries in turn with Hub.
+	Others []string
 	// Report says what the agent tells of a sync; nil: ready at once. A zero Phase tells nothing.
 	Report func(fleet.Sync) fleet.SyncStatus
 	// Remove says what the agent tells of a tombstone; nil: removed at once. A zero Phase tells nothing.
@@ -123,6 +125,8 @@ type Options struct {
 	Can *fleet.Capabilities
 	// Reconnect is the pause after a broken session; default 50ms.
 	Reconnect time.Duration
+	// Beat is the time between heartbeats; default 5s.
+	Beat time.Duration
 }
 
 // Agent keeps a session with the hub.
@@ -165,6 +169,9 @@ type flight struct {
 func New(o Options) *Agent {
 	if o.Reconnect == 0 {
 		o.Reconnect = 50 * time.Millisecond
+	}
+	if o.Beat == 0 {
+		o.Beat = 5 * time.Second
 	}
 	if o.Report == nil {
 		o.Report = Ready
@@ -257,7 +264,8 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 func (a *Agent) session(ctx context.Context, t *tls.Config) error {
-	conn, err := grpc.NewClient("passthrough:///"+a.o.Hub, rpc.AgentDialOptions(t)...)
+	hubs := append([]string{a.o.Hub}, a.o.Others...)
+	conn, err := grpc.NewClient("passthrough:///"+hubs[int(a.Tries.Load())%len(hubs)], rpc.AgentDialOptions(t)...)
 	if err != nil {
 		return err
 	}
@@ -340,7 +348,7 @@ func (a *Agent) sayConditions(st stream) error {
 type stream = grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
 
 func (a *Agent) beat(ctx context.Context, st stream) {
-	tick := time.NewTicker(5 * time.Second)
+	tick := time.NewTicker(a.o.Beat)
 	defer tick.Stop()
 	for {
 		select {
@@ -576,6 +584,13 @@ func (a *Agent) Held() fleet.Assemblage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.held
+}
+
+// Acked reports that the hub has all that the agent has told it.
+func (a *Agent) Acked() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sent.sequence > 0 && a.acked.sequence == a.sent.sequence
 }
 
 // Leave is the newest order to leave the fleet, or nil.

@@ -119,7 +119,7 @@ func connect(o Options) (*clientv3.Client, error) {
 	config := clientv3.Config{
 		Endpoints: o.Endpoints, TLS: secured, Username: o.Access.Username, Password: o.Access.Password,
 		DialTimeout: dialTimeout, DialKeepAliveTime: dialKeepAliveTime, DialKeepAliveTimeout: dialKeepAliveTimeout,
-		PermitWithoutStream: true, Logger: zapTo(o.Log),
+		Logger: zapTo(o.Log), // no PermitWithoutStream: etcd ends the connections of those who ping over one that nobody uses
 	}
 	if o.Access.ServerName != "" { // the client takes the endpoint's own name otherwise, whatever the configuration of TLS says
 		config.DialOptions = []grpc.DialOption{grpc.WithAuthority(o.Access.ServerName)}
