@@ -1,8 +1,10 @@
 package arch
 
 import (
+	"fmt"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -30,5 +32,39 @@ func TestDocsNameTestsThatAreThere(t *testing.T) {
 				t.Errorf("%s names %s, which is no test", doc, name)
 			}
 		}
+	}
+}
+
+// TestEveryFaultHasItsTests keeps the table of faults whole: each has a row that names tests, or says why there are none. That the tests
+// are there is for TestDocsNameTestsThatAreThere.
+func TestEveryFaultHasItsTests(t *testing.T) {
+	const faults, tested = 64, 50
+	text, err := os.ReadFile("../../docs/reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\| (F\d\d) \| (.+) \|$`).FindAllStringSubmatch(string(text), -1) {
+		if rows[m[1]] != nil {
+			t.Errorf("fault %s has two rows", m[1])
+		}
+		rows[m[1]] = strings.Split(m[2], " | ")
+	}
+	named := regexp.MustCompile("`(Test|Fuzz)[A-Z]\\w+`")
+	count := 0
+	for i := range faults {
+		id := fmt.Sprintf("F%02d", i+1)
+		row := rows[id]
+		switch {
+		case len(row) != 3:
+			t.Errorf("fault %s: the row has %d of 3 columns after its name", id, len(row))
+		case named.MatchString(row[2]):
+			count++
+		case !strings.HasPrefix(row[2], "none"):
+			t.Errorf("fault %s names no test, and does not say why", id)
+		}
+	}
+	if count < tested {
+		t.Errorf("%d faults have tests, want %d", count, tested)
 	}
 }
