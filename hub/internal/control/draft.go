@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -35,9 +36,10 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 	return d
 }
 
-// draft renders a put. What cannot be rendered is going to list nothing; for want of a secret, or of the server that has
+// draft renders a put. What cannot be rendered is going to list nothing (see record.Draft of others of its source); for want of a secret, or of the server that has
 // its source, it cannot be rendered yet.
 func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, error) {
+	at := time.Now()
 	x, err := c.makeObjects(ctx, m)
 	if ctx.Err() != nil {
 		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
@@ -46,9 +48,9 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, e
 		return record.Draft{}, err
 	}
 	if err != nil {
-		return record.Draft{}, nil
+		return record.Draft{Failed: true}, nil
 	}
-	out := record.Draft{Entries: map[string][]fleet.BundleEntry{}, ByCapabilities: asksIn(x.variants), Known: true}
+	out := record.Draft{Ref: x.source.Ref, Files: x.source.Digest, At: at, Entries: map[string][]fleet.BundleEntry{}, ByCapabilities: asksIn(x.variants), Known: true}
 	for _, v := range x.variants {
 		for _, form := range v.forms() {
 			out.Entries[form.Key()] = manifest.ToBundle(v.objects)
@@ -194,6 +196,7 @@ func (x *drafts) put(key draftKey, d record.Draft, word int) {
 	if d.Known || !at.made {
 		at.Draft = d
 	}
+	at.Failed = !d.Known
 	at.made, at.fetched = true, word
 	at.told = at.told && at.wanted != word
 	x.set(key, at)

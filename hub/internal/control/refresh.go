@@ -212,7 +212,7 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 		return nil, false, err
 	}
 	if assemble.WaitsForUnknown(heirs) {
-		x.callUnlooked(t.Module, heirs)
+		x.callUnlooked(ctx, heirs)
 		x.c.state(t.Module).mark(t.Cluster)
 		x.c.modules.addAt(store.ModuleKey(t.Module), time.Now().Add(againUnknown))
 		if assemble.WaitsForUnknown(was) && assemble.KeepsAll(was, heirs) {
@@ -223,7 +223,7 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 }
 
 // callUnlooked has the sources of those be looked at soon that may be heirs only because they have not seen what the module's source has.
-func (x *refresher) callUnlooked(ref fleet.ModuleRef, heirs []fleet.Heir) {
+func (x *refresher) callUnlooked(ctx context.Context, heirs []fleet.Heir) {
 	for _, h := range heirs {
 		if !h.Unknown || x.called[h.Module] {
 			continue
@@ -233,7 +233,7 @@ func (x *refresher) callUnlooked(ref fleet.ModuleRef, heirs []fleet.Heir) {
 		}
 		x.called[h.Module] = true
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(x.r), store.ModuleKey(h.Module))
-		if rec.GetDeleting() == "" && record.Unlooked(x.r, h.Module, rec, ref) {
+		if rec.GetDeleting() == "" && x.heirs.Unlooked(ctx, x.r, h.Module, rec) {
 			x.c.call(h.Module, false)
 		}
 	}

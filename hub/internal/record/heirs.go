@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -43,6 +44,12 @@ type Draft struct {
 	Known          bool
 	// Coming says that it is not known yet, but going to be soon.
 	Coming bool
+	// Failed says that what the source has now cannot be rendered; what else is said is of before.
+	Failed bool
+	// Ref is what the source's ref was and Files the digest of its files, which were fetched after At.
+	Ref   string
+	Files fleet.Digest
+	At    time.Time
 }
 
 // successor is a module as its newest revision has it, or another one that it is going to have.
@@ -435,7 +442,7 @@ func (x *Succession) ofPut(ctx context.Context, r store.Reader, ref fleet.Module
 	case ro == nil:
 		return nil
 	case queued:
-		return x.Drafts.of(ctx, r, ref, rec, ro.GetRollout().GetNumber())
+		return x.Drafts.of(ctx, r, ref, rec, ro.GetRollout().GetNumber(), x.ref)
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
@@ -487,14 +494,16 @@ func placedAs(m, other *wire.Module) *wire.Module {
 	return &placed
 }
 
-// of is a module as its put has it that has no revision yet; nil: that is not known.
-func (d Drafts) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, number int64) *successor {
+// of is a module as its put has it that has no revision yet; nil: that is not known. What lets go may be of the same source: then a draft
+// that is broken there, or of what was there before, may be anything.
+func (d Drafts) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, number int64, letsGo fleet.ModuleRef) *successor {
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if d == nil || err != nil {
 		return nil
 	}
 	draft := d(ctx, m, rec, number)
-	if !draft.Known && !draft.Coming {
+	behind := draft.behind(r, ref, rec, letsGo)
+	if !draft.Known && !draft.Coming && !behind {
 		return nil
 	}
 	form := func(c fleet.Cluster) fleet.Variant {
@@ -504,7 +513,7 @@ func (d Drafts) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec
 		}
 		return v
 	}
-	return &successor{ref: ref, module: m, entries: draft.Entries, unknown: draft.Coming, form: form}
+	return &successor{ref: ref, module: m, entries: draft.Entries, unknown: draft.Coming || behind, form: form}
 }
 
 // asOf is a module as one of its revisions has it; nil: that cannot be assigned. What is listed by one that is damaged comes back

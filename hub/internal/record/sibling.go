@@ -1,6 +1,8 @@
 package record
 
 import (
+	"context"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
@@ -46,11 +48,11 @@ func sibling(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, oth
 	return nil
 }
 
-// Unlooked reports that a module is behind another one (see Behind) only because nobody has looked for it at what the other's newest
+// unlooked reports that a module is behind another one (see Behind) only because nobody has looked for it at what the other's newest
 // revision has: a look ends that.
-func Unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
+func unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
 	r = store.Untracked(r)
-	if sibling(r, ref, rec, other) == nil || rollouts.Unresolved(r, ref) != nil || SourceFailed(r, ref) {
+	if sibling(r, ref, rec, other) == nil || SourceFailed(r, ref) {
 		return false
 	}
 	f := Followed(r, ref, rec)
@@ -60,9 +62,9 @@ func Unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, ot
 // unseen reports that the other's newest revision is of something in their source that was fetched for the module neither by a look nor for
 // a revision. A look after that revision has seen that, or what is there instead.
 func unseen(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, f *storev1.FollowRecord, other fleet.ModuleRef) bool {
-	has := NewestRevision(r, other)
-	if has == nil || wire.Upstream(has.GetRevision().GetSpec().GetSource()) != wire.Upstream(rec.GetModule().GetSpec().GetSource()) {
-		return false // it has not taken up this source yet
+	has := took(r, rec, other)
+	if has == nil {
+		return false
 	}
 	if f != nil && f.GetLooked().AsTime().After(has.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()) {
 		return false
@@ -72,6 +74,50 @@ func unseen(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, f *s
 	}
 	files := Digest(has.GetArtifact()) // of what has no ref it is all that there is
 	return Digest(f.GetFetched()) != files && Digest(NewestRevision(r, ref).GetArtifact()) != files
+}
+
+// took is the newest revision of the other module, if that is of the source that the module has; nil: it is not, or not yet.
+func took(r store.Reader, rec *storev1.ModuleRecord, other fleet.ModuleRef) *storev1.RevisionRecord {
+	has := NewestRevision(r, other)
+	if has == nil || wire.Upstream(has.GetRevision().GetSpec().GetSource()) != wire.Upstream(rec.GetModule().GetSpec().GetSource()) {
+		return nil
+	}
+	return has
+}
+
+// behind reports that a module follows the source that another one has, too, and that its draft is broken, or of something that was there
+// before what the other's newest revision is of.
+func (d Draft) behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
+	r = store.Untracked(r)
+	if !d.Failed && !d.Known || sibling(r, ref, rec, other) == nil {
+		return false
+	}
+	return d.Failed || d.outdated(took(r, rec, other))
+}
+
+func (d Draft) outdated(has *storev1.RevisionRecord) bool {
+	if has == nil || d.At.After(has.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()) {
+		return false
+	}
+	if to := has.GetRevision().GetResolvedRef(); to != "" {
+		return d.Ref != to
+	}
+	return d.Files != Digest(has.GetArtifact())
+}
+
+// Unlooked reports that a module may be anything's heir only because nobody has looked for it at what the newest revision of the one has that
+// lets go: a look ends that, or the source of its put, which is queued, is fetched again.
+func (x *Succession) Unlooked(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	ro, queued := comes(r, ref)
+	if ro == nil {
+		return unlooked(r, ref, rec, x.ref)
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil || !queued || x.Drafts == nil {
+		return false
+	}
+	d := x.Drafts(ctx, m, rec, ro.GetRollout().GetNumber())
+	return d.Known && !d.Failed && d.behind(r, ref, rec, x.ref)
 }
 
 // seenRef is what the ref of a module's source came to when that was fetched last; empty: that is not known, or it has none.

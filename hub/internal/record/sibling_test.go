@@ -97,7 +97,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			}
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {
 				m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(two))
-				if behind, unlooked := Behind(r, two, m, one), Unlooked(r, two, m, one); behind != tc.behind || unlooked != tc.unlooked {
+				if behind, unlooked := Behind(r, two, m, one), NewSuccession(library{}, one).Unlooked(t.Context(), r, two, m); behind != tc.behind || unlooked != tc.unlooked {
 					t.Errorf("behind %v, unlooked %v", behind, unlooked)
 				}
 				return nil
