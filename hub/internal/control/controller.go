@@ -99,6 +99,8 @@ type Controller struct {
 	leaving map[fleet.ClusterName]bool // clusters being removed
 	// dropping are the clusters in which something may be left of a module that it does not list there.
 	dropping map[fleet.ModuleRef]map[fleet.ClusterName]bool
+	// unknown is since when it cannot be said in clusters who is to have what a module lets go.
+	unknown map[fleet.ModuleRef]map[fleet.ClusterName]time.Time
 	// headings are where modules were going when that was looked at last while something was dropped.
 	headings map[fleet.ModuleRef]record.Heading
 	awaiting awaiting
@@ -150,7 +152,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
 	c.leaving = map[fleet.ClusterName]bool{}
 	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
-	c.headings = map[fleet.ModuleRef]record.Heading{}
+	c.headings, c.unknown = map[fleet.ModuleRef]record.Heading{}, nil
 	c.awaiting = awaiting{}
 	c.sets.clear()
 	c.gathered.reset()
@@ -222,7 +224,7 @@ func (c *Controller) fence() store.Fence {
 
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
-	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
+	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.FollowPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
 		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	for {
@@ -361,6 +363,8 @@ func (c *Controller) touchKey(key string) {
 		}
 	case store.BatchPrefix:
 		c.modules.add(key)
+	case store.FollowPrefix:
+		c.touchUnknown()
 	case store.RequestPrefix:
 		if ref, ok := store.SplitModule(key); ok {
 			c.modules.add(store.ModuleKey(ref))
@@ -471,6 +475,7 @@ func (c *Controller) dropState(ref fleet.ModuleRef) {
 	defer c.mu.Unlock()
 	delete(c.states, ref)
 	delete(c.dropping, ref)
+	delete(c.unknown, ref)
 	delete(c.headings, ref)
 	c.awaiting.drop(ref)
 	c.sets.want(ref, nil)

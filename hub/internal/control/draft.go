@@ -26,7 +26,9 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 		return d
 	}
 	if key.rollout != 0 {
-		c.fetchDraft(rec, m.Ref)
+		if c.drafts.mayAsk(key, time.Now()) {
+			c.askDraft(rec, m.Ref)
+		}
 		return record.Draft{Coming: true}
 	}
 	d, err := c.draft(ctx, m)
@@ -59,7 +61,17 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, e
 	return out, nil
 }
 
-// fetchDraft has a resolver fetch the source of a queued put, if this hub leads.
+// askDraft has a resolver fetch the source of a queued put, if this hub leads, and unless it is going to: a server that is away is tried more
+// and more rarely, however often it is asked.
+func (c *Controller) askDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.spawn != nil {
+		c.resolverOf(rec).ask(store.ModuleKey(ref))
+	}
+}
+
+// fetchDraft has a resolver fetch the source of a queued put now, if this hub leads.
 func (c *Controller) fetchDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,6 +119,7 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 	}
 	d, err := c.draft(ctx, m)
 	if waitsForSecret(err) {
+		c.drafts.lacks(key, time.Now())
 		return nil // it is asked for again when that is set
 	}
 	if err != nil {
@@ -158,6 +171,8 @@ type drafted struct {
 	made bool
 	// wanted and fetched are how often its source was to be fetched again, and of these how often it was.
 	wanted, fetched int
+	// lacked is when it was found that a secret is missing; zero: none is.
+	lacked time.Time
 	// told says that somebody has told of something new, so that it is not known before that is fetched.
 	told bool
 }
@@ -180,6 +195,32 @@ func (x *drafts) again(key draftKey, told bool) {
 	x.set(key, at)
 }
 
+// lacks notes that a draft cannot be made for want of a secret.
+func (x *drafts) lacks(key draftKey, now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	at := x.list[key]
+	at.lacked = now
+	x.set(key, at)
+}
+
+// secretSet has drafts be made for which one was missing.
+func (x *drafts) secretSet() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key, at := range x.list {
+		at.lacked = time.Time{}
+		x.list[key] = at
+	}
+}
+
+// mayAsk reports that a draft may be asked for: not at once for want of a secret that nobody has set since.
+func (x *drafts) mayAsk(key draftKey, now time.Time) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return now.Sub(x.list[key].lacked) >= lastRetry
+}
+
 // wants reports that a draft is to be made, as of which word.
 func (x *drafts) wants(key draftKey) (word int, wanted bool) {
 	x.mu.Lock()
@@ -197,7 +238,7 @@ func (x *drafts) put(key draftKey, d record.Draft, word int) {
 		at.Draft = d
 	}
 	at.Failed = !d.Known
-	at.made, at.fetched = true, word
+	at.made, at.fetched, at.lacked = true, word, time.Time{}
 	at.told = at.told && at.wanted != word
 	x.set(key, at)
 }

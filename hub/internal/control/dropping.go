@@ -19,6 +19,7 @@ func (c *Controller) noteDropping(ref fleet.ModuleRef, cluster fleet.ClusterName
 		if delete(of, cluster); len(of) == 0 {
 			delete(c.dropping, ref)
 		}
+		c.forgetUnknown(ref, cluster)
 		return
 	}
 	if of == nil {
@@ -30,6 +31,53 @@ func (c *Controller) noteDropping(ref fleet.ModuleRef, cluster fleet.ClusterName
 		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(gatherDropping))
 	}
 	of[cluster] = true
+}
+
+// noteUnknown remembers whether it cannot be said in a cluster who is to have what a module lets go, and returns for how long that has been so.
+func (c *Controller) noteUnknown(ref fleet.ModuleRef, cluster fleet.ClusterName, unknown bool) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !unknown {
+		c.forgetUnknown(ref, cluster)
+		return 0
+	}
+	if c.unknown == nil {
+		c.unknown = map[fleet.ModuleRef]map[fleet.ClusterName]time.Time{}
+	}
+	of := c.unknown[ref]
+	if of == nil {
+		of = map[fleet.ClusterName]time.Time{}
+		c.unknown[ref] = of
+	}
+	if of[cluster].IsZero() {
+		of[cluster] = time.Now()
+	}
+	return time.Since(of[cluster])
+}
+
+// forgetUnknown is under the lock.
+func (c *Controller) forgetUnknown(ref fleet.ModuleRef, cluster fleet.ClusterName) {
+	if of := c.unknown[ref]; of != nil {
+		if delete(of, cluster); len(of) == 0 {
+			delete(c.unknown, ref)
+		}
+	}
+}
+
+// touchUnknown has the modules look again that do not know who is to have what they let go: something has come of a look at a source.
+func (c *Controller) touchUnknown() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ref, clusters := range c.unknown {
+		st := c.states[ref]
+		if st == nil {
+			continue
+		}
+		for cluster := range clusters {
+			st.mark(cluster)
+		}
+		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(gatherDropping))
+	}
 }
 
 // touchDropping has the modules look again who is to have what they let go: what another one is about to list has changed,

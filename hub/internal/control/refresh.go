@@ -185,8 +185,17 @@ func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet
 	return out, out.hold != dead.GetHold() || out.policy != dead.GetPolicy() || others, err
 }
 
-// againUnknown is how soon it is looked again who the heirs are, while that cannot be said of all.
-const againUnknown = 500 * time.Millisecond
+// againUnknown is how soon it is looked again who the heirs are, while that cannot be said of all; the longer that lasts the more rarely: each
+// look reads all modules, and a module may be behind for weeks. What is found out by a look, a cut or a put is told at once.
+const (
+	againUnknown    = 500 * time.Millisecond
+	maxAgainUnknown = 5 * time.Second
+)
+
+// againAfter is how soon it is looked again when it has been unknown for that long.
+func againAfter(d time.Duration) time.Duration {
+	return min(max(d/10, againUnknown), maxAgainUnknown)
+}
 
 // inherit looks again who is to have what the module lets go by next, where something of that may be there. As long as it
 // cannot be said of all, all that is let go is kept already, and the agent need not be told who is out of the question. The last
@@ -211,10 +220,12 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 	if err != nil {
 		return nil, false, err
 	}
-	if assemble.WaitsForUnknown(heirs) {
+	unknown := assemble.WaitsForUnknown(heirs)
+	lasts := x.c.noteUnknown(t.Module, t.Cluster, unknown)
+	if unknown {
 		x.callUnlooked(ctx, heirs)
 		x.c.state(t.Module).mark(t.Cluster)
-		x.c.modules.addAt(store.ModuleKey(t.Module), time.Now().Add(againUnknown))
+		x.c.modules.addAt(store.ModuleKey(t.Module), time.Now().Add(againAfter(lasts)))
 		if assemble.WaitsForUnknown(was) && assemble.KeepsAll(was, heirs) {
 			return nil, false, nil
 		}

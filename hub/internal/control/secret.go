@@ -24,6 +24,7 @@ func (c *Controller) touchSecret(key string) {
 	if !ok {
 		return
 	}
+	c.drafts.secretSet()
 	c.touchCatalogsWith(fleet.ModuleRef{Project: project, Name: name})
 	var users []string
 	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
