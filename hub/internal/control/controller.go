@@ -82,6 +82,7 @@ type Controller struct {
 	lookedAt *origins
 	looks    looks
 	upstream turns // of looks that have modules of one source begin together
+	judged   turns // of servers, at the other modules of such a source: whoever looks has a place at its own already
 
 	cataloguer   *runner // of catalogs
 	catalogHosts *origins
@@ -127,7 +128,7 @@ func New(o Options) (*Controller, error) {
 	if o.CollectEvery == 0 {
 		o.CollectEvery = 10 * time.Minute
 	}
-	return &Controller{o: o, listings: record.NewListings(o.Store)}, nil
+	return &Controller{o: o, listings: record.NewListings(o.Store), judged: turns{room: maxFromOrigin}}, nil
 }
 
 // Run campaigns, leads until leadership is lost, and campaigns again, until ctx ends.

@@ -75,6 +75,35 @@ type other struct {
 	asked bool // for by name
 }
 
+// judging is what the looks at others share.
+type judging struct {
+	mu   sync.Mutex
+	away map[string]error // why servers are not asked any more
+	kept int              // of those that begin, whose files are there still
+}
+
+// gone is why a server is not asked any more; nil: it is.
+func (x *judging) gone(host string) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.away[host]
+}
+
+// came takes note of what came of one: of a server that is away, which the rest need not find out, and of files that are not wanted. Only of
+// few that begin they are taken as they are (see preparations), and there may be hundreds.
+func (x *judging) came(host string, o *other) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if host != "" && o.failed != nil && isAway(o.failed) {
+		x.away[host] = o.failed.error
+	}
+	if o.begins && !o.s.queues && x.kept < maxPreparations {
+		x.kept++
+		return
+	}
+	o.artifact.Files, o.artifact.Archive, o.variants = nil, nil, nil
+}
+
 // judgeOthers looks at the others. Whoever waits for its source already is known to have something else.
 func (c *Controller) judgeOthers(ctx context.Context, v *verdict) ([]*other, error) {
 	asked, refs, err := c.othersOf(ctx, v)
@@ -83,12 +112,13 @@ func (c *Controller) judgeOthers(ctx context.Context, v *verdict) ([]*other, err
 	}
 	var mu sync.Mutex
 	var out []*other
+	x := &judging{away: map[string]error{}}
 	looks, ctx := errgroup.WithContext(ctx)
 	looks.SetLimit(maxFromOrigin)
 	for _, ref := range refs {
 		looks.Go(func() error {
 			return guarded(func() error {
-				o, err := c.judgeOther(ctx, v, ref, asked[ref])
+				o, err := c.judgeOther(ctx, x, v, ref, asked[ref])
 				if o != nil {
 					mu.Lock()
 					defer mu.Unlock()
@@ -133,7 +163,7 @@ func (c *Controller) othersOf(ctx context.Context, v *verdict) (asked map[fleet.
 }
 
 // judgeOther looks at one; nil: there is nothing to look at.
-func (c *Controller) judgeOther(ctx context.Context, v *verdict, ref fleet.ModuleRef, asked bool) (*other, error) {
+func (c *Controller) judgeOther(ctx context.Context, x *judging, v *verdict, ref fleet.ModuleRef, asked bool) (*other, error) {
 	s, err := c.sight(ctx, ref)
 	if errors.As(err, new(*lookError)) {
 		return nil, nil // nobody can look at what cannot be read
@@ -154,6 +184,16 @@ func (c *Controller) judgeOther(ctx context.Context, v *verdict, ref fleet.Modul
 	if asked {
 		o.asks = v.asks[:1]
 	}
+	host := origin(s.rec)
+	leave, err := c.judged.enter(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if gone := x.gone(host); gone != nil {
+		o.failed = &lookError{gone, lookReason(gone)}
+		return o, nil
+	}
 	err = c.judge(ctx, &o.verdict)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -161,9 +201,7 @@ func (c *Controller) judgeOther(ctx context.Context, v *verdict, ref fleet.Modul
 	if err != nil && !errors.As(err, &o.failed) {
 		return nil, err
 	}
-	if !o.begins { // nobody needs them any more, and there may be hundreds
-		o.artifact.Files, o.artifact.Archive, o.variants = nil, nil, nil
-	}
+	x.came(host, o)
 	return o, nil
 }
 
@@ -279,12 +317,13 @@ func (c *Controller) without(ctx context.Context, v *verdict, begin []*verdict, 
 
 // turns are whose turn it is, by what they share.
 type turns struct {
-	mu sync.Mutex
-	of map[string]*turn
+	room int // how many have it at a time; 0: one
+	mu   sync.Mutex
+	of   map[string]*turn
 }
 
 type turn struct {
-	free  chan struct{} // has one while nobody has the turn
+	free  chan struct{} // has one for each that may have the turn yet
 	users int
 }
 
@@ -299,8 +338,10 @@ func (x *turns) enter(ctx context.Context, name string) (leave func(), err error
 	}
 	t := x.of[name]
 	if t == nil {
-		t = &turn{free: make(chan struct{}, 1)}
-		t.free <- struct{}{}
+		t = &turn{free: make(chan struct{}, max(x.room, 1))}
+		for range cap(t.free) {
+			t.free <- struct{}{}
+		}
 		x.of[name] = t
 	}
 	t.users++
