@@ -317,6 +317,14 @@ func (s *hubSession) ack() *agentv1.Ack {
 	return recv(s, (*agentv1.ConnectRequest).GetAck)
 }
 
+// refusals are what an answer says that was not taken.
+func refusals(a *agentv1.Ack) (out []string) {
+	for _, r := range a.GetRefused() {
+		out = append(out, fmt.Sprintf("%s@%d", r.GetModule(), r.GetGeneration()))
+	}
+	return out
+}
+
 // status takes and acknowledges status frames until the agent has no more to say, and returns the modules in them.
 func (s *hubSession) status(d time.Duration) (frames int, modules []string) {
 	s.t.Helper()

@@ -108,9 +108,12 @@ func (s *session) take(ctx context.Context) error {
 	index, leave, secrets := s.index, s.leave, s.secrets
 	s.mu.Unlock()
 	if leave != nil {
-		return s.takeLeave(ctx, leave)
+		if err := s.takeLeave(ctx, leave); err != nil {
+			return err
+		}
 	}
-	if index == nil || s.l.o.Desired.Held().Leaving.Objects != "" {
+	if leave != nil || index == nil || s.l.o.Desired.Held().Leaving.Objects != "" {
+		s.passOver(index)
 		return nil
 	}
 	result, err := s.judge(ctx, index, secrets)
@@ -222,6 +225,42 @@ func (s *session) takeLeave(ctx context.Context, in *agentv1.Leave) error {
 	s.l.o.Log.Warn("the cluster leaves the fleet", "objects", order.Objects, "hold", order.Hold, "held", order.Held)
 	s.l.o.Worker.Leave(order)
 	return nil
+}
+
+// passOver answers an index that is not taken any more, because the cluster leaves the fleet: the hub waits for what becomes of all
+// that it may have given.
+func (s *session) passOver(index *agentv1.Index) {
+	held := s.l.o.Desired.Held()
+	if index == nil || held.Leaving.Objects == "" {
+		return
+	}
+	known := map[string]uint64{}
+	for _, x := range held.Assemblage.Syncs {
+		known[x.Module.String()] = x.Generation
+	}
+	for _, x := range held.Assemblage.Tombstones {
+		known[x.Module.String()] = x.Generation
+	}
+	ack := s.ackOf(index, desired.Result{})
+	refuse := func(module string, generation uint64) {
+		if generation != known[module] {
+			ack.Refused = append(ack.Refused, &agentv1.Refusal{Module: module, Generation: generation, Code: desired.CodeStale,
+				Message: "the cluster was told to leave the fleet before this was taken"})
+		}
+	}
+	for _, x := range index.GetSyncs() {
+		refuse(x.GetModule(), x.GetGeneration())
+	}
+	for _, x := range index.GetTombstones() {
+		refuse(x.GetModule(), x.GetGeneration())
+	}
+	s.mu.Lock()
+	if s.index == index {
+		s.index, s.hints = nil, newHints()
+	}
+	s.ack = ack
+	s.mu.Unlock()
+	signal(s.wake)
 }
 
 // refuseLeave says why the cluster stays in the fleet.

@@ -386,6 +386,7 @@ func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
 		expect(t, "worker after the hold", a.settle(), "leave delete")
 		s.index(index(h.sync("web", 9, "b")))
 		expect(t, "worker after the leave", a.settle())
+		expect(t, "answer, for which the hub waits", refusals(s.ack()), "default/web@9")
 		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 was removed") // the hub forgets it: no freeze, the leave goes on
 		expect(t, "worker after the end", a.settle())
 		a.stop()
