@@ -457,9 +457,9 @@ func deploymentConfigHealth(o *object) (Result, bool) {
 	}
 	available, moving := conditionIn(list, "Available"), conditionIn(list, "Progressing")
 	switch {
-	case available.is("True") && !moving.is("False"):
-		return healthy(), true
-	case available.is("True"), moving.is("True"), moving.is("Unknown"):
+	case available.is("True") && (moving.status == "" || moving.is("True") && moving.reason == "NewReplicationControllerAvailable"):
+		return healthy(), true // Available counts the pods of the version before as well
+	case available.is("True") && !moving.is("False"), moving.is("True"), moving.is("Unknown"):
 		worst := available
 		if available.is("True") {
 			worst = moving
