@@ -44,13 +44,20 @@ func Variants(overrides []fleet.Override, clusters []fleet.Cluster) ([]fleet.Var
 }
 
 // Bounded refuses more than MaxVariants of what a chart renders to by what clusters can do.
-func Bounded(builds int) error {
-	if builds <= MaxVariants {
+func Bounded(bundles int) error {
+	if bundles <= MaxVariants {
 		return nil
 	}
-	return fleet.Invalidf("package.helm", "the selected clusters give more than %d different answers to what the chart asks of .Capabilities, and at most that many are rendered: set kubeVersion and apiVersions to what it is to see in all of them, or place it in fewer",
-		MaxVariants)
+	return fleet.Invalidf("package.helm", "by what the selected clusters can do the chart comes to more than %d different bundles, and a revision has at most that many: "+declare, MaxVariants)
 }
+
+// TooManyAnswers refuses a chart of which clusters that can do different things are more than are rendered.
+func TooManyAnswers(most int) error {
+	return fleet.Invalidf("package.helm", "the selected clusters give more than %d different answers to what the chart asks of .Capabilities, and at most that many are rendered: "+declare, most)
+}
+
+// declare is what helps.
+const declare = "set kubeVersion and apiVersions to what it is to see in all of them, or place it in fewer"
 
 // Unmatched names the overrides that match none of the clusters and do not say that they may. Where there are no clusters nothing is misspelt.
 func Unmatched(overrides []fleet.Override, clusters []fleet.Cluster) (names []string) {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -259,5 +260,42 @@ func TestNewValuesComeWithTheNewVariant(t *testing.T) {
 	prod := l.newestRevision().GetVariants()[1]
 	if d := l.desired("a"); d.GetSync().GetValues()["ENV"] != "prod" || record.Digest(d.GetSync().GetBundle()) != record.Digest(prod.GetBundle()) || d.GetProblem() != "" {
 		t.Errorf("then it has %v", d)
+	}
+}
+
+// answeringEngine renders a chart that asks for all that a cluster serves, to as many bundles as there are ends.
+type answeringEngine struct{ ends int }
+
+func (e answeringEngine) Build(_ context.Context, job render.Job) (render.Built, error) {
+	n := 0
+	if c := job.Helm.Capabilities; c != nil {
+		n = len(c.APIs[0]) % e.ends
+	}
+	return render.Built{Reads: render.Reads{All: true}, Texts: map[string][]byte{"a.yaml": fmt.Appendf(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a-%d}\n", n)}}, nil
+}
+
+// TestManyAnswersThatComeToTheSame: how many different answers clusters give does not matter where a chart comes to the same for them, and
+// what it comes to is bounded.
+func TestManyAnswersThatComeToTheSame(t *testing.T) {
+	for ends, fails := range map[int]bool{2: false, 140: true} {
+		l, rev := varying(t)
+		l.o.Engine = answeringEngine{ends}
+		m, err := wire.ModuleFromProto(record.ModuleOfRevision(shop, rev))
+		l.must(err)
+		m.Package, m.Overrides = render.Package{Helm: &render.Helm{}}, nil
+		x := renderer{c: l.Controller, m: m}
+		var made []madeVariant
+		for i := range 150 {
+			can := fleet.Capabilities{KubeVersion: "v1.33.1", APIs: []string{strings.Repeat("a", i+1)}}
+			v, failed := x.render(t.Context(), wantedVariant{variant: fleet.Variant{Capabilities: can.Digest()},
+				able: &record.Able{All: can, Sum: &storev1.CapabilitiesSum{Digest: can.Digest().Bytes(), KubernetesVersion: can.KubeVersion, Apis: 1}}})
+			if err = failed; err != nil {
+				break
+			}
+			made = append(made, v)
+		}
+		if fails && (err == nil || !strings.Contains(err.Error(), "more than 100 different bundles")) || !fails && (err != nil || len(x.built) != 150 || len(x.merged(made)) != ends) {
+			t.Errorf("%d ends: %d built, %d made, %v", ends, len(x.built), len(made), err)
+		}
 	}
 }

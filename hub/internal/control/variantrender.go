@@ -99,15 +99,20 @@ type renderer struct {
 	m     *wire.Module
 	files map[string][]byte
 	built map[string]builtPackage
-	reads map[string]render.Reads // of what was built, whatever for
-	done  map[string][]manifest.Object
-	seen  map[fleet.Digest]bool
-	bytes int
+	// distinct is what was built, once for all answers of clusters that come to the same.
+	distinct map[fleet.Digest][]manifest.Object
+	reads    map[string]render.Reads // of what was built, whatever for
+	done     map[string][]manifest.Object
+	seen     map[fleet.Digest]bool
+	bytes    int
 	// several says that what is rendered is one of several, so that an error says which.
 	several bool
 }
 
-// builtPackage is what a package renders to, and the key of that.
+// maxBuilds is how often a package is rendered for one revision: each takes its time, also where many come to the same.
+const maxBuilds = 2000
+
+// builtPackage is what a package renders to, and the key of that: equal for answers of clusters that come to the same.
 type builtPackage struct {
 	key     string
 	objects []manifest.Object
@@ -204,8 +209,8 @@ func (x *renderer) build(ctx context.Context, w wantedVariant) (builtPackage, er
 			return built, nil
 		}
 	}
-	if err := assemble.Bounded(len(x.built) + 1); err != nil {
-		return builtPackage{}, err
+	if len(x.built) >= maxBuilds {
+		return builtPackage{}, assemble.TooManyAnswers(maxBuilds)
 	}
 	if w.able != nil {
 		h := *pkg.Helm
@@ -217,11 +222,17 @@ func (x *renderer) build(ctx context.Context, w wantedVariant) (builtPackage, er
 		return builtPackage{}, err
 	}
 	if x.built == nil {
-		x.built, x.reads = map[string]builtPackage{}, map[string]render.Reads{}
+		x.built, x.reads, x.distinct = map[string]builtPackage{}, map[string]render.Reads{}, map[fleet.Digest][]manifest.Object{}
 	}
-	x.reads[base] = reads
+	digest, _ := assemble.BundleDigest(manifest.ToBundle(objects))
+	if same, known := x.distinct[digest]; known {
+		objects = same
+	} else if err := assemble.Bounded(len(x.distinct) + 1); err != nil {
+		return builtPackage{}, err
+	}
+	x.reads[base], x.distinct[digest] = reads, objects
 	key := builtKey(base, reads, w.able)
-	x.built[key] = builtPackage{key, objects}
+	x.built[key] = builtPackage{base + " as " + digest.String(), objects}
 	return x.built[key], nil
 }
 
