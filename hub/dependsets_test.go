@@ -273,3 +273,20 @@ func TestModuleGoesAfterThoseOfOtherClusters(t *testing.T) {
 	x.gone("shop")
 	x.gone("crds")
 }
+
+// TestFailedRolloutOfASetIsWaitedFor: a module whose newest revision failed before it came anywhere is not ready in the set, however well it
+// does with the one before.
+func TestFailedRolloutOfASetIsWaitedFor(t *testing.T) {
+	x := newRoles(t, true, nil)
+	x.await("crds", x.put(crdsModule("c1")).GetRevision())
+	failing := crdsModule("c2")
+	failing.Spec.Rollout = &towlinev1.RolloutStrategy{Unmatched: rollout.UnmatchedFail, Stages: []*towlinev1.Stage{{Name: "nobody",
+		Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"role": "none"}}}}}
+	if ro := x.await("crds", x.put(failing).GetRevision()); ro.GetStatus().GetState() != "Failed" {
+		t.Fatalf("%v", ro.GetStatus())
+	}
+	put := x.put(shopAfter("s1", "control"))
+	x.waits(put.GetRevision(), because(rollout.SetFailed))
+	x.await("crds", x.put(crdsModule("c3")).GetRevision())
+	x.await("shop", put.GetRevision())
+}

@@ -34,7 +34,8 @@ type AwaitedSet struct {
 const (
 	SetNoModule  = "NoSuchModule"
 	SetDeleting  = "BeingDeleted"
-	SetSource    = "SourceAhead" // it was put, and has no revision yet
+	SetSource    = "SourceAhead"   // it was put, and has no revision yet
+	SetFailed    = "RolloutFailed" // that of its newest revision, before it came anywhere
 	SetDamaged   = "DamagedRecord"
 	SetNoCluster = "NoCluster" // that the selector matches
 	SetNotPlaced = "NotPlaced" // in any of those

@@ -28,6 +28,8 @@ func setSays(f *v1.Facts) string {
 		return "waits for " + module + ", which is being deleted" + rest
 	case rollout.SetSource:
 		return "waits for " + module + ", whose newest put has no revision yet" + rest
+	case rollout.SetFailed:
+		return "waits for " + module + ", whose newest revision failed before it came anywhere: put it again" + rest
 	case rollout.SetDamaged:
 		return "waits for " + module + ", of which a record of the hub is damaged: put it again" + rest
 	case rollout.SetNoCluster:

@@ -145,7 +145,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Clusters: some, Count: 2, Total: 3})},
 			{rollout.ReasonAwaitingDependency, "", &v1.Facts{Names: []string{"crds", "db"}, Clusters: some[:1], Count: 1, Total: 1}},
 			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNoModule})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetDeleting})},
-			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetSource})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetDamaged})},
+			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetSource})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetDamaged})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetFailed})},
 			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNoCluster})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNotPlaced})},
 			{rollout.ReasonUnplaced, "", &v1.Facts{Revision: 42}}, {rollout.ReasonAwaitingSource, "", &v1.Facts{Count: 2}},
 			{rollout.ReasonFailures, "", failures}, {rollout.ReasonFailures, "", stage(&v1.Facts{Count: 2, Total: 3, Tolerated: 1})},

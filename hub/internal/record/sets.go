@@ -52,6 +52,9 @@ func (v View) awaited(r store.Reader, d wire.SetDependency) *rollout.AwaitedSet 
 	if ro, queued := comes(r, d.Module); ro != nil && !queued {
 		return because(rollout.SetSource)
 	}
+	if driven := rollouts.Driven(r, d.Module); driven.GetRollout().GetRevision() != 0 && rollouts.StateOf(driven) == rollout.Failed {
+		return because(rollout.SetFailed) // what it has is not what was put
+	}
 	at, err := wayOf(r, d.Module, rec)
 	if err != nil {
 		return because(rollout.SetDamaged)
