@@ -147,14 +147,14 @@ func keepForms(rev *storev1.RevisionRecord, keep func(*storev1.VariantRecord, fl
 	})
 }
 
-// addVariant adds a variant to a revision, for what that lacks: to one with the same bundle, if there is one.
+// addVariant adds a variant to a revision, for what that lacks: to one with the same bundle, or the same problem, if there is one.
 func addVariant(rev *storev1.RevisionRecord, v *storev1.VariantRecord, lacks []fleet.Variant) {
 	v = proto.CloneOf(v)
 	v.Capabilities = slices.DeleteFunc(v.Capabilities, func(s *storev1.CapabilitiesSum) bool {
 		return !slices.ContainsFunc(lacks, fleet.Variant{Overrides: v.GetOverrides(), Capabilities: record.Digest(s.GetDigest())}.Equal)
 	})
 	i := slices.IndexFunc(rev.Variants, func(x *storev1.VariantRecord) bool {
-		return len(v.Capabilities) > 0 && v.GetProblem() == "" && slices.Equal(x.GetOverrides(), v.GetOverrides()) && bytes.Equal(x.GetBundle(), v.GetBundle()) && bytes.Equal(x.GetPolicies(), v.GetPolicies())
+		return len(v.Capabilities) > 0 && v.GetProblem() == x.GetProblem() && slices.Equal(x.GetOverrides(), v.GetOverrides()) && bytes.Equal(x.GetBundle(), v.GetBundle()) && bytes.Equal(x.GetPolicies(), v.GetPolicies())
 	})
 	switch {
 	case i >= 0:

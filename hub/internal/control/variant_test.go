@@ -299,3 +299,31 @@ func TestManyAnswersThatComeToTheSame(t *testing.T) {
 		}
 	}
 }
+
+// TestEqualProblemsAreOne: clusters for which a revision does not render, each for its own capabilities, leave room for one for which it does.
+func TestEqualProblemsAreOne(t *testing.T) {
+	rev := &storev1.RevisionRecord{ByCapabilities: true, Revision: &towlinev1.Revision{Spec: &towlinev1.ModuleSpec{}}}
+	of := func(i int, v *storev1.VariantRecord) *storev1.VariantRecord {
+		v.Capabilities = []*storev1.CapabilitiesSum{{Digest: fleet.DigestOf(fmt.Append(nil, i)).Bytes()}}
+		return v
+	}
+	add := func(v *storev1.VariantRecord) {
+		if next := withVariants(rev, []*storev1.VariantRecord{v}); next != nil {
+			rev = next
+		}
+	}
+	for i := range assemble.MaxVariants + 20 {
+		add(of(i, &storev1.VariantRecord{Problem: "templates/a.yaml: it does not render"}))
+	}
+	add(of(-1, &storev1.VariantRecord{Problem: "another"}))
+	add(of(-2, &storev1.VariantRecord{Bundle: []byte("b"), Objects: 1}))
+	if n := len(rev.GetVariants()); n != 3 {
+		t.Errorf("%d variants", n)
+	}
+	for i, problem := range map[int]bool{0: true, assemble.MaxVariants + 19: true, -2: false} {
+		_, err := record.VariantIn(rev, fleet.Variant{Capabilities: fleet.DigestOf(fmt.Append(nil, i))})
+		if (err != nil) != problem || errors.Is(err, record.ErrNotRendered) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
