@@ -69,15 +69,23 @@ func (x Capable) Find(r store.Reader, wanted fleet.Digest) (Able, bool) {
 // chosen for it. A revision does not change under a cluster that has it: it keeps what it was given even if it can do something else
 // since, as long as the revision has that for its labels. What was chosen before the cluster told anything does not count.
 func VariantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord, overrides []fleet.Override, c fleet.Cluster) fleet.Variant {
-	v := assemble.VariantOf(overrides, c)
 	if !rev.GetByCapabilities() {
-		return v
+		return assemble.VariantOf(overrides, c)
 	}
+	return variantFor(r, ref, rev, overrides, c, func(v fleet.Variant) bool {
+		_, err := VariantIn(rev, v)
+		return err == nil
+	})
+}
+
+// variantFor is that of a revision which differs by what clusters can do; has says which variants the revision has.
+func variantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord, overrides []fleet.Override, c fleet.Cluster, has func(fleet.Variant) bool) fleet.Variant {
+	v := assemble.VariantOf(overrides, c)
 	r = store.Untracked(r)
 	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
 	if chosen := Digest(d.GetCapabilities()); !chosen.IsZero() && d.GetSync().GetRevision() == rev.GetRevision().GetNumber() {
 		v.Capabilities = chosen
-		if _, err := VariantIn(rev, v); err == nil {
+		if has(v) {
 			return v
 		}
 	}
@@ -104,25 +112,45 @@ func OutgrownBy(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord
 		return nil
 	}
 	r = store.Untracked(r)
+	bundles, known := bundlesOf(rev), map[string]bool{}
+	renders := func(v fleet.Variant) bool {
+		_, has := bundles[v.Key()]
+		return has
+	}
 	for _, rec := range Clusters(r) {
 		c := Cluster(rec)
 		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
 		if d.GetSync().GetRevision() != rev.GetRevision().GetNumber() || d.GetTombstone() != nil || len(d.GetCapabilities()) == 0 {
 			continue
 		}
-		has := VariantFor(r, ref, rev, m.Overrides, c)
+		has := variantFor(r, ref, rev, m.Overrides, c, renders)
 		x := Outgrown{Now: fleet.Variant{Overrides: has.Overrides, Capabilities: capabilities(r, c.Name)}, Bundle: Digest(d.GetSync().GetBundle())}
-		if was, err := VariantIn(rev, has); err != nil || Digest(was.GetBundle()) != x.Bundle { // other labels are on their way to it
+		if was, there := bundles[has.Key()]; !there || was != x.Bundle { // other labels are on their way to it
 			continue
 		}
 		if x.Now.Capabilities.IsZero() || x.Now.Capabilities == has.Capabilities {
 			continue
 		}
-		now, err := VariantIn(rev, x.Now)
-		if err == nil && Digest(now.GetBundle()) == x.Bundle || slices.ContainsFunc(out, func(y Outgrown) bool { return y.Bundle == x.Bundle && y.Now.Equal(x.Now) }) {
+		key := x.Now.Key() + " " + x.Bundle.String()
+		if now, there := bundles[x.Now.Key()]; there && now == x.Bundle || known[key] {
 			continue
 		}
+		known[key] = true
 		out = append(out, x)
+	}
+	return out
+}
+
+// bundlesOf are the bundles of a revision by the keys of what they are for: of many clusters each may be for its own.
+func bundlesOf(rev *storev1.RevisionRecord) map[string]fleet.Digest {
+	out := map[string]fleet.Digest{}
+	for _, v := range Variants(rev) {
+		if v.GetProblem() != "" {
+			continue
+		}
+		for _, form := range FormsOf(v) {
+			out[form.Key()] = Digest(v.GetBundle())
+		}
 	}
 	return out
 }
@@ -140,7 +168,13 @@ func FormsOf(v *storev1.VariantRecord) (out []fleet.Variant) {
 
 // isFor reports that a part of a revision is for a variant.
 func isFor(x *storev1.VariantRecord, v fleet.Variant) bool {
-	return slices.ContainsFunc(FormsOf(x), v.Equal)
+	if !slices.Equal(x.GetOverrides(), v.Overrides) {
+		return false
+	}
+	if len(x.GetCapabilities()) == 0 {
+		return v.Capabilities.IsZero()
+	}
+	return slices.ContainsFunc(x.GetCapabilities(), func(s *storev1.CapabilitiesSum) bool { return Digest(s.GetDigest()) == v.Capabilities })
 }
 
 // CapabilitiesShown are capabilities as people see them, each once.
