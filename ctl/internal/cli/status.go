@@ -242,7 +242,7 @@ func stageDone(r *v1.Rollout, name string) (bool, error) {
 	var names []string
 	for _, s := range stages {
 		if s.GetName() == name {
-			return s.GetState() == stateSucceeded, nil
+			return s.GetState() == stateSucceeded && !goesBack(r), nil // what had succeeded is on its way back
 		}
 		names = append(names, s.GetName())
 	}

@@ -123,6 +123,12 @@ func TestRolloutWaitForStage(t *testing.T) {
 	if got := hub.run(t, run{}, "rollout", "wait", "--id", "shop/57", "--for", "stage=canary"); got.code != 1 {
 		t.Errorf("a rollout that was rolled back before the stage was done: exit %d", got.code)
 	}
+	back := surfaceRollout()
+	back.Status.State, back.Status.Stages[0].State = "RollingBack", "Succeeded"
+	hub.watch = watching(back, ended("RolledBack", nil))
+	if got := hub.run(t, run{}, "rollout", "wait", "--id", "shop/57", "--for", "stage=canary"); got.code != 1 {
+		t.Errorf("a rollout that is on its way back from a stage that was done: exit %d", got.code)
+	}
 	if asked[*v1.WatchRolloutRequest](hub).GetNumber() != 57 {
 		t.Error("--id did not name the rollout to the hub")
 	}

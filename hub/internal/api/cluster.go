@@ -207,7 +207,7 @@ func (a *API) describeSession(r store.Reader, name fleet.ClusterName, connected 
 	} else if at := record.LastWord(r, name, x); !at.IsZero() {
 		s.LastSeen = timestamppb.New(at)
 	}
-	if ack, _, ok := store.Get[*storev1.AckRecord](r, store.AckKey(name)); ok {
+	if ack, _, ok := store.Get[*storev1.AckRecord](r, store.AckKey(name)); ok && !record.Voided(x, ack) {
 		s.AcknowledgedGeneration = ack.GetGeneration()
 		if ack.GetCode() != "" {
 			s.Attention = note(fleet.AttentionRefused, &towlinev1.Facts{Code: ack.GetCode(), Detail: ack.GetMessage()})

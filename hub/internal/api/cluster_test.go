@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -74,6 +75,21 @@ func TestLabelsAreToldByThePlacementInForce(t *testing.T) {
 			Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c1", Labels: map[string]string{"new": "yes"}}}})
 		if err != nil || len(resp.GetLeaves()) != leaves || !slices.Contains(resp.GetLeaves(), "default/by-old") {
 			t.Errorf("put is %s: leaves %v, want by-old and %d: %v", state, resp.GetLeaves(), leaves, err)
+		}
+	}
+}
+
+// TestAcknowledgementOfBeforeAJoin: what an agent acknowledged in sessions that do not count any more says nothing of the one that is there.
+func TestAcknowledgementOfBeforeAJoin(t *testing.T) {
+	for voidBefore, says := range map[uint64]bool{0: true, 3: true, 4: false} {
+		a := newAPI(t, func(w store.Writer) {
+			w.Put(store.ClusterKey("c1"), &storev1.ClusterRecord{Joined: timestamppb.Now(), Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c1"}}})
+			w.Put(store.SessionKey("c1"), &storev1.SessionRecord{Epoch: 4, VoidBefore: voidBefore})
+			w.Put(store.AckKey("c1"), &storev1.AckRecord{Epoch: 3, Generation: 7, Code: "REGRESSED", Message: "it has seen more"})
+		})
+		_, clusters := a.rowsOf(t)
+		if s := clusters["c1"]; (s.GetAcknowledgedGeneration() == 7) != says || (s.GetAttention().GetCode() == fleet.AttentionRefused) != says {
+			t.Errorf("void before %d: %v", voidBefore, s)
 		}
 	}
 }
