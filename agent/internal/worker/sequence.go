@@ -136,19 +136,30 @@ func (w *worker) end(ctx context.Context) {
 
 // inReach are the jobs whose objects the module may claim now. Before its turn it says what it waits for that others have, so that they
 // hand it over, and takes nothing that nobody has: what it depends on may list that, too.
-func (w *worker) inReach(jobs []*item) []*item {
+func (w *worker) inReach(jobs []*item) (now []*item, later []fleet.ObjectID) {
 	if w.started {
-		return jobs
+		return jobs, nil
 	}
-	var later []fleet.ObjectID
-	defer func() { w.later.Store(&later) }()
-	return slices.DeleteFunc(jobs, func(it *item) bool {
+	now = slices.DeleteFunc(jobs, func(it *item) bool {
 		it.look = w.m.inventory.Get(it.entry.ID) == nil && !w.neededFirst(it) && it.action.Verb != plan.Read && it.action.Verb != plan.Look
 		if it.look {
 			later = append(later, it.entry.ID)
 		}
 		return it.look
 	})
+	return now, later
+}
+
+// stopped are objects that the module does not claim, as a hold or the cluster's policy keeps it from making them, and that it makes when
+// that ends.
+func (w *worker) stopped() (out []fleet.ObjectID) {
+	for _, it := range w.items {
+		held := it.action.Verb == plan.Leave && it.action.Drift == fleet.DriftHeld
+		if (held || it.denied) && w.m.inventory.Get(it.entry.ID) == nil {
+			out = append(out, it.entry.ID)
+		}
+	}
+	return out
 }
 
 // inTurn is what may be done now of the jobs. Before its turn that is to keep what the module has as the revision says, and what one that

@@ -72,7 +72,7 @@ type worker struct {
 	objects    atomic.Pointer[[]uint64]                // which of them are held, by that
 	singles    map[fleet.ObjectID]watch.Single         // watches of what is only read
 	doomed     atomic.Pointer[map[fleet.ObjectID]bool] // what the last plan deletes
-	// later is what the module lists, and claims when its turn comes (inReach).
+	// later is what the module lists, and claims when its turn comes (inReach), or when nothing stops it any more (stopped).
 	later atomic.Pointer[[]fleet.ObjectID]
 
 	cur         target
@@ -180,10 +180,10 @@ func (w *worker) wants(ctx context.Context, now time.Time) (jobs []*item, known 
 	w.giveBack(ctx)
 	w.takeTurn(ctx)
 	w.bind(ctx, now)
-	jobs = w.claim(w.inReach(w.jobs(now)))
-	if w.started {
-		w.later.Store(nil) // all of it is claimed
-	}
+	jobs, later := w.inReach(w.jobs(now))
+	jobs = w.claim(jobs)
+	later = append(later, w.stopped()...)
+	w.later.Store(&later)                                         // all the others are claimed
 	return w.withValues(w.inWave(ctx, w.inTurn(jobs), now)), true // what its bindings read may come with what it waits for
 }
 
