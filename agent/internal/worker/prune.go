@@ -108,10 +108,9 @@ func (w *worker) pruneInput() plan.PruneInput {
 	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "", Held: w.recordHeld, Heirs: w.heirs(), Untaken: w.cur.untaken,
 		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
 	in.FirstReason, in.First = w.first()
-	all := w.records()
 	in.Reads = w.reads
-	if slices.ContainsFunc(all, func(r plan.Record) bool { return !w.desires(r.ID) || w.reads(r.ID) }) {
-		in.Records = all
+	if w.drops() {
+		in.Records = w.records()
 	}
 	return in
 }

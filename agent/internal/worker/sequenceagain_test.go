@@ -1,11 +1,13 @@
 package worker
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -158,5 +160,53 @@ func TestRevisionThatOnlyDropsIsNotReadyBeforeItsTurn(t *testing.T) {
 	})
 	if s.Ready || s.Phase != fleet.PhaseApplying || r.keyOf("gone") == "" {
 		t.Fatalf("ready before it is begun: %s, ready %v, %s: %s", s.Phase, s.Ready, s.Reason, s.Message)
+	}
+}
+
+// TestRevisionThatOnlyDropsIsNeverReadyBeforeItsTurn: not for a moment either, while nobody can say yet what goes, nor where something
+// else is to be said of the module. Who saw it ready would begin, and that is noted for good.
+func TestRevisionThatOnlyDropsIsNeverReadyBeforeItsTurn(t *testing.T) {
+	endless := annotated(gate("db", "1"), fleet.ReadyAnnotation, fleet.ReadyIgnore)
+	for name, tc := range map[string]struct {
+		rest            []string
+		owed, dropsHeld bool
+	}{
+		"an object does not count":        {rest: []string{configMap("a", "k: one"), endless}},
+		"it is not known yet what goes":   {rest: []string{configMap("a", "k: one")}, owed: true},
+		"what is dropped is held as well": {rest: []string{configMap("a", "k: one")}, dropsHeld: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			base, shop := r.bundle("base", nil, configMap("b", "k: one")), r.inWaves("shop", 1, append(tc.rest, configMap("gone", "k: one"))...)
+			base.Revision, shop.DependsOn = 1, moduleOf("base")
+			r.set([]fleet.Sync{base, shop})
+			r.ready(shop)
+			base = r.again(base)
+			next := r.inWaves("shop", 2, tc.rest...)
+			base.Revision, base.Hold, next.DependsOn = 2, true, shop.DependsOn
+			if tc.dropsHeld {
+				next.Held = assemble.HeldKeys([]fleet.ObjectID{{Kind: "ConfigMap", Namespace: r.ns, Name: "gone"}})
+			}
+			if tc.owed {
+				nobody := moduleOf("nobody")[0]
+				number := r.m.claims.owe(nobody)
+				t.Cleanup(func() { r.m.claims.made(nobody, number) })
+			}
+			r.set([]fleet.Sync{base, next})
+			r.wait("shop", "waiting", func(x fleet.SyncStatus) bool {
+				if x.Generation == next.Generation && x.Ready {
+					t.Fatalf("ready before it is begun: %s, %s: %s", x.Phase, x.Reason, x.Message)
+				}
+				return x.Generation == next.Generation && x.Phase == fleet.PhaseApplying && x.Reason == plan.ReasonAwaitingDependency
+			})
+			for _, line := range strings.Split(r.heard.String(), "\n") {
+				if strings.HasPrefix(line, fmt.Sprintf("{Module:default/shop Generation:%d ", next.Generation)) && strings.Contains(line, " Ready:true ") {
+					t.Fatalf("was ready before it is begun: %s", line)
+				}
+			}
+			if r.keyOf("gone") == "" {
+				t.Error("it was dropped")
+			}
+		})
 	}
 }

@@ -308,11 +308,9 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingUpdate }); i >= 0 && s.Reason == "" {
 		s.Reason, s.Message = plan.ReasonAwaitingUpdate, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
 	}
-	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingDependency }); i >= 0 && s.Reason == "" {
-		s.Reason, s.Message = plan.ReasonAwaitingDependency, w.pruning.kept[i].Message
-		if s.Phase == fleet.PhaseApplied { // its turn is to come, though nothing but what it drops tells it from the one before
-			s.Phase, s.Ready = fleet.PhaseApplying, false
-		}
+	if s.Phase == fleet.PhaseApplied && w.cur.kind == targetSync && !w.started && w.awaits != "" && w.drops() {
+		// Its turn is to come, though nothing but what it drops tells it from the one before, and whatever is said of that.
+		s.Phase, s.Ready, s.Reason, s.Message = fleet.PhaseApplying, false, plan.ReasonAwaitingDependency, w.awaits
 	}
 	if len(w.binder.told) > 0 && s.Reason == "" {
 		s.Reason, s.Message = reasonSourceGone, w.binder.told[0]
@@ -324,6 +322,11 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	case w.cur.kind == targetStray:
 		s.Phase, s.Ready = fleet.PhaseStray, false
 	}
+}
+
+// drops reports that the module has something that its sync does not list as the module's own.
+func (w *worker) drops() bool {
+	return slices.ContainsFunc(w.records(), func(r plan.Record) bool { return !w.desires(r.ID) || w.reads(r.ID) })
 }
 
 // uncountedText says of an object that is not healthy that the module is ready without it.
