@@ -24,7 +24,7 @@ import (
 // Command is the command line of towline-hub.
 func Command() *cobra.Command {
 	root := &cobra.Command{Use: "towline-hub", Short: "The hub of Towline", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(serveCommand(), adminCommand(), backupCommand(), restoreCommand(), renderWorkerCommand(), &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+	root.AddCommand(serveCommand(), adminCommand(), caCommand(), backupCommand(), restoreCommand(), renderWorkerCommand(), &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), version.Version)
 			return err
@@ -67,6 +67,7 @@ func serveCommand() *cobra.Command {
 	fl.BoolVar(&f.o.AllowFileSources, "allow-file-sources", false, "let modules take Git repositories from folders of this machine (file:///DIR): whoever may put a module then reads those that the hub can read")
 	fl.BoolVar(&f.o.DenyPrivate, "deny-private-addresses", false, "connect to no loopback or private address for a module's source, or for its gates; link-local addresses and metadata services are refused in any case")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
+	fl.BoolVar(&f.o.AdoptCA, "adopt-ca", false, "start with another CA than that of the store, which is refused else: every agent then has to join again, and every client needs a new certificate")
 	fl.StringVar(&f.o.SecretsKeyFile, "secrets-key-file", "", "file of the keys that secrets are encrypted with, 32 bytes in base64 a line, the newest first (default: secrets.key in --ca-dir, made at the first start; with --etcd-endpoints there is none)")
 	fl.StringVar(&f.o.SecretsKeyCommand, "secrets-key-command", "", "program that prints the same keys, with its arguments parted by blanks; run once, at the start")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")

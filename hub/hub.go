@@ -69,6 +69,8 @@ type Options struct {
 	EtcdEndpoints []string
 	// ShareEtcd lets other hubs that have it set use that etcd at the same time; without it one hub at a time does.
 	ShareEtcd bool
+	// AdoptCA has the CA that there is take the place of those of the store: agents and people with certificates of these are not known.
+	AdoptCA bool
 	// Etcd is who the hub is for that etcd.
 	Etcd EtcdAccess
 	// Listen serves agents, API people and programs; both are made by the caller so that ports are known.
@@ -206,6 +208,9 @@ func (h *Hub) open(ctx context.Context) error {
 	}
 	h.own = own(h.store)
 	if h.hub, err = identity(ctx, h.own); err != nil {
+		return err
+	}
+	if err := registry.TakeCA(ctx, h.store.As(store.Registry), h.ca, h.o.AdoptCA); err != nil {
 		return err
 	}
 	if h.keys, err = loadKeys(ctx, h.o, h.own); err != nil {
@@ -350,7 +355,7 @@ func (h *Hub) build() error {
 	bundles := bundle.New(h.store.Blobs())
 	if h.sessions, err = session.New(session.Options{Store: h.store.As(store.Session), Bundles: bundles, Registry: h.registry, Secrets: h.keys, Log: h.o.Log,
 		Meter: h.meter, Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat,
-		Hubs: func() []string { return h.peers.Addresses() }}); err != nil {
+		CAs: h.registry.Announced, Hubs: func() []string { return h.peers.Addresses() }}); err != nil {
 		return err
 	}
 	if h.peers, err = h.newPeers(); err != nil {
@@ -422,7 +427,7 @@ func engineOf(p *child.Pool) render.Engine {
 }
 
 func (h *Hub) servers() error {
-	tlsConfig, err := rpc.ServerTLS{Certificate: h.ca.Server, ClientCAs: h.ca.Pool(), Verify: h.registry.VerifyConnection}.Config()
+	tlsConfig, err := rpc.ServerTLS{Certificate: h.ca.Server, ClientCAs: h.registry.ClientCAs, Verify: h.registry.VerifyConnection}.Config()
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (h *Hub) join(ctx context.Context) error {
 
 // record is what the other hubs are told of this one. leads is zero while it does not.
 func (h *Hub) record(leads time.Time) *storev1.HubRecord {
-	ca := sha256.Sum256(h.ca.DER()[0])
+	ca := sha256.Sum256(h.ca.DER()[0]) // the one that signs
 	rec := &storev1.HubRecord{Instance: h.instance, Address: h.o.HubAddress, Advertise: h.o.Advertise,
 		Since: timestamppb.New(h.seat.me.Since), Ca: ca[:], Version: version.Version}
 	if !leads.IsZero() {
@@ -44,7 +44,7 @@ func (h *Hub) record(leads time.Time) *storev1.HubRecord {
 	return rec
 }
 
-// announce says that this hub is there, unless it cannot serve the agents of the others.
+// announce says that this hub is there, unless it is to begin anew with a CA while others still serve agents with theirs.
 func (h *Hub) announce(ctx context.Context) error {
 	me := h.record(time.Time{})
 	if _, err := h.store.Barrier(ctx); err != nil {
@@ -53,9 +53,8 @@ func (h *Hub) announce(ctx context.Context) error {
 	var err error
 	viewErr := h.store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.PeerPrefix, func(o *storev1.HubRecord, _ store.Entry) bool {
-			if !bytes.Equal(o.GetCa(), me.GetCa()) {
-				err = fleet.Errorf(fleet.ErrPrecondition, "hub: its CA is not that of hub %s at %s, which runs on the same store: their agents could not go from one to the other; give all hubs of a store the same ca.crt and ca.key (--ca-dir)",
-					o.GetInstance(), o.GetAddress())
+			if h.o.AdoptCA && !bytes.Equal(o.GetCa(), me.GetCa()) {
+				err = fleet.Errorf(fleet.ErrPrecondition, "hub: hub %s at %s runs on the same store with another CA: stop it before this one starts with --adopt-ca", o.GetInstance(), o.GetAddress())
 			}
 			return err == nil
 		})

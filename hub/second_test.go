@@ -139,6 +139,9 @@ func second(ctx context.Context, t *testing.T, etcd string, change ...func(*hub.
 	return hub.New(ctx, o)
 }
 
+// caOf has a hub use the CA that is in a directory.
+func caOf(dir string) func(*hub.Options) { return func(o *hub.Options) { o.CADir = dir } }
+
 func TestSecondHubOnAnEtcdRefusesToStart(t *testing.T) {
 	etcd := ownEtcd(t)
 	w := sharing(t, etcd)
@@ -156,7 +159,7 @@ func TestSecondHubOnAnEtcdRefusesToStart(t *testing.T) {
 	}
 	w.stopHub()
 	began := time.Now()
-	h, err = second(w.ctx, t, etcd)
+	h, err = second(w.ctx, t, etcd, caOf(w.dir))
 	must(t, err)
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("after a hub that stopped, another one waits %s", took)
@@ -171,7 +174,7 @@ func TestHubTakesTheSeatOfOneThatIsGone(t *testing.T) {
 	way := newLine(t, etcd)
 	w := sharing(t, way.socket)
 	way.Cut()
-	h, err := second(w.ctx, t, etcd)
+	h, err := second(w.ctx, t, etcd, caOf(w.dir))
 	must(t, err)
 	defer func() { must(t, h.Close()) }()
 	way.Mend()
@@ -204,7 +207,7 @@ func TestHubsShareAnEtcdOnlyWhenAllAreTo(t *testing.T) {
 	t.Run("one that shares beside one that does not", func(t *testing.T) {
 		etcd := ownEtcd(t)
 		w := sharing(t, etcd)
-		w.refused(etcd, "without --share-etcd", shared, func(o *hub.Options) { o.CADir = w.dir })
+		w.refused(etcd, "without --share-etcd", shared, caOf(w.dir))
 	})
 	t.Run("one that does not beside one that shares and leads", func(t *testing.T) {
 		etcd := ownEtcd(t)
@@ -216,7 +219,8 @@ func TestHubsShareAnEtcdOnlyWhenAllAreTo(t *testing.T) {
 		etcd := ownEtcd(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		h, err := second(ctx, t, etcd, shared) // it begins to lead when it runs
+		ca := caOf(t.TempDir())
+		h, err := second(ctx, t, etcd, ca, shared) // it begins to lead when it runs
 		must(t, err)
 		alone, err := second(ctx, t, etcd)
 		if err == nil {
@@ -226,7 +230,7 @@ func TestHubsShareAnEtcdOnlyWhenAllAreTo(t *testing.T) {
 			t.Errorf("it says: %v", err)
 		}
 		must(t, h.Close())
-		h, err = second(ctx, t, etcd)
+		h, err = second(ctx, t, etcd, ca)
 		must(t, err)
 		must(t, h.Close())
 	})
@@ -239,7 +243,7 @@ func TestHubThatSharesEndsWhenItsEtcdIsTaken(t *testing.T) {
 	w := sharing(t, way.socket, shared)
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	way.Cut()
-	h, err := second(w.ctx, t, etcd)
+	h, err := second(w.ctx, t, etcd, caOf(w.dir))
 	must(t, err)
 	defer func() { must(t, h.Close()) }()
 	way.Mend()

@@ -103,6 +103,7 @@ var rules = table(map[string]map[string]rule{
 		"DeleteToken":       {admins, true},
 		"ListCertificates":  {admins, false},
 		"RevokeCertificate": {admins, true},
+		"ListAuthorities":   {admins, false},
 		"PutProject":        {admins, true},
 		"ListProjects":      {viewers, false},
 		"DeleteProject":     {admins, true},

@@ -113,4 +113,4 @@ func TestEveryWriteIsForAdminsAlone(t *testing.T) {
 
 // readsSecrets are reads that only admins may do.
 var readsSecrets = map[string]bool{"/towline.v1.IdentityService/ListUsers": true, "/towline.v1.IdentityService/ListTokens": true,
-	"/towline.v1.IdentityService/ListCertificates": true, "/towline.v1.AuditService/ListAuditEntries": true}
+	"/towline.v1.IdentityService/ListCertificates": true, "/towline.v1.IdentityService/ListAuthorities": true, "/towline.v1.AuditService/ListAuditEntries": true}

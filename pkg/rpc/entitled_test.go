@@ -66,7 +66,7 @@ func newStreams(t *testing.T, heeds bool) *streams {
 func (s *streams) serve(t *testing.T, auth rpc.Authenticator, now func() time.Time, options func(rpc.ServerConfig) ([]grpc.ServerOption, error)) (addr string, cert tls.Certificate, pool *x509.CertPool) {
 	t.Helper()
 	cert, pool = selfSigned(t)
-	conf, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: pool,
+	conf, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: func() *x509.CertPool { return pool },
 		Verify: func(tls.ConnectionState) error { return nil }}.Config()
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"os"
@@ -68,7 +69,7 @@ func TestHalfOpenConnections(t *testing.T) {
 		n = 10_000
 	}
 	cert, pool := selfSigned(t)
-	conf, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: pool,
+	conf, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: func() *x509.CertPool { return pool },
 		Verify: func(tls.ConnectionState) error { return nil }}.Config()
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +119,7 @@ func TestHalfOpenConnections(t *testing.T) {
 // Who has shown a certificate does not count any more, and of those without one only people do not.
 func TestHandshakesAreCountedDown(t *testing.T) {
 	cert, pool := selfSigned(t)
-	conf, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: pool,
+	conf, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: func() *x509.CertPool { return pool },
 		Verify: func(tls.ConnectionState) error { return nil }}.Config()
 	if err != nil {
 		t.Fatal(err)

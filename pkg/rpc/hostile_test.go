@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"runtime"
@@ -39,7 +40,7 @@ func (s *taking) Connect(st grpc.BidiStreamingServer[agentv1.ConnectRequest, age
 // such frames would be more memory than a hub has.
 func TestFrameOfManyMessagesIsRefusedBeforeTheyAreMade(t *testing.T) {
 	cert, pool := selfSigned(t)
-	server, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: pool,
+	server, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: func() *x509.CertPool { return pool },
 		Verify: func(tls.ConnectionState) error { return nil }}.Config()
 	if err != nil {
 		t.Fatal(err)

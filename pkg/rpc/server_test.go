@@ -107,7 +107,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{service: &modules{put: func(context.Context) error { return nil }}}
 	cert, pool := selfSigned(t)
-	server, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: pool,
+	server, err := rpc.ServerTLS{Certificate: func() (*tls.Certificate, error) { return &cert, nil }, ClientCAs: func() *x509.CertPool { return pool },
 		Verify: func(tls.ConnectionState) error { return nil }}.Config()
 	if err != nil {
 		t.Fatal(err)

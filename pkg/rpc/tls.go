@@ -18,8 +18,8 @@ const ServerName = "towline-hub"
 type ServerTLS struct {
 	// Certificate gives the certificate to show, its chain up to the CA, which agents that join know by its pin.
 	Certificate func() (*tls.Certificate, error)
-	// ClientCAs sign client certificates.
-	ClientCAs *x509.CertPool
+	// ClientCAs sign client certificates. It is asked at each handshake, does no I/O, and gives another pool only when they have changed.
+	ClientCAs func() *x509.CertPool
 	// Verify refuses a connection, a resumed one too, when it returns an error. It does no I/O.
 	Verify func(tls.ConnectionState) error
 	// Now defaults to time.Now.
@@ -32,15 +32,26 @@ func (s ServerTLS) Config() (*tls.Config, error) {
 	if s.Certificate == nil || s.ClientCAs == nil || s.Verify == nil {
 		return nil, fmt.Errorf("rpc: Certificate, ClientCAs and Verify are required")
 	}
-	return &tls.Config{
+	first := s.ClientCAs()
+	base := &tls.Config{
 		MinVersion:       tls.VersionTLS13,
 		NextProtos:       []string{"h2"},
 		ClientAuth:       tls.VerifyClientCertIfGiven,
-		ClientCAs:        s.ClientCAs,
+		ClientCAs:        first,
 		Time:             s.Now,
 		VerifyConnection: s.Verify,
 		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.Certificate() },
-	}, nil
+	}
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := s.ClientCAs()
+		if now == first {
+			return nil, nil
+		}
+		next := base.Clone()
+		next.ClientCAs, next.GetConfigForClient = now, nil
+		return next, nil
+	}
+	return base, nil
 }
 
 // ClientTLS is what a client of the hub needs.
@@ -99,13 +110,17 @@ func verifyPinned(chain []*x509.Certificate, pin [32]byte, now time.Time) error 
 	if len(chain) == 0 {
 		return errors.New("the hub shows no certificate")
 	}
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
 	for _, ca := range chain[1:] {
 		if jointoken.Pin(ca) != pin {
 			continue
 		}
 		roots := x509.NewCertPool()
 		roots.AddCert(ca)
-		_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: ServerName, CurrentTime: now})
+		_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: ServerName, CurrentTime: now})
 		return err
 	}
 	return fleet.Errorf(fleet.ErrDenied, "the hub at this address is not the one that made the join token: its CA has another key; check the address, or run: towline cluster join NAME --reissue")

@@ -3,6 +3,7 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -238,7 +240,7 @@ func (i *Identity) NeedsEnroll() bool {
 // TrustCAs replaces the hub's CAs, as the hub announced them over a connection that the old ones secured.
 func (i *Identity) TrustCAs(ctx context.Context, ca [][]byte) error {
 	c := i.get()
-	if c == nil || len(ca) == 0 {
+	if c == nil || len(ca) == 0 || slices.EqualFunc(c.CA, ca, bytes.Equal) {
 		return nil
 	}
 	next := *c

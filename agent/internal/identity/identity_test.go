@@ -147,7 +147,7 @@ func newHub(t *testing.T) *hub {
 		t.Fatal(err)
 	}
 	leaf := h.sign(serverKey.Public(), rpc.ServerName, 1000*life)
-	config, err := rpc.ServerTLS{ClientCAs: pool, Verify: func(tls.ConnectionState) error { return nil },
+	config, err := rpc.ServerTLS{ClientCAs: func() *x509.CertPool { return pool }, Verify: func(tls.ConnectionState) error { return nil },
 		Certificate: func() (*tls.Certificate, error) {
 			return &tls.Certificate{Certificate: [][]byte{leaf, h.ca.Raw}, PrivateKey: serverKey}, nil
 		}}.Config()

@@ -313,6 +313,106 @@ func (x *Certificate) GetState() string {
 	return ""
 }
 
+// Authority is a CA of the hub. There are several after a rotation, until nothing needs the older ones.
+type Authority struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of its public key in hexadecimal, as join tokens carry it.
+	Pin string `protobuf:"bytes,1,opt,name=pin,proto3" json:"pin,omitempty"`
+	// When a hub came with it first.
+	Added *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=added,proto3" json:"added,omitempty"`
+	// When it ends.
+	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	// When nothing needed it any more; unset: its certificates are taken.
+	Retired *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=retired,proto3" json:"retired,omitempty"`
+	// How many clusters, people, tokens and hubs need it; 0 for the newest, which is not to go.
+	Needed int32 `protobuf:"varint,5,opt,name=needed,proto3" json:"needed,omitempty"`
+	// Some of them, each with until when.
+	Holders []string `protobuf:"bytes,6,rep,name=holders,proto3" json:"holders,omitempty"`
+	// It signs the certificates that this hub gives.
+	Signs         bool `protobuf:"varint,7,opt,name=signs,proto3" json:"signs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Authority) Reset() {
+	*x = Authority{}
+	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Authority) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Authority) ProtoMessage() {}
+
+func (x *Authority) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Authority.ProtoReflect.Descriptor instead.
+func (*Authority) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Authority) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *Authority) GetAdded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *Authority) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *Authority) GetRetired() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Retired
+	}
+	return nil
+}
+
+func (x *Authority) GetNeeded() int32 {
+	if x != nil {
+		return x.Needed
+	}
+	return 0
+}
+
+func (x *Authority) GetHolders() []string {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *Authority) GetSigns() bool {
+	if x != nil {
+		return x.Signs
+	}
+	return false
+}
+
 // Project is a tenant.
 type Project struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -334,7 +434,7 @@ type Project struct {
 
 func (x *Project) Reset() {
 	*x = Project{}
-	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	mi := &file_towline_v1_identity_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +446,7 @@ func (x *Project) String() string {
 func (*Project) ProtoMessage() {}
 
 func (x *Project) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	mi := &file_towline_v1_identity_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +459,7 @@ func (x *Project) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Project.ProtoReflect.Descriptor instead.
 func (*Project) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_identity_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Project) GetApiVersion() string {
@@ -416,7 +516,7 @@ type ProjectSpec struct {
 
 func (x *ProjectSpec) Reset() {
 	*x = ProjectSpec{}
-	mi := &file_towline_v1_identity_proto_msgTypes[4]
+	mi := &file_towline_v1_identity_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +528,7 @@ func (x *ProjectSpec) String() string {
 func (*ProjectSpec) ProtoMessage() {}
 
 func (x *ProjectSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_proto_msgTypes[4]
+	mi := &file_towline_v1_identity_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +541,7 @@ func (x *ProjectSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectSpec.ProtoReflect.Descriptor instead.
 func (*ProjectSpec) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_identity_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ProjectSpec) GetHealthRules() []*HealthRule {
@@ -482,7 +582,15 @@ const file_towline_v1_identity_proto_rawDesc = "" +
 	"\x06issued\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\x124\n" +
 	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x124\n" +
 	"\arevoked\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\x12\x14\n" +
-	"\x05state\x18\t \x01(\tR\x05state\"\xd1\x01\n" +
+	"\x05state\x18\t \x01(\tR\x05state\"\x83\x02\n" +
+	"\tAuthority\x12\x10\n" +
+	"\x03pin\x18\x01 \x01(\tR\x03pin\x120\n" +
+	"\x05added\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05added\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x124\n" +
+	"\aretired\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aretired\x12\x16\n" +
+	"\x06needed\x18\x05 \x01(\x05R\x06needed\x12\x18\n" +
+	"\aholders\x18\x06 \x03(\tR\aholders\x12\x14\n" +
+	"\x05signs\x18\a \x01(\bR\x05signs\"\xd1\x01\n" +
 	"\aProject\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -509,34 +617,38 @@ func file_towline_v1_identity_proto_rawDescGZIP() []byte {
 	return file_towline_v1_identity_proto_rawDescData
 }
 
-var file_towline_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_towline_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_towline_v1_identity_proto_goTypes = []any{
 	(*User)(nil),                  // 0: towline.v1.User
 	(*Token)(nil),                 // 1: towline.v1.Token
 	(*Certificate)(nil),           // 2: towline.v1.Certificate
-	(*Project)(nil),               // 3: towline.v1.Project
-	(*ProjectSpec)(nil),           // 4: towline.v1.ProjectSpec
-	(*Metadata)(nil),              // 5: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*HealthRule)(nil),            // 7: towline.v1.HealthRule
+	(*Authority)(nil),             // 3: towline.v1.Authority
+	(*Project)(nil),               // 4: towline.v1.Project
+	(*ProjectSpec)(nil),           // 5: towline.v1.ProjectSpec
+	(*Metadata)(nil),              // 6: towline.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*HealthRule)(nil),            // 8: towline.v1.HealthRule
 }
 var file_towline_v1_identity_proto_depIdxs = []int32{
-	5,  // 0: towline.v1.User.metadata:type_name -> towline.v1.Metadata
-	6,  // 1: towline.v1.User.expires:type_name -> google.protobuf.Timestamp
-	5,  // 2: towline.v1.Token.metadata:type_name -> towline.v1.Metadata
-	6,  // 3: towline.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	5,  // 4: towline.v1.Certificate.metadata:type_name -> towline.v1.Metadata
-	6,  // 5: towline.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	6,  // 6: towline.v1.Certificate.expires:type_name -> google.protobuf.Timestamp
-	6,  // 7: towline.v1.Certificate.revoked:type_name -> google.protobuf.Timestamp
-	5,  // 8: towline.v1.Project.metadata:type_name -> towline.v1.Metadata
-	4,  // 9: towline.v1.Project.spec:type_name -> towline.v1.ProjectSpec
-	7,  // 10: towline.v1.ProjectSpec.health_rules:type_name -> towline.v1.HealthRule
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	6,  // 0: towline.v1.User.metadata:type_name -> towline.v1.Metadata
+	7,  // 1: towline.v1.User.expires:type_name -> google.protobuf.Timestamp
+	6,  // 2: towline.v1.Token.metadata:type_name -> towline.v1.Metadata
+	7,  // 3: towline.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	6,  // 4: towline.v1.Certificate.metadata:type_name -> towline.v1.Metadata
+	7,  // 5: towline.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	7,  // 6: towline.v1.Certificate.expires:type_name -> google.protobuf.Timestamp
+	7,  // 7: towline.v1.Certificate.revoked:type_name -> google.protobuf.Timestamp
+	7,  // 8: towline.v1.Authority.added:type_name -> google.protobuf.Timestamp
+	7,  // 9: towline.v1.Authority.expires:type_name -> google.protobuf.Timestamp
+	7,  // 10: towline.v1.Authority.retired:type_name -> google.protobuf.Timestamp
+	6,  // 11: towline.v1.Project.metadata:type_name -> towline.v1.Metadata
+	5,  // 12: towline.v1.Project.spec:type_name -> towline.v1.ProjectSpec
+	8,  // 13: towline.v1.ProjectSpec.health_rules:type_name -> towline.v1.HealthRule
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_identity_proto_init() }
@@ -552,7 +664,7 @@ func file_towline_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_identity_proto_rawDesc), len(file_towline_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -891,6 +891,89 @@ func (x *RevokeCertificateResponse) GetRevision() int64 {
 	return 0
 }
 
+// ListAuthoritiesRequest asks for all.
+type ListAuthoritiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuthoritiesRequest) Reset() {
+	*x = ListAuthoritiesRequest{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuthoritiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuthoritiesRequest) ProtoMessage() {}
+
+func (x *ListAuthoritiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuthoritiesRequest.ProtoReflect.Descriptor instead.
+func (*ListAuthoritiesRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{14}
+}
+
+// ListAuthoritiesResponse carries them.
+type ListAuthoritiesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Oldest first; new certificates are of the last one. Those that are retired are listed, too.
+	Authorities   []*Authority `protobuf:"bytes,1,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuthoritiesResponse) Reset() {
+	*x = ListAuthoritiesResponse{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuthoritiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuthoritiesResponse) ProtoMessage() {}
+
+func (x *ListAuthoritiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuthoritiesResponse.ProtoReflect.Descriptor instead.
+func (*ListAuthoritiesResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListAuthoritiesResponse) GetAuthorities() []*Authority {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
 // PutProjectRequest makes or changes a project.
 type PutProjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -907,7 +990,7 @@ type PutProjectRequest struct {
 
 func (x *PutProjectRequest) Reset() {
 	*x = PutProjectRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1002,7 @@ func (x *PutProjectRequest) String() string {
 func (*PutProjectRequest) ProtoMessage() {}
 
 func (x *PutProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[14]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1015,7 @@ func (x *PutProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutProjectRequest.ProtoReflect.Descriptor instead.
 func (*PutProjectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PutProjectRequest) GetProject() *Project {
@@ -971,7 +1054,7 @@ type PutProjectResponse struct {
 
 func (x *PutProjectResponse) Reset() {
 	*x = PutProjectResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1066,7 @@ func (x *PutProjectResponse) String() string {
 func (*PutProjectResponse) ProtoMessage() {}
 
 func (x *PutProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[15]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1079,7 @@ func (x *PutProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutProjectResponse.ProtoReflect.Descriptor instead.
 func (*PutProjectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PutProjectResponse) GetProject() *Project {
@@ -1037,7 +1120,7 @@ type ListProjectsRequest struct {
 
 func (x *ListProjectsRequest) Reset() {
 	*x = ListProjectsRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1132,7 @@ func (x *ListProjectsRequest) String() string {
 func (*ListProjectsRequest) ProtoMessage() {}
 
 func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[16]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1145,7 @@ func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsRequest.ProtoReflect.Descriptor instead.
 func (*ListProjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListProjectsRequest) GetPageSize() int32 {
@@ -1108,7 +1191,7 @@ type ListProjectsResponse struct {
 
 func (x *ListProjectsResponse) Reset() {
 	*x = ListProjectsResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1203,7 @@ func (x *ListProjectsResponse) String() string {
 func (*ListProjectsResponse) ProtoMessage() {}
 
 func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[17]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1216,7 @@ func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsResponse.ProtoReflect.Descriptor instead.
 func (*ListProjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListProjectsResponse) GetProjects() []*Project {
@@ -1172,7 +1255,7 @@ type DeleteProjectRequest struct {
 
 func (x *DeleteProjectRequest) Reset() {
 	*x = DeleteProjectRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1267,7 @@ func (x *DeleteProjectRequest) String() string {
 func (*DeleteProjectRequest) ProtoMessage() {}
 
 func (x *DeleteProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[18]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1280,7 @@ func (x *DeleteProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteProjectRequest.ProtoReflect.Descriptor instead.
 func (*DeleteProjectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteProjectRequest) GetName() string {
@@ -1232,7 +1315,7 @@ type DeleteProjectResponse struct {
 
 func (x *DeleteProjectResponse) Reset() {
 	*x = DeleteProjectResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[19]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1327,7 @@ func (x *DeleteProjectResponse) String() string {
 func (*DeleteProjectResponse) ProtoMessage() {}
 
 func (x *DeleteProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[19]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1340,7 @@ func (x *DeleteProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteProjectResponse.ProtoReflect.Descriptor instead.
 func (*DeleteProjectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteProjectResponse) GetRevision() int64 {
@@ -1276,7 +1359,7 @@ type GetServerInfoRequest struct {
 
 func (x *GetServerInfoRequest) Reset() {
 	*x = GetServerInfoRequest{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[20]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1371,7 @@ func (x *GetServerInfoRequest) String() string {
 func (*GetServerInfoRequest) ProtoMessage() {}
 
 func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[20]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1384,7 @@ func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{22}
 }
 
 // GetServerInfoResponse answers.
@@ -1331,7 +1414,7 @@ type GetServerInfoResponse struct {
 
 func (x *GetServerInfoResponse) Reset() {
 	*x = GetServerInfoResponse{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[21]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1426,7 @@ func (x *GetServerInfoResponse) String() string {
 func (*GetServerInfoResponse) ProtoMessage() {}
 
 func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[21]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1439,7 @@ func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetServerInfoResponse) GetVersion() string {
@@ -1437,7 +1520,7 @@ type StoreUsage struct {
 
 func (x *StoreUsage) Reset() {
 	*x = StoreUsage{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[22]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1532,7 @@ func (x *StoreUsage) String() string {
 func (*StoreUsage) ProtoMessage() {}
 
 func (x *StoreUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[22]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1545,7 @@ func (x *StoreUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreUsage.ProtoReflect.Descriptor instead.
 func (*StoreUsage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StoreUsage) GetBytes() int64 {
@@ -1547,7 +1630,10 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"r\n" +
 	"\x19RevokeCertificateResponse\x129\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"s\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\x18\n" +
+	"\x16ListAuthoritiesRequest\"R\n" +
+	"\x17ListAuthoritiesResponse\x127\n" +
+	"\vauthorities\x18\x01 \x03(\v2\x15.towline.v1.AuthorityR\vauthorities\"s\n" +
 	"\x11PutProjectRequest\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
@@ -1587,7 +1673,7 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"StoreUsage\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\x03R\x05quota\x12.\n" +
-	"\tattention\x18\x03 \x01(\v2\x10.towline.v1.NoteR\tattention2\x9f\a\n" +
+	"\tattention\x18\x03 \x01(\v2\x10.towline.v1.NoteR\tattention2\xfb\a\n" +
 	"\x0fIdentityService\x12K\n" +
 	"\n" +
 	"CreateUser\x12\x1d.towline.v1.CreateUserRequest\x1a\x1e.towline.v1.CreateUserResponse\x12H\n" +
@@ -1598,7 +1684,8 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"ListTokens\x12\x1d.towline.v1.ListTokensRequest\x1a\x1e.towline.v1.ListTokensResponse\x12N\n" +
 	"\vDeleteToken\x12\x1e.towline.v1.DeleteTokenRequest\x1a\x1f.towline.v1.DeleteTokenResponse\x12]\n" +
 	"\x10ListCertificates\x12#.towline.v1.ListCertificatesRequest\x1a$.towline.v1.ListCertificatesResponse\x12`\n" +
-	"\x11RevokeCertificate\x12$.towline.v1.RevokeCertificateRequest\x1a%.towline.v1.RevokeCertificateResponse\x12K\n" +
+	"\x11RevokeCertificate\x12$.towline.v1.RevokeCertificateRequest\x1a%.towline.v1.RevokeCertificateResponse\x12Z\n" +
+	"\x0fListAuthorities\x12\".towline.v1.ListAuthoritiesRequest\x1a#.towline.v1.ListAuthoritiesResponse\x12K\n" +
 	"\n" +
 	"PutProject\x12\x1d.towline.v1.PutProjectRequest\x1a\x1e.towline.v1.PutProjectResponse\x12Q\n" +
 	"\fListProjects\x12\x1f.towline.v1.ListProjectsRequest\x1a .towline.v1.ListProjectsResponse\x12T\n" +
@@ -1620,7 +1707,7 @@ func file_towline_v1_identity_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_identity_service_proto_rawDescData
 }
 
-var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_towline_v1_identity_service_proto_goTypes = []any{
 	(*CreateUserRequest)(nil),         // 0: towline.v1.CreateUserRequest
 	(*CreateUserResponse)(nil),        // 1: towline.v1.CreateUserResponse
@@ -1636,61 +1723,67 @@ var file_towline_v1_identity_service_proto_goTypes = []any{
 	(*ListCertificatesResponse)(nil),  // 11: towline.v1.ListCertificatesResponse
 	(*RevokeCertificateRequest)(nil),  // 12: towline.v1.RevokeCertificateRequest
 	(*RevokeCertificateResponse)(nil), // 13: towline.v1.RevokeCertificateResponse
-	(*PutProjectRequest)(nil),         // 14: towline.v1.PutProjectRequest
-	(*PutProjectResponse)(nil),        // 15: towline.v1.PutProjectResponse
-	(*ListProjectsRequest)(nil),       // 16: towline.v1.ListProjectsRequest
-	(*ListProjectsResponse)(nil),      // 17: towline.v1.ListProjectsResponse
-	(*DeleteProjectRequest)(nil),      // 18: towline.v1.DeleteProjectRequest
-	(*DeleteProjectResponse)(nil),     // 19: towline.v1.DeleteProjectResponse
-	(*GetServerInfoRequest)(nil),      // 20: towline.v1.GetServerInfoRequest
-	(*GetServerInfoResponse)(nil),     // 21: towline.v1.GetServerInfoResponse
-	(*StoreUsage)(nil),                // 22: towline.v1.StoreUsage
-	(*User)(nil),                      // 23: towline.v1.User
-	(*Token)(nil),                     // 24: towline.v1.Token
-	(*Certificate)(nil),               // 25: towline.v1.Certificate
-	(*Project)(nil),                   // 26: towline.v1.Project
-	(*timestamppb.Timestamp)(nil),     // 27: google.protobuf.Timestamp
-	(*Note)(nil),                      // 28: towline.v1.Note
+	(*ListAuthoritiesRequest)(nil),    // 14: towline.v1.ListAuthoritiesRequest
+	(*ListAuthoritiesResponse)(nil),   // 15: towline.v1.ListAuthoritiesResponse
+	(*PutProjectRequest)(nil),         // 16: towline.v1.PutProjectRequest
+	(*PutProjectResponse)(nil),        // 17: towline.v1.PutProjectResponse
+	(*ListProjectsRequest)(nil),       // 18: towline.v1.ListProjectsRequest
+	(*ListProjectsResponse)(nil),      // 19: towline.v1.ListProjectsResponse
+	(*DeleteProjectRequest)(nil),      // 20: towline.v1.DeleteProjectRequest
+	(*DeleteProjectResponse)(nil),     // 21: towline.v1.DeleteProjectResponse
+	(*GetServerInfoRequest)(nil),      // 22: towline.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),     // 23: towline.v1.GetServerInfoResponse
+	(*StoreUsage)(nil),                // 24: towline.v1.StoreUsage
+	(*User)(nil),                      // 25: towline.v1.User
+	(*Token)(nil),                     // 26: towline.v1.Token
+	(*Certificate)(nil),               // 27: towline.v1.Certificate
+	(*Authority)(nil),                 // 28: towline.v1.Authority
+	(*Project)(nil),                   // 29: towline.v1.Project
+	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
+	(*Note)(nil),                      // 31: towline.v1.Note
 }
 var file_towline_v1_identity_service_proto_depIdxs = []int32{
-	23, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
-	23, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
-	24, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
-	25, // 3: towline.v1.ListCertificatesResponse.certificates:type_name -> towline.v1.Certificate
-	25, // 4: towline.v1.RevokeCertificateResponse.certificate:type_name -> towline.v1.Certificate
-	26, // 5: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
-	26, // 6: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
-	26, // 7: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
-	27, // 8: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
-	22, // 9: towline.v1.GetServerInfoResponse.store:type_name -> towline.v1.StoreUsage
-	28, // 10: towline.v1.StoreUsage.attention:type_name -> towline.v1.Note
-	0,  // 11: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
-	2,  // 12: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
-	4,  // 13: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
-	6,  // 14: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
-	8,  // 15: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
-	10, // 16: towline.v1.IdentityService.ListCertificates:input_type -> towline.v1.ListCertificatesRequest
-	12, // 17: towline.v1.IdentityService.RevokeCertificate:input_type -> towline.v1.RevokeCertificateRequest
-	14, // 18: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
-	16, // 19: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
-	18, // 20: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
-	20, // 21: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
-	1,  // 22: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
-	3,  // 23: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
-	5,  // 24: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
-	7,  // 25: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
-	9,  // 26: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
-	11, // 27: towline.v1.IdentityService.ListCertificates:output_type -> towline.v1.ListCertificatesResponse
-	13, // 28: towline.v1.IdentityService.RevokeCertificate:output_type -> towline.v1.RevokeCertificateResponse
-	15, // 29: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
-	17, // 30: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
-	19, // 31: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
-	21, // 32: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
-	22, // [22:33] is the sub-list for method output_type
-	11, // [11:22] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	25, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
+	25, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
+	26, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
+	27, // 3: towline.v1.ListCertificatesResponse.certificates:type_name -> towline.v1.Certificate
+	27, // 4: towline.v1.RevokeCertificateResponse.certificate:type_name -> towline.v1.Certificate
+	28, // 5: towline.v1.ListAuthoritiesResponse.authorities:type_name -> towline.v1.Authority
+	29, // 6: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
+	29, // 7: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
+	29, // 8: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
+	30, // 9: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
+	24, // 10: towline.v1.GetServerInfoResponse.store:type_name -> towline.v1.StoreUsage
+	31, // 11: towline.v1.StoreUsage.attention:type_name -> towline.v1.Note
+	0,  // 12: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
+	2,  // 13: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
+	4,  // 14: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
+	6,  // 15: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
+	8,  // 16: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
+	10, // 17: towline.v1.IdentityService.ListCertificates:input_type -> towline.v1.ListCertificatesRequest
+	12, // 18: towline.v1.IdentityService.RevokeCertificate:input_type -> towline.v1.RevokeCertificateRequest
+	14, // 19: towline.v1.IdentityService.ListAuthorities:input_type -> towline.v1.ListAuthoritiesRequest
+	16, // 20: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
+	18, // 21: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
+	20, // 22: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
+	22, // 23: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
+	1,  // 24: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
+	3,  // 25: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
+	5,  // 26: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
+	7,  // 27: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
+	9,  // 28: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
+	11, // 29: towline.v1.IdentityService.ListCertificates:output_type -> towline.v1.ListCertificatesResponse
+	13, // 30: towline.v1.IdentityService.RevokeCertificate:output_type -> towline.v1.RevokeCertificateResponse
+	15, // 31: towline.v1.IdentityService.ListAuthorities:output_type -> towline.v1.ListAuthoritiesResponse
+	17, // 32: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
+	19, // 33: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
+	21, // 34: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
+	23, // 35: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
+	24, // [24:36] is the sub-list for method output_type
+	12, // [12:24] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_identity_service_proto_init() }
@@ -1706,7 +1799,7 @@ func file_towline_v1_identity_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_identity_service_proto_rawDesc), len(file_towline_v1_identity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	IdentityService_DeleteToken_FullMethodName       = "/towline.v1.IdentityService/DeleteToken"
 	IdentityService_ListCertificates_FullMethodName  = "/towline.v1.IdentityService/ListCertificates"
 	IdentityService_RevokeCertificate_FullMethodName = "/towline.v1.IdentityService/RevokeCertificate"
+	IdentityService_ListAuthorities_FullMethodName   = "/towline.v1.IdentityService/ListAuthorities"
 	IdentityService_PutProject_FullMethodName        = "/towline.v1.IdentityService/PutProject"
 	IdentityService_ListProjects_FullMethodName      = "/towline.v1.IdentityService/ListProjects"
 	IdentityService_DeleteProject_FullMethodName     = "/towline.v1.IdentityService/DeleteProject"
@@ -52,6 +53,8 @@ type IdentityServiceClient interface {
 	ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error)
 	// RevokeCertificate ends one: no call is taken with it any more, and open streams are cut.
 	RevokeCertificate(ctx context.Context, in *RevokeCertificateRequest, opts ...grpc.CallOption) (*RevokeCertificateResponse, error)
+	// ListAuthorities reads the CAs whose certificates this hub takes, and who still needs each.
+	ListAuthorities(ctx context.Context, in *ListAuthoritiesRequest, opts ...grpc.CallOption) (*ListAuthoritiesResponse, error)
 	// PutProject makes a project or changes its labels.
 	PutProject(ctx context.Context, in *PutProjectRequest, opts ...grpc.CallOption) (*PutProjectResponse, error)
 	// ListProjects reads them.
@@ -140,6 +143,16 @@ func (c *identityServiceClient) RevokeCertificate(ctx context.Context, in *Revok
 	return out, nil
 }
 
+func (c *identityServiceClient) ListAuthorities(ctx context.Context, in *ListAuthoritiesRequest, opts ...grpc.CallOption) (*ListAuthoritiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAuthoritiesResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ListAuthorities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) PutProject(ctx context.Context, in *PutProjectRequest, opts ...grpc.CallOption) (*PutProjectResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PutProjectResponse)
@@ -200,6 +213,8 @@ type IdentityServiceServer interface {
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
 	// RevokeCertificate ends one: no call is taken with it any more, and open streams are cut.
 	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
+	// ListAuthorities reads the CAs whose certificates this hub takes, and who still needs each.
+	ListAuthorities(context.Context, *ListAuthoritiesRequest) (*ListAuthoritiesResponse, error)
 	// PutProject makes a project or changes its labels.
 	PutProject(context.Context, *PutProjectRequest) (*PutProjectResponse, error)
 	// ListProjects reads them.
@@ -238,6 +253,9 @@ func (UnimplementedIdentityServiceServer) ListCertificates(context.Context, *Lis
 }
 func (UnimplementedIdentityServiceServer) RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeCertificate not implemented")
+}
+func (UnimplementedIdentityServiceServer) ListAuthorities(context.Context, *ListAuthoritiesRequest) (*ListAuthoritiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAuthorities not implemented")
 }
 func (UnimplementedIdentityServiceServer) PutProject(context.Context, *PutProjectRequest) (*PutProjectResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PutProject not implemented")
@@ -398,6 +416,24 @@ func _IdentityService_RevokeCertificate_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_ListAuthorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAuthoritiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ListAuthorities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ListAuthorities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ListAuthorities(ctx, req.(*ListAuthoritiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_PutProject_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PutProjectRequest)
 	if err := dec(in); err != nil {
@@ -504,6 +540,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RevokeCertificate",
 			Handler:    _IdentityService_RevokeCertificate_Handler,
+		},
+		{
+			MethodName: "ListAuthorities",
+			Handler:    _IdentityService_ListAuthorities_Handler,
 		},
 		{
 			MethodName: "PutProject",

@@ -94,6 +94,12 @@ func (a *API) RevokeCertificate(ctx context.Context, req *towlinev1.RevokeCertif
 	return &towlinev1.RevokeCertificateResponse{Certificate: c, Revision: rev}, err
 }
 
+// ListAuthorities reads the CAs of the store.
+func (a *API) ListAuthorities(ctx context.Context, _ *towlinev1.ListAuthoritiesRequest) (*towlinev1.ListAuthoritiesResponse, error) {
+	all, err := a.o.Registry.Authorities(ctx)
+	return &towlinev1.ListAuthoritiesResponse{Authorities: all}, err
+}
+
 // PutProject makes a project or changes its labels.
 func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) (*towlinev1.PutProjectResponse, error) {
 	in := req.GetProject().GetMetadata()

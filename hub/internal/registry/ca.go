@@ -50,9 +50,12 @@ const (
 type CA struct {
 	cert *x509.Certificate
 	key  crypto.Signer
-	now  func() time.Time
+	// links are certificates of its key by the CA before it, and of that one's by its own.
+	links []*x509.Certificate
+	now   func() time.Time
 
 	mu     sync.Mutex
+	trust  trust
 	names  []string
 	server *tls.Certificate
 	hub    *tls.Certificate
@@ -64,6 +67,9 @@ func OpenCA(dir string, now func() time.Time) (*CA, error) {
 		now = time.Now
 	}
 	c := &CA{now: now, names: []string{rpc.ServerName, "localhost", "127.0.0.1", "::1"}}
+	if err := finishRotation(dir); err != nil {
+		return nil, err
+	}
 	keyPath, certPath := filepath.Join(dir, caKeyFile), filepath.Join(dir, caCertFile)
 	if err := c.openKey(keyPath, certPath); err != nil {
 		return nil, err
@@ -71,6 +77,8 @@ func OpenCA(dir string, now func() time.Time) (*CA, error) {
 	if err := c.openCert(certPath); err != nil {
 		return nil, err
 	}
+	c.trust = trust{certs: []*x509.Certificate{c.cert}, pool: x509.NewCertPool()}
+	c.trust.pool.AddCert(c.cert)
 	return c, c.check(keyPath, certPath)
 }
 
@@ -113,20 +121,28 @@ func (c *CA) openCert(path string) error {
 	if err != nil {
 		return fmt.Errorf("CA: %w", err)
 	}
-	block, _ := pem.Decode(b)
+	block, rest := pem.Decode(b)
 	if block == nil || block.Type != "CERTIFICATE" {
 		return fleet.Errorf(fleet.ErrCorrupt, "CA: %s: no certificate in PEM", path)
 	}
 	if c.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
 		return fleet.Errorf(fleet.ErrCorrupt, "CA: %s: %v", path, err)
 	}
+	c.links = linksOf(c.cert, rest)
 	return nil
 }
 
-func (c *CA) makeCert(path string) error {
+func (c *CA) makeCert(path string) (err error) {
+	if c.cert, err = c.selfSigned(pkix.Name{CommonName: "towline CA"}); err != nil {
+		return err
+	}
+	return writeFile(path, c.pem(), 0o644)
+}
+
+func (c *CA) selfSigned(name pkix.Name) (*x509.Certificate, error) {
 	t := &x509.Certificate{
 		SerialNumber:          serial(),
-		Subject:               pkix.Name{CommonName: "towline CA"},
+		Subject:               name,
 		NotBefore:             c.now().Add(-backdate),
 		NotAfter:              c.now().Add(caLife),
 		IsCA:                  true,
@@ -135,12 +151,9 @@ func (c *CA) makeCert(path string) error {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, c.key.Public(), c.key)
 	if err != nil {
-		return fmt.Errorf("CA: %w", err)
+		return nil, fmt.Errorf("CA: %w", err)
 	}
-	if c.cert, err = x509.ParseCertificate(der); err != nil {
-		return fmt.Errorf("CA: %w", err)
-	}
-	return writeFile(path, clientconfig.CertificatePEM(der), 0o644)
+	return x509.ParseCertificate(der)
 }
 
 func (c *CA) check(keyPath, certPath string) error {
@@ -181,14 +194,18 @@ func parseKey(b []byte) (crypto.Signer, error) {
 // Pin is what join tokens carry.
 func (c *CA) Pin() [32]byte { return jointoken.Pin(c.cert) }
 
-// DER are the CA's certificates.
-func (c *CA) DER() [][]byte { return [][]byte{c.cert.Raw} }
+// DER are the CAs that are trusted, its own first.
+func (c *CA) DER() [][]byte { return ders(c.trusted().certs) }
 
-// Pool trusts the CA.
-func (c *CA) Pool() *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AddCert(c.cert)
-	return p
+// Pool trusts them.
+func (c *CA) Pool() *x509.CertPool { return c.trusted().pool }
+
+// bundle is the PEM of the CAs that are trusted.
+func (c *CA) bundle() (out []byte) {
+	for _, der := range c.DER() {
+		out = append(out, clientconfig.CertificatePEM(der)...)
+	}
+	return out
 }
 
 // Advertise adds hosts or addresses, with or without a port, that the server certificate names.
@@ -205,7 +222,7 @@ func (c *CA) Advertise(hosts ...string) {
 	}
 }
 
-// Server is the certificate that the hub shows, with the CA after it. It lives in memory and is made anew when a third
+// Server is the certificate that the hub shows, with the CAs that are trusted after it, and what leads from one to another. It lives in memory and is made anew when a third
 // of its life is left, or when it was made by a clock that was ahead and has been put right since.
 func (c *CA) Server() (*tls.Certificate, error) {
 	c.mu.Lock()
@@ -225,6 +242,7 @@ func (c *CA) Server() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server certificate: %w", err)
 	}
+	cert.Certificate = append([][]byte{cert.Leaf.Raw}, slices.Concat(ders(c.trust.certs), c.trust.links)...)
 	c.server = cert
 	return cert, nil
 }
@@ -307,7 +325,7 @@ func (c *CA) IssueAdmin(server string) (clientconfig.Context, error) {
 	if err != nil {
 		return clientconfig.Context{}, fmt.Errorf("admin certificate: %w", err)
 	}
-	return clientconfig.Context{Name: clientconfig.Local, Server: server, CAData: clientconfig.CertificatePEM(c.cert.Raw),
+	return clientconfig.Context{Name: clientconfig.Local, Server: server, CAData: c.bundle(),
 		CertificateData: clientconfig.CertificatePEM(cert.Certificate[0]), KeyData: clientconfig.KeyPEM(key)}, nil
 }
 
@@ -333,10 +351,12 @@ func (c *CA) EnsureAdmin(path, server string, revoked func(serial string) bool) 
 // current reports whether the context's certificate will do for some time.
 func (c *CA) current(ctx clientconfig.Context, revoked func(serial string) bool) bool {
 	cert, err := ctx.Certificate()
-	if err != nil || cert == nil || revoked(serialHex(cert.Leaf)) || string(ctx.CAData) != string(clientconfig.CertificatePEM(c.cert.Raw)) {
+	if err != nil || cert == nil || revoked(serialHex(cert.Leaf)) || string(ctx.CAData) != string(c.bundle()) {
 		return false
 	}
-	_, err = cert.Leaf.Verify(x509.VerifyOptions{Roots: c.Pool(), CurrentTime: c.now().Add(adminRenew),
+	own := x509.NewCertPool()
+	own.AddCert(c.cert)
+	_, err = cert.Leaf.Verify(x509.VerifyOptions{Roots: own, CurrentTime: c.now().Add(adminRenew),
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	return err == nil
 }

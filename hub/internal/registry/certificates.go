@@ -38,22 +38,22 @@ const maxFirsts = 1000
 type firsts struct {
 	wake    chan struct{}
 	mu      sync.Mutex
-	pending map[string]*v1.Certificate
+	pending map[string]*storev1.CertificateRecord
 }
 
-func (f *firsts) add(c *v1.Certificate) {
+func (f *firsts) add(c *storev1.CertificateRecord) {
 	f.mu.Lock()
 	if len(f.pending) < maxFirsts {
-		f.pending[c.GetMetadata().GetName()] = c
+		f.pending[c.GetCertificate().GetMetadata().GetName()] = c
 	}
 	f.mu.Unlock()
 	dirty.Poke(f.wake)
 }
 
-func (f *firsts) take() []*v1.Certificate {
+func (f *firsts) take() []*storev1.CertificateRecord {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*v1.Certificate
+	var out []*storev1.CertificateRecord
 	for _, c := range f.pending {
 		out = append(out, c)
 	}
@@ -62,10 +62,10 @@ func (f *firsts) take() []*v1.Certificate {
 }
 
 // listed is how a certificate is stored.
-func listed(leaf *x509.Certificate, caller rpc.Caller) *v1.Certificate {
+func listed(leaf *x509.Certificate, caller rpc.Caller) *storev1.CertificateRecord {
 	issued := timestamppb.New(leaf.NotBefore.Add(backdate))
-	return &v1.Certificate{ApiVersion: fleet.APIVersion, Kind: "Certificate", User: caller.Name, Role: string(caller.Role), Issued: issued,
-		Expires: timestamppb.New(leaf.NotAfter), Metadata: &v1.Metadata{Name: caller.CertSerial, Uid: newUID(), Generation: 1, CreationTimestamp: issued}}
+	return &storev1.CertificateRecord{Authority: leaf.AuthorityKeyId, Certificate: &v1.Certificate{ApiVersion: fleet.APIVersion, Kind: "Certificate", User: caller.Name, Role: string(caller.Role), Issued: issued,
+		Expires: timestamppb.New(leaf.NotAfter), Metadata: &v1.Metadata{Name: caller.CertSerial, Uid: newUID(), Generation: 1, CreationTimestamp: issued}}}
 }
 
 // usable says why a person's certificate is not taken any more; known is false of one that is not listed. One whose record
@@ -89,9 +89,9 @@ func (r *Registry) list(ctx context.Context) {
 	for chunk := range slices.Chunk(r.firsts.take(), store.MaxOps) {
 		_, err := r.commit(ctx, func(w store.Writer) error {
 			for _, c := range chunk {
-				key := certificateKey(c.GetMetadata().GetName())
+				key := certificateKey(c.GetCertificate().GetMetadata().GetName())
 				if _, ok := w.Get(key); !ok && store.DamageOf(w, key) == nil {
-					w.Put(key, &storev1.CertificateRecord{Certificate: c})
+					w.Put(key, c)
 				}
 			}
 			return nil

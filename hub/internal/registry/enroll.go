@@ -91,7 +91,7 @@ func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Ide
 	if err != nil {
 		return Identity{}, err
 	}
-	if token.CAPin != r.ca.Pin() {
+	if !slices.ContainsFunc(r.current().certs, func(c *x509.Certificate) bool { return jointoken.Pin(c) == token.CAPin }) {
 		return Identity{}, fleet.Errorf(fleet.ErrDenied, "join token for %s was made by another hub", token.Cluster)
 	}
 	a := attempt{token: token, uid: e.ClusterUID, now: now}
@@ -124,7 +124,7 @@ func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Ide
 }
 
 func (r *Registry) identity(c fleet.ClusterName, der []byte) Identity {
-	return Identity{Cluster: c, Certificates: [][]byte{der}, CA: r.ca.DER(), HubID: r.hubID}
+	return Identity{Cluster: c, Certificates: [][]byte{der}, CA: ders(r.current().certs), HubID: r.hubID}
 }
 
 func checkUID(uid string) error {
@@ -248,7 +248,7 @@ func holds(rec *storev1.ClusterRecord, keyHash [32]byte) bool {
 
 func certificate(leaf *x509.Certificate, keyHash [32]byte, now time.Time) *storev1.Certificate {
 	return &storev1.Certificate{Serial: serialHex(leaf), KeyHash: keyHash[:], NotAfter: timestamppb.New(leaf.NotAfter),
-		Issued: timestamppb.New(now), Der: leaf.Raw}
+		Issued: timestamppb.New(now), Der: leaf.Raw, Authority: leaf.AuthorityKeyId}
 }
 
 func serialHex(c *x509.Certificate) string { return fmt.Sprintf("%032x", c.SerialNumber) }

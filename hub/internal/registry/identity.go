@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ func (r *Registry) VerifyConnection(state tls.ConnectionState) error {
 
 // Certificate says who shows the certificate. It reads the read model only.
 func (r *Registry) Certificate(state tls.ConnectionState) (rpc.Caller, error) {
-	if len(state.PeerCertificates) == 0 || !r.ours(state.VerifiedChains) {
+	if len(state.PeerCertificates) == 0 || !ours(state.VerifiedChains, r.current().certs) {
 		return rpc.Caller{}, fleet.Errorf(fleet.ErrUnknownUser, "the client certificate is not from this hub's CA")
 	}
 	leaf := state.PeerCertificates[0]
@@ -55,10 +56,10 @@ func (r *Registry) Certificate(state tls.ConnectionState) (rpc.Caller, error) {
 	return caller, nil
 }
 
-// ours reports whether a chain that crypto/tls verified ends in the CA.
-func (r *Registry) ours(chains [][]*x509.Certificate) bool {
+// ours reports whether a chain that crypto/tls verified ends in one of the CAs.
+func ours(chains [][]*x509.Certificate, cas []*x509.Certificate) bool {
 	for _, chain := range chains {
-		if len(chain) > 1 && chain[len(chain)-1].Equal(r.ca.cert) {
+		if len(chain) > 1 && slices.ContainsFunc(cas, chain[len(chain)-1].Equal) {
 			return true
 		}
 	}

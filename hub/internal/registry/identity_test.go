@@ -83,7 +83,7 @@ func dial(t *testing.T, addr string, conf *tls.Config) (resumed bool, err error)
 // echo is a bare TLS server with the hub's configuration.
 func (w *world) echo() string {
 	w.t.Helper()
-	conf, err := rpc.ServerTLS{Certificate: w.ca.Server, ClientCAs: w.ca.Pool(), Verify: w.VerifyConnection, Now: w.clock.time}.Config()
+	conf, err := rpc.ServerTLS{Certificate: w.ca.Server, ClientCAs: w.ClientCAs, Verify: w.VerifyConnection, Now: w.clock.time}.Config()
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -73,8 +73,8 @@ func (r *Registry) ended(e Recovery, now time.Time) (rpc.Caller, error) {
 		return rpc.Caller{}, fleet.Invalidf("certificate", "is none: %v", err)
 	}
 	// Of its own time: it was good once. Whether it may still be used is asked below.
-	chains, err := leaf.Verify(x509.VerifyOptions{Roots: r.ca.Pool(), CurrentTime: leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	if err != nil || !r.ours(chains) {
+	chains, err := leaf.Verify(x509.VerifyOptions{Roots: r.ClientCAs(), CurrentTime: leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil || !ours(chains, r.current().certs) {
 		return rpc.Caller{}, fleet.Errorf(fleet.ErrUnknownUser, "the certificate is not from this hub's CA")
 	}
 	kind, name, err := subjectOf(leaf)

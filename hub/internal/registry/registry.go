@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -62,7 +63,7 @@ func New(o Options) (*Registry, error) {
 	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, audit: o.Audit, now: o.Now, failures: newLimiter(),
 		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}},
 		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}},
-		firsts: firsts{wake: make(chan struct{}, 1), pending: map[string]*v1.Certificate{}}}, nil
+		firsts: firsts{wake: make(chan struct{}, 1), pending: map[string]*storev1.CertificateRecord{}}}, nil
 }
 
 // tokenSweep is how often Run looks for tokens to forget.
@@ -102,6 +103,9 @@ func (r *Registry) forget(ctx context.Context) {
 	}
 	if err := r.forgetCertificates(ctx); err != nil && ctx.Err() == nil {
 		r.log.Warn("old certificates of people are still listed", "error", err)
+	}
+	if err := r.retire(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("CAs that nobody needs are still trusted", "error", err)
 	}
 }
 
@@ -148,6 +152,9 @@ func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, code string) 
 	})
 	if err == nil && raised {
 		r.log.Warn("the identity of a cluster's agent needs attention", "cluster", c, "attention", code)
+		if r.audit != nil {
+			r.audit(ctx, &v1.AuditEntry{Caller: "hub", Method: "Attention", Subject: string(c), Result: codes.OK.String(), Detail: code})
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("attention not recorded", "cluster", c, "attention", code, "error", err)

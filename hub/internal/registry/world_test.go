@@ -183,7 +183,7 @@ func (w *world) open(i identity, instance, uid string, alive bool) (registry.Ope
 // server serves the enrollment service as the hub does, and says on which address.
 func (w *world) server() string {
 	w.t.Helper()
-	conf, err := rpc.ServerTLS{Certificate: w.ca.Server, ClientCAs: w.ca.Pool(), Verify: w.VerifyConnection, Now: w.clock.time}.Config()
+	conf, err := rpc.ServerTLS{Certificate: w.ca.Server, ClientCAs: w.ClientCAs, Verify: w.VerifyConnection, Now: w.clock.time}.Config()
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -85,6 +85,9 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 		Boot: bootOf(hub), Regressed: mendable(why, x.cluster, sn.restore != nil), Succeeds: succeeds,
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
 		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: x.opened.KnownFrom > 0}
+	if x.server.o.CAs != nil {
+		w.Ca = x.server.o.CAs()
+	}
 	if x.server.o.Hubs != nil {
 		w.Hubs = x.server.o.Hubs()
 	}

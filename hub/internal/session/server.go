@@ -61,6 +61,8 @@ type Options struct {
 	Heartbeat time.Duration
 	// MaxReportBytes bounds what the reports of one cluster take in the store; default 16 MiB.
 	MaxReportBytes int
+	// CAs are those that agents are told to trust; nil, or none: what they joined with.
+	CAs func() [][]byte
 	// Hubs are the addresses of all hubs of the store, for agents; nil: this one is alone.
 	Hubs func() []string
 	// Meter counts what goes on; it may be nil.

@@ -72,6 +72,7 @@ const (
 var Classes = []Class{
 	{Prefix: HubKey, New: func() proto.Message { return new(storev1.Hub) }, Owner: Hub},
 	{Prefix: PeerPrefix, New: func() proto.Message { return new(storev1.HubRecord) }, Owner: Hub},
+	{Prefix: CAKey, New: func() proto.Message { return new(storev1.Authorities) }, Owner: Registry},
 	{Prefix: GenerationKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: Leader},
 	{Prefix: RestoreKey, New: func() proto.Message { return new(storev1.Restore) }, Owner: Hub},
 	{Prefix: AcceptedKey, New: func() proto.Message { return new(storev1.Acceptance) }, Owner: API},

@@ -45,6 +45,7 @@ const (
 	AuditRefused     = "audit/refused/"
 	HubKey           = "meta/hub"
 	GenerationKey    = "meta/generation"
+	CAKey            = "meta/ca"
 	RestoreKey       = "meta/restore"
 	AcceptedKey      = "meta/accepted"
 	AcceptedPrefix   = "meta/accepted/"

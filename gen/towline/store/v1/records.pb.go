@@ -487,6 +487,125 @@ func (x *HubRecord) GetVersion() string {
 	return ""
 }
 
+// Authorities is meta/ca: the CAs of this store, without their keys. Every hub of the store trusts those that are not retired.
+type Authorities struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Oldest first. New certificates are of the last one, at each hub that has its key.
+	Authorities   []*Authority `protobuf:"bytes,1,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Authorities) Reset() {
+	*x = Authorities{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Authorities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Authorities) ProtoMessage() {}
+
+func (x *Authorities) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Authorities.ProtoReflect.Descriptor instead.
+func (*Authorities) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Authorities) GetAuthorities() []*Authority {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
+// Authority is a CA.
+type Authority struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DER of its own certificate.
+	Certificate []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// DER of certificates of its key by the CAs that it takes the place of, and of theirs by its key: who trusts either trusts the other.
+	Links [][]byte `protobuf:"bytes,2,rep,name=links,proto3" json:"links,omitempty"`
+	// When a hub came with it first.
+	Added *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=added,proto3" json:"added,omitempty"`
+	// When nothing needed it any more; unset: it is trusted.
+	Retired       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=retired,proto3" json:"retired,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Authority) Reset() {
+	*x = Authority{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Authority) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Authority) ProtoMessage() {}
+
+func (x *Authority) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Authority.ProtoReflect.Descriptor instead.
+func (*Authority) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Authority) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *Authority) GetLinks() [][]byte {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *Authority) GetAdded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *Authority) GetRetired() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Retired
+	}
+	return nil
+}
+
 // Counter is a number that only grows, such as meta/generation.
 type Counter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -498,7 +617,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +629,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +642,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Counter) GetValue() uint64 {
@@ -546,7 +665,7 @@ type FloorRecord struct {
 
 func (x *FloorRecord) Reset() {
 	*x = FloorRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +677,7 @@ func (x *FloorRecord) String() string {
 func (*FloorRecord) ProtoMessage() {}
 
 func (x *FloorRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +690,7 @@ func (x *FloorRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloorRecord.ProtoReflect.Descriptor instead.
 func (*FloorRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FloorRecord) GetGeneration() uint64 {
@@ -614,7 +733,7 @@ type ModuleRecord struct {
 
 func (x *ModuleRecord) Reset() {
 	*x = ModuleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +745,7 @@ func (x *ModuleRecord) String() string {
 func (*ModuleRecord) ProtoMessage() {}
 
 func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +758,7 @@ func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleRecord.ProtoReflect.Descriptor instead.
 func (*ModuleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ModuleRecord) GetModule() *v1.Module {
@@ -731,7 +850,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +862,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +875,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClusterRecord) GetCluster() *v1.Cluster {
@@ -857,14 +976,16 @@ type Certificate struct {
 	// It was used.
 	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
 	// DER, so that a repeated request gets the same answer.
-	Der           []byte `protobuf:"bytes,6,opt,name=der,proto3" json:"der,omitempty"`
+	Der []byte `protobuf:"bytes,6,opt,name=der,proto3" json:"der,omitempty"`
+	// Names the key of the CA that signed it: its subject key identifier. Empty: the oldest CA of the store.
+	Authority     []byte `protobuf:"bytes,7,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +997,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +1010,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Certificate) GetSerial() string {
@@ -934,6 +1055,13 @@ func (x *Certificate) GetDer() []byte {
 	return nil
 }
 
+func (x *Certificate) GetAuthority() []byte {
+	if x != nil {
+		return x.Authority
+	}
+	return nil
+}
+
 // TokenRecord is tokens/ID. Only a hash of the secret is kept.
 type TokenRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -951,7 +1079,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1091,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1104,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TokenRecord) GetToken() *v1.Token {
@@ -1020,7 +1148,7 @@ type UserRecord struct {
 
 func (x *UserRecord) Reset() {
 	*x = UserRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1160,7 @@ func (x *UserRecord) String() string {
 func (*UserRecord) ProtoMessage() {}
 
 func (x *UserRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1173,7 @@ func (x *UserRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserRecord.ProtoReflect.Descriptor instead.
 func (*UserRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UserRecord) GetUser() *v1.User {
@@ -1066,14 +1194,16 @@ func (x *UserRecord) GetTokenHash() []byte {
 type CertificateRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Serial number, user, role, and when it ends or was revoked.
-	Certificate   *v1.Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Certificate *v1.Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// Names the key of the CA that signed it: its subject key identifier. Empty: the oldest CA of the store, or none is known.
+	Authority     []byte `protobuf:"bytes,2,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CertificateRecord) Reset() {
 	*x = CertificateRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1215,7 @@ func (x *CertificateRecord) String() string {
 func (*CertificateRecord) ProtoMessage() {}
 
 func (x *CertificateRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,12 +1228,19 @@ func (x *CertificateRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateRecord.ProtoReflect.Descriptor instead.
 func (*CertificateRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CertificateRecord) GetCertificate() *v1.Certificate {
 	if x != nil {
 		return x.Certificate
+	}
+	return nil
+}
+
+func (x *CertificateRecord) GetAuthority() []byte {
+	if x != nil {
+		return x.Authority
 	}
 	return nil
 }
@@ -1126,7 +1263,7 @@ type ProjectRecord struct {
 
 func (x *ProjectRecord) Reset() {
 	*x = ProjectRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1275,7 @@ func (x *ProjectRecord) String() string {
 func (*ProjectRecord) ProtoMessage() {}
 
 func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1288,7 @@ func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectRecord.ProtoReflect.Descriptor instead.
 func (*ProjectRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ProjectRecord) GetProject() *v1.Project {
@@ -1197,7 +1334,7 @@ type SecretRecord struct {
 
 func (x *SecretRecord) Reset() {
 	*x = SecretRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1346,7 @@ func (x *SecretRecord) String() string {
 func (*SecretRecord) ProtoMessage() {}
 
 func (x *SecretRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1359,7 @@ func (x *SecretRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRecord.ProtoReflect.Descriptor instead.
 func (*SecretRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SecretRecord) GetSecret() *v1.Secret {
@@ -1259,7 +1396,7 @@ type ScopedSecret struct {
 
 func (x *ScopedSecret) Reset() {
 	*x = ScopedSecret{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1408,7 @@ func (x *ScopedSecret) String() string {
 func (*ScopedSecret) ProtoMessage() {}
 
 func (x *ScopedSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1421,7 @@ func (x *ScopedSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScopedSecret.ProtoReflect.Descriptor instead.
 func (*ScopedSecret) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ScopedSecret) GetSecret() *v1.Secret {
@@ -1316,7 +1453,7 @@ type SealedValues struct {
 
 func (x *SealedValues) Reset() {
 	*x = SealedValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1465,7 @@ func (x *SealedValues) String() string {
 func (*SealedValues) ProtoMessage() {}
 
 func (x *SealedValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1478,7 @@ func (x *SealedValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedValues.ProtoReflect.Descriptor instead.
 func (*SealedValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SealedValues) GetKeyId() string {
@@ -1376,7 +1513,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1525,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1538,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -1437,7 +1574,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1586,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1599,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -1544,7 +1681,7 @@ type VariantRecord struct {
 
 func (x *VariantRecord) Reset() {
 	*x = VariantRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1693,7 @@ func (x *VariantRecord) String() string {
 func (*VariantRecord) ProtoMessage() {}
 
 func (x *VariantRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1706,7 @@ func (x *VariantRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariantRecord.ProtoReflect.Descriptor instead.
 func (*VariantRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VariantRecord) GetOverrides() []int32 {
@@ -1636,7 +1773,7 @@ type CapabilitiesSum struct {
 
 func (x *CapabilitiesSum) Reset() {
 	*x = CapabilitiesSum{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1785,7 @@ func (x *CapabilitiesSum) String() string {
 func (*CapabilitiesSum) ProtoMessage() {}
 
 func (x *CapabilitiesSum) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +1798,7 @@ func (x *CapabilitiesSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapabilitiesSum.ProtoReflect.Descriptor instead.
 func (*CapabilitiesSum) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CapabilitiesSum) GetDigest() []byte {
@@ -1699,7 +1836,7 @@ type CapabilitiesRecord struct {
 
 func (x *CapabilitiesRecord) Reset() {
 	*x = CapabilitiesRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1848,7 @@ func (x *CapabilitiesRecord) String() string {
 func (*CapabilitiesRecord) ProtoMessage() {}
 
 func (x *CapabilitiesRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1861,7 @@ func (x *CapabilitiesRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapabilitiesRecord.ProtoReflect.Descriptor instead.
 func (*CapabilitiesRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CapabilitiesRecord) GetSum() *CapabilitiesSum {
@@ -1766,7 +1903,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1915,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1928,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -1855,7 +1992,7 @@ type BatchRecord struct {
 
 func (x *BatchRecord) Reset() {
 	*x = BatchRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2004,7 @@ func (x *BatchRecord) String() string {
 func (*BatchRecord) ProtoMessage() {}
 
 func (x *BatchRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2017,7 @@ func (x *BatchRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchRecord.ProtoReflect.Descriptor instead.
 func (*BatchRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BatchRecord) GetLast() *timestamppb.Timestamp {
@@ -1901,7 +2038,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2050,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2063,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -1955,7 +2092,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2104,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2117,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -2056,7 +2193,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2205,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2218,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -2187,7 +2324,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2336,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2349,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -2239,7 +2376,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2388,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2401,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -2308,7 +2445,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2457,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2470,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -2367,7 +2504,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2516,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2529,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -2436,7 +2573,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2585,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2598,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -2512,7 +2649,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2661,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2674,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2660,7 +2797,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2809,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2822,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -2793,7 +2930,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +2942,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +2955,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -2852,7 +2989,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +3001,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +3014,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -2932,7 +3069,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3081,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3094,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -3028,7 +3165,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3177,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3190,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -3102,7 +3239,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3251,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3264,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -3167,7 +3304,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3316,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3329,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -3278,7 +3415,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3427,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3440,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CatalogRecord) GetCatalog() *v1.Catalog {
@@ -3342,7 +3479,7 @@ type CatalogState struct {
 
 func (x *CatalogState) Reset() {
 	*x = CatalogState{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3491,7 @@ func (x *CatalogState) String() string {
 func (*CatalogState) ProtoMessage() {}
 
 func (x *CatalogState) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3504,7 @@ func (x *CatalogState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
 func (*CatalogState) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CatalogState) GetCatalogUid() string {
@@ -3427,7 +3564,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3439,7 +3576,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3452,7 +3589,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -3491,7 +3628,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[44]
+	mi := &file_towline_store_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3503,7 +3640,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[44]
+	mi := &file_towline_store_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3516,7 +3653,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -3559,7 +3696,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[45]
+	mi := &file_towline_store_v1_records_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3571,7 +3708,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[45]
+	mi := &file_towline_store_v1_records_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3584,7 +3721,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{45}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -3633,7 +3770,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[46]
+	mi := &file_towline_store_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3645,7 +3782,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[46]
+	mi := &file_towline_store_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3658,7 +3795,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{46}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AuditRecord) GetEntry() *v1.AuditEntry {
@@ -3707,7 +3844,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05leads\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05leads\x12\x0e\n" +
 	"\x02ca\x18\x06 \x01(\fR\x02ca\x12\x18\n" +
-	"\aversion\x18\a \x01(\tR\aversion\"\x1f\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"L\n" +
+	"\vAuthorities\x12=\n" +
+	"\vauthorities\x18\x01 \x03(\v2\x1b.towline.store.v1.AuthorityR\vauthorities\"\xab\x01\n" +
+	"\tAuthority\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x14\n" +
+	"\x05links\x18\x02 \x03(\fR\x05links\x120\n" +
+	"\x05added\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05added\x124\n" +
+	"\aretired\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aretired\"\x1f\n" +
 	"\aCounter\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\x04R\x05value\"A\n" +
 	"\vFloorRecord\x12\x1e\n" +
@@ -3740,14 +3884,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\tregressed\x18\n" +
 	" \x01(\tR\tregressed\x12%\n" +
 	"\x0eapplied_labels\x18\v \x03(\tR\rappliedLabels\x12/\n" +
-	"\x13applied_annotations\x18\f \x03(\tR\x12appliedAnnotations\"\xd7\x01\n" +
+	"\x13applied_annotations\x18\f \x03(\tR\x12appliedAnnotations\"\xf5\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x19\n" +
 	"\bkey_hash\x18\x02 \x01(\fR\akeyHash\x127\n" +
 	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x122\n" +
 	"\x06issued\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\x12\x16\n" +
 	"\x06active\x18\x05 \x01(\bR\x06active\x12\x10\n" +
-	"\x03der\x18\x06 \x01(\fR\x03der\"\xa2\x01\n" +
+	"\x03der\x18\x06 \x01(\fR\x03der\x12\x1c\n" +
+	"\tauthority\x18\a \x01(\fR\tauthority\"\xa2\x01\n" +
 	"\vTokenRecord\x12'\n" +
 	"\x05token\x18\x01 \x01(\v2\x11.towline.v1.TokenR\x05token\x12\x1f\n" +
 	"\vsecret_hash\x18\x02 \x01(\fR\n" +
@@ -3758,9 +3903,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"UserRecord\x12$\n" +
 	"\x04user\x18\x01 \x01(\v2\x10.towline.v1.UserR\x04user\x12\x1d\n" +
 	"\n" +
-	"token_hash\x18\x02 \x01(\fR\ttokenHash\"N\n" +
+	"token_hash\x18\x02 \x01(\fR\ttokenHash\"l\n" +
 	"\x11CertificateRecord\x129\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\"\xaf\x01\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\x12\x1c\n" +
+	"\tauthority\x18\x02 \x01(\fR\tauthority\"\xaf\x01\n" +
 	"\rProjectRecord\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12#\n" +
 	"\rnewest_module\x18\x02 \x01(\tR\fnewestModule\x12#\n" +
@@ -3992,7 +4138,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -4000,133 +4146,138 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Acceptance)(nil),            // 3: towline.store.v1.Acceptance
 	(*Seat)(nil),                  // 4: towline.store.v1.Seat
 	(*HubRecord)(nil),             // 5: towline.store.v1.HubRecord
-	(*Counter)(nil),               // 6: towline.store.v1.Counter
-	(*FloorRecord)(nil),           // 7: towline.store.v1.FloorRecord
-	(*ModuleRecord)(nil),          // 8: towline.store.v1.ModuleRecord
-	(*ClusterRecord)(nil),         // 9: towline.store.v1.ClusterRecord
-	(*Certificate)(nil),           // 10: towline.store.v1.Certificate
-	(*TokenRecord)(nil),           // 11: towline.store.v1.TokenRecord
-	(*UserRecord)(nil),            // 12: towline.store.v1.UserRecord
-	(*CertificateRecord)(nil),     // 13: towline.store.v1.CertificateRecord
-	(*ProjectRecord)(nil),         // 14: towline.store.v1.ProjectRecord
-	(*SecretRecord)(nil),          // 15: towline.store.v1.SecretRecord
-	(*ScopedSecret)(nil),          // 16: towline.store.v1.ScopedSecret
-	(*SealedValues)(nil),          // 17: towline.store.v1.SealedValues
-	(*SecretValues)(nil),          // 18: towline.store.v1.SecretValues
-	(*RevisionRecord)(nil),        // 19: towline.store.v1.RevisionRecord
-	(*VariantRecord)(nil),         // 20: towline.store.v1.VariantRecord
-	(*CapabilitiesSum)(nil),       // 21: towline.store.v1.CapabilitiesSum
-	(*CapabilitiesRecord)(nil),    // 22: towline.store.v1.CapabilitiesRecord
-	(*RolloutRecord)(nil),         // 23: towline.store.v1.RolloutRecord
-	(*BatchRecord)(nil),           // 24: towline.store.v1.BatchRecord
-	(*RolloutChunk)(nil),          // 25: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 26: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 27: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 28: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 29: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 30: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 31: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 32: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 33: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 34: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 35: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 36: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 37: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 38: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 39: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 40: towline.store.v1.FollowRecord
-	(*CatalogRecord)(nil),         // 41: towline.store.v1.CatalogRecord
-	(*CatalogState)(nil),          // 42: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 43: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 44: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 45: towline.store.v1.BlobHead
-	(*AuditRecord)(nil),           // 46: towline.store.v1.AuditRecord
-	nil,                           // 47: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 48: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 49: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 50: towline.v1.Module
-	(*v1.Cluster)(nil),            // 51: towline.v1.Cluster
-	(*v1.Token)(nil),              // 52: towline.v1.Token
-	(*v1.User)(nil),               // 53: towline.v1.User
-	(*v1.Certificate)(nil),        // 54: towline.v1.Certificate
-	(*v1.Project)(nil),            // 55: towline.v1.Project
-	(*v1.Secret)(nil),             // 56: towline.v1.Secret
-	(*v1.Revision)(nil),           // 57: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 58: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 59: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 60: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 61: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 62: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 63: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 64: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 65: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 66: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 67: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 68: towline.v1.CatalogStatus
-	(*v1.AuditEntry)(nil),         // 69: towline.v1.AuditEntry
+	(*Authorities)(nil),           // 6: towline.store.v1.Authorities
+	(*Authority)(nil),             // 7: towline.store.v1.Authority
+	(*Counter)(nil),               // 8: towline.store.v1.Counter
+	(*FloorRecord)(nil),           // 9: towline.store.v1.FloorRecord
+	(*ModuleRecord)(nil),          // 10: towline.store.v1.ModuleRecord
+	(*ClusterRecord)(nil),         // 11: towline.store.v1.ClusterRecord
+	(*Certificate)(nil),           // 12: towline.store.v1.Certificate
+	(*TokenRecord)(nil),           // 13: towline.store.v1.TokenRecord
+	(*UserRecord)(nil),            // 14: towline.store.v1.UserRecord
+	(*CertificateRecord)(nil),     // 15: towline.store.v1.CertificateRecord
+	(*ProjectRecord)(nil),         // 16: towline.store.v1.ProjectRecord
+	(*SecretRecord)(nil),          // 17: towline.store.v1.SecretRecord
+	(*ScopedSecret)(nil),          // 18: towline.store.v1.ScopedSecret
+	(*SealedValues)(nil),          // 19: towline.store.v1.SealedValues
+	(*SecretValues)(nil),          // 20: towline.store.v1.SecretValues
+	(*RevisionRecord)(nil),        // 21: towline.store.v1.RevisionRecord
+	(*VariantRecord)(nil),         // 22: towline.store.v1.VariantRecord
+	(*CapabilitiesSum)(nil),       // 23: towline.store.v1.CapabilitiesSum
+	(*CapabilitiesRecord)(nil),    // 24: towline.store.v1.CapabilitiesRecord
+	(*RolloutRecord)(nil),         // 25: towline.store.v1.RolloutRecord
+	(*BatchRecord)(nil),           // 26: towline.store.v1.BatchRecord
+	(*RolloutChunk)(nil),          // 27: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 28: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 29: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 30: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 31: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 32: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 33: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 34: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 35: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 36: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 37: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 38: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 39: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 40: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 41: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 42: towline.store.v1.FollowRecord
+	(*CatalogRecord)(nil),         // 43: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 44: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 45: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 46: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 47: towline.store.v1.BlobHead
+	(*AuditRecord)(nil),           // 48: towline.store.v1.AuditRecord
+	nil,                           // 49: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 50: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 51: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 52: towline.v1.Module
+	(*v1.Cluster)(nil),            // 53: towline.v1.Cluster
+	(*v1.Token)(nil),              // 54: towline.v1.Token
+	(*v1.User)(nil),               // 55: towline.v1.User
+	(*v1.Certificate)(nil),        // 56: towline.v1.Certificate
+	(*v1.Project)(nil),            // 57: towline.v1.Project
+	(*v1.Secret)(nil),             // 58: towline.v1.Secret
+	(*v1.Revision)(nil),           // 59: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 60: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 61: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 62: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 63: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 64: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 65: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 66: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 67: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 68: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 69: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 70: towline.v1.CatalogStatus
+	(*v1.AuditEntry)(nil),         // 71: towline.v1.AuditEntry
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	49, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	49, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	49, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	49, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
-	49, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
-	50, // 5: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	51, // 6: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
-	10, // 7: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	49, // 8: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	49, // 9: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	49, // 10: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	49, // 11: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	52, // 12: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	49, // 13: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	53, // 14: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	54, // 15: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	55, // 16: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	56, // 17: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
-	17, // 18: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	16, // 19: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	56, // 20: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
-	17, // 21: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	47, // 22: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	57, // 23: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	20, // 24: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	21, // 25: towline.store.v1.VariantRecord.capabilities:type_name -> towline.store.v1.CapabilitiesSum
-	21, // 26: towline.store.v1.CapabilitiesRecord.sum:type_name -> towline.store.v1.CapabilitiesSum
-	58, // 27: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	49, // 28: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
-	49, // 29: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	59, // 30: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	60, // 31: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	30, // 32: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	29, // 33: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	61, // 34: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	49, // 35: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	48, // 36: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	62, // 37: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	32, // 38: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	49, // 39: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	49, // 40: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	49, // 41: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	63, // 42: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	64, // 43: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	65, // 44: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	49, // 45: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	49, // 46: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	66, // 47: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	49, // 48: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	49, // 49: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	67, // 50: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	68, // 51: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	49, // 52: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	43, // 53: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	49, // 54: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	69, // 55: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	56, // [56:56] is the sub-list for method output_type
-	56, // [56:56] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	51, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	51, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	51, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	51, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
+	51, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
+	7,  // 5: towline.store.v1.Authorities.authorities:type_name -> towline.store.v1.Authority
+	51, // 6: towline.store.v1.Authority.added:type_name -> google.protobuf.Timestamp
+	51, // 7: towline.store.v1.Authority.retired:type_name -> google.protobuf.Timestamp
+	52, // 8: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	53, // 9: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	12, // 10: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
+	51, // 11: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	51, // 12: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	51, // 13: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	51, // 14: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	54, // 15: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	51, // 16: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	55, // 17: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	56, // 18: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	57, // 19: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	58, // 20: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	19, // 21: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
+	18, // 22: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
+	58, // 23: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	19, // 24: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
+	49, // 25: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	59, // 26: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	22, // 27: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
+	23, // 28: towline.store.v1.VariantRecord.capabilities:type_name -> towline.store.v1.CapabilitiesSum
+	23, // 29: towline.store.v1.CapabilitiesRecord.sum:type_name -> towline.store.v1.CapabilitiesSum
+	60, // 30: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	51, // 31: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
+	51, // 32: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	61, // 33: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	62, // 34: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	32, // 35: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	31, // 36: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	63, // 37: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	51, // 38: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	50, // 39: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	64, // 40: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	34, // 41: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	51, // 42: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	51, // 43: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	51, // 44: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	65, // 45: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	66, // 46: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	67, // 47: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	51, // 48: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	51, // 49: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	68, // 50: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	51, // 51: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	51, // 52: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	69, // 53: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	70, // 54: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	51, // 55: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	45, // 56: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	51, // 57: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	71, // 58: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -4140,7 +4291,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
