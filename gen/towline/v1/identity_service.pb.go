@@ -893,7 +893,9 @@ func (x *RevokeCertificateResponse) GetRevision() int64 {
 
 // ListAuthoritiesRequest asks for all.
 type ListAuthoritiesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,1,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -926,6 +928,13 @@ func (x *ListAuthoritiesRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ListAuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*ListAuthoritiesRequest) Descriptor() ([]byte, []int) {
 	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListAuthoritiesRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
 }
 
 // ListAuthoritiesResponse carries them.
@@ -1630,8 +1639,9 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"r\n" +
 	"\x19RevokeCertificateResponse\x129\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x17.towline.v1.CertificateR\vcertificate\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\x18\n" +
-	"\x16ListAuthoritiesRequest\"R\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\";\n" +
+	"\x16ListAuthoritiesRequest\x12!\n" +
+	"\fmin_revision\x18\x01 \x01(\x03R\vminRevision\"R\n" +
 	"\x17ListAuthoritiesResponse\x127\n" +
 	"\vauthorities\x18\x01 \x03(\v2\x15.towline.v1.AuthorityR\vauthorities\"s\n" +
 	"\x11PutProjectRequest\x12-\n" +

@@ -51,7 +51,7 @@ func TestRequestsWithAnythingLeftOut(t *testing.T) {
 }
 
 var usesRegistry = map[string]bool{"JoinCluster": true, "RevokeCluster": true, "CreateUser": true, "ListUsers": true, "DeleteUser": true,
-	"ListTokens": true, "DeleteToken": true}
+	"ListAuthorities": true, "ListTokens": true, "DeleteToken": true}
 
 // sparse are messages of the type with one way of fields set each: to that field an empty message, or a plain value, and
 // below it the same again.

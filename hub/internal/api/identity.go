@@ -95,7 +95,10 @@ func (a *API) RevokeCertificate(ctx context.Context, req *towlinev1.RevokeCertif
 }
 
 // ListAuthorities reads the CAs of the store.
-func (a *API) ListAuthorities(ctx context.Context, _ *towlinev1.ListAuthoritiesRequest) (*towlinev1.ListAuthoritiesResponse, error) {
+func (a *API) ListAuthorities(ctx context.Context, req *towlinev1.ListAuthoritiesRequest) (*towlinev1.ListAuthoritiesResponse, error) {
+	if err := a.reach(ctx, req.GetMinRevision()); err != nil {
+		return nil, err
+	}
 	all, err := a.o.Registry.Authorities(ctx)
 	return &towlinev1.ListAuthoritiesResponse{Authorities: all}, err
 }
