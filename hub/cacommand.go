@@ -18,6 +18,17 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// admin has a client configuration of an admin in the hub's directory.
+func (h *Hub) admin(ctx context.Context) error {
+	var failed error
+	_, err := h.ca.EnsureAdmin(filepath.Join(h.o.DataDir, AdminFile), h.o.API.Addr().String(), func(serial string) bool {
+		revoked, err := h.registry.Revoked(ctx, serial)
+		failed = errors.Join(failed, err)
+		return revoked
+	})
+	return errors.Join(failed, err)
+}
+
 // caFlags say which hub it is, and where its CA is.
 type caFlags struct{ dir, caDir, config string }
 

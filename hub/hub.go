@@ -210,13 +210,10 @@ func (h *Hub) open(ctx context.Context) error {
 	if h.hub, err = identity(ctx, h.own); err != nil {
 		return err
 	}
-	if err := registry.TakeCA(ctx, h.store.As(store.Registry), h.ca, h.o.AdoptCA); err != nil {
-		return err
-	}
 	if h.keys, err = loadKeys(ctx, h.o, h.own); err != nil {
 		return err
 	}
-	if err := h.build(); err != nil {
+	if err := h.build(ctx); err != nil {
 		return err
 	}
 	return h.admin(ctx)
@@ -336,20 +333,13 @@ func random(n int) string {
 	return hex.EncodeToString(b)
 }
 
-func (h *Hub) admin(ctx context.Context) error {
-	var failed error
-	_, err := h.ca.EnsureAdmin(filepath.Join(h.o.DataDir, AdminFile), h.o.API.Addr().String(), func(serial string) bool {
-		revoked, err := h.registry.Revoked(ctx, serial)
-		failed = errors.Join(failed, err)
-		return revoked
-	})
-	return errors.Join(failed, err)
-}
-
-func (h *Hub) build() error {
+func (h *Hub) build(ctx context.Context) error {
 	var err error
 	h.audits = audit.New(h.store.As(store.Audit), h.o.Log, h.instance)
 	if h.registry, err = registry.New(registry.Options{Store: h.store.As(store.Registry), CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log, Audit: h.audits.Record}); err != nil {
+		return err
+	}
+	if err := h.registry.TakeCA(ctx, h.o.AdoptCA); err != nil {
 		return err
 	}
 	bundles := bundle.New(h.store.Blobs())

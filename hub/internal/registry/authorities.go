@@ -24,16 +24,16 @@ import (
 // maxAuthorities is how many CAs the store remembers; retired ones go first.
 const maxAuthorities = 5
 
-// TakeCA has the store know the CA that a hub starts with. It is one that the store trusts, or takes the place of one by a certificate
+// TakeCA has the store know the CA that the hub starts with, and is called before anything is served. It is one that the store trusts, or takes the place of one by a certificate
 // of that: a rotation. With any other the hub would serve nobody, and does not start, unless adopt says that all are to begin anew.
-func TakeCA(ctx context.Context, s store.Store, ca *CA, adopt bool) error {
-	now := ca.now()
-	rev, err := s.Update(ctx, func(w store.Writer) error {
+func (r *Registry) TakeCA(ctx context.Context, adopt bool) error {
+	now := r.now()
+	rev, err := r.store.Update(ctx, func(w store.Writer) error {
 		old, _, ok := store.Get[*storev1.Authorities](w, store.CAKey)
 		if !ok && store.DamageOf(w, store.CAKey) != nil && !adopt {
 			return fleet.Errorf(fleet.ErrCorrupt, "the store's record of its CAs is damaged: start once with --adopt-ca and the ca.crt and ca.key that the agents know; after an unfinished rotation those of before it have to join again")
 		}
-		next, err := taken(old, ca, adopt, now)
+		next, err := taken(old, r.ca, adopt, now)
 		if err != nil || proto.Equal(next, old) {
 			return err
 		}
@@ -43,7 +43,7 @@ func TakeCA(ctx context.Context, s store.Store, ca *CA, adopt bool) error {
 	if err != nil {
 		return err
 	}
-	return s.View(ctx, rev, func(r store.Reader) error { return ca.follow(r) })
+	return r.store.View(ctx, rev, func(rd store.Reader) error { return r.ca.follow(rd) })
 }
 
 // taken are the authorities of a store when a hub comes with a CA.

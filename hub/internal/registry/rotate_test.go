@@ -25,11 +25,16 @@ func (w *world) restarted(s store.Store) *world {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := registry.TakeCA(w.t.Context(), s, ca, false); err != nil {
+	next := (&world{t: w.t, ca: ca, dir: w.dir, clock: w.clock}).with(s)
+	if err := next.TakeCA(w.t.Context(), false); err != nil {
 		w.t.Fatal(err)
 	}
-	next := &world{t: w.t, ca: ca, dir: w.dir, clock: w.clock}
-	return next.with(s)
+	return next
+}
+
+// comes is the start of a hub with a CA over the store.
+func (w *world) comes(ca *registry.CA, adopt bool) error {
+	return (&world{t: w.t, ca: ca, dir: w.dir, clock: w.clock}).with(w.store).TakeCA(w.t.Context(), adopt)
 }
 
 func (w *world) rotate() *world {
@@ -297,28 +302,28 @@ func TestRotationThatIsCutShort(t *testing.T) {
 func TestCAThatIsNotOfTheStore(t *testing.T) {
 	w := newWorld(t).restartedFirst()
 	other := newWorld(t)
-	if err := registry.TakeCA(t.Context(), w.store, other.ca, false); err == nil || !strings.Contains(err.Error(), "the store belongs to the CA") {
+	if err := w.comes(other.ca, false); err == nil || !strings.Contains(err.Error(), "the store belongs to the CA") {
 		t.Errorf("another CA: %v", err)
 	}
 	first := w.ca
 	w = w.rotate()
-	if err := registry.TakeCA(t.Context(), w.store, first, false); err != nil {
+	if err := w.comes(first, false); err != nil {
 		t.Errorf("a hub that shares the store and has the old one yet: %v", err)
 	}
 	if err := w.Forget(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := registry.TakeCA(t.Context(), w.store, first, false); err == nil || !strings.Contains(err.Error(), "took its leave") {
+	if err := w.comes(first, false); err == nil || !strings.Contains(err.Error(), "took its leave") {
 		t.Errorf("one that took its leave: %v", err)
 	}
 	before := newWorld(t) // another store, which knows the first one only
-	if err := registry.TakeCA(t.Context(), before.store, first, false); err != nil {
+	if err := before.comes(first, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := registry.TakeCA(t.Context(), before.store, w.ca, false); err != nil {
+	if err := before.comes(w.ca, false); err != nil {
 		t.Errorf("the newer one, of a store that was put back: %v", err)
 	}
-	if err := registry.TakeCA(t.Context(), w.store, other.ca, true); err != nil {
+	if err := w.comes(other.ca, true); err != nil {
 		t.Errorf("to begin anew: %v", err)
 	}
 }
