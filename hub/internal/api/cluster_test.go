@@ -87,8 +87,11 @@ func TestAcknowledgementOfBeforeAJoin(t *testing.T) {
 			w.Put(store.SessionKey("c1"), &storev1.SessionRecord{Epoch: 4, VoidBefore: voidBefore})
 			w.Put(store.AckKey("c1"), &storev1.AckRecord{Epoch: 3, Generation: 7, Code: "REGRESSED", Message: "it has seen more"})
 		})
-		_, clusters := a.rowsOf(t)
-		if s := clusters["c1"]; (s.GetAcknowledgedGeneration() == 7) != says || (s.GetAttention().GetCode() == fleet.AttentionRefused) != says {
+		got, err := a.ListClusters(t.Context(), &towlinev1.ListClustersRequest{})
+		if err != nil || len(got.GetClusters()) != 1 {
+			t.Fatal(got, err)
+		}
+		if s := got.GetClusters()[0].GetStatus(); (s.GetAcknowledgedGeneration() == 7) != says || (s.GetAttention().GetCode() == fleet.AttentionRefused) != says {
 			t.Errorf("void before %d: %v", voidBefore, s)
 		}
 	}
