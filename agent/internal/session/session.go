@@ -314,6 +314,9 @@ func (s *session) flush() (wait time.Duration, err error) {
 // tellCapabilities sends what charts may ask of the cluster, if the hub takes that and has something else.
 func (s *session) tellCapabilities() error {
 	now := s.l.o.Capabilities.Told()
+	if now == nil { // they are not read yet
+		return nil
+	}
 	digest, err := fleet.DigestFromBytes(now.GetDigest())
 	if err != nil || digest == s.can || !s.welcome.GetTakesCapabilities() {
 		return nil

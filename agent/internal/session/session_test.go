@@ -556,8 +556,7 @@ func TestStateThatIsBehindWaitsForTheHub(t *testing.T) {
 func TestCapabilitiesGoToAHubThatTakesThem(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hub) {
 		can := report.NewCapabilities()
-		first := fleet.Capabilities{KubeVersion: "v1.33.4", APIs: []string{"apps/v1", "v1"}}
-		second := fleet.Capabilities{KubeVersion: "v1.34.0", APIs: []string{"v1"}}
+		first, second := fleet.Capabilities{KubeVersion: "v1.33.4", APIs: []string{"apps/v1", "v1"}}, fleet.Capabilities{KubeVersion: "v1.34.0", APIs: []string{"v1"}}
 		a := start(t, h, newState(), func(o *Options) { o.Capabilities = can })
 		defer a.stop()
 		cut := func(s *hubSession) *hubSession {
@@ -580,7 +579,8 @@ func TestCapabilitiesGoToAHubThatTakesThem(t *testing.T) {
 			return func(w *agentv1.Welcome) { w.TakesCapabilities, w.Capabilities = true, digest }
 		}
 		s := h.next()
-		s.welcome(1, takes(nil))
+		s.welcome(1, takes(second.Digest().Bytes())) // of the process before; this one has not read them yet
+		none(s)
 		can.Set(first)
 		expect(t, "known later", []string{sent(s)}, "v1.33.4")
 		s = cut(s)

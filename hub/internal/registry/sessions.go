@@ -129,6 +129,7 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 	next = &storev1.SessionRecord{Epoch: old.GetEpoch() + 1, InstanceId: a.InstanceID, Hub: a.Hub, Started: timestamppb.New(now),
 		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features, Follows: a.Follows}
 	known = knownFrom(w, a, old)
+	next.KnownFrom = known
 	if next.WordFrom = next.GetEpoch(); known > 0 && a.StatusSeen {
 		next.WordFrom = known
 	}
@@ -169,7 +170,11 @@ func knownFrom(r store.Reader, a Admission, old *storev1.SessionRecord) uint64 {
 	if !whole {
 		return 0
 	}
-	return record.WordFrom(old, ack)
+	from := record.WordFrom(old, ack)
+	if old.GetKnownFrom() > 0 { // the session before may have ended before its agent said that this holds still
+		from = min(from, old.GetKnownFrom())
+	}
+	return from
 }
 
 // Regressed records that this store is older than what the cluster's agent has seen of the hub. A new join ends it. What was

@@ -50,8 +50,10 @@ func TestWhoseWordCounts(t *testing.T) {
 		{digest, true, 1, 1},          // the same process is back
 		{digest, true, 1, 1},          // and again
 		{digest, false, 4, 1},         // another process, which only remembers
-		{[]byte("other"), true, 5, 0}, // it holds what the hub does not
-		{digest, true, 5, 5},          //
+		{digest, false, 5, 1},         // and another, for that one was cut off before it said that all holds still
+		{digest, true, 1, 1},          // it was cut off as well, and has looked since
+		{[]byte("other"), true, 7, 0}, // it holds what the hub does not
+		{digest, true, 7, 7},          //
 	} {
 		got, known := open(step.digest, step.seen)
 		if got.GetWordFrom() != step.word || known != step.known {
