@@ -23,8 +23,10 @@ import (
 const callTimeout = 30 * time.Second
 
 // Enroll redeems the join token once. fleet.ErrUnavailable and the like may be tried again, with the same key. When the
-// hub refuses the token for good and the agent has an identity that still holds, the agent goes on with that.
+// hub refuses the token for good and the agent has an identity that still holds, or that the hub may renew, the agent goes on with that.
 func (i *Identity) Enroll(ctx context.Context) error {
+	i.asking.Lock()
+	defer i.asking.Unlock()
 	if !i.NeedsEnroll() {
 		return nil
 	}
@@ -32,7 +34,7 @@ func (i *Identity) Enroll(ctx context.Context) error {
 	if err == nil || !final(err) {
 		return err
 	}
-	if _, terr := i.TLS(); terr != nil {
+	if _, terr := i.TLS(); terr != nil && !errors.Is(terr, fleet.ErrUnavailable) {
 		return err
 	}
 	i.o.Log.Warn("the hub refuses the join token; going on with the identity that is stored", "error", err)

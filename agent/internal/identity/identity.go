@@ -78,11 +78,12 @@ type pending struct {
 	Key []byte `json:"key"`
 }
 
-// Identity is the agent's. It is safe for concurrent use; Enroll and Run are called by one goroutine at a time.
+// Identity is the agent's. It is safe for concurrent use; Enroll and Run each are called by one goroutine at a time.
 type Identity struct {
 	o       Options
 	token   *jointoken.Token
 	renewed chan struct{}
+	asking  sync.Mutex // held while the hub is asked for a certificate: the key whose answer may be lost is one
 
 	mu       sync.Mutex
 	current  *credential

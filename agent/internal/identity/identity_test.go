@@ -502,6 +502,35 @@ func TestRecoversAfterAnOutage(t *testing.T) {
 	})
 }
 
+// After an outage somebody gave the agent another token: that is redeemed, and the certificate that ended is not renewed beside it.
+func TestTokenComesBeforeRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		h.joined()
+		<-time.After(6 * life)
+		i := h.mustOpen(h.token())
+		before := len(h.signed())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- i.Run(ctx) }()
+		<-time.After(time.Second)
+		if n := len(h.signed()) - before; n != 0 {
+			t.Errorf("asked %d times before the token was redeemed", n)
+		}
+		if err := i.Enroll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if _, err := i.TLS(); err != nil || i.NeedsEnroll() {
+			t.Errorf("after the join: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // An agent that cannot write its state renews its certificate all the same, and saves it when it can.
 func TestRenewsWithoutAState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -44,11 +44,7 @@ func (i *Identity) Run(ctx context.Context) error {
 		if time.Now().Before(due) {
 			continue
 		}
-		renew := i.Renew
-		if i.ended() {
-			renew = i.Recover
-		}
-		if err := renew(ctx); err != nil {
+		if err := i.turn(ctx); err != nil {
 			if !failing && ctx.Err() == nil {
 				i.o.Log.Warn("certificate not renewed yet; trying again", "until", i.get().leaf.NotAfter, "error", err)
 			}
@@ -56,10 +52,24 @@ func (i *Identity) Run(ctx context.Context) error {
 			continue
 		}
 		i.o.Log.Info("certificate renewed", "until", i.get().leaf.NotAfter)
-		failing = false
-		tries.Reset()
 		due = i.renewal()
+		if failing = !time.Now().Before(due); !failing { // else the clocks are hours apart
+			tries.Reset()
+		}
 	}
+}
+
+// turn asks for the next certificate. One that has ended while a join token waits to be redeemed is not renewed: the token brings another.
+func (i *Identity) turn(ctx context.Context) error {
+	i.asking.Lock()
+	defer i.asking.Unlock()
+	switch {
+	case !i.ended():
+		return i.Renew(ctx)
+	case i.NeedsEnroll():
+		return fleet.Errorf(fleet.ErrUnavailable, "identity: the agent joins anew")
+	}
+	return i.Recover(ctx)
 }
 
 // renewal is when the certificate is to be renewed.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"time"
 
@@ -35,23 +34,27 @@ type Recovery struct {
 // not be revoked. It gives nothing else: what the agent may do is judged by the new certificate.
 func (r *Registry) Recover(ctx context.Context, e Recovery) (Identity, error) {
 	now := r.now()
-	if !r.failures.allowed(e.Remote, now) {
+	caller, err := r.ended(e, now)
+	if caller.Cluster == "" && !r.failures.allowed(e.Remote, now) { // whoever has the key is not kept out by others at its address
 		return Identity{}, fleet.With(fleet.Errorf(fleet.ErrExhausted, "recovery: too many failed attempts from this address; try again in a minute"), fleet.Hint{RetryAfter: time.Minute})
 	}
-	caller, err := r.ended(e, now)
-	var out Identity
-	if err == nil {
-		out, err = r.recover(ctx, e, caller, now)
-	}
-	if errors.Is(err, fleet.ErrDenied) || errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrUnknownUser) {
+	if caller.Cluster == "" {
 		r.failures.failed(e.Remote, now)
+		return Identity{}, err
 	}
-	r.recordRecovery(ctx, e, caller, err)
+	var out Identity
+	var again bool
+	if err == nil {
+		out, again, err = r.recover(ctx, e, caller, now)
+	}
+	if !again { // a lost reply is asked for again
+		r.recordRecovery(ctx, e, caller, err)
+	}
 	return out, err
 }
 
 func (r *Registry) recordRecovery(ctx context.Context, e Recovery, caller rpc.Caller, err error) {
-	if r.audit == nil || caller.Cluster == "" {
+	if r.audit == nil {
 		return
 	}
 	entry := &v1.AuditEntry{Remote: e.Remote, Method: "Recover", Subject: string(caller.Cluster), Result: status.Code(rpc.ToStatus(err)).String()}
@@ -93,17 +96,22 @@ func (r *Registry) ended(e Recovery, now time.Time) (rpc.Caller, error) {
 		return caller, fleet.Errorf(fleet.ErrDenied, "cluster %s: the agent's certificate expired %s ago, and is renewed for %d days after its end; run: towline cluster join %s --reissue",
 			name, ago(past), int(rpc.RecoveryWindow.Hours()/24), name)
 	}
+	if leaf.NotAfter.Sub(now) > agentLife/2 {
+		return caller, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: the certificate has not ended by the hub's clock, which says %s: compare the clocks",
+			name, now.UTC().Format(time.RFC3339))
+	}
 	return caller, nil
 }
 
-func (r *Registry) recover(ctx context.Context, e Recovery, caller rpc.Caller, now time.Time) (Identity, error) {
+// recover says, too, that the same key was given the certificate before.
+func (r *Registry) recover(ctx context.Context, e Recovery, caller rpc.Caller, now time.Time) (out Identity, again bool, err error) {
 	pub, hash, err := publicKey(e.CSR)
 	if err != nil {
-		return Identity{}, err
+		return Identity{}, false, err
 	}
 	leaf, err := r.ca.agent(caller.Cluster, pub)
 	if err != nil {
-		return Identity{}, fmt.Errorf("cluster %s: certificate: %w", caller.Cluster, err)
+		return Identity{}, false, fmt.Errorf("cluster %s: certificate: %w", caller.Cluster, err)
 	}
 	var der []byte
 	var copied bool
@@ -115,10 +123,12 @@ func (r *Registry) recover(ctx context.Context, e Recovery, caller rpc.Caller, n
 		r.alarms.add(caller.Cluster, fleet.AttentionCopied)
 	}
 	if err != nil {
-		return Identity{}, err
+		return Identity{}, false, err
 	}
-	r.log.Info("certificate renewed after its end", "cluster", caller.Cluster, "ended", caller.Leaf.NotAfter, "remote", e.Remote)
-	return r.identity(caller.Cluster, der), nil
+	if again = !bytes.Equal(der, leaf.Raw); !again {
+		r.log.Info("certificate renewed after its end", "cluster", caller.Cluster, "ended", caller.Leaf.NotAfter, "remote", e.Remote)
+	}
+	return r.identity(caller.Cluster, der), again, nil
 }
 
 // recoverIn records the next certificate, or finds the one that the same key was given. copied says that the one that ended was replaced by

@@ -1,14 +1,17 @@
 package registry_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -122,11 +125,52 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 	if _, err := w.recover(id, "uid-a", newKey(t)); !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "for 30 days after its end; run: towline cluster join a --reissue") {
 		t.Errorf("after the window: %v", err)
 	}
+	fresh := w.join("e", "uid-e")
+	unproven := good()
+	unproven.Proof = nil
 	for range 20 {
-		_, _ = w.recover(id, "uid-x", newKey(t))
+		_, _ = w.Recover(t.Context(), unproven)
 	}
-	if _, err := w.recover(id, "uid-a", newKey(t)); !errors.Is(err, fleet.ErrExhausted) {
+	if _, err := w.Recover(t.Context(), unproven); !errors.Is(err, fleet.ErrExhausted) {
 		t.Errorf("attempts of an address are not limited: %v", err)
+	}
+	if _, err := w.recover(fresh, "uid-e", newKey(t)); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("by one that has not ended: %v", err)
+	}
+	w.pass(48 * time.Hour)
+	for range 20 {
+		_, _ = w.Recover(t.Context(), unproven)
+	}
+	if _, err := w.recover(fresh, "uid-e", newKey(t)); err != nil {
+		t.Errorf("whoever has the key is kept out by others at its address: %v", err)
+	}
+}
+
+// An agent that asks again and again for what it was given is one entry of the audit, and does not push out the others.
+func TestRecoveryThatIsAskedForAgainIsOneEntry(t *testing.T) {
+	w := newWorld(t)
+	var entries []*v1.AuditEntry
+	var err error
+	w.Registry, err = registry.New(registry.Options{Store: w.store, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: w.clock.time,
+		Audit: func(_ context.Context, e *v1.AuditEntry) {
+			if e.GetMethod() == "Recover" {
+				entries = append(entries, e)
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	id := w.join("a", "uid-a")
+	w.pass(7 * 24 * time.Hour)
+	e := w.recovery(id, "uid-a", newKey(t))
+	for range 5 {
+		if _, err := w.Recover(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(entries) != 1 {
+		t.Errorf("%d entries: %v", len(entries), entries)
 	}
 }
 
