@@ -463,7 +463,7 @@ func (in PruneInput) stays(r Record) bool {
 // policy is what holds for a record, and whether a policy names its kind.
 func (in PruneInput) policy(r Record, labels map[string]string) (fleet.Policy, bool) {
 	if !in.Tombstone {
-		return effective(lasting(in.Policies, r), r.ID, labels), Named(in.Policies, r.ID)
+		return effective(lasting(in.Policies, r, labels), r.ID, labels), Named(in.Policies, r.ID)
 	}
 	return fleet.Resolve([]fleet.Policy{{Prune: r.Prune, Delete: r.Delete}}, r.ID, labels), r.Named
 }

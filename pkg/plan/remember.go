@@ -8,14 +8,18 @@ import (
 
 // Remember is a record that its sync does not list any more, with what the policies of the sync say of the object: a
 // tombstone comes without them. Which labels the object has is not known here. Where they make a difference, what was
-// noted stays if it is one of the answers, and else the answer counts that keeps the object. Where no policy says anything what was
-// noted stays, too: the policy that keeps an object is dropped with it as often as not.
+// noted stays if it is one of the answers, and else the answer counts that keeps the object. Where no policy says anything, or only some by
+// labels, what was noted stays, too: the policy that keeps an object is dropped with it as often as not.
 func Remember(policies []fleet.Policy, r Record) Record {
-	policies = lasting(policies, r)
+	plain := plainly(policies, r.ID)
+	policies = lasting(policies, r, nil)
 	said := answers(policies, r.ID)
-	r.Prune = surest(r.Prune, said, func(p fleet.Policy) string { return p.Prune }, fleet.PruneNever)
-	r.Delete = surest(r.Delete, said, func(p fleet.Policy) string { return p.Delete }, fleet.DeleteOrphan)
-	r.Named, r.Legacy = Named(policies, r.ID), slices.ContainsFunc(said, fleet.Policy.KeepsLegacy)
+	// That all is kept which has some labels says nothing of one that was written without.
+	kept := slices.ContainsFunc(said, fleet.Policy.KeepsLegacy)
+	legacy := said[0].KeepsLegacy() || r.Legacy && (kept || plain.KeepLegacy == nil) || r.Found && kept
+	r.Prune = surest(r.Prune, said, func(p fleet.Policy) string { return p.Prune }, fleet.PruneNever, plain.Prune)
+	r.Delete = surest(r.Delete, said, func(p fleet.Policy) string { return p.Delete }, fleet.DeleteOrphan, plain.Delete)
+	r.Named, r.Legacy = Named(policies, r.ID), legacy
 	return r
 }
 
@@ -42,21 +46,37 @@ func answers(policies []fleet.Policy, id fleet.ObjectID) []fleet.Policy {
 // MayStay reports that the policies of a sync keep or leave an object that it does not list any more, or do so if it has labels that they
 // ask for.
 func MayStay(policies []fleet.Policy, r Record) bool {
-	return MayBeLeft(policies, r) || slices.ContainsFunc(answers(lasting(policies, r), r.ID), func(p fleet.Policy) bool {
+	return MayBeLeft(policies, r) || slices.ContainsFunc(answers(withNoted(policies, r), r.ID), func(p fleet.Policy) bool {
 		return p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy()
 	})
 }
 
 // MayBeLeft reports that the policies leave such an object in the cluster without the module's marks, or do so if it has such labels.
 func MayBeLeft(policies []fleet.Policy, r Record) bool {
-	return slices.ContainsFunc(answers(lasting(policies, r), r.ID), func(p fleet.Policy) bool { return p.Delete == fleet.DeleteOrphan })
+	return slices.ContainsFunc(answers(withNoted(policies, r), r.ID), func(p fleet.Policy) bool { return p.Delete == fleet.DeleteOrphan })
+}
+
+// Stays reports that the policies of a sync keep or leave an object with these labels that it does not list any more.
+func Stays(policies []fleet.Policy, r Record, labels map[string]string) bool {
+	p := effective(lasting(policies, r, labels), r.ID, labels)
+	return p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy() || p.Delete == fleet.DeleteOrphan
+}
+
+// withNoted are policies with what was noted of an object, for where none of them says anything of it.
+func withNoted(policies []fleet.Policy, r Record) []fleet.Policy {
+	return append(slices.Clone(policies), fleet.Policy{Prune: r.Prune, Delete: r.Delete, KeepLegacy: new(r.Legacy)})
 }
 
 // lasting are the policies of a sync for an object that it does not list any more, with what was noted of it where none of them
-// says anything, whatever its labels are.
-func lasting(policies []fleet.Policy, r Record) []fleet.Policy {
+// says anything of one with its labels, or whatever they are if they are not known (nil). What was noted of an object that was found
+// again is a guess, which any policy undoes that may be for it.
+func lasting(policies []fleet.Policy, r Record, labels map[string]string) []fleet.Policy {
 	probe := fleet.Policy{Prune: unsaid, Delete: unsaid, KeepLegacy: new(bool)}
-	said := fleet.Resolve(append(unlabelled(policies), probe), r.ID, nil)
+	asked := unlabelled(policies)
+	if labels != nil && !r.Found {
+		asked = slices.Clone(policies)
+	}
+	said := fleet.Resolve(append(asked, probe), r.ID, labels)
 	var noted fleet.Policy
 	if said.Prune == unsaid {
 		noted.Prune = r.Prune
@@ -105,12 +125,30 @@ func Effective(p fleet.Policy) fleet.Policy {
 
 // RememberSeen is a record whose object stays by what the policies say of the labels that were seen on it.
 func RememberSeen(policies []fleet.Policy, r Record, labels map[string]string) Record {
-	p := effective(policies, r.ID, labels)
+	p := effective(lasting(policies, r, labels), r.ID, labels)
 	r.Prune, r.Delete, r.Legacy = p.Prune, p.Delete, p.KeepsLegacy()
 	return r
 }
 
-func surest(noted string, said []fleet.Policy, of func(fleet.Policy) string, keeps string) string {
+// plainly is what policies say of an object whatever labels it has; empty: nothing.
+func plainly(policies []fleet.Policy, id fleet.ObjectID) fleet.Policy {
+	plain := slices.DeleteFunc(slices.Clone(policies), func(p fleet.Policy) bool { return p.Match.Labels != nil })
+	probe := fleet.Policy{Prune: unsaid, Delete: unsaid, KeepLegacy: new(bool)}
+	said := fleet.Resolve(append(plain, probe), id, nil)
+	if said.Prune == unsaid {
+		said.Prune = ""
+	}
+	if said.Delete == unsaid {
+		said.Delete = ""
+	}
+	if said.KeepLegacy == probe.KeepLegacy {
+		said.KeepLegacy = nil
+	}
+	return said
+}
+
+// surest is the answer that counts; plain is the one whatever the labels are, or empty.
+func surest(noted string, said []fleet.Policy, of func(fleet.Policy) string, keeps, plain string) string {
 	is := func(word string) bool {
 		return slices.ContainsFunc(said, func(p fleet.Policy) bool { return of(p) == word })
 	}
@@ -119,6 +157,8 @@ func surest(noted string, said []fleet.Policy, of func(fleet.Policy) string, kee
 		return noted
 	case is(keeps):
 		return keeps
+	case noted != "" && plain == "":
+		return noted
 	default:
 		return first
 	}

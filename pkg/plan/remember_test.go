@@ -71,3 +71,44 @@ func TestWhatMayStay(t *testing.T) {
 		}
 	}
 }
+
+// TestPolicyByLabelsSpeaksForThoseOnly: what was said of an object while it was listed is undone only by a policy that is for it, by the labels
+// that are seen on it.
+func TestPolicyByLabelsSpeaksForThoseOnly(t *testing.T) {
+	db := fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"tier": "db"}}}
+	without, with := map[string]string{fleet.HubLabel: "h"}, map[string]string{fleet.HubLabel: "h", "tier": "db"}
+	ordinary := owned(cm("b"))
+	ordinary.Prune, ordinary.Delete = fleet.PruneOnUpdate, fleet.DeleteDelete
+	never, legacy, orphan := ordinary, ordinary, ordinary
+	never.Prune, legacy.Legacy, orphan.Delete = fleet.PruneNever, true, fleet.DeleteOrphan
+	for _, tc := range []struct {
+		name     string
+		policies []fleet.Policy
+		r        Record
+		labels   map[string]string
+		stays    bool
+	}{
+		{"kept, and others are kept by labels", []fleet.Policy{{Match: db, Prune: fleet.PruneNever}}, never, without, true},
+		{"kept, and others go by labels", []fleet.Policy{{Match: db, Prune: fleet.PruneOnUpdate}}, never, without, true},
+		{"kept, and goes by its labels", []fleet.Policy{{Match: db, Prune: fleet.PruneOnUpdate}}, never, with, false},
+		{"kept until its tracker goes, and others by labels", []fleet.Policy{{Match: db, KeepLegacy: new(false)}}, legacy, without, true},
+		{"left, and others are deleted by labels", []fleet.Policy{{Match: db, Delete: fleet.DeleteDelete}}, orphan, without, true},
+		{"ordinary, and others are kept by labels", []fleet.Policy{{Match: db, Prune: fleet.PruneNever}}, ordinary, without, false},
+		{"ordinary, and others are kept by labels until their tracker goes", []fleet.Policy{{Match: db, KeepLegacy: new(true)}}, ordinary, without, false},
+	} {
+		r := tc.r
+		for range 3 { // a look notes what it comes to, for the next one
+			r = Remember(tc.policies, r)
+			if got := Stays(tc.policies, r, tc.labels); got != tc.stays {
+				t.Errorf("%s: stays %v", tc.name, got)
+			}
+			if tc.stays && !MayStay(tc.policies, r) {
+				t.Errorf("%s: it stays and may not stay", tc.name)
+			}
+			if !tc.stays {
+				break
+			}
+			r = RememberSeen(tc.policies, r, tc.labels)
+		}
+	}
+}

@@ -228,12 +228,14 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = e.w.handOver(plan.Handover{Record: r, To: to}) // it came to want it since the plan was made
 		return out, false
 	}
-	ties, err := e.ties(ctx, r, live)
-	if err != nil {
-		out.fail = apply.Explain(r.ID, err)
-		return out, false
+	var ties []tie
+	if verdict == plan.Release {
+		if ties, err = e.ties(ctx, r, live); err != nil {
+			out.fail = apply.Explain(r.ID, err)
+			return out, false
+		}
 	}
-	if e.left[r.ID] && len(ties) == 0 && e.w.m.freed.rests(r.UID, time.Now()) {
+	if verdict == plan.Release && e.left[r.ID] && len(ties) == 0 && e.w.m.freed.rests(r.UID, time.Now()) {
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is left when it has stayed without its owner for a moment"}
 		return out, false
 	}
@@ -341,7 +343,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	})
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
-		out.leaving = e.unsent(r.ID, err)
+		out.leaving = e.unsent(x.id, err)
 		return out, false
 	case errors.Is(err, errFreed):
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: freedText}

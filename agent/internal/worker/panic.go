@@ -35,6 +35,7 @@ func (w *worker) attempt(ctx context.Context) (wake time.Time) {
 func (w *worker) startOver(f *apply.Failure) {
 	w.busy, w.status.at = false, time.Time{}
 	w.pruning = pruneState{touched: true, failed: f}
+	w.doomed.Store(nil)
 	if w.cur.kind == targetSync || w.cur.kind == targetStray {
 		w.loadError, w.loadRetry = f, w.rest
 	}

@@ -38,13 +38,24 @@ func TestPolicyOfADroppedObject(t *testing.T) {
 // A revision drops objects together with the policies that keep them: what they said holds until another policy says otherwise, and
 // when the module goes.
 func TestPolicyThatIsDroppedWithItsObject(t *testing.T) {
+	db := fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"tier": "db"}}}
+	for name, others := range map[string][]fleet.Policy{
+		"alone": nil,
+		"beside some by labels that it does not have": {{Match: db, Prune: fleet.PruneNever, Delete: fleet.DeleteOrphan}, {Match: db, Prune: fleet.PruneOnUpdate}},
+	} {
+		t.Run(name, func(t *testing.T) { testPolicyThatIsDroppedWithItsObject(t, others) })
+	}
+}
+
+func testPolicyThatIsDroppedWithItsObject(t *testing.T, others []fleet.Policy) {
 	r := newRig(t)
+	with := func(own ...fleet.Policy) []fleet.Policy { return append(own, others...) }
 	named := func(name string) fleet.PolicyMatch { return fleet.PolicyMatch{Names: []string{name}} }
-	s := r.bundle("shop", []fleet.Policy{{Match: named("b"), Prune: fleet.PruneNever}, {Match: named("c"), Prune: fleet.PruneNever}, {Match: named("d"), Delete: fleet.DeleteOrphan}},
+	s := r.bundle("shop", with(fleet.Policy{Match: named("b"), Prune: fleet.PruneNever}, fleet.Policy{Match: named("c"), Prune: fleet.PruneNever}, fleet.Policy{Match: named("d"), Delete: fleet.DeleteOrphan}),
 		configMap("a", "k: v"), configMap("b", "k: v"), configMap("c", "k: v"), configMap("d", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	s = r.bundle("shop", nil, configMap("a", "k: v"))
+	s = r.bundle("shop", with(), configMap("a", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.wait("shop", "kept", func(x fleet.SyncStatus) bool {
 		return x.Generation == s.Generation && x.Ready && slices.Equal(names(x.Extras, plan.ReasonKept), []string{"b", "c"})
@@ -52,7 +63,7 @@ func TestPolicyThatIsDroppedWithItsObject(t *testing.T) {
 	if d := r.get("v1", "configmaps", "d"); d == nil || d.GetLabels()[fleet.HubLabel] != "" {
 		t.Errorf("d is %v", d)
 	}
-	s = r.bundle("shop", []fleet.Policy{{Match: named("b"), Prune: fleet.PruneOnUpdate}}, configMap("a", "k: v"))
+	s = r.bundle("shop", with(fleet.Policy{Match: named("b"), Prune: fleet.PruneOnUpdate}), configMap("a", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.wait("shop", "rid of b", func(x fleet.SyncStatus) bool {
 		return x.Generation == s.Generation && x.Ready && slices.Equal(names(x.Extras, plan.ReasonKept), []string{"c"}) && len(x.Extras) == 1

@@ -31,6 +31,9 @@ func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) err
 		return err
 	}
 	for _, b := range e.bound.to[owner] {
+		if err := e.w.unlessSuperseded(); err != nil { // the owner may be listed again
+			return err
+		}
 		rec := e.w.m.inventory.Get(b.id)
 		if rec == nil || !e.staying(rec) {
 			continue
@@ -302,8 +305,27 @@ func heldFailure(id fleet.ObjectID, why string) *apply.Failure {
 // spared reports that an object is a module's and is to stay: it lists it, or keeps it though it does not, as by a policy, for an
 // heir or until a person confirms. What is about to go has that noted, and is what its module's plan deletes.
 func (m *Manager) spared(rec *apply.Record) bool {
+	return m.keepsAnyway(rec) || rec.State == plan.Owned && m.mayStay(rec)
+}
+
+// keepsAnyway is spared for what stays whatever its labels are.
+func (m *Manager) keepsAnyway(rec *apply.Record) bool {
 	return rec.State == plan.Owned && (rec.Deleting == 0 || !m.dooms(rec) || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil ||
-		m.protects(rec) || m.mayStay(rec))
+		m.protects(rec))
+}
+
+// goesBy reports that an object with these labels is about to be deleted itself: no policy by labels keeps or leaves it.
+func (m *Manager) goesBy(id fleet.ObjectID, labels map[string]string) bool {
+	rec := m.inventory.Get(id)
+	if rec == nil || rec.State != plan.Owned || m.keepsAnyway(rec) {
+		return false
+	}
+	s, removed := m.wordOn(rec.Module)
+	if s == nil || removed {
+		return false
+	}
+	set, err := m.o.Contents.Policies(s.Policies)
+	return err == nil && !plan.Stays(set.Policies, rec.Record, labels)
 }
 
 // dooms reports that the object of a record is about to be deleted now. That it was to be is noted in the record, and stays noted when a
@@ -360,6 +382,9 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 		return err
 	}
 	if !w.m.freed.may(r.UID, time.Now(), w.m.o.Recheck) {
+		if w.m.goesBy(r.ID, live.Labels) {
+			return nil
+		}
 		return &apply.Failure{Reason: apply.ReasonConflict, Transient: true, Kind: fleet.ErrConflict,
 			Message: r.ID.String() + ": its owner is set again each time that it is taken away; stop what sets it, or keep the owner"}
 	}
