@@ -1,10 +1,12 @@
 package hub_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -20,6 +22,7 @@ type folders struct {
 	*world
 	repo *sourcetest.Repo
 	url  string
+	down atomic.Bool // the server answers that it cannot now
 	mu   sync.Mutex
 	lost []fleet.Assemblage
 }
@@ -28,7 +31,14 @@ type folders struct {
 func newFolders(t *testing.T, follow bool) *folders {
 	f := &folders{world: newWorld(t, true), repo: sourcetest.NewRepo(t)}
 	f.push("a m", "b")
-	srv := httptest.NewServer(f.repo.Handler())
+	serve := f.repo.Handler()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.down.Load() {
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
+		}
+		serve.ServeHTTP(w, r)
+	}))
 	t.Cleanup(srv.Close)
 	f.url = srv.URL
 	f.enroll("c", nil)
@@ -163,10 +173,22 @@ func TestWhoCannotTakeItUp(t *testing.T) {
 			must(t, err)
 			f.await("one", came.GetRevision())
 			f.at("one", 2)
-			if s := f.held("c", "one"); !slices.ContainsFunc(s.Heirs, func(h fleet.Heir) bool { return h.Module.Name == "two" && h.Unknown }) {
-				t.Fatalf("m is let go to nobody: %+v", s)
+			kept := func(when string) {
+				t.Helper()
+				if s := f.held("c", "one"); !slices.ContainsFunc(s.Heirs, func(h fleet.Heir) bool { return h.Module.Name == "two" && h.Unknown }) {
+					t.Fatalf("%s: m is let go to nobody: %+v", when, s)
+				}
+				f.lostNothing()
 			}
-			f.lostNothing()
+			kept("it cannot take it up")
+			f.down.Store(true)
+			if _, err = f.resync("two"); err == nil {
+				t.Error("the server is away, and nobody says so")
+			}
+			f.moduleIs("two", func(s *towlinev1.ModuleStatus) bool { return s.GetFollow().GetReason() == "Unavailable" })
+			f.await("later", f.put(listing("later", "x")).GetRevision()) // whatever is let go by that was told before this
+			kept("the server is away then")
+			f.down.Store(false)
 			tc.mend(f)
 			_, err = f.resync("two")
 			must(t, err)

@@ -38,6 +38,15 @@ const (
 	ReasonPaused      = "Paused"  // a person paused the rollout that runs
 )
 
+// OfServer reports a reason for which nothing was had from the source: what a module would do with it is not known by that.
+func OfServer(reason string) bool {
+	switch reason {
+	case ReasonUnavailable, ReasonNotFound, ReasonDenied, ReasonNeedsSecret, ReasonUnverified:
+		return true
+	}
+	return false
+}
+
 // Reasons of the condition of a module that follows its source, beside those.
 const (
 	ReasonFollows    = "Follows"

@@ -32,21 +32,22 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 		return record.Draft{Coming: true}
 	}
 	d, err := c.draft(ctx, m)
-	if err == nil {
-		c.drafts.put(key, d, 0)
+	if err != nil {
+		return record.Draft{Coming: true} // by the hub's own trouble: what it lists is asked again
 	}
+	c.drafts.put(key, d, 0)
 	return d
 }
 
 // draft renders a put. What cannot be rendered is going to list nothing (see record.Draft of others of its source); for want of a secret, or of the server that has
-// its source, it cannot be rendered yet.
+// its source, or by the hub's own trouble, it cannot be rendered yet.
 func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, error) {
 	at := time.Now()
 	x, err := c.makeObjects(ctx, m)
 	if ctx.Err() != nil {
 		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
 	}
-	if errors.As(err, new(*source.SecretError)) || isAway(err) {
+	if errors.As(err, new(*source.SecretError)) || errors.As(err, new(*storeError)) || isAway(err) {
 		return record.Draft{}, err
 	}
 	if err != nil {
@@ -87,7 +88,11 @@ func (c *Controller) draftAgain(s *sight, told bool) {
 		return
 	}
 	c.drafts.again(key, told)
-	c.fetchDraft(s.rec, s.ref)
+	if told {
+		c.fetchDraft(s.rec, s.ref)
+		return
+	}
+	c.askDraft(s.rec, s.ref)
 }
 
 // resolveDraft fetches the source of the module's newest put if that is queued, and has those look again who let something go

@@ -36,12 +36,15 @@ func (c *Controller) Overdue() time.Duration {
 	return most
 }
 
-// overdue is for how long the first key that is due has waited.
+// overdue is for how long the key that is due has waited which waits longest.
 func (r *runner) overdue(now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.due) == 0 {
-		return 0
+	var most time.Duration
+	for _, e := range r.due {
+		if _, runs := r.running[e.key]; !runs { // what runs, and is asked for again meanwhile, does not wait for its turn
+			most = max(most, now.Sub(e.at))
+		}
 	}
-	return max(now.Sub(r.due[0].at), 0)
+	return most
 }

@@ -252,8 +252,12 @@ func (s *sight) recall() *storev1.FollowRecord {
 		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision(), Fetched: s.memory.GetFetched()}
 }
 
-// blame notes what is wrong, and since when something is.
+// blame notes what is wrong, and since when something is. What was fetched and could not be taken up is not known any more when the server
+// fails next: record.Behind would take it for taken up.
 func (s *sight) blame(next *storev1.FollowRecord, failed *lookError) {
+	if was := s.memory.GetReason(); follow.OfServer(failed.reason) && was != "" && !follow.OfServer(was) {
+		next.ResolvedRef = ""
+	}
 	next.Reason, next.Message, next.Since = failed.reason, fleet.Clip(failed.Error(), maxLookMessage), s.memory.GetSince()
 	if next.Since == nil {
 		next.Since = next.Looked
@@ -318,12 +322,11 @@ func (c *Controller) judge(ctx context.Context, v *verdict) (err error) {
 	if v.artifact, err = c.fetchSource(ctx, s.m); err != nil {
 		return &lookError{err, lookReason(err)}
 	}
-	v.next.ResolvedRef = v.artifact.Ref
 	found := s.found
 	found.Person, found.Same, found.Aborted = len(v.asks) > 0, s.has(v.artifact.Digest) && len(s.outgrown) == 0, s.aborted && !s.moved(v.artifact.Digest)
 	if !found.Same {
 		if v.variants, err = c.renderSource(ctx, s.m, v.artifact); err != nil {
-			return &lookError{err, lookReason(err)}
+			return v.unrendered(err)
 		}
 		found.Same = s.newest != nil && record.HasVariants(s.newest) == (len(s.m.Overrides) > 0 || asksIn(v.variants)) && c.sameFor(s, v.variants) && (sameAs(s.newest, v.variants) || s.has(v.artifact.Digest))
 		if found.Same {
@@ -332,11 +335,25 @@ func (c *Controller) judge(ctx context.Context, v *verdict) (err error) {
 			}
 		}
 	}
+	v.next.ResolvedRef = v.artifact.Ref
 	v.same, v.begins = found.Same, found.Begins()
 	if found.Paused && v.begins && !found.Person {
 		return &lookError{record.IsPaused(s.ref), follow.ReasonPaused}
 	}
 	return nil
+}
+
+// unrendered is why what was fetched comes to nothing: by the hub's own trouble, after which it is looked at again, or by what the source has,
+// which is noted as seen then.
+func (v *verdict) unrendered(err error) error {
+	if errors.As(err, new(*storeError)) {
+		return err
+	}
+	failed := &lookError{err, lookReason(err)}
+	if !follow.OfServer(failed.reason) {
+		v.next.ResolvedRef = v.artifact.Ref
+	}
+	return failed
 }
 
 // note keeps what was seen.

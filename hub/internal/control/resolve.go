@@ -168,8 +168,14 @@ func asksIn(variants []madeVariant) bool {
 	return slices.ContainsFunc(variants, func(v madeVariant) bool { return len(v.capabilities) > 0 })
 }
 
-// renderSource renders what was fetched for a module, for each variant that the selected clusters have.
+// renderSource renders what was fetched for a module, for each variant that the selected clusters have. What is not available then is the
+// store or a process that renders, and no fault of the source.
 func (c *Controller) renderSource(ctx context.Context, m *wire.Module, a source.Artifact) (out []madeVariant, err error) {
+	defer func() {
+		if errors.Is(err, fleet.ErrUnavailable) {
+			err = &storeError{err}
+		}
+	}()
 	wanted, err := c.wantedVariants(ctx, m)
 	if err != nil {
 		return nil, err

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"testing"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
@@ -57,6 +59,49 @@ func TestOnlyTheSourceFailsARollout(t *testing.T) {
 	l.o.Store = healthy
 	if l.resolves(); state() != string(rollout.Failed) {
 		t.Errorf("the source is away: rollout %s", state())
+	}
+}
+
+// busy is a render worker that does not start until it is told to.
+type busy struct{ starts bool }
+
+func (b *busy) Build(context.Context, render.Job) (render.Built, error) {
+	if !b.starts {
+		return render.Built{}, fleet.Errorf(fleet.ErrUnavailable, "render worker: no process can be started")
+	}
+	return render.Built{Texts: map[string][]byte{"a": []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: web, namespace: default}}")}}, nil
+}
+
+// A render worker that does not start is the hub's own trouble: no put fails by it, what a queued put lists is not known, and a look says
+// nothing of the source.
+func TestRenderWorkerThatDoesNotStartIsNoFaultOfTheSource(t *testing.T) {
+	l := newLeader(t)
+	engine := &busy{}
+	l.o.Engine = engine
+	rec, pending := moduleRecord(), rolloutRecord(1, string(rollout.Pending))
+	rec.Module.Spec.Source.Inline.Files = map[string]string{"kustomization.yaml": "resources: []"}
+	rec.Module.Spec.Package = &towlinev1.Package{Kustomize: &towlinev1.KustomizePackage{}}
+	pending.Rollout.Revision = 0
+	l.o.Source = oneFile{}
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), rec)
+		w.Put(rolloutKey(shop, pending), pending)
+	})
+	if err := l.resolve(t.Context(), shop); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("the put: %v", err)
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	l.must(err)
+	if d := l.Draft(t.Context(), m, rec, 1); !d.Coming || d.Failed || d.Known {
+		t.Errorf("what it lists: %+v", d)
+	}
+	looked := &verdict{s: &sight{ref: shop, rec: rec, m: m, memory: &storev1.FollowRecord{}}, next: &storev1.FollowRecord{}}
+	if err := l.judge(t.Context(), looked); err == nil || errors.As(err, new(*lookError)) || looked.next.GetResolvedRef() != "" {
+		t.Errorf("a look: %v, seen %q", err, looked.next.GetResolvedRef())
+	}
+	engine.starts = true
+	if d := l.Draft(t.Context(), m, rec, 1); !d.Known {
+		t.Errorf("what it lists then: %+v", d)
 	}
 }
 

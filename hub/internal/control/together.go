@@ -12,6 +12,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
@@ -94,7 +95,8 @@ func (x *judging) gone(host string) error {
 func (x *judging) came(host string, o *other) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if host != "" && o.failed != nil && isAway(o.failed) {
+	var away *source.AwayError
+	if host != "" && o.failed != nil && errors.As(o.failed, &away) && away.Host == host { // what a chart depends on may be elsewhere
 		x.away[host] = o.failed.error
 	}
 	if o.begins && !o.s.queues && x.kept < maxPreparations {

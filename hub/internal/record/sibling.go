@@ -24,11 +24,11 @@ func Behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, othe
 		return true
 	}
 	f := Followed(r, ref, rec)
-	switch f.GetReason() {
-	case "":
+	switch reason := f.GetReason(); {
+	case reason == "":
 		return unseen(r, ref, rec, f, other)
-	case follow.ReasonUnavailable, follow.ReasonNotFound, follow.ReasonDenied, follow.ReasonNeedsSecret, follow.ReasonUnverified:
-		// A server that is away is so for both: what both have seen is known.
+	case follow.OfServer(reason):
+		// A server that is away is so for both: what both have seen, and taken up, is known.
 		seen := seenRef(r, other, m)
 		return seen == "" || seen != f.GetResolvedRef()
 	}
