@@ -9,12 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -112,7 +113,7 @@ func (l Listeners) Serve(ctx context.Context, p Process) error {
 		return muxes[at]
 	}
 	if l.Metrics != nil {
-		on(l.Metrics).Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{}))
+		on(l.Metrics).Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	}
 	if l.Health != nil {
 		on(l.Health).HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
@@ -160,15 +161,37 @@ const (
 	// Whoever asks for metrics or health asks for little, and at once; a profile is of a time that they say.
 	answerTime  = 10 * time.Second
 	profileTime = 10 * time.Minute
-	// maxConnections is how many there are at a time on a listener: what opens more is no scraper.
-	maxConnections = 64
+	// maxSilent is how many connections may ask for nothing at a time: of more, the one goes that has been silent for the longest, so that
+	// nobody keeps out a probe.
+	maxSilent = 64
+	// maxScrapes is how many are answered at a time: each goes through all that is counted.
+	maxScrapes = 4
 )
 
+// silence closes connections that ask for nothing when there are too many.
+type silence struct {
+	mu    sync.Mutex
+	conns []net.Conn // the longest first
+}
+
+func (s *silence) state(c net.Conn, is http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns = slices.DeleteFunc(s.conns, func(x net.Conn) bool { return x == c })
+	if is != http.StateNew && is != http.StateIdle {
+		return
+	}
+	if s.conns = append(s.conns, c); len(s.conns) > maxSilent {
+		_ = s.conns[0].Close()
+		s.conns = s.conns[1:]
+	}
+}
+
 func serve(ctx context.Context, at net.Listener, h http.Handler, patience time.Duration) error {
-	s := &http.Server{Handler: h, ReadTimeout: answerTime, WriteTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	s := &http.Server{Handler: h, ReadTimeout: answerTime, WriteTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ConnState: new(silence).state}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
-	if err := s.Serve(netutil.LimitListener(at, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.Serve(at); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

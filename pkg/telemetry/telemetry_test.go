@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"towline.dev/towline/pkg/telemetry"
 )
@@ -75,5 +77,36 @@ func TestProfilesAreLocal(t *testing.T) {
 			l.Close()
 			t.Errorf("%s: %v", a, err)
 		}
+	}
+}
+
+// Whoever opens connections and says nothing keeps out no probe, by which the process would be taken for dead.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	l, err := telemetry.Addresses{Health: "127.0.0.1:0"}.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- l.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry()}) }()
+	for range 200 {
+		c, err := net.Dial("tcp", l.Health.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	probe := http.Client{Timeout: 5 * time.Second}
+	resp, err := probe.Get("http://" + l.Health.Addr().String() + "/livez")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("answers %d", resp.StatusCode)
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
