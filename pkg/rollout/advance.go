@@ -200,14 +200,19 @@ func (d *decider) unproven(n int) bool {
 	return c.deferred > 1 || c.silent > 0 || d.last(n)
 }
 
-// proven reports that the stage has shown something, or has nothing to show: a person said so, or it is the last one, and empty
-// since the rollout was planned, or of a rollout that has shown something, or has nobody to wait for.
+// proven reports that the stage has shown something, or has nothing to show: a person said so, or it is the last one, of a rollout that
+// has shown something, or has nobody to wait for, or empty since that was planned after a stage of which a person said so.
 func (d *decider) proven(n int) bool {
 	h, c := &d.s.Stages[n], &d.count[n]
 	if h.Promoted || c.shown() > 0 {
 		return true
 	}
-	return d.last(n) && (h.Total == 0 && c.members() == 0 || d.ran() || !d.awaitsDeferred())
+	return d.last(n) && (h.Total == 0 && c.members() == 0 && d.promoted() || d.ran() || !d.awaitsDeferred())
+}
+
+// promoted reports that a person let some stage be over.
+func (d *decider) promoted() bool {
+	return slices.ContainsFunc(d.s.Stages, func(h StageHead) bool { return h.Promoted })
 }
 
 // last reports that no stage with members follows.
