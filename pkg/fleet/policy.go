@@ -165,13 +165,19 @@ func (p Policy) KeepsLegacy() bool { return p.KeepLegacy != nil && *p.KeepLegacy
 
 // Resolve is the policy for an object: for each field the first entry that sets it and matches wins.
 func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Policy {
+	out := Said(policies, id, objectLabels)
+	out.fill(DefaultPolicy())
+	return out
+}
+
+// Said is what the policies themselves say of an object: as Resolve, but a field that no entry sets is empty.
+func Said(policies []Policy, id ObjectID, objectLabels map[string]string) Policy {
 	var out Policy
 	for i := range policies {
 		if policies[i].Match.matches(id, objectLabels) {
 			out.fill(policies[i])
 		}
 	}
-	out.fill(DefaultPolicy())
 	return out
 }
 

@@ -46,9 +46,7 @@ func answers(policies []fleet.Policy, id fleet.ObjectID) []fleet.Policy {
 // MayStay reports that the policies of a sync keep or leave an object that it does not list any more, or do so if it has labels that they
 // ask for.
 func MayStay(policies []fleet.Policy, r Record) bool {
-	return MayBeLeft(policies, r) || slices.ContainsFunc(answers(withNoted(policies, r), r.ID), func(p fleet.Policy) bool {
-		return p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy()
-	})
+	return slices.ContainsFunc(answers(withNoted(policies, r), r.ID), keepsOrLeaves)
 }
 
 // MayBeLeft reports that the policies leave such an object in the cluster without the module's marks, or do so if it has such labels.
@@ -58,7 +56,10 @@ func MayBeLeft(policies []fleet.Policy, r Record) bool {
 
 // Stays reports that the policies of a sync keep or leave an object with these labels that it does not list any more.
 func Stays(policies []fleet.Policy, r Record, labels map[string]string) bool {
-	p := effective(lasting(policies, r, labels), r.ID, labels)
+	return keepsOrLeaves(effective(lasting(policies, r, labels), r.ID, labels))
+}
+
+func keepsOrLeaves(p fleet.Policy) bool {
 	return p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy() || p.Delete == fleet.DeleteOrphan
 }
 
@@ -71,26 +72,23 @@ func withNoted(policies []fleet.Policy, r Record) []fleet.Policy {
 // says anything of one with its labels, or whatever they are if they are not known (nil). What was noted of an object that was found
 // again is a guess, which any policy undoes that may be for it.
 func lasting(policies []fleet.Policy, r Record, labels map[string]string) []fleet.Policy {
-	probe := fleet.Policy{Prune: unsaid, Delete: unsaid, KeepLegacy: new(bool)}
-	asked := unlabelled(policies)
-	if labels != nil && !r.Found {
-		asked = slices.Clone(policies)
+	asked := policies
+	if labels == nil || r.Found {
+		asked = unlabelled(policies)
 	}
-	said := fleet.Resolve(append(asked, probe), r.ID, labels)
+	said := fleet.Said(asked, r.ID, labels)
 	var noted fleet.Policy
-	if said.Prune == unsaid {
+	if said.Prune == "" {
 		noted.Prune = r.Prune
 	}
-	if said.Delete == unsaid {
+	if said.Delete == "" {
 		noted.Delete = r.Delete
 	}
-	if said.KeepLegacy == probe.KeepLegacy && r.Legacy {
+	if said.KeepLegacy == nil && r.Legacy {
 		noted.KeepLegacy = &r.Legacy
 	}
 	return append(slices.Clone(policies), noted)
 }
-
-const unsaid = "unsaid"
 
 // unlabelled are the policies as they are for an object that has all the labels that they ask for.
 func unlabelled(policies []fleet.Policy) []fleet.Policy {
@@ -130,21 +128,10 @@ func RememberSeen(policies []fleet.Policy, r Record, labels map[string]string) R
 	return r
 }
 
-// plainly is what policies say of an object whatever labels it has; empty: nothing.
+// plainly is what policies say of an object whatever labels it has.
 func plainly(policies []fleet.Policy, id fleet.ObjectID) fleet.Policy {
 	plain := slices.DeleteFunc(slices.Clone(policies), func(p fleet.Policy) bool { return p.Match.Labels != nil })
-	probe := fleet.Policy{Prune: unsaid, Delete: unsaid, KeepLegacy: new(bool)}
-	said := fleet.Resolve(append(plain, probe), id, nil)
-	if said.Prune == unsaid {
-		said.Prune = ""
-	}
-	if said.Delete == unsaid {
-		said.Delete = ""
-	}
-	if said.KeepLegacy == probe.KeepLegacy {
-		said.KeepLegacy = nil
-	}
-	return said
+	return fleet.Said(plain, id, nil)
 }
 
 // surest is the answer that counts; plain is the one whatever the labels are, or empty.
