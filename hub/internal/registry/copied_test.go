@@ -3,12 +3,10 @@ package registry_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"time"
 
 	v1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -16,12 +14,7 @@ import (
 func TestCopiedKeyIsAudited(t *testing.T) {
 	w := newWorld(t)
 	entries := make(chan *v1.AuditEntry, 100)
-	var err error
-	w.Registry, err = registry.New(registry.Options{Store: w.store, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: w.clock.time,
-		Audit: func(_ context.Context, e *v1.AuditEntry) { entries <- e }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.audits(func(_ context.Context, e *v1.AuditEntry) { entries <- e })
 	w.run()
 	old := w.join("a", "uid-a")
 	if _, err := w.open(old, "i", "uid-a", false); err != nil {

@@ -59,7 +59,7 @@ type attempt struct {
 func (r *Registry) Enroll(ctx context.Context, e Enrollment) (Identity, error) {
 	now := r.now()
 	if !r.failures.allowed(e.Remote, now) {
-		return Identity{}, fleet.With(fleet.Errorf(fleet.ErrExhausted, "join: too many failed attempts from this address; try again in a minute"), fleet.Hint{RetryAfter: time.Minute})
+		return Identity{}, tooMany("join")
 	}
 	out, err := r.enroll(ctx, e, now)
 	r.recordEnrolment(ctx, e, out, err)
@@ -71,19 +71,32 @@ func (r *Registry) Enroll(ctx context.Context, e Enrollment) (Identity, error) {
 
 // recordEnrolment records who enrolled, or was refused.
 func (r *Registry) recordEnrolment(ctx context.Context, e Enrollment, id Identity, err error) {
+	cluster := id.Cluster
+	if err != nil {
+		if claimed, err := jointoken.Parse(e.Token); err == nil {
+			cluster = claimed.Cluster
+		}
+	}
+	r.record(ctx, "Enroll", e.Remote, "cluster "+string(cluster), cluster, err)
+}
+
+// record records what an agent was given, or refused, at an address. caller is who it is if it was given it.
+func (r *Registry) record(ctx context.Context, method, remote, caller string, c fleet.ClusterName, err error) {
 	if r.audit == nil {
 		return
 	}
-	entry := &v1.AuditEntry{Remote: e.Remote, Method: "Enroll", Subject: string(id.Cluster), Result: status.Code(rpc.ToStatus(err)).String()}
+	entry := &v1.AuditEntry{Remote: remote, Method: method, Subject: string(c), Result: status.Code(rpc.ToStatus(err)).String()}
 	if err == nil {
-		entry.Caller = "cluster " + string(id.Cluster)
+		entry.Caller = caller
 	} else {
 		entry.Detail = fleet.Clip(err.Error(), 256)
-		if claimed, err := jointoken.Parse(e.Token); err == nil {
-			entry.Subject = string(claimed.Cluster)
-		}
 	}
 	r.audit(ctx, entry)
+}
+
+// tooMany is of an address from which too much has failed.
+func tooMany(what string) error {
+	return fleet.With(fleet.Errorf(fleet.ErrExhausted, "%s: too many failed attempts from this address; try again in a minute", what), fleet.Hint{RetryAfter: time.Minute})
 }
 
 func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Identity, error) {

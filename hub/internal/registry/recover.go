@@ -8,10 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/status"
-
 	storev1 "towline.dev/towline/gen/towline/store/v1"
-	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -35,10 +32,10 @@ type Recovery struct {
 func (r *Registry) Recover(ctx context.Context, e Recovery) (Identity, error) {
 	now := r.now()
 	caller, err := r.ended(e, now)
-	if caller.Cluster == "" && !r.failures.allowed(e.Remote, now) { // whoever has the key is not kept out by others at its address
-		return Identity{}, fleet.With(fleet.Errorf(fleet.ErrExhausted, "recovery: too many failed attempts from this address; try again in a minute"), fleet.Hint{RetryAfter: time.Minute})
-	}
-	if caller.Cluster == "" {
+	if caller.Cluster == "" { // whoever has the key is not kept out by others at its address
+		if !r.failures.allowed(e.Remote, now) {
+			return Identity{}, tooMany("recovery")
+		}
 		r.failures.failed(e.Remote, now)
 		return Identity{}, err
 	}
@@ -48,22 +45,9 @@ func (r *Registry) Recover(ctx context.Context, e Recovery) (Identity, error) {
 		out, again, err = r.recover(ctx, e, caller, now)
 	}
 	if !again { // a lost reply is asked for again
-		r.recordRecovery(ctx, e, caller, err)
+		r.record(ctx, "Recover", e.Remote, caller.String(), caller.Cluster, err)
 	}
 	return out, err
-}
-
-func (r *Registry) recordRecovery(ctx context.Context, e Recovery, caller rpc.Caller, err error) {
-	if r.audit == nil {
-		return
-	}
-	entry := &v1.AuditEntry{Remote: e.Remote, Method: "Recover", Subject: string(caller.Cluster), Result: status.Code(rpc.ToStatus(err)).String()}
-	if err == nil {
-		entry.Caller = caller.String()
-	} else {
-		entry.Detail = fleet.Clip(err.Error(), 256)
-	}
-	r.audit(ctx, entry)
 }
 
 // ended says whose certificate it is that has ended, if whoever asks has its key. The rest is for the cluster's record to say.

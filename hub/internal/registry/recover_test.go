@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/rand"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -150,16 +149,11 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 func TestRecoveryThatIsAskedForAgainIsOneEntry(t *testing.T) {
 	w := newWorld(t)
 	var entries []*v1.AuditEntry
-	var err error
-	w.Registry, err = registry.New(registry.Options{Store: w.store, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: w.clock.time,
-		Audit: func(_ context.Context, e *v1.AuditEntry) {
-			if e.GetMethod() == "Recover" {
-				entries = append(entries, e)
-			}
-		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.audits(func(_ context.Context, e *v1.AuditEntry) {
+		if e.GetMethod() == "Recover" {
+			entries = append(entries, e)
+		}
+	})
 	w.run()
 	id := w.join("a", "uid-a")
 	w.pass(7 * 24 * time.Hour)

@@ -17,11 +17,17 @@ type service struct {
 	r *Registry
 }
 
-func (s *service) Enroll(ctx context.Context, q *agentv1.EnrollRequest) (*agentv1.EnrollResponse, error) {
-	e := Enrollment{Token: q.GetToken(), CSR: q.GetCsr(), ClusterUID: q.GetClusterUid(), AgentVersion: q.GetAgentVersion()}
-	if p, ok := peer.FromContext(ctx); ok {
-		e.Remote = p.Addr.String()
+// remoteOf is the address of whoever calls; empty: it is not known.
+func remoteOf(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
 	}
+	return p.Addr.String()
+}
+
+func (s *service) Enroll(ctx context.Context, q *agentv1.EnrollRequest) (*agentv1.EnrollResponse, error) {
+	e := Enrollment{Token: q.GetToken(), CSR: q.GetCsr(), ClusterUID: q.GetClusterUid(), AgentVersion: q.GetAgentVersion(), Remote: remoteOf(ctx)}
 	id, err := s.r.Enroll(ctx, e)
 	if err != nil {
 		return nil, err
@@ -42,10 +48,7 @@ func (s *service) Renew(ctx context.Context, q *agentv1.RenewRequest) (*agentv1.
 }
 
 func (s *service) Recover(ctx context.Context, q *agentv1.RecoverRequest) (*agentv1.RecoverResponse, error) {
-	e := Recovery{Certificate: q.GetCertificate(), CSR: q.GetCsr(), ClusterUID: q.GetClusterUid(), Proof: q.GetProof()}
-	if p, ok := peer.FromContext(ctx); ok {
-		e.Remote = p.Addr.String()
-	}
+	e := Recovery{Certificate: q.GetCertificate(), CSR: q.GetCsr(), ClusterUID: q.GetClusterUid(), Proof: q.GetProof(), Remote: remoteOf(ctx)}
 	id, err := s.r.Recover(ctx, e)
 	if err != nil {
 		return nil, err

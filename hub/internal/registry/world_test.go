@@ -19,6 +19,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
@@ -71,12 +72,18 @@ func newWorld(t *testing.T) *world {
 func (w *world) with(s store.Store) *world {
 	w.t.Helper()
 	out := &world{t: w.t, ca: w.ca, dir: w.dir, store: s, clock: w.clock}
+	out.audits(nil)
+	return out
+}
+
+// audits starts the hub, with an audit or without one (nil).
+func (w *world) audits(audit func(context.Context, *v1.AuditEntry)) {
+	w.t.Helper()
 	var err error
-	out.Registry, err = registry.New(registry.Options{Store: s, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: out.clock.time})
+	w.Registry, err = registry.New(registry.Options{Store: w.store, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: w.clock.time, Audit: audit})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return out
 }
 
 func (w *world) run() {
