@@ -398,6 +398,20 @@ func TestNothingToJoinWith(t *testing.T) {
 	}
 }
 
+// runs has the identity be renewed until stop.
+func runs(t *testing.T, i *Identity) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- i.Run(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestRenewsAtHalfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -407,9 +421,7 @@ func TestRenewsAtHalfLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- i.Run(ctx) }()
+		stop := runs(t, i)
 		<-i.Renewed()
 		if at := time.Since(start); at < life/2-time.Minute || at > life/2+recheck {
 			t.Errorf("renewed after %s, want about %s", at, life/2)
@@ -422,10 +434,7 @@ func TestRenewsAtHalfLife(t *testing.T) {
 			t.Error("renewed with the old key")
 		}
 		<-i.Renewed()
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 		if reopened := h.mustOpen(""); !reopened.get().leaf.Equal(i.get().leaf) {
 			t.Error("the renewed certificate is not stored")
 		}
@@ -437,9 +446,7 @@ func TestRenewalThatFailsIsTriedAgainUntilTheEnd(t *testing.T) {
 		h := newHub(t)
 		i := h.joined()
 		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- i.Run(ctx) }()
+		stop := runs(t, i)
 		<-time.After(life - time.Hour)
 		if _, err := i.TLS(); err != nil {
 			t.Errorf("an hour before its end the certificate is of no use: %v", err)
@@ -451,10 +458,7 @@ func TestRenewalThatFailsIsTriedAgainUntilTheEnd(t *testing.T) {
 		if _, err := i.TLS(); !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("an hour after its end: %v", err)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 		<-time.After(rpc.RecoveryWindow)
 		_, err := i.TLS()
 		if !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "towline cluster join c1 --reissue") {
@@ -470,15 +474,10 @@ func TestRecoversAfterAnOutage(t *testing.T) {
 		h := newHub(t)
 		i := h.joined()
 		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- i.Run(ctx) }()
+		stop := runs(t, i)
 		<-time.After(life + time.Hour)
 		synctest.Wait()
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 		<-time.After(6 * life)
 		h.refuses(nil)
 		h.loses(1)
@@ -486,8 +485,7 @@ func TestRecoversAfterAnOutage(t *testing.T) {
 			t.Fatal("the answer was lost")
 		}
 		again := h.mustOpen("")
-		ctx, cancel = context.WithCancel(t.Context())
-		go func() { done <- again.Run(ctx) }()
+		stop = runs(t, again)
 		<-again.Renewed()
 		if _, err := again.TLS(); err != nil {
 			t.Errorf("after the outage: %v", err)
@@ -495,10 +493,7 @@ func TestRecoversAfterAnOutage(t *testing.T) {
 		if keys := h.signed(); len(keys) != 3 || keys[1] != keys[2] {
 			t.Errorf("%d requests; the one whose answer was lost is made again with another key", len(keys))
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -510,9 +505,7 @@ func TestTokenComesBeforeRecovery(t *testing.T) {
 		<-time.After(6 * life)
 		i := h.mustOpen(h.token())
 		before := len(h.signed())
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- i.Run(ctx) }()
+		stop := runs(t, i)
 		<-time.After(time.Second)
 		if n := len(h.signed()) - before; n != 0 {
 			t.Errorf("asked %d times before the token was redeemed", n)
@@ -524,10 +517,7 @@ func TestTokenComesBeforeRecovery(t *testing.T) {
 		if _, err := i.TLS(); err != nil || i.NeedsEnroll() {
 			t.Errorf("after the join: %v", err)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -543,9 +533,7 @@ func TestRenewsWithoutAState(t *testing.T) {
 		full := errors.New("no space left on device")
 		h.state.fails(full, certName, pendingName)
 		h.loses(1)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- i.Run(ctx) }()
+		stop := runs(t, i)
 		<-i.Renewed()
 		if after, err := i.TLS(); err != nil || after == before {
 			t.Errorf("the old certificate is still used: %v", err)
@@ -562,10 +550,7 @@ func TestRenewsWithoutAState(t *testing.T) {
 		if reopened := h.mustOpen(""); !reopened.get().leaf.Equal(i.get().leaf) {
 			t.Error("the renewed certificate is not stored")
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
