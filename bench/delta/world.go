@@ -169,23 +169,14 @@ func (w *world) put(ctx context.Context, version int) error {
 	if err != nil || got.GetRevision() == 0 {
 		return err
 	}
-	st, err := w.client.Rollouts.WatchRollout(ctx, &towlinev1.WatchRolloutRequest{Module: "shop", MinRevision: got.GetRevision()})
+	r, err := w.client.WaitRollout(ctx, &towlinev1.WatchRolloutRequest{Module: "shop", MinRevision: got.GetRevision()}, nil)
 	if err != nil {
 		return err
 	}
-	for {
-		m, err := st.Recv()
-		if err != nil {
-			return err
-		}
-		if !m.GetEnded() {
-			continue
-		}
-		if s := m.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
-			return fmt.Errorf("rollout %s: %s: %s", m.GetRollout().GetId(), s.GetState(), s.GetFacts())
-		}
-		return nil
+	if s := r.GetStatus(); s.GetState() != "Succeeded" {
+		return fmt.Errorf("rollout %s: %s: %s", r.GetId(), s.GetState(), s.GetFacts())
 	}
+	return nil
 }
 
 // quiet waits until nothing goes to the agents.

@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strconv"
 	"sync"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -18,7 +16,6 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
-	"towline.dev/towline/test/lab/measure"
 )
 
 // bare is the child that the hub is compared with: it does what has to be done at least, with libraries as they come.
@@ -85,20 +82,10 @@ func (b *bare) do(words []string) (string, error) {
 }
 
 func (b *bare) puts(count, size string) (string, error) {
-	n, errCount := strconv.Atoi(count)
-	bytes, errSize := strconv.Atoi(size)
-	if err := errors.Join(errCount, errSize); err != nil {
-		return "", err
-	}
-	var all []time.Duration
-	for i := range n {
-		began := time.Now()
-		if _, err := b.kv.Put(context.Background(), fmt.Sprintf("put/%d", i), string(make([]byte, bytes))); err != nil {
-			return "", err
-		}
-		all = append(all, time.Since(began))
-	}
-	return measure.Median(all).String(), nil
+	return timed(count, size, func(i int, data []byte) error {
+		_, err := b.kv.Put(context.Background(), fmt.Sprintf("put/%d", i), string(data))
+		return err
+	})
 }
 
 func (b *bare) write(data []byte) (string, error) {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"towline.dev/towline/test/lab/measure"
 )
 
 // process is a child that is told what to do by lines on its standard input, and answers each with one line.
@@ -72,17 +74,8 @@ func (p *process) memory() (float64, error) {
 	if _, err := p.ask("collect"); err != nil {
 		return 0, err
 	}
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range bytes.Lines(data) {
-		if f := bytes.Fields(line); len(f) > 1 && string(f[0]) == "RssAnon:" {
-			kb, err := strconv.ParseFloat(string(f[1]), 64)
-			return kb * 1024, err
-		}
-	}
-	return 0, fmt.Errorf("%s: the kernel names no RssAnon", p.name)
+	m, err := measure.MemoryOf(p.cmd.Process.Pid)
+	return float64(m.Anon), err
 }
 
 // kill ends the child as a crash does.
@@ -141,4 +134,22 @@ func common(words []string) (string, error) {
 		return "collected", nil
 	}
 	return "", nil
+}
+
+// timed is how long something takes in the middle of so many times, with so many bytes.
+func timed(count, size string, do func(i int, data []byte) error) (string, error) {
+	n, errCount := strconv.Atoi(count)
+	bytes, errSize := strconv.Atoi(size)
+	if err := errors.Join(errCount, errSize); err != nil {
+		return "", err
+	}
+	var all []time.Duration
+	for i := range n {
+		began := time.Now()
+		if err := do(i, make([]byte, bytes)); err != nil {
+			return "", err
+		}
+		all = append(all, time.Since(began))
+	}
+	return measure.Median(all).String(), nil
 }

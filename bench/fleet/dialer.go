@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
-	"towline.dev/towline/test/lab/measure"
 )
 
 // dialer is the child that is the other end of the bare server, with a certificate for each connection.
@@ -200,19 +198,9 @@ func (d *dialer) await(bytes int64) (string, error) {
 }
 
 func (d *dialer) calls(count, size string) (string, error) {
-	n, errCount := strconv.Atoi(count)
-	bytes, errSize := strconv.Atoi(size)
-	if err := errors.Join(errCount, errSize); err != nil {
-		return "", err
-	}
-	var all []time.Duration
 	client := agentv1.NewEnrollmentServiceClient(d.conns[0])
-	for range n {
-		began := time.Now()
-		if _, err := client.Renew(context.Background(), &agentv1.RenewRequest{Csr: make([]byte, bytes)}); err != nil {
-			return "", err
-		}
-		all = append(all, time.Since(began))
-	}
-	return measure.Median(all).String(), nil
+	return timed(count, size, func(_ int, data []byte) error {
+		_, err := client.Renew(context.Background(), &agentv1.RenewRequest{Csr: data})
+		return err
+	})
 }

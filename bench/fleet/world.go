@@ -218,21 +218,12 @@ func (w *world) put(ctx context.Context, name, text string, everywhere bool) (in
 
 // succeeded waits for the rollout of a revision.
 func (w *world) succeeded(ctx context.Context, name string, revision int64) error {
-	st, err := w.client.Rollouts.WatchRollout(ctx, &towlinev1.WatchRolloutRequest{Module: name, MinRevision: revision})
+	r, err := w.client.WaitRollout(ctx, &towlinev1.WatchRolloutRequest{Module: name, MinRevision: revision}, nil)
 	if err != nil {
 		return err
 	}
-	for {
-		m, err := st.Recv()
-		if err != nil {
-			return err
-		}
-		if !m.GetEnded() {
-			continue
-		}
-		if s := m.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
-			return fmt.Errorf("rollout %s: %s: %s", m.GetRollout().GetId(), s.GetState(), s.GetFacts())
-		}
-		return nil
+	if s := r.GetStatus(); s.GetState() != "Succeeded" {
+		return fmt.Errorf("rollout %s: %s: %s", r.GetId(), s.GetState(), s.GetFacts())
 	}
+	return nil
 }

@@ -201,23 +201,14 @@ func (w *world) roll(ctx context.Context, name, content string) error {
 }
 
 func (w *world) wait(ctx context.Context, name string, revision int64) error {
-	st, err := w.client.Rollouts.WatchRollout(ctx, &towlinev1.WatchRolloutRequest{Module: name, MinRevision: revision})
+	r, err := w.client.WaitRollout(ctx, &towlinev1.WatchRolloutRequest{Module: name, MinRevision: revision}, nil)
 	if err != nil {
 		return err
 	}
-	for {
-		m, err := st.Recv()
-		if err != nil {
-			return err
-		}
-		if !m.GetEnded() {
-			continue
-		}
-		if s := m.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
-			return fmt.Errorf("rollout %s: %s: %s", m.GetRollout().GetId(), s.GetState(), s.GetFacts())
-		}
-		return nil
+	if s := r.GetStatus(); s.GetState() != "Succeeded" {
+		return fmt.Errorf("rollout %s: %s: %s", r.GetId(), s.GetState(), s.GetFacts())
 	}
+	return nil
 }
 
 func (w *world) revision(ctx context.Context) (int64, error) {

@@ -36,10 +36,10 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * tick, nil
 }
 
-// Memory of a process in bytes.
-type Memory struct{ Now, Peak int64 }
+// Memory of a process in bytes: what is resident, of that what is no file's, and the peak.
+type Memory struct{ Now, Anon, Peak int64 }
 
-// MemoryOf reads the resident memory of a process and its peak.
+// MemoryOf reads the resident memory of a process.
 func MemoryOf(pid int) (Memory, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -55,11 +55,13 @@ func MemoryOf(pid int) (Memory, error) {
 		switch f[0] {
 		case "VmRSS:":
 			m.Now = kb << 10
+		case "RssAnon:":
+			m.Anon = kb << 10
 		case "VmHWM:":
 			m.Peak = kb << 10
 		}
 	}
-	if m.Now == 0 || m.Peak == 0 {
+	if m.Now == 0 || m.Anon == 0 || m.Peak == 0 {
 		return m, fmt.Errorf("/proc/%d/status: names no memory", pid)
 	}
 	return m, nil
