@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -75,14 +74,12 @@ func (s *story) killLeader(ctx context.Context) error {
 		return err
 	}
 	s.ask(follower)
-	if err := os.WriteFile(s.file("shop.yaml"), []byte(module("1.5", "good morning")+inStages), 0o600); err != nil {
+	if err := s.write(module("1.5", "good morning") + inStages); err != nil {
 		return err
 	}
-	marks := map[string]lab.Mark{}
-	for _, c := range s.lab.Clusters {
-		if marks[c.Name], err = c.Audit.Now(); err != nil {
-			return err
-		}
+	marks, err := s.marks()
+	if err != nil {
+		return err
 	}
 	if err := s.towline(ctx, "apply", "-f", s.file("shop.yaml"), "-m", "shop 1.5"); err != nil {
 		return err
@@ -98,17 +95,7 @@ func (s *story) killLeader(ctx context.Context) error {
 		return err
 	}
 	s.out.say("Another hub took over when the lease had ended, and the rollout is through after %s.", since(began))
-	err = s.everywhere(func(c *lab.Cluster) error {
-		writes, err := c.Audit.Since(marks[c.Name], lab.Request.Applies)
-		if err == nil && len(writes) != 2 {
-			err = fmt.Errorf("cluster %s: two objects have changed, but the agent wrote %v", c.Name, writes)
-		}
-		if err != nil {
-			return err
-		}
-		return s.greets(ctx, c, "good morning")
-	})
-	if err != nil {
+	if err := s.wroteTwo(ctx, marks, "good morning"); err != nil {
 		return err
 	}
 	s.out.say("Two writes in each cluster, by the audit logs: nothing was done twice.")
@@ -118,15 +105,7 @@ func (s *story) killLeader(ctx context.Context) error {
 func (s *story) killMember(ctx context.Context) error {
 	s.out.say("%s is killed. Two of three are left, and they agree.", s.lab.Members[0].Name)
 	s.lab.Members[0].Kill()
-	if err := os.WriteFile(s.file("shop.yaml"), []byte(module("1.6", "good evening")), 0o600); err != nil {
-		return err
-	}
-	began := time.Now()
-	if err := s.towline(ctx, "apply", "-f", s.file("shop.yaml"), "-m", "shop 1.6", "--wait", "--timeout", "60s"); err != nil {
-		return err
-	}
-	s.out.say("Ready in all clusters after %s.", since(began))
-	return s.everywhere(func(c *lab.Cluster) error { return s.greets(ctx, c, "good evening") })
+	return s.roll(ctx, module("1.6", "good evening"), "shop 1.6", "good evening")
 }
 
 func (s *story) revive(ctx context.Context) error {

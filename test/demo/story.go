@@ -112,15 +112,51 @@ func (s *story) join(ctx context.Context) error {
 
 func (s *story) put(ctx context.Context) error {
 	s.out.say("A namespace, a CRD with a custom resource of it, a Deployment, a Service and a ConfigMap, in one file, in one go.")
-	if err := os.WriteFile(s.file("shop.yaml"), []byte(module("1.4", "hello")), 0o600); err != nil {
+	return s.roll(ctx, module("1.4", "hello"), "the shop, first version", "hello")
+}
+
+// roll puts the shop, and waits until it is everywhere, and greets.
+func (s *story) roll(ctx context.Context, shop, why, greeting string) error {
+	if err := s.write(shop); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := s.towline(ctx, "apply", "-f", s.file("shop.yaml"), "-m", "the shop, first version", "--wait", "--timeout", "60s"); err != nil {
+	if err := s.towline(ctx, "apply", "-f", s.file("shop.yaml"), "-m", why, "--wait", "--timeout", "60s"); err != nil {
 		return err
 	}
 	s.out.say("Ready in all clusters after %s.", since(began))
-	return s.everywhere(func(c *lab.Cluster) error { return s.greets(ctx, c, "hello") })
+	return s.everywhere(func(c *lab.Cluster) error { return s.greets(ctx, c, greeting) })
+}
+
+func (s *story) write(shop string) error {
+	return os.WriteFile(s.file("shop.yaml"), []byte(shop), 0o600)
+}
+
+// marks are how far the audit logs of the clusters are.
+func (s *story) marks() (map[string]lab.Mark, error) {
+	out := map[string]lab.Mark{}
+	for _, c := range s.lab.Clusters {
+		at, err := c.Audit.Now()
+		if err != nil {
+			return nil, err
+		}
+		out[c.Name] = at
+	}
+	return out, nil
+}
+
+// wroteTwo holds that each agent has written just the two objects that have changed since the marks, and that all clusters greet.
+func (s *story) wroteTwo(ctx context.Context, marks map[string]lab.Mark, greeting string) error {
+	return s.everywhere(func(c *lab.Cluster) error {
+		writes, err := c.Audit.Since(marks[c.Name], lab.Request.Applies)
+		if err == nil && len(writes) != 2 {
+			err = fmt.Errorf("cluster %s: two objects have changed, but the agent wrote %v", c.Name, writes)
+		}
+		if err != nil {
+			return err
+		}
+		return s.greets(ctx, c, greeting)
+	})
 }
 
 func (s *story) look(ctx context.Context) error {
@@ -202,16 +238,12 @@ func (s *story) corrected(ctx context.Context, c *lab.Cluster) (time.Duration, e
 
 func (s *story) update(ctx context.Context) error {
 	s.out.say("Another image and another greeting. Only what changed is sent and written.")
-	if err := os.WriteFile(s.file("shop.yaml"), []byte(module("1.5", "good morning")), 0o600); err != nil {
+	if err := s.write(module("1.5", "good morning")); err != nil {
 		return err
 	}
-	marks := map[string]lab.Mark{}
-	for _, c := range s.lab.Clusters {
-		at, err := c.Audit.Now()
-		if err != nil {
-			return err
-		}
-		marks[c.Name] = at
+	marks, err := s.marks()
+	if err != nil {
+		return err
 	}
 	if err := s.towline(ctx, "apply", "-f", s.file("shop.yaml"), "-m", "shop 1.5"); err != nil {
 		return err
@@ -219,17 +251,7 @@ func (s *story) update(ctx context.Context) error {
 	if err := s.towline(ctx, "rollout", "status", "shop", "--timeout", "60s"); err != nil {
 		return err
 	}
-	err := s.everywhere(func(c *lab.Cluster) error {
-		writes, err := c.Audit.Since(marks[c.Name], lab.Request.Applies)
-		if err == nil && len(writes) != 2 {
-			err = fmt.Errorf("cluster %s: two objects have changed, but the agent wrote %v", c.Name, writes)
-		}
-		if err != nil {
-			return err
-		}
-		return s.greets(ctx, c, "good morning")
-	})
-	if err != nil {
+	if err := s.wroteTwo(ctx, marks, "good morning"); err != nil {
 		return err
 	}
 	s.out.say("Two of the %d objects had changed: two writes in each cluster, by the audit logs.", objectsOfShop)
