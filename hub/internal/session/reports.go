@@ -53,6 +53,8 @@ type reports struct {
 	// leaving: the agent is told to leave, and may have been given generations up to told; leaves: that is not committed yet.
 	leaving, leaves bool
 	told            uint64
+	// at is the revision of the last commit. The next one rests on what the store has since then. It is the committing goroutine's.
+	at int64
 }
 
 func newReports(x *session) *reports {
@@ -268,15 +270,14 @@ func (r *reports) commit(ctx context.Context, w work) error {
 		return err
 	}
 	began := r.x.age()
-	var rev int64
 	for _, chunk := range cut(ops) {
-		if rev, err = r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
+		if r.at, err = r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
 			return err
 		}
 	}
 	r.x.server.o.Meter.Reported(r.x.age() - began)
 	if w.stands {
-		if err := r.tell(ctx, rev); err != nil {
+		if err := r.tell(ctx); err != nil {
 			return err
 		}
 	}
@@ -291,8 +292,8 @@ func (r *reports) commit(ctx context.Context, w work) error {
 }
 
 // tell has everyone look at the cluster again: reports count that did not, though none of them has changed.
-func (r *reports) tell(ctx context.Context, rev int64) error {
-	if err := r.x.server.o.Store.View(ctx, rev, func(store.Reader) error { return nil }); err != nil {
+func (r *reports) tell(ctx context.Context) error {
+	if err := r.x.server.o.Store.View(ctx, r.at, func(store.Reader) error { return nil }); err != nil {
 		return err
 	}
 	r.x.server.changed(r.x.cluster)
@@ -326,11 +327,12 @@ func cut(ops []store.Op) [][]store.Op {
 	return out
 }
 
-// ops are the puts of a commit, the acknowledgement last: it must not be durable before what it stands for.
+// ops are the puts of a commit, the acknowledgement last: it must not be durable before what it stands for. What the session itself
+// has committed is in what they are compared with: a commit returns before it can be read.
 func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 	var ops []store.Op
 	now := time.Now()
-	err := r.x.server.o.Store.View(ctx, 0, func(rd store.Reader) error {
+	err := r.x.server.o.Store.View(ctx, max(r.at, r.x.opened.Fence.ModRevision), func(rd store.Reader) error {
 		ops = append(ops, r.conditionOps(rd, w.told)...)
 		ops = append(ops, r.capabilityOps(rd, w.can)...)
 		var reported []store.Op

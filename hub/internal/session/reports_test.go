@@ -1,0 +1,92 @@
+package session
+
+import (
+	"context"
+	"testing"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// lagging is a store whose read model is behind: it shows what was there before, until somebody waits for more.
+type lagging struct {
+	store.Store
+	shown store.Reader
+}
+
+func (l lagging) View(ctx context.Context, min int64, fn func(store.Reader) error) error {
+	if min <= l.shown.Revision() {
+		return fn(l.shown)
+	}
+	return l.Store.View(ctx, min, fn)
+}
+
+// lag has the session read from now on what the store had before, as long as it does not ask for more.
+func (x *session) lag(t *testing.T) {
+	t.Helper()
+	if err := x.server.o.Store.View(t.Context(), 0, func(r store.Reader) error {
+		x.server.o.Store = lagging{x.server.o.Store, r}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (x *session) commit(t *testing.T) {
+	t.Helper()
+	if err := x.reports.commit(t.Context(), x.reports.take()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A condition that is over is over, however soon that is said: a commit is done before it can be read.
+func TestConditionThatIsSoonOverIsOver(t *testing.T) {
+	x := reporter(t, 0)
+	x.lag(t)
+	blind := &agentv1.Condition{Type: string(fleet.ConditionAPIServerReachable), Status: "False", Reason: "Timeout"}
+	for _, all := range [][]*agentv1.Condition{{blind}, {}} {
+		if err := x.reports.conditions(all); err != nil {
+			t.Fatal(err)
+		}
+		x.commit(t)
+	}
+	rev, err := x.server.o.Store.Barrier(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.server.o.Store.View(t.Context(), rev, func(r store.Reader) error {
+		if rec, _, ok := store.Get[*storev1.ConditionsRecord](r, store.ConditionKey("a")); ok {
+			t.Errorf("the hub has still: %v", rec)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The first commit of a session goes on from what those before it have committed.
+func TestSessionGoesOnFromTheLastCommit(t *testing.T) {
+	x := reporter(t, 1)
+	x.lag(t)
+	rev, err := storetest.All(x.server.o.Store.(lagging).Store).Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: 1, StatusDigest: []byte("newer")})
+		w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 2})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.epoch, x.opened.Fence.ModRevision = 2, rev
+	x.reports.ack(&agentv1.Ack{Epoch: 2, Generation: 1})
+	x.commit(t)
+	if _, err := x.server.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.server.o.Store = x.server.o.Store.(lagging).Store
+	if _, _, ack := x.stored(t); string(ack.GetStatusDigest()) != "newer" {
+		t.Errorf("the acknowledgement is of status %q", ack.GetStatusDigest())
+	}
+}
