@@ -129,7 +129,6 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 	next = &storev1.SessionRecord{Epoch: old.GetEpoch() + 1, InstanceId: a.InstanceID, Hub: a.Hub, Started: timestamppb.New(now),
 		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features, Follows: a.Follows}
 	known = knownFrom(w, a, old)
-	next.KnownFrom = known
 	if next.WordFrom = next.GetEpoch(); known > 0 && a.StatusSeen {
 		next.WordFrom = known
 	}
@@ -154,26 +153,22 @@ func succeeded(r store.Reader, a Admission) *storev1.SessionRecord {
 	return &storev1.SessionRecord{Epoch: last, VoidBefore: last + 1}
 }
 
-// knownFrom is the oldest session with reports in the status that the agent holds; 0: the hub has another one. What was
-// reported of another cluster under the name is nobody's status any more, and of one from before sessions told since when
-// reports count it is not known.
+// knownFrom is the oldest session with reports in the status that the agent holds; 0: the hub has another one, or not all that it has
+// counts. That an agent takes its word for given does not say that the hub does: the session in which it gave it may have ended before
+// any of it was committed, or between the frames of a full status. What would not count is asked for again, and so is a report that was
+// damaged, of which nothing is left.
 func knownFrom(r store.Reader, a Admission, old *storev1.SessionRecord) uint64 {
 	ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(a.Cluster))
-	if len(a.StatusDigest) == 0 || !bytes.Equal(a.StatusDigest, ack.GetStatusDigest()) || ack.GetEpoch() < old.GetVoidBefore() {
-		return 0
-	}
-	whole := true // of a report that was damaged nothing is left
-	store.Scan(r, store.ObservedPrefix+string(a.Cluster)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
-		whole = o.GetStatus() != nil
-		return whole
-	})
-	if !whole {
+	if len(a.StatusDigest) == 0 || !bytes.Equal(a.StatusDigest, ack.GetStatusDigest()) || record.Voided(old, ack) {
 		return 0
 	}
 	from := record.WordFrom(old, ack)
-	if old.GetKnownFrom() > 0 { // the session before may have ended before its agent said that this holds still
-		from = min(from, old.GetKnownFrom())
-	}
+	store.Scan(r, store.ObservedPrefix+string(a.Cluster)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
+		if o.GetStatus() == nil || o.GetEpoch() < max(from, old.GetVoidBefore()) {
+			from = 0
+		}
+		return from != 0
+	})
 	return from
 }
 

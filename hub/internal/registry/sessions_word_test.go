@@ -15,21 +15,24 @@ import (
 	"towline.dev/towline/pkg/rpc"
 )
 
-// Which reports count is told by the sessions: those that the agent stands by now, of the cluster that has the name now.
+// Which reports count is told by the sessions: those that the agent stands by now, of the cluster that has the name now. What
+// the hub is known to have is what all counts of.
 func TestWhoseWordCounts(t *testing.T) {
 	s := storetest.New(t)
+	shop, web := fleet.ModuleRef{Project: "default", Name: "shop"}, fleet.ModuleRef{Project: "default", Name: "web"}
 	digest := []byte("status")
-	open := func(digest []byte, seen bool) (session *storev1.SessionRecord, known uint64) {
+	open := func(digest []byte, seen bool, reports ...fleet.ModuleRef) (session *storev1.SessionRecord, known uint64) {
 		t.Helper()
 		var err error
 		if _, err := s.Update(t.Context(), func(w store.Writer) error {
 			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Uid: "u", Certificates: []*storev1.Certificate{{Serial: "1", Active: true, NotAfter: timestamppb.New(time.Now().Add(time.Hour))}}})
-			old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey("a"))
-			known = knownFrom(w, Admission{Cluster: "a", StatusDigest: digest}, old)
 			var refused error
-			session, _, refused, err = admit(w, Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: seen}, rpc.Caller{CertSerial: "1"}, false, time.Now())
+			session, known, refused, err = admit(w, Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: seen}, rpc.Caller{CertSerial: "1"}, false, time.Now())
 			if refused != nil || err != nil {
 				t.Fatal(refused, err)
+			}
+			for _, ref := range reports {
+				w.Put(store.ObservedKey("a", ref), &storev1.ObservedRecord{Epoch: session.GetEpoch(), Status: &agentv1.SyncStatus{Module: ref.String()}})
 			}
 			w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: session.GetEpoch(), StatusDigest: []byte("status")})
 			return nil
@@ -41,21 +44,27 @@ func TestWhoseWordCounts(t *testing.T) {
 		}
 		return session, known
 	}
+	all := []fleet.ModuleRef{shop, web}
 	for i, step := range []struct {
 		digest      []byte
 		seen        bool
 		word, known uint64
+		reports     []fleet.ModuleRef
 	}{
-		{nil, false, 1, 0},            // the first session
-		{digest, true, 1, 1},          // the same process is back
-		{digest, true, 1, 1},          // and again
-		{digest, false, 4, 1},         // another process, which only remembers
-		{digest, false, 5, 1},         // and another, for that one was cut off before it said that all holds still
-		{digest, true, 1, 1},          // it was cut off as well, and has looked since
-		{[]byte("other"), true, 7, 0}, // it holds what the hub does not
-		{digest, true, 7, 7},          //
+		{nil, false, 1, 0, all},             // the first session
+		{digest, true, 1, 1, nil},           // the same process is back
+		{digest, true, 1, 1, all[:1]},       // and again, and one module has changed
+		{digest, false, 4, 1, nil},          // another process, which only remembers
+		{digest, false, 5, 0, nil},          // and another, for that one was cut off before it said that all holds still
+		{digest, true, 6, 0, all[:1]},       // it was cut off as well, and takes for given what it said; all is asked for
+		{digest, true, 7, 0, all},           // it was cut off between two frames of that
+		{digest, true, 7, 7, nil},           // it has said all
+		{digest, false, 9, 7, all[1:]},      // another process, which says it anew, and is cut off between two frames
+		{digest, true, 10, 0, all},          // what the process before it said is not what this one stands by
+		{[]byte("other"), true, 11, 0, all}, // it holds what the hub does not
+		{digest, true, 11, 11, nil},         //
 	} {
-		got, known := open(step.digest, step.seen)
+		got, known := open(step.digest, step.seen, step.reports...)
 		if got.GetWordFrom() != step.word || known != step.known {
 			t.Errorf("session %d: reports count from session %d, known from %d; want %d, %d", i+1, got.GetWordFrom(), known, step.word, step.known)
 		}

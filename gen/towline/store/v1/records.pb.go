@@ -2642,10 +2642,7 @@ type SessionRecord struct {
 	// Features that the agent has, as far as they may be needed.
 	Features []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	// The incarnation of the hub's store, if the agent followed it when the session began, or none; empty: it followed another one.
-	Follows string `protobuf:"bytes,12,opt,name=follows,proto3" json:"follows,omitempty"`
-	// The oldest session with reports in the status that the hub had and the agent named when this one began; 0: it had another one, or the
-	// record is of before this was kept.
-	KnownFrom     uint64 `protobuf:"varint,13,opt,name=known_from,json=knownFrom,proto3" json:"known_from,omitempty"`
+	Follows       string `protobuf:"bytes,12,opt,name=follows,proto3" json:"follows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2762,13 +2759,6 @@ func (x *SessionRecord) GetFollows() string {
 		return x.Follows
 	}
 	return ""
-}
-
-func (x *SessionRecord) GetKnownFrom() uint64 {
-	if x != nil {
-		return x.KnownFrom
-	}
-	return 0
 }
 
 // AckRecord is acks/CLUSTER: what the agent acknowledged. Written by the hub that holds the cluster's session.
@@ -4018,7 +4008,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vcorrections\x18\x04 \x03(\v2\x1b.towline.store.v1.HourCountR\vcorrections\"5\n" +
 	"\tHourCount\x12\x12\n" +
 	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xd9\x03\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xcc\x03\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -4034,9 +4024,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"voidBefore\x12\x1a\n" +
 	"\bfeatures\x18\n" +
 	" \x03(\tR\bfeatures\x12\x18\n" +
-	"\afollows\x18\f \x01(\tR\afollows\x12\x1d\n" +
-	"\n" +
-	"known_from\x18\r \x01(\x04R\tknownFrom\"\x8b\x03\n" +
+	"\afollows\x18\f \x01(\tR\afollowsJ\x04\b\r\x10\x0eR\n" +
+	"known_from\"\x8b\x03\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
 	"\n" +
