@@ -78,10 +78,9 @@ func leftFleet(r store.Reader, name fleet.ClusterName) bool {
 	place := record.At(r, name, true)
 	for _, ref := range record.ModulesOf(r, name) {
 		t, _ := place.Track(ref)
-		if !given(t.Desired, ack, session) {
-			continue
-		}
-		if t.Observed == nil || earlier(t.Observed.GetStatus().GetGeneration(), t.Desired, ack, ref) {
+		switch {
+		case !given(t.Desired, ack, session), t.Observed == nil && untaken(t.Desired, ack, session, ref):
+		case t.Observed == nil, earlier(t.Observed.GetStatus().GetGeneration(), t.Desired, ack, ref):
 			return false
 		}
 	}
@@ -106,6 +105,12 @@ func given(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.SessionR
 	return generation != 0
 }
 
+// untaken reports that the cluster never had a module of which there is no report: its agent, which was told to leave, has refused what it
+// was given of it. Of what it had taken before it would have reported, as of others.
+func untaken(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.SessionRecord, ref fleet.ModuleRef) bool {
+	return ack.GetLeaving() && ack.GetEpoch() == s.GetEpoch() && len(ack.GetStatusDigest()) > 0 && refused(ack, ref, record.GivenGeneration(d))
+}
+
 // earlier reports that a module which is Removed was removed for an earlier word than the agent was given since, so that it
 // may be there again. An agent that has lost what it was given knows no generation, and lets go of all that it finds.
 func earlier(removed uint64, d *storev1.DesiredRecord, ack *storev1.AckRecord, ref fleet.ModuleRef) bool {
@@ -113,7 +118,12 @@ func earlier(removed uint64, d *storev1.DesiredRecord, ack *storev1.AckRecord, r
 	if removed == 0 || removed >= given {
 		return false
 	}
-	return !slices.ContainsFunc(ack.GetRefused(), func(x *agentv1.Refusal) bool {
-		return x.GetModule() == ref.String() && x.GetGeneration() == given
+	return !refused(ack, ref, given)
+}
+
+// refused reports that the agent did not take what it was given of the module.
+func refused(ack *storev1.AckRecord, ref fleet.ModuleRef, generation uint64) bool {
+	return slices.ContainsFunc(ack.GetRefused(), func(x *agentv1.Refusal) bool {
+		return x.GetModule() == ref.String() && x.GetGeneration() == generation
 	})
 }

@@ -48,6 +48,42 @@ func TestClusterIsForgottenByItsLastWord(t *testing.T) {
 	}
 }
 
+// A module that its agent never took is reported by nobody. The cluster is forgotten without a word of it, once the agent that leaves
+// has said what it has.
+func TestClusterIsForgottenThatNeverTookAModule(t *testing.T) {
+	refusal := func(generation uint64) []*agentv1.Refusal {
+		return []*agentv1.Refusal{{Module: shop.String(), Generation: generation, Code: "UNSUPPORTED"}}
+	}
+	for name, tc := range map[string]struct {
+		ack  *storev1.AckRecord
+		gone bool
+	}{
+		"refused": {&storev1.AckRecord{Epoch: 4, Generation: 9, Refused: refusal(9), Leaving: true, Told: 9, StatusDigest: []byte("all")}, true},
+		"what came before was refused, and this may be on its way": {&storev1.AckRecord{Epoch: 4, Generation: 9, Refused: refusal(7), Leaving: true, Told: 9, StatusDigest: []byte("all")}, false},
+		"its answer is of the session before":                      {&storev1.AckRecord{Epoch: 3, Generation: 9, Refused: refusal(9), Leaving: true, Told: 9, StatusDigest: []byte("all")}, false},
+		"it is not told to leave yet":                              {&storev1.AckRecord{Epoch: 4, Generation: 9, Refused: refusal(9), StatusDigest: []byte("all")}, false},
+		"it has reported nothing yet":                              {&storev1.AckRecord{Epoch: 4, Generation: 9, Refused: refusal(9), Leaving: true, Told: 9}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeader(t)
+			l.put(func(w store.Writer) {
+				rec := clusterRecord("a")
+				rec.Removing = "delete"
+				w.Put(store.ClusterKey("a"), rec)
+				w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 4})
+				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(9)})
+				w.Put(store.AckKey("a"), tc.ack)
+			})
+			l.must(l.reconcileCluster(t.Context(), "a"))
+			l.read(func(r store.Reader) {
+				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
+					t.Errorf("forgotten: %t", !there)
+				}
+			})
+		})
+	}
+}
+
 // What the hub does not count as given may be there nevertheless, and what it only meant to give is not.
 func TestClusterIsForgottenWithNothingInIt(t *testing.T) {
 	lost := fleet.ModuleRef{Project: "default", Name: "lost"}
