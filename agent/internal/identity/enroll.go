@@ -25,8 +25,10 @@ const callTimeout = 30 * time.Second
 // Enroll redeems the join token once. fleet.ErrUnavailable and the like may be tried again, with the same key. When the
 // hub refuses the token for good and the agent has an identity that still holds, or that the hub may renew, the agent goes on with that.
 func (i *Identity) Enroll(ctx context.Context) error {
-	i.asking.Lock()
-	defer i.asking.Unlock()
+	if err := i.asking.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("identity: the hub is being asked already: %w", err)
+	}
+	defer i.asking.Release(1)
 	if !i.NeedsEnroll() {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"towline.dev/towline/pkg/fleet"
@@ -83,7 +84,7 @@ type Identity struct {
 	o       Options
 	token   *jointoken.Token
 	renewed chan struct{}
-	asking  sync.Mutex // held while the hub is asked for a certificate: the key whose answer may be lost is one
+	asking  *semaphore.Weighted // taken while the hub is asked for a certificate: the key whose answer may be lost is one
 
 	mu       sync.Mutex
 	current  *credential
@@ -104,7 +105,7 @@ func Open(ctx context.Context, o Options) (*Identity, error) {
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
-	i := &Identity{o: o, renewed: make(chan struct{}, 1)}
+	i := &Identity{o: o, asking: semaphore.NewWeighted(1), renewed: make(chan struct{}, 1)}
 	raw, err := o.State.Read(ctx, certName)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):

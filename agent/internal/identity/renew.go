@@ -61,8 +61,10 @@ func (i *Identity) Run(ctx context.Context) error {
 
 // turn asks for the next certificate. One that has ended while a join token waits to be redeemed is not renewed: the token brings another.
 func (i *Identity) turn(ctx context.Context) error {
-	i.asking.Lock()
-	defer i.asking.Unlock()
+	if err := i.asking.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("identity: the hub is being asked already: %w", err)
+	}
+	defer i.asking.Release(1)
 	switch {
 	case !i.ended():
 		return i.Renew(ctx)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,15 +87,17 @@ func OpenSecrets(client SecretClient, meta MetadataClient, log *slog.Logger) (*S
 	return &Secrets{client: client, meta: meta, log: log, heads: map[string]*head{}}, nil
 }
 
-// head is what is known of the head of a name. mu is held while the name is written.
+// head is what is known of the head of a name.
 type head struct {
-	mu      sync.Mutex
+	busy    *semaphore.Weighted // taken while the name is written: who waits for that waits no longer than its context
 	there   bool
 	uid     types.UID
 	version string
 	set     string
 	chunks  []string
 }
+
+func newHead() *head { return &head{busy: semaphore.NewWeighted(1)} }
 
 func (h *head) know(m metav1.ObjectMeta) {
 	h.there, h.uid, h.version = true, m.UID, m.ResourceVersion
@@ -175,7 +178,7 @@ func (s *Secrets) of(name string) *head {
 	defer s.mu.Unlock()
 	h := s.heads[name]
 	if h == nil {
-		h = &head{}
+		h = newHead()
 		s.heads[name] = h
 	}
 	return h
@@ -187,8 +190,10 @@ func (s *Secrets) Write(ctx context.Context, name string, data []byte) error {
 		return err
 	}
 	h := s.of(name)
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	if err := h.busy.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("state %s: another write of it is under way: %w", name, err)
+	}
+	defer h.busy.Release(1)
 	if err := s.write(ctx, name, h, seal(data)); err != nil {
 		return fmt.Errorf("state %s: %w", name, err)
 	}
@@ -276,8 +281,10 @@ func (s *Secrets) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	h := s.of(name)
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	if err := h.busy.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("state %s: a write of it is under way: %w", name, err)
+	}
+	defer h.busy.Release(1)
 	if err := s.remove(ctx, name, h); err != nil {
 		return fmt.Errorf("state %s: %w", name, err)
 	}
@@ -318,17 +325,22 @@ func (s *Secrets) removeChunks(ctx context.Context, chunks []string) error {
 }
 
 // List implements Store. Only the names count that Take saw or that were written since.
-func (s *Secrets) List(_ context.Context, prefix string) ([]string, error) {
+func (s *Secrets) List(ctx context.Context, prefix string) ([]string, error) {
 	s.mu.Lock()
 	heads := maps.Clone(s.heads)
 	s.mu.Unlock()
 	var names []string
 	for name, h := range heads {
-		h.mu.Lock()
-		if h.there && strings.HasPrefix(name, prefix) {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if err := h.busy.Acquire(ctx, 1); err != nil {
+			return nil, fmt.Errorf("state %s: a write of it is under way: %w", name, err)
+		}
+		if h.there {
 			names = append(names, name)
 		}
-		h.mu.Unlock()
+		h.busy.Release(1)
 	}
 	slices.Sort(names)
 	return names, nil

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -319,6 +321,41 @@ func TestManyNamesAreListedByPages(t *testing.T) {
 }
 
 // A crash at any write leaves the old value or the new one, and the next write cleans up.
+// hanging is an API server that does not answer writes.
+type hanging struct{ *api }
+
+func (h hanging) Create(ctx context.Context, _ *corev1.Secret, _ metav1.CreateOptions) (*corev1.Secret, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Who waits for a write that gets no answer waits no longer than its own time.
+func TestWriteThatHangsHoldsUpNobodyForLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI()
+		s := openSecrets(t, a, 1)
+		s.client = hanging{a}
+		long, end := context.WithCancel(t.Context())
+		defer end()
+		go func() { _ = s.Write(long, "x", []byte("1")) }()
+		synctest.Wait()
+		short, done := context.WithTimeout(t.Context(), time.Second)
+		defer done()
+		began := time.Now()
+		for what, err := range map[string]error{"write": s.Write(short, "x", []byte("2")), "remove": s.Remove(short, "x")} {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, err := s.List(short, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("list: %v", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("they took %v", took)
+		}
+	})
+}
+
 func TestSecretsSurviveACrashAtEveryWrite(t *testing.T) {
 	before, after := randomBytes(3*chunkBytes), randomBytes(2*chunkBytes+5)
 	for crash := 1; ; crash++ {

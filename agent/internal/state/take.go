@@ -173,7 +173,7 @@ func (x *taking) settle(ctx context.Context, name string, m *metav1.PartialObjec
 }
 
 func (x *taking) know(name string, m *metav1.PartialObjectMetadata) {
-	h := &head{}
+	h := newHead()
 	h.know(m.ObjectMeta)
 	x.mu.Lock()
 	defer x.mu.Unlock()

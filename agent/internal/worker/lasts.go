@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -29,8 +31,8 @@ type lasts struct {
 	mu      sync.Mutex
 	of      map[string]map[string]lastValue // by module, and by what was read
 	changed bool
-	lost    bool // there was something, and it could not be read
-	saving  sync.Mutex
+	lost    bool                // there was something, and it could not be read
+	saving  *semaphore.Weighted // taken while the state is written: who waits for that waits no longer than its context
 }
 
 // lostKey stands with a module of which values may have been kept that could not be read any more.
@@ -159,8 +161,10 @@ func (l *lasts) secrets(ref fleet.ModuleRef) (out []string) {
 
 // save writes what changed.
 func (l *lasts) save(ctx context.Context) error {
-	l.saving.Lock()
-	defer l.saving.Unlock()
+	if err := l.saving.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("values of bindings: another write of them is under way: %w", err)
+	}
+	defer l.saving.Release(1)
 	l.mu.Lock()
 	if !l.changed {
 		l.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -125,7 +126,7 @@ func New(o Options) (*Manager, error) {
 	m.events = newRecorder(client, m.forbidden, o.Log)
 	m.late.landing = o.landing
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
-	m.secrets.loaded = make(chan struct{})
+	m.secrets.loaded, m.secrets.saving, m.lasts.saving = make(chan struct{}), semaphore.NewWeighted(1), semaphore.NewWeighted(1)
 	m.open, m.shut = context.WithCancel(context.Background())
 	m.accepts.wake, m.accepts.spent.saving = make(chan struct{}, 1), make(chan struct{}, 1)
 	m.Accept(o.Accepts)

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sync/semaphore"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/assemble"
@@ -73,8 +75,8 @@ type received struct {
 	log    *slog.Logger
 	loaded chan struct{} // closed when what was sent before the start is there
 
-	saving sync.Mutex
-	kept   []Sealed // what lies in the state; saving holds it
+	saving *semaphore.Weighted // taken while the state is written: who waits for that waits no longer than its context
+	kept   []Sealed            // what lies in the state; saving holds it
 	mu     sync.Mutex
 	of     map[string]opened // by project and name
 }
@@ -149,8 +151,10 @@ func (x *received) keep(ctx context.Context, list []Sealed) (use func(), err err
 		return nil, ctx.Err()
 	case <-x.loaded:
 	}
-	x.saving.Lock()
-	defer x.saving.Unlock()
+	if err := x.saving.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("secrets of the hub: another write of them is under way: %w", err)
+	}
+	defer x.saving.Release(1)
 	list = slices.SortedFunc(slices.Values(list), func(a, b Sealed) int {
 		return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name)
 	})
@@ -175,8 +179,10 @@ func (x *received) keep(ctx context.Context, list []Sealed) (use func(), err err
 
 // forget drops all of them.
 func (x *received) forget(ctx context.Context) error {
-	x.saving.Lock()
-	defer x.saving.Unlock()
+	if err := x.saving.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("secrets of the hub: a write of them is under way: %w", err)
+	}
+	defer x.saving.Release(1)
 	if len(x.kept) == 0 {
 		return nil
 	}

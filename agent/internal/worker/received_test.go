@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/semaphore"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -26,7 +27,7 @@ func TestOlderSecretsDoNotReplaceNewer(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func() *received {
-		x := &received{loaded: make(chan struct{})}
+		x := &received{loaded: make(chan struct{}), saving: semaphore.NewWeighted(1)}
 		if err := x.load(ctx, v, state, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +164,7 @@ func TestOlderSecretDoesNotReplaceANewerOneAfterAProblem(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := func() *received {
-		x := &received{loaded: make(chan struct{})}
+		x := &received{loaded: make(chan struct{}), saving: semaphore.NewWeighted(1)}
 		if err := x.load(ctx, v, state, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
