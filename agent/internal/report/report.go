@@ -40,6 +40,7 @@ type Reporter struct {
 	wake     chan struct{}
 	current  map[fleet.ModuleRef]*entry
 	expected map[fleet.ModuleRef]bool
+	leaving  bool
 
 	// What the hub holds: acked for certain, sent when all in flight arrives. A nil acked is not known.
 	acked       map[fleet.ModuleRef]fleet.Digest
@@ -130,6 +131,13 @@ func (r *Reporter) Expect(modules []fleet.ModuleRef) {
 	r.signal()
 }
 
+// Leave says that the cluster leaves the fleet, for good: from now on what becomes of every module is owed, of one that nobody expects, too.
+func (r *Reporter) Leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaving = true
+}
+
 // Report takes the newest status of a module. That of a module that nobody expects is dropped, unless it is a stray:
 // objects of a module that the record of what is desired has lost must be seen.
 func (r *Reporter) Report(s fleet.SyncStatus) {
@@ -138,7 +146,7 @@ func (r *Reporter) Report(s fleet.SyncStatus) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.expected[s.Module] && class != classStray {
+	if !r.expected[s.Module] && class != classStray && !r.leaving {
 		return
 	}
 	e := r.current[s.Module]

@@ -387,6 +387,25 @@ func TestStraysAreReportedThoughNobodyExpectsThem(t *testing.T) {
 	})
 }
 
+// Who leaves says of everything what becomes of it: the hub waits for that.
+func TestLeavingIsReportedOfStraysToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, p := begun(t, "web")
+		r.Report(fleet.SyncStatus{Module: ref("lost"), Phase: fleet.PhaseStray})
+		p.run(time.Second)
+		p.expect(t, "0:lost")
+		r.Leave()
+		for _, phase := range []fleet.SyncPhase{fleet.PhaseRemoving, fleet.PhaseRemoved} {
+			r.Report(fleet.SyncStatus{Module: ref("lost"), Phase: phase})
+			p.run(time.Second)
+		}
+		p.expect(t, "1000:lost", "2000:lost")
+		if got := p.holds["lost"].GetPhase(); got != string(fleet.PhaseRemoved) {
+			t.Errorf("the hub has it as %s", got)
+		}
+	})
+}
+
 func TestStatusOnTheWireIsTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, p := begun(t, "web")

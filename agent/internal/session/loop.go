@@ -177,8 +177,14 @@ func (l *Loop) restore() {
 		l.o.Log.Error("nothing is written to the cluster until the hub has said what is desired", "because", held.Behind)
 	}
 	if held.Leaving.Objects != "" {
-		l.o.Worker.Leave(held.Leaving)
+		l.leave(held.Leaving)
 	}
+}
+
+// leave has the worker leave. All that it says of that is to be reported before it can say it.
+func (l *Loop) leave(order fleet.Leave) {
+	l.o.Reports.Leave()
+	l.o.Worker.Leave(order)
 }
 
 // work hands over what is held. Reports are expected before the worker can make them.

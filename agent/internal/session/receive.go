@@ -223,7 +223,7 @@ func (s *session) takeLeave(ctx context.Context, in *agentv1.Leave) error {
 		return err
 	}
 	s.l.o.Log.Warn("the cluster leaves the fleet", "objects", order.Objects, "hold", order.Hold, "held", order.Held)
-	s.l.o.Worker.Leave(order)
+	s.l.leave(order)
 	return nil
 }
 
