@@ -73,9 +73,12 @@ func newFolders(t *testing.T, follow bool) *folders {
 }
 
 // push has the folders list the objects that are named; "broken" is none.
-func (f *folders) push(one, two string) {
+func (f *folders) push(one, two string) { f.pushAll(map[string]string{"one": one, "two": two}) }
+
+// pushAll does so for any folders.
+func (f *folders) pushAll(all map[string]string) {
 	files := map[string]any{}
-	for folder, names := range map[string]string{"one": one, "two": two} {
+	for folder, names := range all {
 		for _, name := range strings.Fields(names) {
 			files[folder+"/"+name+".yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\n"
 			if name == "broken" {
@@ -231,4 +234,48 @@ func TestPutOfOneTakesUpAPush(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPutOfWhatCouldNotBeRendered: a look found that a module's source could not be rendered, and the mended one comes by a put: the
+// module says nothing of what was wrong.
+func TestPutOfWhatCouldNotBeRendered(t *testing.T) {
+	f := newFolders(t, true)
+	f.push("a", "b m broken")
+	two := following("two", f.url)
+	two.Spec.Source.Git.Path, two.Spec.Source.Follow.Interval = "two", "24h"
+	if ro := f.await("two", f.put(two).GetRevision()); ro.GetStatus().GetReason() != "SourceFailed" {
+		t.Fatalf("%v", ro)
+	}
+	if _, err := f.resync("two"); err == nil {
+		t.Fatal("what cannot be rendered is taken")
+	}
+	came, err := f.resync("one")
+	must(t, err)
+	f.await("one", came.GetRevision())
+	f.at("one", 2)
+	f.awaitHeir("c", "one", "m", "two")
+	f.push("a", "b m")
+	f.put(two)
+	f.at("two", 2)
+	f.moduleIs("two", func(s *towlinev1.ModuleStatus) bool { return s.GetFollow().GetReason() == "" })
+}
+
+// TestAllWhoHaveNotLookedAreCalled: what one lets go waits for a module that cannot be rendered, and for another one behind that which only
+// has to be looked at: that is.
+func TestAllWhoHaveNotLookedAreCalled(t *testing.T) {
+	f := newFolders(t, true)
+	f.pushAll(map[string]string{"one": "a m", "two": "b", "zoo": "z"})
+	zoo := following("zoo", f.url)
+	zoo.Spec.Source.Git.Path = "zoo"
+	f.await("zoo", f.put(zoo).GetRevision())
+	f.pushAll(map[string]string{"one": "a", "two": "b broken", "zoo": "z m"})
+	if _, err := f.resync("two"); err == nil {
+		t.Fatal("what cannot be rendered is taken")
+	}
+	one := following("one", f.url)
+	one.Spec.Source.Git.Path, one.Spec.Source.Follow.Interval = "one", "1h"
+	f.put(one)
+	f.at("one", 2)
+	f.at("zoo", 2)
+	f.lostNothing()
 }

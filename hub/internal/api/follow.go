@@ -280,7 +280,9 @@ func (a *API) followStatus(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 	if cut := newest.GetRevision().GetMetadata().GetCreationTimestamp(); out.Looked == nil || cut.AsTime().After(out.Looked.AsTime()) {
 		out.Looked, out.ResolvedRef = cut, newest.GetRevision().GetResolvedRef()
 	}
-	out.Reason, out.Message, out.Since = memory.GetReason(), memory.GetMessage(), memory.GetSince()
+	if !record.Mended(r, ref, memory) {
+		out.Reason, out.Message, out.Since = memory.GetReason(), memory.GetMessage(), memory.GetSince()
+	}
 	if s.GetRolledBack() {
 		out.SuspendedRevision = s.GetRevision()
 	}

@@ -57,7 +57,8 @@ func (f *follower) siblings(n int, repo string) (refs []fleet.ModuleRef) {
 	return refs
 }
 
-// A server that goes away while the modules of a source are looked at together is not asked for each of them.
+// A server that goes away while the modules of a source are looked at together is not asked for each of them; those that are left out for that
+// are looked at again soon, one after the other.
 func TestServerThatGoesAwayWhileModulesAreLookedAtTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollower(t)
@@ -69,10 +70,10 @@ func TestServerThatGoesAwayWhileModulesAreLookedAtTogether(t *testing.T) {
 			s.mu.Lock()
 			s.goes = 0 // it is back
 			s.mu.Unlock()
-			return f.news(ctx, list)
+			return f.newsOfAll(ctx, list)
 		}
 		f.call(shop, true)
-		f.lives(time.Minute)
+		f.lives(calledAgain)
 		if s.asked > 1+maxFromOrigin+1 || len(f.begun) != 1 { // the look, the others, and the cut
 			t.Errorf("asked %d times, begun %v", s.asked, f.begun)
 		}
@@ -83,6 +84,12 @@ func TestServerThatGoesAwayWhileModulesAreLookedAtTogether(t *testing.T) {
 				}
 			}
 		})
+		f.lives(time.Minute)
+		for _, ref := range refs {
+			if rec, _ := f.Followed(ref); rec.GetReason() != "" || rec.GetResolvedRef() != "main@sha1:2" {
+				t.Errorf("%s: %v", ref.Name, rec)
+			}
+		}
 	})
 }
 

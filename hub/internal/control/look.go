@@ -54,7 +54,8 @@ type sight struct {
 	outgrown []record.Outgrown
 	undone   bool // the newest revision was aborted, or rolled back
 	called   bool // a call from outside asks for the look
-	awaited  bool // a call asks for it, and another module waits for what comes of it: it is stored
+	awaited  bool // a call asks for it of which another module waits for what comes: it is stored
+	persists bool // it begins without those of its source whose branch moves while they are looked at
 }
 
 // sight reads it; nil: there is no such module.
@@ -108,12 +109,14 @@ func (c *Controller) runLook(ctx context.Context, key string) time.Duration {
 		return err
 	})
 	if err != nil {
-		asks, _, _ := c.looks.take(ref)
-		for _, a := range asks {
+		t := c.looks.take(ref)
+		for _, a := range t.asks {
 			a.answer <- answer{err: err}
 		}
 		if errors.As(err, new(*lookError)) {
 			err, again = nil, 0 // nobody can look at what cannot be read
+		} else {
+			c.looks.callAgain(ref, t, time.Now())
 		}
 	}
 	if err != nil {
@@ -130,8 +133,7 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 	case err != nil:
 		return 0, err
 	case s == nil:
-		asks, _, _ := c.looks.take(ref)
-		for _, a := range asks {
+		for _, a := range c.looks.take(ref).asks {
 			a.answer <- answer{err: fleet.NotFound(ref.Object(), "module %s not found", ref.Display())}
 		}
 		c.looks.drop(ref)
@@ -155,9 +157,10 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 			}
 		}()
 	}
-	var asks []ask
-	asks, s.awaited, s.called = c.looks.take(ref)
-	if err := c.lookFor(ctx, s, asks); err != nil {
+	t := c.looks.take(ref)
+	s.awaited, s.called = t.awaited, t.hook
+	if err := c.lookFor(ctx, s, t.asks); err != nil {
+		c.looks.callAgain(ref, t, time.Now())
 		return 0, err
 	}
 	again, err = c.untilLook(ctx, s)
@@ -188,7 +191,7 @@ func (c *Controller) lookFor(ctx context.Context, s *sight, asks []ask) (err err
 		if viewed != nil || next == nil {
 			break
 		}
-		next.called, next.awaited = s.called, s.awaited
+		next.called, next.awaited, next.persists = s.called, s.awaited, tries+1 == maxLookTries
 		*s = *next
 	}
 	told := err

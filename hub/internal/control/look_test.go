@@ -33,6 +33,7 @@ type branch struct {
 	err   error
 	mu    sync.Mutex // of asked: several are looked at at a time
 	asked []time.Time
+	each  func(b *branch, n int) // before the nth that is asked
 }
 
 func (b *branch) at(commit, text string) {
@@ -43,8 +44,11 @@ func (b *branch) at(commit, text string) {
 func (b *branch) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
 	mustBeOutside()
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.asked = append(b.asked, time.Now())
-	b.mu.Unlock()
+	if b.each != nil {
+		b.each(b, len(b.asked))
+	}
 	if b.err != nil {
 		return source.Artifact{}, b.err
 	}

@@ -28,7 +28,8 @@ type looking struct {
 	next       time.Time
 	after      time.Time // it is not looked at before that by itself
 	called     time.Time // when it is looked at because of a call; zero: none came
-	hook       bool      // somebody outside called; else another module does, of the same source
+	hook       bool      // somebody outside called
+	awaited    bool      // another module did, of the same source, which waits for what comes of it
 	asks       []ask
 }
 
@@ -79,7 +80,7 @@ func (x *looks) at(ref fleet.ModuleRef, m *storev1.ModuleRecord) *looking {
 	meta := m.GetModule().GetMetadata()
 	l := x.entry(ref)
 	if l.uid != meta.GetUid() || l.generation != meta.GetGeneration() {
-		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks, called: l.called, hook: l.hook}
+		*l = looking{uid: meta.GetUid(), generation: meta.GetGeneration(), asks: l.asks, called: l.called, hook: l.hook, awaited: l.awaited}
 	}
 	return l
 }
@@ -162,17 +163,31 @@ func (x *looks) asked(ref fleet.ModuleRef) bool {
 	return l != nil && len(l.asks) > 0
 }
 
-// take returns who waits, to be answered by the caller, and whether a call came, and one from outside.
-func (x *looks) take(ref fleet.ModuleRef) (asks []ask, called, hook bool) {
+// taken is for whom a look is made.
+type taken struct {
+	asks          []ask // to be answered by who takes them
+	hook, awaited bool  // a call came from outside, or of another module
+}
+
+// take hands over who waits.
+func (x *looks) take(ref fleet.ModuleRef) (t taken) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	l := x.of[ref]
-	if l == nil {
-		return nil, false, false
+	if l := x.of[ref]; l != nil {
+		t = taken{l.asks, l.hook, l.awaited}
+		l.asks, l.called, l.hook, l.awaited = nil, time.Time{}, false, false
 	}
-	asks, called, hook = l.asks, !l.called.IsZero(), l.hook
-	l.asks, l.called, l.hook = nil, time.Time{}, false
-	return asks, called, hook
+	return t
+}
+
+// callAgain has the look be made of which nothing came for the hub's own trouble: who called was told that it is.
+func (x *looks) callAgain(ref fleet.ModuleRef, t taken, now time.Time) {
+	if t.hook {
+		x.call(ref, now, true)
+	}
+	if t.awaited {
+		x.call(ref, now, false)
+	}
 }
 
 // call has a look be made because of a call, of somebody outside or of another module, and returns when; of several calls the first counts.
@@ -184,7 +199,7 @@ func (x *looks) call(ref fleet.ModuleRef, now time.Time, hook bool) time.Time {
 		return time.Time{}
 	}
 	l := x.entry(ref)
-	l.hook = l.hook || hook
+	l.hook, l.awaited = l.hook || hook, l.awaited || !hook
 	if l.called.IsZero() {
 		var m follow.Memory
 		if at := l.memory.GetLooked(); at != nil {
@@ -233,8 +248,11 @@ func (c *Controller) Resync(ctx context.Context, ref fleet.ModuleRef, by record.
 // Called has the source of a module that follows it be looked at soon, because a call asks for that.
 func (c *Controller) Called(ref fleet.ModuleRef) { c.call(ref, true) }
 
-func (c *Controller) call(ref fleet.ModuleRef, hook bool) {
-	if at := c.looks.call(ref, time.Now(), hook); !at.IsZero() {
+func (c *Controller) call(ref fleet.ModuleRef, hook bool) { c.callAt(ref, time.Now(), hook) }
+
+// callAt is a call that comes then.
+func (c *Controller) callAt(ref fleet.ModuleRef, then time.Time, hook bool) {
+	if at := c.looks.call(ref, then, hook); !at.IsZero() {
 		c.looker.addAt(store.ModuleKey(ref), at)
 	}
 }

@@ -223,7 +223,7 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 	unknown := assemble.WaitsForUnknown(heirs)
 	lasts := x.c.noteUnknown(t.Module, t.Cluster, unknown)
 	if unknown {
-		x.callUnlooked(ctx, heirs)
+		x.callUnlooked(ctx)
 		x.c.state(t.Module).mark(t.Cluster)
 		x.c.modules.addAt(store.ModuleKey(t.Module), time.Now().Add(againAfter(lasts)))
 		if assemble.WaitsForUnknown(was) && assemble.KeepsAll(was, heirs) {
@@ -234,18 +234,18 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 }
 
 // callUnlooked has the sources of those be looked at soon that may be heirs only because they have not seen what the module's source has.
-func (x *refresher) callUnlooked(ctx context.Context, heirs []fleet.Heir) {
-	for _, h := range heirs {
-		if !h.Unknown || x.called[h.Module] {
+func (x *refresher) callUnlooked(ctx context.Context) {
+	for ref := range x.heirs.Unknown {
+		if x.called[ref] {
 			continue
 		}
 		if x.called == nil {
 			x.called = map[fleet.ModuleRef]bool{}
 		}
-		x.called[h.Module] = true
-		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(x.r), store.ModuleKey(h.Module))
-		if rec.GetDeleting() == "" && x.heirs.Unlooked(ctx, x.r, h.Module, rec) {
-			x.c.call(h.Module, false)
+		x.called[ref] = true
+		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(x.r), store.ModuleKey(ref))
+		if rec.GetDeleting() == "" && x.heirs.Unlooked(ctx, x.r, ref, rec) {
+			x.c.call(ref, false)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -37,7 +38,7 @@ func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record
 		return err
 	}
 	for _, o := range others { // before anything begins: what is let go need not wait for them
-		if o.failed == nil && !o.begins {
+		if o.failed == nil && !o.begins && !o.moved {
 			if err := c.noteOther(ctx, o); err != nil {
 				return err
 			}
@@ -51,7 +52,7 @@ func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record
 	delete(numbers, v.s.ref)
 	came.Others = numbers
 	for _, o := range others {
-		if o.failed != nil || !o.begins {
+		if o.failed != nil || !o.begins || o.moved {
 			continue
 		}
 		if err := c.noteOther(ctx, o); err != nil {
@@ -74,7 +75,11 @@ func (c *Controller) noteOther(ctx context.Context, o *other) error {
 type other struct {
 	verdict
 	asked bool // for by name
+	moved bool // its branch moved meanwhile: what it lists is not known, nor noted, before it is looked at
 }
+
+// awayApart is how far those are called apart that are left out because their server went away.
+const awayApart = time.Second
 
 // judging is what the looks at others share.
 type judging struct {
@@ -210,6 +215,7 @@ func (c *Controller) judgeOther(ctx context.Context, x *judging, v *verdict, ref
 // sortOut returns what begins, the module itself first, and stores of what cannot why.
 func (c *Controller) sortOut(ctx context.Context, v *verdict, others []*other) (begin []*verdict, err error) {
 	begin = []*verdict{v}
+	var away time.Duration
 	upstream := wire.Upstream(v.s.rec.GetModule().GetSpec().GetSource())
 	for _, o := range others {
 		switch {
@@ -219,8 +225,14 @@ func (c *Controller) sortOut(ctx context.Context, v *verdict, others []*other) (
 			if err := c.rememberFailed(ctx, &o.verdict); err != nil {
 				return nil, err
 			}
+			if isAway(o.failed.error) { // its server was there a moment ago
+				c.callAt(o.s.ref, time.Now().Add(calledAgain+away), false)
+				away += awayApart
+			}
 		case o.artifact.Ref != v.artifact.Ref && wire.Upstream(o.s.rec.GetModule().GetSpec().GetSource()) == upstream:
-			return nil, fleet.Errorf(fleet.ErrConflict, "module %s: its source moved while it was looked at", v.s.ref.Display())
+			if o.moved = v.s.persists && !o.asked; !o.moved { // what is let go stays until it is looked at (see record.Behind)
+				return nil, fleet.Errorf(fleet.ErrConflict, "module %s: its source moved while it was looked at", v.s.ref.Display())
+			}
 		case o.begins:
 			begin = append(begin, &o.verdict)
 		}

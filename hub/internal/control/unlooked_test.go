@@ -1,21 +1,31 @@
 package control
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
-// A look for which another module waits is stored whatever it finds, and lets that go on; what it begins nobody outside asked for.
+// A look for which another module waits is stored whatever it finds, and lets that go on; what it begins nobody outside asked for. One that a
+// webhook asks for is stored when it finds something.
 func TestLookThatAnotherModuleAwaitsIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.end(1, rollout.Succeeded)
 		f.lives(6 * time.Minute)
 		f.lives(20 * time.Second)
+		_, before := f.stored()
+		f.call(shop, true)
+		f.lives(20 * time.Second)
+		if rec, mod := f.stored(); mod != before {
+			t.Errorf("a webhook had a look stored that found nothing: %v", rec)
+		}
 		asked := time.Now()
 		f.call(shop, false)
 		f.lives(3 * time.Second)
@@ -28,6 +38,65 @@ func TestLookThatAnotherModuleAwaitsIsStored(t *testing.T) {
 		f.lives(3 * time.Second)
 		if len(f.begun) != 1 || f.begun[0].Ask.By != record.ByFollow {
 			t.Errorf("begun %v", f.begun)
+		}
+	})
+}
+
+// A call whose look comes to nothing for the hub's own trouble is not forgotten.
+func TestCallOutlastsTheHubsOwnTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.end(1, rollout.Succeeded)
+		f.lives(20 * time.Second)
+		f.source.at("2", "two")
+		troubles := 2
+		f.o.News = func(ctx context.Context, list []record.News) ([]int64, error) {
+			if troubles--; troubles >= 0 {
+				return nil, fleet.Errorf(fleet.ErrUnavailable, "no member answers")
+			}
+			return f.news(ctx, list)
+		}
+		f.Called(shop)
+		f.lives(time.Minute)
+		if len(f.begun) != 1 || f.begun[0].Ask.By != record.ByWebhook {
+			t.Errorf("begun %v, with %d troubles to come", f.begun, troubles)
+		}
+	})
+}
+
+// newsOfAll begins rollouts of others, too, of which nothing comes.
+func (f *follower) newsOfAll(ctx context.Context, list []record.News) ([]int64, error) {
+	numbers := make([]int64, len(list))
+	for i, n := range list {
+		numbers[i] = n.Rollout + 1
+		if n.Module != shop {
+			f.begun = append(f.begun, n)
+			continue
+		}
+		if _, err := f.news(ctx, list[i:i+1]); err != nil {
+			return nil, err
+		}
+	}
+	return numbers, nil
+}
+
+// A branch that moves whenever it is looked at holds nobody up: a module begins without those of its source that have something newer, of
+// which nothing is noted before they are looked at themselves.
+func TestBranchThatAlwaysMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.end(1, rollout.Succeeded)
+		others := f.siblings(3, "shop")
+		f.o.News = f.newsOfAll
+		f.source.each = func(b *branch, n int) { b.at(fmt.Sprint("c", n), fmt.Sprint("t", n)) }
+		f.lives(6 * time.Minute)
+		if len(f.begun) != 1 || f.begun[0].Module != shop {
+			t.Fatalf("begun %v", f.begun)
+		}
+		for _, ref := range others {
+			if memory, _ := f.Followed(ref); memory != nil {
+				t.Errorf("%s: %v", ref, memory)
+			}
 		}
 	})
 }

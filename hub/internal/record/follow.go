@@ -85,6 +85,13 @@ func SpeaksOf(f *storev1.FollowRecord, m *storev1.ModuleRecord) bool {
 	return f != nil && f.GetModuleUid() == meta.GetUid() && f.GetGeneration() == meta.GetGeneration()
 }
 
+// Mended reports that the last look came to nothing, and that the source was fetched for a revision since: what was wrong is not any more.
+func Mended(r store.Reader, ref fleet.ModuleRef, f *storev1.FollowRecord) bool {
+	r = store.Untracked(r)
+	last := rollouts.Last(r, ref).GetRollout()
+	return f.GetReason() != "" && last.GetRevision() != 0 && last.GetMetadata().GetCreationTimestamp().AsTime().After(f.GetLooked().AsTime())
+}
+
 // SourceFailed reports that the newest rollout has no revision and waits for none, or that nobody knows what it got: the same spec
 // put again is another try.
 func SourceFailed(r store.Reader, ref fleet.ModuleRef) bool {

@@ -26,6 +26,8 @@ type Succession struct {
 	read    bool
 	moves   map[[2]fleet.Digest][]uint64 // from one bundle to the next
 	sets    map[fleet.Digest]fleet.PolicySet
+	// Unknown are those found so far of which it cannot be said what they are going to list: any may be an heir (see assemble.Heirs, which names one).
+	Unknown map[fleet.ModuleRef]bool
 	// Rollout is the number of the one that lets go, as far as that is not in the desired records: what comes later counts.
 	Rollout int64
 	// Drafts says what a put that is queued behind a rollout is going to list; nil: that is not known.
@@ -70,7 +72,7 @@ type successor struct {
 // NewSuccession is for what one module lets go.
 func NewSuccession(bundles Bundles, ref fleet.ModuleRef) *Succession {
 	return &Succession{bundles: bundles, ref: ref, own: newCourses(bundles, false), moves: map[[2]fleet.Digest][]uint64{},
-		sets: map[fleet.Digest]fleet.PolicySet{}}
+		sets: map[fleet.Digest]fleet.PolicySet{}, Unknown: map[fleet.ModuleRef]bool{}}
 }
 
 // Of are the heirs in a cluster of what the desired record next of the module drops that old had. Whatever the agent says
@@ -99,6 +101,9 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 		}
 		if claims && !(next.GetFinal() && !claim.Unknown && x.awaitsUs(r, c.Name, claim.Module, map[fleet.ModuleRef]bool{})) {
 			claimants = append(claimants, claim)
+			if claim.Unknown {
+				x.Unknown[claim.Module] = true
+			}
 		}
 	}
 	return assemble.Heirs(dropped, claimants), nil

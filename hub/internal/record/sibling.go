@@ -23,7 +23,7 @@ func Behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, othe
 	if SourceFailed(r, ref) {
 		return true
 	}
-	f := Followed(r, ref, rec)
+	f := said(r, ref, rec)
 	switch reason := f.GetReason(); {
 	case reason == "":
 		return unseen(r, ref, rec, f, other)
@@ -55,8 +55,16 @@ func unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, ot
 	if sibling(r, ref, rec, other) == nil || SourceFailed(r, ref) {
 		return false
 	}
-	f := Followed(r, ref, rec)
+	f := said(r, ref, rec)
 	return f.GetReason() == "" && unseen(r, ref, rec, f, other)
+}
+
+// said is what came of the last look at the source of a module; nil: nothing that still holds.
+func said(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *storev1.FollowRecord {
+	if f := Followed(r, ref, rec); !Mended(r, ref, f) {
+		return f
+	}
+	return nil
 }
 
 // unseen reports that the other's newest revision is of something in their source that was fetched for the module neither by a look nor for

@@ -32,13 +32,17 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 	looked := func(after time.Duration, ref string) *storev1.FollowRecord {
 		return &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(after)), ResolvedRef: ref, Fetched: x}
 	}
+	invalid := func() *storev1.FollowRecord {
+		return &storev1.FollowRecord{Looked: timestamppb.New(cut), ResolvedRef: "z", Reason: follow.ReasonInvalid}
+	}
 	for name, tc := range map[string]struct {
 		src              *towlinev1.Source // of the other
 		took             *towlinev1.Source // that its newest revision is of, if that is another one
 		two              *towlinev1.Source // of the module
 		has              string            // what the revision of the module is of
 		looked           *storev1.FollowRecord
-		fails            bool // its source came to nothing
+		fails            bool          // its source came to nothing
+		put              time.Duration // when the put was that its revision is of
 		behind, unlooked bool
 	}{
 		"nobody has looked":                       {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
@@ -52,12 +56,14 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		"the other comes from elsewhere":          {src: branch("main"), took: branch("next"), two: branch("main"), has: "x"},
 		"its source failed":                       {src: branch("main"), two: branch("main"), has: "x", fails: true, behind: true},
 		"it cannot be rendered": {src: branch("main"), two: branch("main"), has: "x", behind: true,
-			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(time.Minute)), Reason: follow.ReasonInvalid}},
-		"a file":                     {src: file(), two: file(), behind: true, unlooked: true},
-		"a file, looked at before":   {src: file(), two: file(), looked: looked(-time.Minute, ""), behind: true, unlooked: true},
-		"a file, looked at after":    {src: file(), two: file(), looked: looked(time.Minute, "")},
-		"a file, which it has, too":  {src: file(), two: file(), looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(-time.Minute)), Fetched: y}},
-		"a file, of another address": {src: file(), two: branch("main")},
+			looked: invalid()},
+		"it could not be rendered, and was put since": {src: branch("main"), two: branch("main"), has: "y", put: time.Minute, looked: invalid()},
+		"it was put since, of something else":         {src: branch("main"), two: branch("main"), has: "x", put: time.Minute, looked: invalid(), behind: true, unlooked: true},
+		"a file":                                      {src: file(), two: file(), behind: true, unlooked: true},
+		"a file, looked at before":                    {src: file(), two: file(), looked: looked(-time.Minute, ""), behind: true, unlooked: true},
+		"a file, looked at after":                     {src: file(), two: file(), looked: looked(time.Minute, "")},
+		"a file, which it has, too":                   {src: file(), two: file(), looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(-time.Minute)), Fetched: y}},
+		"a file, of another address":                  {src: file(), two: branch("main")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := storetest.New(t)
@@ -81,7 +87,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 					Spec: &towlinev1.ModuleSpec{Source: took}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut)}}})
 				w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Artifact: x, Revision: &towlinev1.Revision{Number: 1, ResolvedRef: tc.has,
 					Spec: &towlinev1.ModuleSpec{Source: tc.two}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(-time.Hour))}}})
-				ro := &towlinev1.Rollout{Number: 1, Revision: 1, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
+				ro := &towlinev1.Rollout{Number: 1, Revision: 1, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(tc.put))}, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
 				if tc.fails {
 					ro = &towlinev1.Rollout{Number: 1, Status: &towlinev1.RolloutStatus{State: "Failed"}}
 				}
