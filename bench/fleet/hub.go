@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"runtime/pprof"
 
 	"towline.dev/towline/hub"
@@ -32,15 +35,27 @@ func newHub(args []string) (func(words []string) (string, error), error) {
 	return profile, nil
 }
 
-// profile writes a CPU profile to the file that is named, until it is told no file.
+// profile begins to write a CPU profile into the file of a name, or ends that and writes the others beside it.
 func profile(words []string) (string, error) {
-	if len(words) < 2 {
+	switch {
+	case len(words) == 2 && words[0] == "begin":
+		f, err := os.Create(words[1] + ".cpu.pprof")
+		if err != nil {
+			return "", err
+		}
+		return "begun", pprof.StartCPUProfile(f)
+	case len(words) == 2 && words[0] == "end":
 		pprof.StopCPUProfile()
-		return "stopped", nil
+		runtime.GC() // what the profile of the heap has is of the last collection
+		return "ended", errors.Join(write("heap", words[1]), write("goroutine", words[1]))
 	}
-	f, err := os.Create(words[1])
+	return "", fmt.Errorf("the hub does not know %q", words)
+}
+
+func write(profile, name string) error {
+	f, err := os.Create(name + "." + profile + ".pprof")
 	if err != nil {
-		return "", err
+		return err
 	}
-	return "begun", pprof.StartCPUProfile(f)
+	return errors.Join(pprof.Lookup(profile).WriteTo(f, 0), f.Close())
 }

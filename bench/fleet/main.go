@@ -23,7 +23,8 @@ func main() {
 	full := flag.Bool("full", false, "measure 10,000 agents, too; needs 3 GB and 20,000 open files in each process")
 	window := flag.Duration("window", 30*time.Second, "how long the fleet is watched at rest")
 	rounds := flag.Int("rounds", 5, "changes, starts and commits in tens to take medians of")
-	profile := flag.String("cpuprofile", "", "write CPU profiles of the hub into this directory, one for each part")
+	only := flag.String("parts", "", "what to measure of memory, rest, change, stopped, commit, restart and start, parted by commas; empty: all. Memory always is: the agents join there")
+	profile := flag.String("profile", "", "write profiles of the hub into this directory: of its CPU in each part, of its heap and its goroutines after it")
 	child := flag.String("child", "", "be one of the processes of the benchmark (used by itself)")
 	flag.Parse()
 	if *child != "" {
@@ -38,7 +39,7 @@ func main() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
-	exit(run(ctx, *sizes, options{window: *window, rounds: *rounds, profile: *profile}))
+	exit(run(ctx, *sizes, options{window: *window, rounds: *rounds, profile: *profile, only: *only}))
 }
 
 func exit(err error) {
@@ -52,6 +53,7 @@ type options struct {
 	window  time.Duration
 	rounds  int
 	profile string
+	only    string
 }
 
 func run(ctx context.Context, sizes string, o options) error {

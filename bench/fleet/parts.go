@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -37,26 +38,41 @@ func measureFleet(ctx context.Context, n int, o options) ([]row, error) {
 	}
 	defer func() { _ = w.close() }() // what matters is measured
 	var rows []row
-	for _, p := range []part{{"memory", memory}, {"rest", rest}, {"change", change}, {"stopped", stopped}, {"commit", commit}, {"restart", restart}, {"start", starts}} {
+	for _, p := range chosen(o.only) {
 		began := time.Now()
-		if o.profile != "" {
-			if _, err := w.hub.ask("profile %s", filepath.Join(o.profile, fmt.Sprintf("%s-%d.pprof", p.name, n))); err != nil {
-				return nil, err
-			}
+		if err := w.profile("begin", n, p.name, o); err != nil {
+			return nil, err
 		}
 		got, err := p.run(ctx, w, n, o)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
-		if o.profile != "" && p.name != "restart" { // which ends the hub, and what it began
-			if _, err := w.hub.ask("profile"); err != nil {
-				return nil, err
-			}
+		if err := w.profile("end", n, p.name, o); err != nil {
+			return nil, err
 		}
 		fmt.Printf("  %s measured in %v\n", p.name, time.Since(began).Round(100*time.Millisecond))
 		rows = append(rows, got...)
 	}
 	return rows, nil
+}
+
+// chosen are the parts that are asked for.
+func chosen(only string) []part {
+	all := []part{{"memory", memory}, {"rest", rest}, {"change", change}, {"stopped", stopped}, {"commit", commit}, {"restart", restart}, {"start", starts}}
+	if only == "" {
+		return all
+	}
+	names := strings.Split(only, ",")
+	return slices.DeleteFunc(all, func(p part) bool { return p.name != "memory" && !slices.Contains(names, p.name) })
+}
+
+// profile has the hub begin or end the profiles of a part, if they are asked for.
+func (w *world) profile(word string, n int, part string, o options) error {
+	if o.profile == "" {
+		return nil
+	}
+	_, err := w.hub.ask("%s %s", word, filepath.Join(o.profile, fmt.Sprintf("%s-%d", part, n)))
+	return err
 }
 
 func kb(bytes float64, n int) string { return fmt.Sprintf("%.1f KB", bytes/float64(n)/1024) }
@@ -320,7 +336,7 @@ func commit(ctx context.Context, w *world, _ int, o options) ([]row, error) {
 }
 
 // restart kills the hub and has all agents come back to one that has started; then as many bare streams come.
-func restart(ctx context.Context, w *world, n int, _ options) ([]row, error) {
+func restart(ctx context.Context, w *world, n int, o options) ([]row, error) {
 	sentBefore, err := w.sent()
 	if err != nil {
 		return nil, err
@@ -333,6 +349,9 @@ func restart(ctx context.Context, w *world, n int, _ options) ([]row, error) {
 	}
 	w.hub.kill()
 	if err := w.startHub(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.profile("begin", n, "restart", o); err != nil { // what was begun has ended with the hub
 		return nil, err
 	}
 	wrote, err := w.revision(ctx)
