@@ -302,7 +302,7 @@ func sameWords(a, b *towlinev1.Metadata) bool {
 
 // leaving counts the clusters that have a module and would not by the placement of a put.
 func leaving(r store.Reader, m *wire.Module) (n int32) {
-	for _, rec := range record.Clusters(r) {
+	for _, rec := range record.ClustersOf(r, m.Ref) {
 		c := record.Cluster(rec)
 		if !m.External && rec.GetRemoving() == "" && record.Has(r, c.Name, m.Ref) && !assemble.Places(m.Placement, c, true) {
 			n++
@@ -342,7 +342,7 @@ func (a *API) describePut(r overview, m *wire.Module, req *towlinev1.PutModuleRe
 	var selected []fleet.Cluster
 	for _, rec := range record.Clusters(r) {
 		resp.Total++
-		if c := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Places(m.Placement, c, record.Has(r, c.Name, m.Ref)) {
+		if c := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Selects(m.Placement, c) && assemble.Places(m.Placement, c, record.Has(r, c.Name, m.Ref)) {
 			selected = append(selected, c)
 		}
 	}

@@ -19,6 +19,13 @@ type overview struct {
 	stops func() stops // read at the first call
 }
 
+// Peek implements store.Peeker, and Assigned store.Assigner: what wraps a reader hides what else that can.
+func (o overview) Peek(key string) (store.Entry, bool) { return store.Untracked(o.Reader).Get(key) }
+
+func (o overview) Assigned(m fleet.ModuleRef) ([]fleet.ClusterName, bool) {
+	return store.Assigned(o.Reader, m)
+}
+
 // overview calls fn with what there is at the revision or later.
 func (a *API) overview(ctx context.Context, minRevision int64, fn func(overview) error) error {
 	return a.view(ctx, minRevision, func(r store.Reader) error {

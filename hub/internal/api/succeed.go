@@ -54,7 +54,7 @@ func (a *API) afterDeletion(ctx context.Context, ref fleet.ModuleRef, put func(s
 func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 	held := record.ReadHolds(r, time.Now())
 	m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	for _, c := range record.Clusters(r) {
+	for _, c := range record.ClustersOf(r, ref) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
 		d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(name, ref)) // no deleted module is assigned anew
 		switch {
@@ -87,7 +87,7 @@ func succeedDeleted(w store.Writer, rec, deleted *storev1.ModuleRecord, ref flee
 // describeDeleted warns of what a deleted module of the name has left.
 func describeDeleted(r store.Reader, ref fleet.ModuleRef, connected func(fleet.ClusterName) bool) *towlinev1.Note {
 	left, away := 0, 0
-	for _, c := range record.Clusters(r) {
+	for _, c := range record.ClustersOf(r, ref) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
 		if d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(name, ref)); !d.GetFinal() {
 			continue

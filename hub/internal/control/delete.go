@@ -27,7 +27,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 		stands = record.Stands(r)
 		look := c.newRefresher(r, nil)
 		look.deleting = rec
-		for _, cl := range record.Clusters(r) {
+		for _, cl := range record.ClustersOf(r, ref) {
 			if t, ok := record.Track(r, record.Cluster(cl).Name, ref, true); ok {
 				if err := left.add(ctx, look, t, cl); err != nil {
 					return err

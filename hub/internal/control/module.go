@@ -310,7 +310,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	err := c.view(ctx, func(r store.Reader) error {
 		look := c.newRefresher(r, contested)
 		look.shared = c.state(ref).common()
-		for _, cl := range someClusters(r, dirty, all) {
+		for _, cl := range assignedClusters(r, ref, dirty, all) {
 			v := record.Cluster(cl)
 			t, ok := record.Track(r, v.Name, ref, true)
 			if !ok {
@@ -355,6 +355,14 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 		return err
 	}
 	return c.putHolds(ctx, ref, holds, dirty, all)
+}
+
+// assignedClusters are some clusters, or all that have something of the module.
+func assignedClusters(r store.Reader, ref fleet.ModuleRef, dirty map[fleet.ClusterName]struct{}, all bool) []*storev1.ClusterRecord {
+	if all {
+		return record.ClustersOf(r, ref)
+	}
+	return someClusters(r, dirty, false)
 }
 
 func someClusters(r store.Reader, dirty map[fleet.ClusterName]struct{}, all bool) []*storev1.ClusterRecord {

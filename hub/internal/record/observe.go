@@ -283,13 +283,16 @@ func InForce(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, rev
 // Candidates are the clusters among which a rollout of the module finds its members.
 func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 	var out []rollout.Candidate
-	all := &neighbours{}
+	all, assigned := &neighbours{}, assignedIn(r, m.Ref)
 	for _, cl := range Clusters(r) {
 		if cl.GetRemoving() != "" {
 			continue
 		}
 		v := Cluster(cl)
-		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(v.Name, m.Ref))
+		var d *storev1.DesiredRecord
+		if assigned(v.Name) {
+			d, _, _ = store.Get[*storev1.DesiredRecord](r, store.DesiredKey(v.Name, m.Ref))
+		}
 		has := hasModule(d)
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
 		if has {

@@ -3,6 +3,7 @@
 package record
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -28,6 +29,37 @@ func Clusters(r store.Reader) []*storev1.ClusterRecord {
 		return true
 	})
 	return out
+}
+
+// ClustersOf are the records of the clusters that have a desired record of a module, in the order of their names, and perhaps others. No
+// commit depends on it.
+func ClustersOf(r store.Reader, ref fleet.ModuleRef) []*storev1.ClusterRecord {
+	r = store.Untracked(r)
+	names, known := store.Assigned(r, ref)
+	if !known {
+		return Clusters(r)
+	}
+	slices.Sort(names)
+	out := make([]*storev1.ClusterRecord, 0, len(names))
+	for _, c := range slices.Compact(names) {
+		if rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c)); ok {
+			out = append(out, rec)
+		}
+	}
+	return out
+}
+
+// assignedIn says whether a cluster may have a desired record of a module: where it says no there is none.
+func assignedIn(r store.Reader, ref fleet.ModuleRef) func(fleet.ClusterName) bool {
+	names, known := store.Assigned(r, ref)
+	if !known {
+		return func(fleet.ClusterName) bool { return true }
+	}
+	in := make(map[fleet.ClusterName]bool, len(names))
+	for _, c := range names {
+		in[c] = true
+	}
+	return func(c fleet.ClusterName) bool { return in[c] }
 }
 
 // Digest reads a stored digest; one that does not parse reads as none.

@@ -219,6 +219,27 @@ type Peeker interface {
 	Peek(key string) (Entry, bool)
 }
 
+// Assigner is a Reader that knows where a module is without a look at every cluster.
+type Assigner interface {
+	// Assigned are the clusters that have a desired record of the module, and perhaps others, in no order; false: it does not
+	// know. No commit depends on it.
+	Assigned(m fleet.ModuleRef) (clusters []fleet.ClusterName, known bool)
+}
+
+// Assigned asks the reader, if it is an Assigner.
+func Assigned(r Reader, m fleet.ModuleRef) (clusters []fleet.ClusterName, known bool) {
+	a, is := r.(Assigner)
+	if !is {
+		return nil, false
+	}
+	return a.Assigned(m)
+}
+
+func (u untracked) Assigned(m fleet.ModuleRef) ([]fleet.ClusterName, bool) {
+	return Assigned(u.Reader, m)
+}
+func (d dry) Assigned(m fleet.ModuleRef) ([]fleet.ClusterName, bool) { return Assigned(d.Reader, m) }
+
 // Get peeks, or finds the record by a scan, which no commit depends on either.
 func (u untracked) Get(key string) (found Entry, ok bool) {
 	if p, is := u.Reader.(Peeker); is {

@@ -84,6 +84,22 @@ func (d *draft) Peek(key string) (store.Entry, bool) {
 	return d.snap.peek(key)
 }
 
+// Assigned are those of the snapshot and those that the draft writes itself.
+func (d *draft) Assigned(m fleet.ModuleRef) (clusters []fleet.ClusterName, known bool) {
+	if clusters, known = d.snap.newest.assigned(m, d.snap.revision); !known {
+		return nil, false
+	}
+	for key := range d.writes {
+		if !strings.HasPrefix(key, store.DesiredPrefix) {
+			continue
+		}
+		if c, ref, ok := store.SplitClusterModule(key); ok && ref == m {
+			clusters = append(clusters, c)
+		}
+	}
+	return clusters, true
+}
+
 func revisionOf(r *record) int64 {
 	if r == nil {
 		return 0

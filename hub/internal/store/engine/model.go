@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/pkg/fleet"
 )
 
 const treeDegree = 32
@@ -74,6 +75,25 @@ func (n *newest) at(key string, revision int64) (r *record, known bool) {
 		return nil, n.deleted <= revision
 	}
 	return r, r.ModRevision <= revision
+}
+
+// assigned are the clusters of which there is a desired record of the module, at any revision from that one on; false: some may have been
+// deleted since.
+func (n *newest) assigned(m fleet.ModuleRef, revision int64) (clusters []fleet.ClusterName, known bool) {
+	kind, shelf := shelfOf(store.DesiredKey("", m))
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.deleted > revision {
+		return nil, false
+	}
+	records := n.shelves[kind][shelf]
+	clusters = make([]fleet.ClusterName, 0, len(records))
+	for key := range records {
+		if c, _, ok := store.SplitClusterModule(key); ok {
+			clusters = append(clusters, c)
+		}
+	}
+	return clusters, true
 }
 
 // take takes a change over, before any snapshot has that.
@@ -153,6 +173,11 @@ func (v *view) Get(key string) (store.Entry, bool) {
 		return store.Entry{}, false
 	}
 	return r.Entry, true
+}
+
+// Assigned implements store.Assigner.
+func (v *view) Assigned(m fleet.ModuleRef) ([]fleet.ClusterName, bool) {
+	return v.newest.assigned(m, v.revision)
 }
 
 func (v *view) Peek(key string) (store.Entry, bool) { return v.peek(key) }
