@@ -336,7 +336,7 @@ func TestAgentWaitsForTheCommitOfItsReports(t *testing.T) {
 	}}
 	received, committed := make(chan error, 1), make(chan error, 1)
 	go func() { received <- x.receive(ctx, f) }()
-	go func() { committed <- x.reports.run(ctx) }()
+	x.reports.committer.begin(&x.server.parts, func() error { return x.reports.commitNew(ctx) }, func(err error) { committed <- err })
 	for !x.reports.waits.Load() {
 		select {
 		case err := <-received:
@@ -359,8 +359,13 @@ func TestAgentWaitsForTheCommitOfItsReports(t *testing.T) {
 	if err := <-received; !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
-	cancel()
-	<-committed
+	x.reports.committer.end()
+	x.server.Wait()
+	select {
+	case err := <-committed:
+		t.Error(err)
+	default:
+	}
 }
 
 // An agent whose cluster is revoked is cut at once, also if it reads nothing, so that the sender waits for it for ever.

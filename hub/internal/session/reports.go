@@ -24,8 +24,8 @@ import (
 // reports holds the newest report of each sync until it is committed, and the newest acknowledgement. What was not
 // committed when a newer report came is dropped: the newest is all there is to know.
 type reports struct {
-	x    *session
-	wake chan struct{}
+	x         *session
+	committer errand
 	// taken wakes the receiver, which waits while too much is to be committed; waits: it does.
 	taken chan struct{}
 	waits atomic.Bool
@@ -58,7 +58,7 @@ type reports struct {
 }
 
 func newReports(x *session) *reports {
-	return &reports{x: x, wake: make(chan struct{}, 1), taken: make(chan struct{}, 1), pending: map[fleet.ModuleRef]*agentv1.SyncStatus{}, strays: map[fleet.ModuleRef]bool{}}
+	return &reports{x: x, taken: make(chan struct{}, 1), pending: map[fleet.ModuleRef]*agentv1.SyncStatus{}, strays: map[fleet.ModuleRef]bool{}}
 }
 
 // add takes one status frame. A sync status that does not validate ends the session: the agent is of another make. What
@@ -205,7 +205,7 @@ func (r *reports) capabilityOps(rd store.Reader, can *storev1.CapabilitiesRecord
 }
 
 func (r *reports) signal() {
-	dirty.Poke(r.wake)
+	r.committer.call()
 }
 
 func (r *reports) takeAck() (uint64, bool) {
@@ -250,18 +250,12 @@ func (r *reports) take() work {
 	return w
 }
 
-// run is the committing goroutine.
-func (r *reports) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-r.wake:
-			if err := r.commit(ctx, r.take()); err != nil {
-				return fmt.Errorf("cluster %s: report: %w", r.x.cluster, err)
-			}
-		}
+// commitNew is a round of the committer.
+func (r *reports) commitNew(ctx context.Context) error {
+	if err := r.commit(ctx, r.take()); err != nil {
+		return fmt.Errorf("cluster %s: report: %w", r.x.cluster, err)
 	}
+	return nil
 }
 
 func (r *reports) commit(ctx context.Context, w work) error {

@@ -1,9 +1,9 @@
 // Package session serves the agents: one stream each, fenced by an epoch. It owns what goes on a stream and the records of
 // what comes back (observed, acks, conditions); it must not know rollouts, nor decide what a cluster should run.
 //
-// A stream goes hello → welcome → (index | status ack | heartbeat | query | leave | drain)*. One goroutine receives, one
-// sends, one commits reports and one looks that the agent is alive; between them are only dirty marks and the newest value
-// of each key, never a queue. What the agent is told of its desired set, and when, is decided by a machine (machine.go)
+// A stream goes hello → welcome → (index | status ack | heartbeat | query | leave | drain)*. One goroutine receives and one
+// looks that the agent is alive; another one sends, and one commits reports, while there is something to send or commit. Between
+// them are only dirty marks and the newest value of each key, never a queue. What the agent is told of its desired set, and when, is decided by a machine (machine.go)
 // that the sender owns.
 package session
 
@@ -271,8 +271,11 @@ func (s *Server) Connect(stream grpc.BidiStreamingServer[agentv1.ConnectRequest,
 	if !ok || caller.Cluster == "" {
 		return fleet.Errorf(fleet.ErrUnknownUser, "this call needs the client certificate of a cluster")
 	}
-	x, err := s.admit(stream, fleet.ClusterName(caller.Cluster))
-	if err != nil {
+	var x *session
+	if err := aside(&s.parts, func() (err error) {
+		x, err = s.admit(stream, fleet.ClusterName(caller.Cluster))
+		return err
+	}); err != nil {
 		s.o.Meter.SessionRefused(status.Code(rpc.ToStatus(err)))
 		return err
 	}

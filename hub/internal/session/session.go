@@ -16,7 +16,6 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/wire"
@@ -31,6 +30,8 @@ const (
 	dirtyQuery
 	dirtyAnswer
 	dirtySecrets
+	dirtyBeat
+	dirtyDue
 )
 
 type session struct {
@@ -41,18 +42,19 @@ type session struct {
 	hello   *agentv1.Hello
 	log     logger
 	began   time.Time
-	seen    atomic.Int64 // when the last frame came, as age
-	sending atomic.Int64 // since when a send waits, as age; 0: none does
-	wake    chan struct{}
+	seen    atomic.Int64  // when the last frame came, as age
+	sending atomic.Int64  // since when a send waits, as age; 0: none does
 	over    chan struct{} // closed when it has ended
 	doubt   chan struct{} // the cluster's record has changed: it may be revoked
 	reports *reports
 	pace    pace
 	grants  grants
-	// machine and known, the desired records as they were read last, are the sending goroutine's once there is one.
+	sender  errand
+	// machine, known, the desired records as they were read last, and due, which has the machine tick, are the sender's once it has begun.
 	machine machine
 	known   desired
-	// sentSecrets says what secrets the agent was sent last; it is the sending goroutine's. usesSecrets: its modules use some.
+	due     *time.Timer
+	// sentSecrets says what secrets the agent was sent last; it is the sender's. usesSecrets: its modules use some.
 	sentSecrets string
 	usesSecrets atomic.Bool
 	// scopes are those of the secrets that were sent; keepsBack: what is for other labels than modules are there by is not sent yet.
@@ -72,7 +74,7 @@ type logger interface {
 }
 
 func newSession(s *Server, c fleet.ClusterName, o registry.Opened, hello *agentv1.Hello) *session {
-	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, wake: make(chan struct{}, 1), over: make(chan struct{}), doubt: make(chan struct{}, 1),
+	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, over: make(chan struct{}), doubt: make(chan struct{}, 1),
 		log: s.o.Log.With("cluster", string(c), "epoch", o.Epoch), queries: map[uint64]*pendingQuery{}}
 	x.reports, x.pace, x.known = newReports(x), newPace(), desired{log: x.log, stale: true, coarse: !slices.Contains(hello.GetFeatures(), wire.FeatureObjectHolds),
 		unordered: !slices.Contains(hello.GetFeatures(), wire.FeatureDependsOn)}
@@ -99,7 +101,7 @@ func (x *session) mark(bits int) {
 	x.mu.Lock()
 	x.dirty |= bits
 	x.mu.Unlock()
-	dirty.Poke(x.wake)
+	x.sender.call()
 }
 
 func (x *session) takeDirty() int {
@@ -117,23 +119,19 @@ type stream = grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectRe
 func (x *session) run(ctx context.Context, st stream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := x.reports.conditions(x.hello.GetConditions()); err != nil {
-		return err
-	}
-	var err error
-	if x.machine, err = x.welcome(ctx, st); err != nil {
+	if err := aside(&x.server.parts, func() error { return x.greet(ctx, st) }); err != nil {
 		return err
 	}
 	ended := make(chan error, 3)
+	end := func(err error) { ended <- err }
 	// What goes wrong with one cluster ends its session, not the hub. Receiver and sender may wait for the stream, which
 	// ends when the handler returns; the committer ends with ctx. The server waits for all of them before it is closed.
-	for _, part := range []func() error{
-		func() error { return x.receive(ctx, st) },
-		func() error { return x.send(ctx, st) },
-		func() error { return x.reports.run(ctx) },
-	} {
-		x.server.parts.Go(func() { ended <- guard.Run(part) })
-	}
+	x.server.parts.Go(func() { end(guard.Run(func() error { return x.receive(ctx, st) })) })
+	x.sender.begin(&x.server.parts, func() error { return x.send(ctx, st) }, end)
+	defer x.sender.end()
+	x.reports.committer.begin(&x.server.parts, func() error { return x.reports.commitNew(ctx) }, end)
+	defer x.reports.committer.end()
+	x.sender.call()
 	look := time.NewTicker(x.server.o.Heartbeat)
 	defer look.Stop()
 	for {
@@ -147,12 +145,22 @@ func (x *session) run(ctx context.Context, st stream) error {
 			if err := x.stalled(); err != nil {
 				return err
 			}
+			x.mark(dirtyBeat)
 		case <-x.doubt:
-			if err := x.entitled(ctx); err != nil {
+			if err := aside(&x.server.parts, func() error { return x.entitled(ctx) }); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// greet welcomes the agent.
+func (x *session) greet(ctx context.Context, st stream) (err error) {
+	if err := x.reports.conditions(x.hello.GetConditions()); err != nil {
+		return err
+	}
+	x.machine, err = x.welcome(ctx, st)
+	return err
 }
 
 // entitled says why the agent may not have the session any more. It is asked beside the sender, who may wait for an agent that
@@ -202,44 +210,45 @@ func (t timed) Send(m *agentv1.ConnectResponse) error {
 	return err
 }
 
-// send is the sending goroutine.
+// send is a round of the sender.
 func (x *session) send(ctx context.Context, plain stream) error {
-	st := timed{plain, x}
-	beat := time.NewTicker(x.server.o.Heartbeat)
-	defer beat.Stop()
-	due := time.NewTimer(ackPatience)
-	defer due.Stop()
-	x.markSelf()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-beat.C:
-			if err := st.Send(heartbeat()); err != nil {
-				return err
-			}
-			if x.keepsBack {
-				x.mark(dirtySecrets)
-			}
-			continue
-		case <-x.wake:
-			if err := x.act(ctx, st, x.takeDirty()); err != nil {
-				return err
-			}
-		case <-due.C:
-			if err := x.tell(ctx, st, x.machine.tick(x.age())); err != nil {
-				return err
-			}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	st, marks := timed{plain, x}, x.takeDirty()
+	if marks&dirtyBeat != 0 {
+		if err := st.Send(heartbeat()); err != nil {
+			return err
 		}
-		due.Stop()
-		if at, waits := x.machine.wake(); waits {
-			due.Reset(at - x.age())
+		if x.keepsBack {
+			marks |= dirtySecrets
 		}
 	}
+	if marks&dirtyDue != 0 {
+		if err := x.tell(ctx, st, x.machine.tick(x.age())); err != nil {
+			return err
+		}
+	}
+	if marks &^= dirtyBeat | dirtyDue; marks != 0 {
+		if err := x.act(ctx, st, marks); err != nil {
+			return err
+		}
+	}
+	x.await()
+	return nil
 }
 
-func (x *session) markSelf() {
-	dirty.Poke(x.wake)
+// await has the machine tick when it wants to.
+func (x *session) await() {
+	at, waits := x.machine.wake()
+	switch {
+	case !waits && x.due != nil:
+		x.due.Stop()
+	case waits && x.due == nil:
+		x.due = time.AfterFunc(at-x.age(), func() { x.mark(dirtyDue) })
+	case waits:
+		x.due.Reset(at - x.age())
+	}
 }
 
 func heartbeat() *agentv1.ConnectResponse {
