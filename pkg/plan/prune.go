@@ -88,8 +88,12 @@ type PruneInput struct {
 	Held func(fleet.ObjectID) (why string)
 	// Records are all of the module.
 	Records []Record
-	// Policies of the sync. For a tombstone those that the records remember hold.
+	// Policies of the sync. For a tombstone those that the records remember hold, and these, of the sync that it takes away, keep what
+	// they keep by labels that are seen.
 	Policies []fleet.Policy
+	// Labels are those that were seen on an object that a sync does not list, where AsksLabels asks for them; nil: they are not known, as
+	// all are where the function is nil. What they come to is verified when the object is to go.
+	Labels func(Record) map[string]string
 	// WantedBy is another module that lists the object and waits for it.
 	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
 	// Heirs are modules that are to have objects of this one and are not here with them yet.
@@ -129,6 +133,12 @@ type Kept struct {
 	Rule    Rule
 	Reason  string
 	Message string
+}
+
+// Rescued reports that it was decided that an object goes, and that it is to stay after all, until something else is decided. What only
+// waits is decided still.
+func (k Kept) Rescued() bool {
+	return k.Record.Deleting != 0 && keptByPolicy(k.Reason) && k.Rule != RuleLineage && k.Rule != RulePositiveIntent
 }
 
 // Handover is an object that goes to another module without a request.
@@ -363,9 +373,31 @@ func heirText(to fleet.Heir, from fleet.ModuleRef) string {
 	return "goes to module " + to.Module.Display() + ", whose newest revision lists it and is not in this cluster"
 }
 
+// AsksLabels reports that what becomes of an object depends on the labels that are seen on it.
+func (in PruneInput) AsksLabels(r Record) bool {
+	if r.State != Owned || in.keepsListed(r) || in.reads(r.ID) || !in.speaksOf(r) {
+		return false
+	}
+	if _, moves := in.moves(r); moves {
+		return false
+	}
+	if in.Tombstone {
+		return in.Policy != fleet.DeleteOrphan && r.Prune != fleet.PruneNever && r.Delete != fleet.DeleteOrphan && mayBeKeptBy(in.Policies, r.ID)
+	}
+	return askLabels(in.Policies, r)
+}
+
+// labels are those that were seen on an object; nil: they are not known.
+func (in PruneInput) labels(r Record) map[string]string {
+	if in.Labels == nil {
+		return nil
+	}
+	return in.Labels(r)
+}
+
 // waits applies the rules for objects that a sync omits.
 func (in PruneInput) waits(r Record) (Rule, string, string) {
-	p, _ := in.policy(r, nil)
+	p, _ := in.policy(r, in.labels(r))
 	switch {
 	case p.Prune != fleet.PruneOnUpdate:
 		return RuleProtection, ReasonKept, in.keptText(r, p)
@@ -414,7 +446,7 @@ func (in PruneInput) legacyText(r Record) string {
 	if n := r.Tracker(); n != 0 {
 		text = fmt.Sprintf("policy keepLegacy: stays until the tracker of r%d, which listed it last, is deleted", n)
 	}
-	if !fleet.Resolve(in.Policies, r.ID, nil).KeepsLegacy() {
+	if !fleet.Resolve(in.Policies, r.ID, in.labels(r)).KeepsLegacy() {
 		text += ", or a policy says keepLegacy: false"
 	}
 	return text
@@ -423,7 +455,7 @@ func (in PruneInput) legacyText(r Record) string {
 // keptText says which policy keeps an object.
 func (in PruneInput) keptText(r Record, p fleet.Policy) string {
 	text := "policy prune: " + p.Prune
-	if fleet.Resolve(in.Policies, r.ID, nil).Prune != p.Prune {
+	if fleet.Resolve(in.Policies, r.ID, in.labels(r)).Prune != p.Prune {
 		text += " of the revision that listed it; one that says prune: " + fleet.PruneOnUpdate + " lets it go"
 	}
 	return text
@@ -450,7 +482,7 @@ func (in PruneInput) Releases(r Record) bool { return ofCluster(r.ID) || in.stay
 
 // stays reports that the policies, or what they say nothing of, let what the module has stay in the cluster.
 func (in PruneInput) stays(r Record) bool {
-	p, named := in.policy(r, nil)
+	p, named := in.policy(r, in.labels(r))
 	if in.reads(r.ID) || p.Delete == fleet.DeleteOrphan || madeByCluster(r.ID) && !named {
 		return true
 	}
@@ -462,7 +494,11 @@ func (in PruneInput) stays(r Record) bool {
 
 // policy is what holds for a record, and whether a policy names its kind.
 func (in PruneInput) policy(r Record, labels map[string]string) (fleet.Policy, bool) {
-	if !in.Tombstone {
+	switch {
+	case in.Tombstone:
+	case labels == nil && !askLabels(in.Policies, r): // whatever they are
+		return effective(withNoted(in.Policies, r), r.ID, nil), Named(in.Policies, r.ID)
+	default:
 		return effective(lasting(in.Policies, r, labels), r.ID, labels), Named(in.Policies, r.ID)
 	}
 	return fleet.Resolve([]fleet.Policy{{Prune: r.Prune, Delete: r.Delete}}, r.ID, labels), r.Named

@@ -11,20 +11,20 @@ import (
 // noted stays if it is one of the answers, and else the answer counts that keeps the object. Where no policy says anything, or only some by
 // labels, what was noted stays, too: the policy that keeps an object is dropped with it as often as not.
 func Remember(policies []fleet.Policy, r Record) Record {
-	plain := plainly(policies, r.ID)
+	always := plainly(policies, r.ID)
 	policies = lasting(policies, r, nil)
 	said := answers(policies, r.ID)
 	// That all is kept which has some labels says nothing of one that was written without.
 	kept := slices.ContainsFunc(said, fleet.Policy.KeepsLegacy)
-	legacy := said[0].KeepsLegacy() || r.Legacy && (kept || plain.KeepLegacy == nil) || r.Found && kept
-	r.Prune = surest(r.Prune, said, func(p fleet.Policy) string { return p.Prune }, fleet.PruneNever, plain.Prune)
-	r.Delete = surest(r.Delete, said, func(p fleet.Policy) string { return p.Delete }, fleet.DeleteOrphan, plain.Delete)
+	legacy := said[0].KeepsLegacy() || r.Legacy && (kept || always.KeepLegacy == nil) || r.Found && kept
+	r.Prune = surest(r.Prune, said, func(p fleet.Policy) string { return p.Prune }, fleet.PruneNever, always.Prune)
+	r.Delete = surest(r.Delete, said, func(p fleet.Policy) string { return p.Delete }, fleet.DeleteOrphan, always.Delete)
 	r.Named, r.Legacy = Named(policies, r.ID), legacy
 	return r
 }
 
-// answers are what the policies may say of an object: what they say of one without labels, and then, for each that asks for labels, of one
-// that has those alone, so that none speaks for another one.
+// answers are what the policies may say of an object: what they say of one without labels, then, for each that asks for labels, of one
+// that has those alone, so that none speaks for another one, and of one that no policy asks for.
 func answers(policies []fleet.Policy, id fleet.ObjectID) []fleet.Policy {
 	out := []fleet.Policy{effective(policies, id, nil)}
 	for i := range policies {
@@ -40,7 +40,21 @@ func answers(policies []fleet.Policy, id fleet.ObjectID) []fleet.Policy {
 		}
 		out = append(out, effective(alone, id, nil))
 	}
-	return out
+	if len(out) == 1 {
+		return out
+	}
+	return append(out, effective(plain(policies), id, nil))
+}
+
+// askLabels reports that policies may say this or that of whether an object stays, as its labels are.
+func askLabels(policies []fleet.Policy, r Record) bool {
+	said := answers(withNoted(policies, r), r.ID)
+	if r.Found { // what is noted of it is a guess
+		said = append(said, answers(policies, r.ID)...)
+	}
+	return slices.ContainsFunc(said, func(p fleet.Policy) bool {
+		return p.Prune != said[0].Prune || p.Delete != said[0].Delete || p.KeepsLegacy() != said[0].KeepsLegacy()
+	})
 }
 
 // MayStay reports that the policies of a sync keep or leave an object that it does not list any more, or do so if it has labels that they
@@ -56,6 +70,9 @@ func MayBeLeft(policies []fleet.Policy, r Record) bool {
 
 // Stays reports that the policies of a sync keep or leave an object with these labels that it does not list any more.
 func Stays(policies []fleet.Policy, r Record, labels map[string]string) bool {
+	if labels == nil { // they were seen: it has none
+		labels = map[string]string{}
+	}
 	return keepsOrLeaves(effective(lasting(policies, r, labels), r.ID, labels))
 }
 
@@ -108,6 +125,27 @@ func RememberRead(policies []fleet.Policy, r Record) Record {
 	return r
 }
 
+// RememberLabels is a record of a module that goes, with what the policies of the module's last sync say by the labels that were seen on
+// the object: somebody may have put one on it that keeps it. They keep more than was noted, never less.
+func RememberLabels(policies []fleet.Policy, r Record, labels map[string]string) Record {
+	with, without := effective(policies, r.ID, labels), effective(policies, r.ID, map[string]string{})
+	if with.Prune == fleet.PruneNever && without.Prune != fleet.PruneNever {
+		r.Prune = fleet.PruneNever
+	}
+	if with.Delete == fleet.DeleteOrphan && without.Delete != fleet.DeleteOrphan {
+		r.Delete = fleet.DeleteOrphan
+	}
+	return r
+}
+
+// mayBeKeptBy reports that an object may have labels that RememberLabels would note.
+func mayBeKeptBy(policies []fleet.Policy, id fleet.ObjectID) bool {
+	without := effective(policies, id, map[string]string{})
+	return slices.ContainsFunc(answers(policies, id), func(with fleet.Policy) bool {
+		return with.Prune == fleet.PruneNever && without.Prune != fleet.PruneNever || with.Delete == fleet.DeleteOrphan && without.Delete != fleet.DeleteOrphan
+	})
+}
+
 // effective is the policy for an object in what it comes to: what is only to be read is never deleted.
 func effective(policies []fleet.Policy, id fleet.ObjectID, labels map[string]string) fleet.Policy {
 	return Effective(fleet.Resolve(policies, id, labels))
@@ -130,8 +168,12 @@ func RememberSeen(policies []fleet.Policy, r Record, labels map[string]string) R
 
 // plainly is what policies say of an object whatever labels it has.
 func plainly(policies []fleet.Policy, id fleet.ObjectID) fleet.Policy {
-	plain := slices.DeleteFunc(slices.Clone(policies), func(p fleet.Policy) bool { return p.Match.Labels != nil })
-	return fleet.Said(plain, id, nil)
+	return fleet.Said(plain(policies), id, nil)
+}
+
+// plain are the policies that ask for no labels.
+func plain(policies []fleet.Policy) []fleet.Policy {
+	return slices.DeleteFunc(slices.Clone(policies), func(p fleet.Policy) bool { return p.Match.Labels != nil })
 }
 
 // surest is the answer that counts; plain is the one whatever the labels are, or empty.

@@ -28,6 +28,10 @@ func TestRemember(t *testing.T) {
 		{"by labels, and nothing is noted", []fleet.Policy{with(never, labelled), with(orphan, labelled)}, "", "", fleet.PruneNever, fleet.DeleteOrphan},
 		{"by labels, and another word is noted", []fleet.Policy{with(never, labelled)}, fleet.PruneOnModuleDelete, fleet.DeleteOrphan, fleet.PruneNever, fleet.DeleteOrphan},
 		{"by other labels, and by its own", []fleet.Policy{with(fleet.Policy{Prune: fleet.PruneOnModuleDelete}, other), with(never, labelled)}, fleet.PruneNever, fleet.DeleteDelete, fleet.PruneNever, fleet.DeleteDelete},
+		{"by a label that it had, which the others have not", []fleet.Policy{with(fleet.Policy{Prune: fleet.PruneOnUpdate, Delete: fleet.DeleteDelete}, fleet.PolicyMatch{Labels: without("keep")}), never, orphan},
+			fleet.PruneNever, fleet.DeleteOrphan, fleet.PruneNever, fleet.DeleteOrphan},
+		{"by a label that it had not, which the others have", []fleet.Policy{with(fleet.Policy{Prune: fleet.PruneOnUpdate}, fleet.PolicyMatch{Labels: without("keep")}), never},
+			fleet.PruneOnUpdate, fleet.DeleteDelete, fleet.PruneOnUpdate, fleet.DeleteDelete},
 		{"by other labels, and nothing is noted", []fleet.Policy{with(fleet.Policy{Delete: fleet.DeleteDelete}, other), with(orphan, labelled)}, "", "", fleet.PruneOnUpdate, fleet.DeleteOrphan},
 	} {
 		r := owned(cm("b"))
@@ -60,6 +64,7 @@ func TestWhatMayStay(t *testing.T) {
 		{name: "one by labels keeps it until its tracker goes", policies: []fleet.Policy{{Match: labelled, KeepLegacy: new(true)}}, stay: true},
 		{name: "one by labels leaves it", policies: []fleet.Policy{{Match: labelled, Delete: fleet.DeleteOrphan}}, stay: true, left: true},
 		{name: "one by labels reads it", policies: []fleet.Policy{{Match: labelled, ReadOnly: new(true)}}, stay: true, left: true},
+		{name: "one lets go of those without a label, and the others are kept", policies: []fleet.Policy{{Match: fleet.PolicyMatch{Labels: without("keep")}, Prune: fleet.PruneOnUpdate}, {Prune: fleet.PruneNever}}, stay: true},
 		{name: "one by labels that comes after one for all", policies: []fleet.Policy{{Prune: fleet.PruneOnUpdate}, {Match: labelled, Prune: fleet.PruneNever}}},
 		{name: "one by labels of another kind", policies: []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}, Labels: labelled.Labels}, Prune: fleet.PruneNever}}},
 		{name: "what was noted", noted: Record{Prune: fleet.PruneOnModuleDelete}, stay: true},
@@ -109,6 +114,48 @@ func TestPolicyByLabelsSpeaksForThoseOnly(t *testing.T) {
 				break
 			}
 			r = RememberSeen(tc.policies, r, tc.labels)
+		}
+	}
+}
+
+// TestLabelsThatWereSeenWereNone: an object whose labels somebody took off has none; that is not to say that they are not known.
+func TestLabelsThatWereSeenWereNone(t *testing.T) {
+	kept := owned(cm("b"))
+	kept.Prune = fleet.PruneNever
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"tier": "cache"}}}, Prune: fleet.PruneOnUpdate}}
+	if !Stays(policies, kept, nil) || !Stays(policies, kept, map[string]string{}) {
+		t.Error("a policy by labels undoes what was said of an object that has none")
+	}
+}
+
+// TestRememberLabels: a module goes, and somebody put a label on an object of it that its policies keep; what they say of it without that
+// label, its record says.
+func TestRememberLabels(t *testing.T) {
+	yes := fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}
+	labels := map[string]string{fleet.HubLabel: "h", "keep": "yes"}
+	for _, tc := range []struct {
+		name          string
+		policies      []fleet.Policy
+		labels        map[string]string
+		prune, delete string
+	}{
+		{"kept by it", []fleet.Policy{{Match: yes, Prune: fleet.PruneNever}}, labels, fleet.PruneNever, fleet.DeleteDelete},
+		{"left by it", []fleet.Policy{{Match: yes, Delete: fleet.DeleteOrphan}}, labels, fleet.PruneOnUpdate, fleet.DeleteOrphan},
+		{"read by it", []fleet.Policy{{Match: yes, ReadOnly: new(true)}}, labels, fleet.PruneOnUpdate, fleet.DeleteOrphan},
+		{"those without it go", []fleet.Policy{{Match: fleet.PolicyMatch{Labels: without("keep")}, Prune: fleet.PruneOnUpdate}, {Prune: fleet.PruneNever}}, labels, fleet.PruneNever, fleet.DeleteDelete},
+		{"it has another one", []fleet.Policy{{Match: yes, Prune: fleet.PruneNever}}, map[string]string{fleet.HubLabel: "h", "keep": "no"}, fleet.PruneOnUpdate, fleet.DeleteDelete},
+		{"until the module goes", []fleet.Policy{{Match: yes, Prune: fleet.PruneOnModuleDelete}}, labels, fleet.PruneOnUpdate, fleet.DeleteDelete},
+		{"policies that cannot be read say nothing of labels", []fleet.Policy{{Prune: fleet.PruneNever}}, labels, fleet.PruneOnUpdate, fleet.DeleteDelete},
+	} {
+		r := owned(cm("b"))
+		r.Prune, r.Delete = fleet.PruneOnUpdate, fleet.DeleteDelete
+		got := RememberLabels(tc.policies, r, tc.labels)
+		if got.Prune != tc.prune || got.Delete != tc.delete {
+			t.Errorf("%s: %s %s", tc.name, got.Prune, got.Delete)
+		}
+		in := PruneInput{Module: shop, Tombstone: true, Policies: tc.policies, Age: fleet.Age{Lineage: 1, Generation: 3}, Lineage: 1, WantedBy: input().WantedBy}
+		if got != r && !in.AsksLabels(r) {
+			t.Errorf("%s: its labels are not asked for", tc.name)
 		}
 	}
 }

@@ -269,6 +269,10 @@ func (e *eraser) withoutRequest(ctx context.Context, r plan.Record, res apply.Re
 	case plan.Stay:
 		out.kept = e.keep(r, seen, rule)
 	case plan.Delete:
+		if e.in.Tombstone && e.noteLabels(r, seen.Labels) { // somebody has put one on it just now
+			out.leaving = leaving{reason: plan.ReasonRemoving, message: "has a label by which a policy keeps it; it is looked at again"}
+			return verdict, true
+		}
 		verdict = e.unlessOccupied(ctx, r, res, out)
 		return verdict, verdict == plan.Stay
 	default:

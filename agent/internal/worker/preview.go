@@ -416,13 +416,16 @@ func (p *preview) dropped(ctx context.Context, all bool) (out []fleet.PreviewedO
 	in.Desired, in.Policies, in.Complete, in.Applied, in.Ready = w.desires, p.policies, true, all, all
 	in.AppliedUID = func(uid string) bool { return uids[uid] }
 	in.Kind = func(r plan.Record) (plan.KindState, string) { return w.stateOfKind(kinds[kindOf(r)], r) }
-	todo := plan.Prune(in)
+	todo, undecided := plan.Prune(in), []plan.Kept(nil)
 	if intents := todo.Settle; len(intents) > 0 {
-		var undecided []plan.Kept
 		in.Records, undecided = p.settled(ctx, in, kinds, intents)
 		todo = plan.Prune(in)
-		todo.Kept = append(todo.Kept, undecided...)
 	}
+	if seen, _ := w.labelsOf(ctx, in, kinds); len(seen) > 0 {
+		in.Labels = labelsIn(seen)
+		todo = plan.Prune(in)
+	}
+	todo.Kept = append(todo.Kept, undecided...)
 	w.keepDenied(&todo)
 	add := func(r plan.Record, o fleet.PreviewedObject) {
 		o.ID, o.Version = r.ID, r.Version

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -25,6 +27,7 @@ type pruneState struct {
 	leaving []leaving
 	held    []fleet.ObjectID
 	failed  *apply.Failure
+	labels  map[fleet.ObjectID]seenLabels
 	refused map[fleet.ObjectID]int // how often the API server refused to delete them: they go last
 	waiting string                 // for what a tombstone waits that has nothing left to remove
 }
@@ -137,6 +140,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		in.Tombstone, in.Policy, in.Age = true, w.cur.tombstone.Policy, w.cur.tombstone.Age()
 		w.rememberFound(in.Records)
 		w.rememberRead(in.Records)
+		in.Policies = w.lastPolicies()
 		in.Dependent = w.dependent
 		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
@@ -225,7 +229,12 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		e.in = in
 		todo = plan.Prune(in)
 	}
+	if e.seeLabels(ctx) {
+		in = e.in
+		todo = plan.Prune(in)
+	}
 	w.keepDenied(&todo)
+	w.rescue(e.kinds, todo.Kept)
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, e.doubt
 	w.asked(in, todo.Held)
 	for _, h := range todo.Handover {
@@ -332,6 +341,24 @@ func (w *worker) asked(in plan.PruneInput, held []fleet.ObjectID) {
 	}
 }
 
+// rescue ends what was decided of objects that are to stay after all: should a later revision let them go, that is another decision. What
+// is on its way out already goes by the one that there was.
+func (w *worker) rescue(kinds map[kindKey]located, kept []plan.Kept) {
+	for _, k := range kept {
+		r := k.Record
+		if !k.Rescued() || w.erased(types.UID(r.UID)) || w.seenLeaving(kinds[kindOf(r)].Resource, r) {
+			continue
+		}
+		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
+			rescued := next.Deleting == r.Deleting
+			if rescued {
+				next.Deleting = 0
+			}
+			return rescued
+		})
+	}
+}
+
 // settled reports that what is left stays until a person or a revision does something about it.
 func (p *pruneState) settled() bool {
 	return p.failed == nil && len(p.leaving) == 0 && !slices.ContainsFunc(p.kept, func(k plan.Kept) bool {
@@ -348,7 +375,7 @@ func (w *worker) lookAgain(e *eraser, now time.Time, due bool) {
 		most = keptPrune
 	case p.failed != nil, len(p.leaving) > 0, len(e.late) > 0, w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
 		most = maxPrune
-	case len(e.checked) > 0, unknownKinds(p.kept), e.unseen:
+	case len(e.checked) > 0, unknownKinds(p.kept), e.unseen, len(p.labels) > 0:
 		most = keptPrune
 	}
 	if most == 0 {
