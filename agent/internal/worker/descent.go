@@ -97,11 +97,15 @@ func (m *Manager) bindings(ctx context.Context, d *descent, stays func(*apply.Re
 	out := bindings{to: map[string][]binding{}, unclear: map[string]error{}}
 	for id, owners := range m.watcher.Owned() {
 		near := slices.ContainsFunc(going, func(r plan.Record) bool { return r.ID.Namespace == "" || r.ID.Namespace == id.Namespace })
-		if rec := m.inventory.Get(id); !near || rec == nil || !stays(rec) {
+		rec := m.inventory.Get(id)
+		if !near || rec == nil || !stays(rec) {
 			continue
 		}
 		for _, o := range owners {
 			above, err := d.of(ctx, id.Namespace, o)
+			if err != nil && m.goesLive(ctx, rec) {
+				continue
+			}
 			if err != nil {
 				f := *apply.Explain(id, err)
 				f.Message = fmt.Sprintf("stays, for it cannot be seen whether %s %s would go with it: %s", id.Kind, id.Name, f.Message)
@@ -113,6 +117,19 @@ func (m *Manager) bindings(ctx context.Context, d *descent, stays func(*apply.Re
 		}
 	}
 	return out
+}
+
+// goesLive is goesBy by the labels that the live object has.
+func (m *Manager) goesLive(ctx context.Context, rec *apply.Record) bool {
+	if m.keepsAnyway(rec) {
+		return false
+	}
+	res, gone, err := m.mapper.Served(ctx, rec.ID, rec.Version)
+	if gone || err != nil {
+		return false
+	}
+	live, err := m.client.GetMeta(ctx, res, namespaceOf(res, rec.ID), rec.ID.Name)
+	return err == nil && string(live.UID) == rec.UID && m.goesBy(rec.ID, live.Labels)
 }
 
 // doubt is why it is not known whether something that stays would go with an object; nil: it is. What goes with one that has a

@@ -73,7 +73,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	}
 	e.descent.m = e.w.m
 	e.climbs = len(e.owners) > 0 || len(todo.Release) > 0 && e.w.m.deletes()
-	if !e.w.writeAhead(ctx, slices.Concat(todo.Release, doomed), e.in) {
+	if e.halted(ctx) || !e.w.writeAhead(ctx, slices.Concat(todo.Release, doomed), e.in) {
 		return
 	}
 	e.stage(ctx, todo.Release, true)
@@ -88,10 +88,10 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		e.awaitHold(todo.Delete)
 		return
 	}
-	// What is on its way out is not deleted again, however long it waits for a finalizer: nobody has to know what goes with it.
-	going := slices.DeleteFunc(doomed, func(r plan.Record) bool { return e.w.seenLeaving(e.kinds[kindOf(r)].Resource, r) })
-	e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, going)
 	for _, stage := range todo.Delete {
+		// What is on its way out is not deleted again, however long it waits for a finalizer: nobody has to know what goes with it.
+		doomed = slices.DeleteFunc(doomed, func(r plan.Record) bool { return e.w.seenLeaving(e.kinds[kindOf(r)].Resource, r) })
+		e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, doomed) // a hold may have come while the stage before went on
 		if !e.stage(ctx, stage, false) {
 			return
 		}

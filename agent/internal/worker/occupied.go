@@ -48,15 +48,11 @@ type contents struct {
 
 // occupied reports that a namespace or a CRD holds what stays, or says (wait) what it holds that is on its way out.
 func (e *eraser) occupied(ctx context.Context, r plan.Record, res apply.Resource) (kept *plan.Kept, wait string, err error) {
-	var in contents
 	reason, what := plan.ReasonNotEmpty, "the namespace holds"
-	switch {
-	case plan.IsNamespace(r.ID):
-		in, err = e.inNamespace(ctx, r.ID)
-	case plan.IsCRD(r.ID):
+	if plan.IsCRD(r.ID) {
 		reason, what = plan.ReasonInUse, "of the kind there are"
-		in, err = e.ofKind(ctx, r, res)
 	}
+	in, err := e.contentsOf(ctx, r, res)
 	stays := func(message string) *plan.Kept {
 		return &plan.Kept{Record: r, Rule: plan.RuleSensitiveKind, Reason: reason, Message: message}
 	}
@@ -75,16 +71,20 @@ func (e *eraser) occupied(ctx context.Context, r plan.Record, res apply.Resource
 	return nil, "", nil
 }
 
-// inside lists what is in a namespace, or of the kind that a CRD defines, apart from what the cluster makes itself.
-func (w *worker) inside(ctx context.Context, r plan.Record, res apply.Resource) ([]string, error) {
-	e, in := &eraser{w: w}, contents{}
-	var err error
+// contentsOf is what a namespace holds, or what there is of the kind that a CRD defines; of anything else it is nothing.
+func (e *eraser) contentsOf(ctx context.Context, r plan.Record, res apply.Resource) (contents, error) {
 	switch {
 	case plan.IsNamespace(r.ID):
-		in, err = e.inNamespace(ctx, r.ID)
+		return e.inNamespace(ctx, r.ID)
 	case plan.IsCRD(r.ID):
-		in, err = e.ofKind(ctx, r, res)
+		return e.ofKind(ctx, r, res)
 	}
+	return contents{}, nil
+}
+
+// inside lists what is in a namespace, or of the kind that a CRD defines, apart from what the cluster makes itself.
+func (w *worker) inside(ctx context.Context, r plan.Record, res apply.Resource) ([]string, error) {
+	in, err := (&eraser{w: w}).contentsOf(ctx, r, res)
 	if err == nil && in.unseen != "" {
 		err = &apply.Failure{Reason: apply.ReasonUnseen, Kind: fleet.ErrPrecondition, Message: r.ID.String() + ": " + in.unseen}
 	}
@@ -196,10 +196,16 @@ func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err erro
 	return err == nil && gone
 }
 
-// goes reports that an object of ours is going to be deleted by this plan, or by the removal of its own module.
+// goes reports that an object of ours is going to be deleted by this plan, or by the removal of its own module, which may also leave it.
 func (e *eraser) goes(id fleet.ObjectID) bool {
 	r := e.w.m.inventory.Get(id)
-	return r != nil && (r.Module != e.w.ref || e.doomed[id])
+	switch {
+	case r == nil:
+		return false
+	case r.Module == e.w.ref:
+		return e.doomed[id]
+	}
+	return !e.w.m.isLeft(r)
 }
 
 // isRecorded reports that this module owns the object, or another one that is on its way out.

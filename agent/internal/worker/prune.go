@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -234,7 +232,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		todo = plan.Prune(in)
 	}
 	w.keepDenied(&todo)
-	w.rescue(e.kinds, todo.Kept)
+	e.noteKept(todo.Kept)
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, e.doubt
 	w.asked(in, todo.Held)
 	for _, h := range todo.Handover {
@@ -337,24 +335,6 @@ func (w *worker) asked(in plan.PruneInput, held []fleet.ObjectID) {
 			news := r.Found && !r.Asked && !in.Confirmed
 			r.Asked = r.Asked || news
 			return news
-		})
-	}
-}
-
-// rescue ends what was decided of objects that are to stay after all: should a later revision let them go, that is another decision. What
-// is on its way out already goes by the one that there was.
-func (w *worker) rescue(kinds map[kindKey]located, kept []plan.Kept) {
-	for _, k := range kept {
-		r := k.Record
-		if !k.Rescued() || w.erased(types.UID(r.UID)) || w.seenLeaving(kinds[kindOf(r)].Resource, r) {
-			continue
-		}
-		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
-			rescued := next.Deleting == r.Deleting
-			if rescued {
-				next.Deleting = 0
-			}
-			return rescued
 		})
 	}
 }

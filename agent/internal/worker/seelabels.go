@@ -3,18 +3,21 @@ package worker
 import (
 	"context"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
 
-// seenLabels are the labels of one version of an object.
+// seenLabels are the labels of one version of an object, and when they were read.
 type seenLabels struct {
 	uid     string
 	version uint64
+	at      time.Time
 	labels  map[string]string
 }
 
@@ -50,6 +53,31 @@ func labelsIn(seen map[fleet.ObjectID]seenLabels) func(plan.Record) map[string]s
 	}
 }
 
+// noteKept notes what the labels of objects that stay come to, for the time when their module goes, and ends what was decided of those that
+// are to stay after all: should a later revision let them go, that is another decision. What is on its way out already goes by the one
+// that there was.
+func (e *eraser) noteKept(kept []plan.Kept) {
+	for _, k := range kept {
+		next := k.Record
+		if x, known := e.w.pruning.labels[next.ID]; known && k.ByPolicy() && !e.in.Tombstone {
+			next = plan.RememberSeen(e.in.Policies, next, x.labels)
+		}
+		if k.Rescued() && !e.w.erased(types.UID(next.UID)) && !e.w.seenLeaving(e.kinds[kindOf(next)].Resource, next) {
+			next.Deleting = 0
+		}
+		if next == k.Record {
+			continue
+		}
+		e.w.m.inventory.Amend(e.w.ref, next.ID, func(r *apply.Record) bool {
+			same := r.Record == k.Record
+			if same {
+				r.Record = next
+			}
+			return same
+		})
+	}
+}
+
 // noteLabels notes of an object of a module that goes that its labels keep it. It reports whether they do, and that was not noted.
 func (e *eraser) noteLabels(r plan.Record, labels map[string]string) bool {
 	if plan.RememberLabels(e.in.Policies, r, labels) == r {
@@ -64,7 +92,7 @@ func (e *eraser) noteLabels(r plan.Record, labels map[string]string) bool {
 }
 
 // labelsOf are the labels of what the plan asks them of. It reports whether all could be read. Where the watch has the version that was read
-// last, that is not read again.
+// last, that is not read again, and where there is no watch, not each time.
 func (w *worker) labelsOf(ctx context.Context, in plan.PruneInput, kinds map[kindKey]located) (_ map[fleet.ObjectID]seenLabels, all bool) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
@@ -77,7 +105,7 @@ func (w *worker) labelsOf(ctx context.Context, in plan.PruneInput, kinds map[kin
 		if !known || kind.gone || kind.why != "" || !in.AsksLabels(r) {
 			continue
 		}
-		if x, known := w.pruning.labels[r.ID]; known && w.isVersion(kind.Resource, r, x) {
+		if x, known := w.pruning.labels[r.ID]; known && x.hold(w, kind.Resource, r) {
 			mu.Lock()
 			out[r.ID] = x
 			mu.Unlock()
@@ -97,10 +125,16 @@ func (w *worker) labelsOf(ctx context.Context, in plan.PruneInput, kinds map[kin
 	return out, all
 }
 
-// isVersion reports that the watch has the version of a record's object whose labels were read.
-func (w *worker) isVersion(res apply.Resource, r plan.Record, x seenLabels) bool {
+// hold reports that labels that were read are those of a record's object still.
+func (x seenLabels) hold(w *worker, res apply.Resource, r plan.Record) bool {
 	f, synced := w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)
-	return synced && f != nil && f.UID == r.UID && x.uid == r.UID && f.Version == x.version && x.version != 0
+	switch {
+	case x.uid != r.UID:
+		return false
+	case !synced:
+		return time.Since(x.at) < keptPrune
+	}
+	return f != nil && f.UID == r.UID && f.Version == x.version && x.version != 0
 }
 
 // readLabels reads the labels of a record's object; nil: it is not there, or is another one.
@@ -116,7 +150,7 @@ func (w *worker) readLabels(ctx context.Context, res apply.Resource, r plan.Reco
 		case err != nil:
 			return err
 		}
-		out = seenLabels{uid: r.UID, labels: live.Labels}
+		out = seenLabels{uid: r.UID, at: time.Now(), labels: live.Labels}
 		if out.labels == nil {
 			out.labels = map[string]string{}
 		}

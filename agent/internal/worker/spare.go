@@ -35,7 +35,7 @@ func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) err
 			return err
 		}
 		rec := e.w.m.inventory.Get(b.id)
-		if rec == nil || !e.staying(rec) {
+		if rec == nil || !e.staying(rec) || e.goesWhole(ctx, rec) {
 			continue
 		}
 		err := e.w.m.held(rec.Module, rec.ID)
@@ -62,6 +62,18 @@ func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) err
 func (e *eraser) staying(rec *apply.Record) bool {
 	return e.w.m.spared(rec) || rec.Module == e.w.ref && e.left[rec.ID] || e.w.m.isLeft(rec)
 }
+
+// goesWhole reports that a Namespace or a definition goes by this plan with all that is in it, as seen now: its owner may take it along.
+func (e *eraser) goesWhole(ctx context.Context, rec *apply.Record) bool {
+	if !holdsOthers(rec.ID) || rec.Module != e.w.ref || !e.doomed[rec.ID] {
+		return false
+	}
+	in, err := e.contentsOf(ctx, rec.Record, e.kinds[kindOf(rec.Record)].Resource)
+	return err == nil && in.unseen == "" && len(in.foreign)+len(in.kept) == 0
+}
+
+// holdsOthers reports that other objects go with an object, whoever has them.
+func holdsOthers(id fleet.ObjectID) bool { return plan.IsNamespace(id) || plan.IsCRD(id) }
 
 // isLeft reports that the removal of its module is to leave an object in the cluster.
 func (m *Manager) isLeft(rec *apply.Record) bool {
@@ -308,24 +320,18 @@ func (m *Manager) spared(rec *apply.Record) bool {
 	return m.keepsAnyway(rec) || rec.State == plan.Owned && m.mayStay(rec)
 }
 
-// keepsAnyway is spared for what stays whatever its labels are.
+// keepsAnyway is spared for what stays whatever its labels are. Of what others may be in it is seen only when it is looked at itself
+// whether it goes.
 func (m *Manager) keepsAnyway(rec *apply.Record) bool {
-	return rec.State == plan.Owned && (rec.Deleting == 0 || !m.dooms(rec) || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil ||
+	return rec.State == plan.Owned && (rec.Deleting == 0 || holdsOthers(rec.ID) || !m.dooms(rec) || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil ||
 		m.protects(rec))
 }
 
 // goesBy reports that an object with these labels is about to be deleted itself: no policy by labels keeps or leaves it.
 func (m *Manager) goesBy(id fleet.ObjectID, labels map[string]string) bool {
 	rec := m.inventory.Get(id)
-	if rec == nil || rec.State != plan.Owned || m.keepsAnyway(rec) {
-		return false
-	}
-	s, removed := m.wordOn(rec.Module)
-	if s == nil || removed {
-		return false
-	}
-	set, err := m.o.Contents.Policies(s.Policies)
-	return err == nil && !plan.Stays(set.Policies, rec.Record, labels)
+	return rec != nil && rec.State == plan.Owned && !m.keepsAnyway(rec) && !m.isLeft(rec) &&
+		!m.staysBy(rec, func(policies []fleet.Policy) bool { return plan.Stays(policies, rec.Record, labels) })
 }
 
 // dooms reports that the object of a record is about to be deleted now. That it was to be is noted in the record, and stays noted when a
@@ -342,14 +348,19 @@ func (m *Manager) dooms(rec *apply.Record) bool {
 }
 
 // mayStay reports that a policy by labels may keep or leave an object that is about to be deleted: which labels it has is seen only then.
-// What cannot be read may say so of each.
 func (m *Manager) mayStay(rec *apply.Record) bool {
+	return m.staysBy(rec, func(policies []fleet.Policy) bool { return plan.MayStay(policies, rec.Record) })
+}
+
+// staysBy reports what the policies of its module's sync say of an object that is about to be deleted. What cannot be read may say of each
+// that it stays.
+func (m *Manager) staysBy(rec *apply.Record, say func([]fleet.Policy) bool) bool {
 	s, removed := m.wordOn(rec.Module)
-	if removed || s == nil || s.Policies.IsZero() {
+	if removed || s == nil {
 		return false
 	}
 	set, err := m.o.Contents.Policies(s.Policies)
-	return err != nil || plan.MayStay(set.Policies, rec.Record)
+	return err != nil || say(set.Policies)
 }
 
 // protects reports that the cluster's own policy does not let an object be deleted, whatever was noted before it was put in force.

@@ -1,0 +1,110 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestNamespaceWithForeignContentsOutlivesItsOwner: an operator makes something cluster-scoped the owner of a Namespace, as Capsule does with
+// its Tenant. A module that lists both drops both, or goes: the Namespace goes along only if nothing foreign is in it.
+func TestNamespaceWithForeignContentsOutlivesItsOwner(t *testing.T) {
+	const rbac = "rbac.authorization.k8s.io/v1"
+	for _, tc := range []struct{ foreign, removed, left bool }{{foreign: true}, {foreign: true, removed: true}, {}, {left: true}} {
+		t.Run(fmt.Sprintf("foreign %t, removed %t, left by another module %t", tc.foreign, tc.removed, tc.left), func(t *testing.T) {
+			r := newRig(t)
+			name := r.ns + "-oil"
+			ours := strings.ReplaceAll(configMap("ours", "k: v"), "namespace: $NS", "namespace: $NS-oil")
+			s := r.bundle("shop", nil, "apiVersion: "+rbac+"\nkind: ClusterRole\nmetadata: {name: $NS-oil}\nrules: []\n",
+				"apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-oil}\n", ours, configMap("a", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			t.Cleanup(func() { _ = r.res("v1", "namespaces", "").Delete(context.Background(), name, metav1.DeleteOptions{}) })
+			held := r.tombstone("guest", fleet.DeleteOrphan) // waits, and leaves what it has when it goes on
+			held.Hold = true
+			if tc.left {
+				guest := r.bundle("guest", nil, strings.Replace(ours, "name: ours", "name: theirs", 1))
+				r.set([]fleet.Sync{s, guest})
+				r.ready(guest)
+				r.set([]fleet.Sync{s}, held)
+			}
+			if tc.foreign {
+				r.create("v1", "configmaps", name, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "theirs", "namespace": name}})
+			}
+			owner, err := r.res(rbac, "clusterroles", "").Get(context.Background(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"ClusterRole","name":%q,"uid":%q,"controller":true}]}}`, rbac, name, owner.GetUID())
+			if _, err := r.res("v1", "namespaces", "").Patch(context.Background(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "capsule"}); err != nil {
+				t.Fatal(err)
+			}
+			r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+			switch next := r.bundle("shop", nil, configMap("a", "k: v")); {
+			case tc.removed:
+				r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			case tc.left:
+				r.set([]fleet.Sync{next}, held)
+			default:
+				r.set([]fleet.Sync{next})
+			}
+			r.eventually("the owner is gone", func() bool { return !r.exists(rbac, "clusterroles", "", name) })
+			stays := func() bool {
+				ns, err := r.res("v1", "namespaces", "").Get(context.Background(), name, metav1.GetOptions{})
+				return err == nil && ns.GetDeletionTimestamp() == nil
+			}
+			if !tc.foreign && !tc.left {
+				r.eventually("the namespace goes along", func() bool { return !stays() })
+				return
+			}
+			r.collected()
+			if !stays() || !r.exists("v1", "configmaps", name, "theirs") {
+				t.Error("the namespace went with its owner, and with it what is not the module's")
+			}
+		})
+	}
+}
+
+// TestWhatGoesItselfHoldsUpNothing: the owner of what a policy by labels may keep cannot be read. The policy does not keep this one, which
+// goes itself: nobody has to know with what else it would go. One that it keeps holds up what may be the owner of its owner.
+func TestWhatGoesItselfHoldsUpNothing(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		t.Run(fmt.Sprintf("kept %t", kept), func(t *testing.T) {
+			r := newRig(t)
+			policies := keptBy(fleet.Policy{Prune: fleet.PruneNever})
+			first := strings.Replace(configMap("first", "k: v"), "namespace: $NS", "namespace: $NS, annotations: {"+fleet.WaveAnnotation+": '1'}", 1)
+			s := r.bundle("shop", policies, configMap("a", "k: v"), first, certificate("b2xk"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if kept {
+				r.patch("v1", "secrets", "s", "ana", `{"metadata":{"labels":{"keep":"yes"}}}`)
+			}
+			r.createAs("operator", "v1", "configmaps", r.ns, r.configMapObject("middle", nil, map[string]any{"k": "v"}))
+			r.ownedBy("secrets", "s", "middle")
+			r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+			r.count.upset(func(q *http.Request) error {
+				if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/configmaps/middle") {
+					return errors.New("not now")
+				}
+				return nil
+			})
+			next := r.bundle("shop", policies, configMap("a", "k: v"))
+			r.set([]fleet.Sync{next})
+			r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
+				held := strings.Contains(fmt.Sprint(x.Extras), "cannot be seen whether Secret s would go with it")
+				return x.Generation == next.Generation && (held || x.Ready && len(x.Extras) == 0)
+			})
+			if gone := r.get("v1", "configmaps", "first") == nil; gone == kept {
+				t.Errorf("what goes first is gone: %t", gone)
+			}
+		})
+	}
+}
