@@ -24,14 +24,21 @@ func reporter(t *testing.T, modules int) *session {
 	rev, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
 		w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 1})
-		for n := range modules {
-			ref := fleet.ModuleRef{Project: "default", Name: fmt.Sprintf("m%d", n)}
-			w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: ref.String(), Generation: 1}})
-		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for from := 0; from < modules; from += store.MaxOps {
+		if _, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
+			for n := from; n < min(from+store.MaxOps, modules); n++ {
+				ref := fleet.ModuleRef{Project: "default", Name: fmt.Sprintf("m%d", n)}
+				w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: ref.String(), Generation: 1}})
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := s.o.Store.Barrier(t.Context()); err != nil {
 		t.Fatal(err)

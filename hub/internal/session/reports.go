@@ -259,12 +259,12 @@ func (r *reports) commitNew(ctx context.Context) error {
 }
 
 func (r *reports) commit(ctx context.Context, w work) error {
-	ops, err := r.ops(ctx, w)
-	if err != nil || len(ops) == 0 {
+	chunks, err := r.ops(ctx, w)
+	if err != nil || len(chunks) == 0 {
 		return err
 	}
 	began := r.x.age()
-	for _, chunk := range cut(ops) {
+	for _, chunk := range chunks {
 		if r.at, err = r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
 			return err
 		}
@@ -322,8 +322,8 @@ func cut(ops []store.Op) [][]store.Op {
 }
 
 // ops are the puts of a commit, the acknowledgement last: it must not be durable before what it stands for. What the session itself
-// has committed is in what they are compared with: a commit returns before it can be read.
-func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
+// has committed is in what they are compared with: a commit returns before it can be read. They go in as many batches as they need.
+func (r *reports) ops(ctx context.Context, w work) ([][]store.Op, error) {
 	var ops []store.Op
 	now := time.Now()
 	err := r.x.server.o.Store.View(ctx, max(r.at, r.x.opened.Fence.ModRevision), func(rd store.Reader) error {
@@ -348,11 +348,24 @@ func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ack := r.nextAck(w); ack != nil {
-		ops = append(ops, store.Op{Key: store.AckKey(r.x.cluster), Value: ack})
-		r.last = ack
+	ack := r.nextAck(w)
+	if ack == nil {
+		return cut(ops), nil
 	}
-	return ops, nil
+	chunks := cut(append(ops, store.Op{Key: store.AckKey(r.x.cluster), Value: ack}))
+	if len(chunks) > 1 && len(r.last.GetStatusDigest()) > 0 {
+		chunks = slices.Insert(chunks, 0, []store.Op{{Key: store.AckKey(r.x.cluster), Value: nameless(r.last)}})
+	}
+	r.last = ack
+	return chunks, nil
+}
+
+// nameless is an acknowledgement of no status: what is there while a commit is done in part is neither that of before nor the next one,
+// and an agent that has come back to the one of before by the time of its next session must not be told that the hub has that.
+func nameless(last *storev1.AckRecord) *storev1.AckRecord {
+	out := proto.CloneOf(last)
+	out.StatusDigest = nil
+	return out
 }
 
 // before is the acknowledgement that the next one goes on from; nil: there is none that counts.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -88,5 +89,61 @@ func TestSessionGoesOnFromTheLastCommit(t *testing.T) {
 	x.server.o.Store = x.server.o.Store.(lagging).Store
 	if _, _, ack := x.stored(t); string(ack.GetStatusDigest()) != "newer" {
 		t.Errorf("the acknowledgement is of status %q", ack.GetStatusDigest())
+	}
+}
+
+// failing is a store that takes a number of batches, and then no more.
+type failing struct {
+	store.Store
+	left *int
+}
+
+func (f failing) Batch(ctx context.Context, fence store.Fence, ops []store.Op) (int64, error) {
+	if *f.left == 0 {
+		return 0, fleet.Errorf(fleet.ErrUnavailable, "the hub is killed")
+	}
+	*f.left--
+	return f.Store.Batch(ctx, fence, ops)
+}
+
+// A commit of several batches that ends in its middle leaves reports of two times. They are not what any digest names, neither that of
+// before, to which the agent may come back, nor the next one.
+func TestCommitThatEndsInItsMiddleHasNoName(t *testing.T) {
+	const modules = 2*store.MaxOps + 1
+	for done := range 5 {
+		x := reporter(t, modules)
+		left := -1
+		x.server.o.Store = failing{x.server.o.Store, &left}
+		say := func(seq uint64, phase fleet.SyncPhase) error {
+			t.Helper()
+			all := &agentv1.Status{Epoch: 1, Sequence: seq, Digest: []byte(phase), FullBegin: true, FullEnd: true}
+			for n := range modules {
+				all.Syncs = append(all.Syncs, &agentv1.SyncStatus{Module: fmt.Sprintf("default/m%d", n), Generation: 1, Bundle: make([]byte, 32), Phase: string(phase)})
+			}
+			if err := x.reports.add(all); err != nil {
+				t.Fatal(err)
+			}
+			err := x.reports.commit(t.Context(), x.reports.take())
+			if _, err := x.server.o.Store.Barrier(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return err
+		}
+		if err := say(1, fleet.PhaseApplied); err != nil {
+			t.Fatal(err)
+		}
+		left = done
+		err := say(2, fleet.PhaseFailed)
+		records, _, ack := x.stored(t)
+		failed := 0
+		for _, o := range records {
+			if o.GetStatus().GetPhase() == string(fleet.PhaseFailed) {
+				failed++
+			}
+		}
+		want := map[int]string{0: string(fleet.PhaseApplied), 4: string(fleet.PhaseFailed)}[done]
+		if got := string(ack.GetStatusDigest()); got != want {
+			t.Errorf("after %d batches, %v, %d of %d have failed: the hub has status %q, want %q", done, err, failed, modules, got, want)
+		}
 	}
 }
