@@ -140,7 +140,7 @@ func (r *reports) bounded(rd store.Reader, ops []store.Op) []store.Op {
 			n = r.shorten(op)
 		}
 		if n > 0 && r.held.with(op.Key, n) > limit {
-			op, n = store.Op{Key: op.Key, Delete: true}, 0
+			op, n, r.lossy = store.Op{Key: op.Key, Delete: true}, 0, true
 		}
 		r.held.set(op.Key, n)
 		kept = append(kept, op)

@@ -48,7 +48,7 @@ func reporter(t *testing.T, modules int) *session {
 
 func (x *session) report(t *testing.T, seq uint64, syncs ...*agentv1.SyncStatus) {
 	t.Helper()
-	if err := x.reports.add(&agentv1.Status{Epoch: 1, Sequence: seq, Syncs: syncs}); err != nil {
+	if err := x.reports.add(&agentv1.Status{Epoch: 1, Sequence: seq, Syncs: syncs, Digest: []byte("status")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := x.reports.commit(t.Context(), x.reports.take()); err != nil {
@@ -134,6 +134,9 @@ func TestReportThatIsDroppedLeavesNoOlderOne(t *testing.T) {
 	records, _, ack := x.stored(t)
 	if o := records["default/m0"]; o.GetStatus().GetReady() || len(records) != 1 || ack.GetShortened() == 0 {
 		t.Errorf("it failed, and the hub has: %v", o)
+	}
+	if len(ack.GetStatusDigest()) > 0 {
+		t.Error("the hub says that it has what it dropped: the next session asks for nothing")
 	}
 	x.server.o.MaxReportBytes *= 10
 	x.report(t, 4, failed)

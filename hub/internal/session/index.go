@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -108,8 +109,17 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 	m := begin(h.GetGeneration(), held, sn.target)
 	if m.phase == settled {
 		x.grants.add(sn.target)
+		x.owned(sn.ack)
 	}
 	return m, nil
+}
+
+// owned notes that the agent has all that it should have, if what it answered last was lost: it is sent no index now, and answers none.
+func (x *session) owned(last *storev1.AckRecord) {
+	h := x.hello
+	if len(last.GetRefused()) > 0 || last.GetCode() != "" || !bytes.Equal(last.GetDigest(), h.GetDigest()) {
+		x.reports.ack(&agentv1.Ack{Epoch: x.epoch, Generation: h.GetGeneration(), Digest: h.GetDigest()})
+	}
 }
 
 // look gives the machine what the store says now, or ends the session.

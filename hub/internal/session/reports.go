@@ -53,6 +53,9 @@ type reports struct {
 	// leaving: the agent is told to leave, and may have been given generations up to told; leaves: that is not committed yet.
 	leaving, leaves bool
 	told            uint64
+	// lossy: a report of this session was dropped for want of room. The next session asks for all, when there may be room again. It is the
+	// committing goroutine's.
+	lossy bool
 	// at is the revision of the last commit. The next one rests on what the store has since then. It is the committing goroutine's.
 	at int64
 }
@@ -417,6 +420,9 @@ func (r *reports) nextAck(w work) *storev1.AckRecord {
 	ack.StatusDigest = r.last.GetStatusDigest()
 	if w.seq > 0 {
 		ack.StatusDigest = w.digest
+	}
+	if r.lossy {
+		ack.StatusDigest = nil
 	}
 	return ack
 }

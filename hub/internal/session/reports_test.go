@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -145,5 +146,49 @@ func TestCommitThatEndsInItsMiddleHasNoName(t *testing.T) {
 		if got := string(ack.GetStatusDigest()); got != want {
 			t.Errorf("after %d batches, %v, %d of %d have failed: the hub has status %q, want %q", done, err, failed, modules, got, want)
 		}
+	}
+}
+
+// The answer with which an agent takes what it had refused may be lost, and it is sent no index any more when it has all. That it has is
+// its answer then.
+func TestLostAnswerIsMadeUpForByWhatTheAgentHolds(t *testing.T) {
+	x := reporter(t, 0)
+	assign(t, x.server, "web", 3, "", "object")
+	refused := &storev1.AckRecord{Epoch: 1, Generation: 3, Digest: []byte("before"), StatusDigest: []byte("status"), Code: "DIGEST_MISMATCH",
+		Refused: []*agentv1.Refusal{{Module: "default/web", Generation: 3, Code: "UNDECODABLE"}}}
+	if _, err := storetest.All(x.server.o.Store).Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.AckKey("a"), refused)
+		w.Put(store.GenerationKey, &storev1.Counter{Value: 3})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	welcomed := func(digest []byte) *storev1.AckRecord {
+		t.Helper()
+		if _, err := x.server.o.Store.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		x.hello = &agentv1.Hello{Generation: 3, Digest: digest}
+		if _, err := x.welcome(t.Context(), &beating{}); err != nil {
+			t.Fatal(err)
+		}
+		x.commit(t)
+		if _, err := x.server.o.Store.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, _, ack := x.stored(t)
+		return ack
+	}
+	if ack := welcomed(fleet.DigestOf([]byte("another")).Bytes()); len(ack.GetRefused()) != 1 {
+		t.Errorf("the agent holds something else, and the hub has: %v", ack)
+	}
+	sn, err := x.snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := sn.target.assemblage.Digest.Bytes()
+	ack := welcomed(all)
+	if len(ack.GetRefused()) != 0 || ack.GetCode() != "" || ack.GetGeneration() != 3 || !bytes.Equal(ack.GetDigest(), all) || string(ack.GetStatusDigest()) != "status" {
+		t.Errorf("the agent holds all, and the hub has: %v", ack)
 	}
 }
