@@ -53,7 +53,7 @@ func (a *Agent) serveTelemetry(ctx context.Context) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := a.o.Telemetry.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry(a.collectors()...), Ready: a.ready}); err != nil {
+		if err := a.o.Telemetry.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry(a.collectors()...), Ready: a.ready, Log: a.o.Log}); err != nil {
 			a.o.Log.Error("metrics and health are not served", "error", err)
 		}
 	}()

@@ -539,7 +539,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		if !h.o.Telemetry.Any() {
 			return nil
 		}
-		return h.o.Telemetry.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry(h.collectors()...), Ready: h.ready})
+		return h.o.Telemetry.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry(h.collectors()...), Ready: h.ready, Log: h.o.Log})
 	})
 	for _, hs := range h.health {
 		hs.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)

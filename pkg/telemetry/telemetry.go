@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -17,6 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
+
+	"towline.dev/towline/pkg/guard"
 )
 
 // Listeners are where what is served; nil: nothing is.
@@ -87,8 +91,10 @@ func (l Listeners) Close() {
 type Process struct {
 	// Registry is what Prometheus gets.
 	Registry *prometheus.Registry
-	// Ready says why the process cannot do its work now; nil: it can. It should answer within ReadyPatience.
+	// Ready says why the process cannot do its work now; nil: it can. It should answer within ReadyPatience. It is asked once for all who ask
+	// at a time, and why is for the log alone: whoever asks may be anybody.
 	Ready func(context.Context) error
+	Log   *slog.Logger
 }
 
 // ReadyPatience bounds an answer to /readyz.
@@ -116,12 +122,9 @@ func (l Listeners) Serve(ctx context.Context, p Process) error {
 		on(l.Metrics).Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	}
 	if l.Health != nil {
-		on(l.Health).HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
-		on(l.Health).HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithTimeout(r.Context(), ReadyPatience)
-			defer cancel()
-			answer(w, p.Ready(ctx))
-		})
+		ready := &readiness{of: p}
+		on(l.Health).HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, true) })
+		on(l.Health).HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, ready.ask(ctx)) })
 	}
 	if l.Profiles != nil {
 		profiles(on(l.Profiles))
@@ -137,12 +140,50 @@ func (l Listeners) Serve(ctx context.Context, p Process) error {
 	return g.Wait()
 }
 
-func answer(w http.ResponseWriter, why error) {
+// readiness asks the process whether it can do its work.
+type readiness struct {
+	of    Process
+	group singleflight.Group
+	mu    sync.Mutex
+	why   string // what was logged last
+}
+
+func (x *readiness) ask(ctx context.Context) bool {
+	_, err, _ := x.group.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, ReadyPatience)
+		defer cancel()
+		err := guard.Run(func() error { return x.of.Ready(ctx) })
+		x.log(err)
+		return nil, err
+	})
+	return err == nil
+}
+
+// log says once that the process is not ready for a reason, and that it is again.
+func (x *readiness) log(err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	x.mu.Lock()
+	was := x.why
+	x.why = why
+	x.mu.Unlock()
+	switch {
+	case why == was:
+	case err != nil:
+		x.of.Log.Warn("not ready", "error", err)
+	default:
+		x.of.Log.Info("ready again")
+	}
+}
+
+func answer(w http.ResponseWriter, ok bool) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	if why != nil {
+	if !ok {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = fmt.Fprintln(w, why)
+		_, _ = fmt.Fprintln(w, "not ready")
 		return
 	}
 	_, _ = fmt.Fprintln(w, "ok")

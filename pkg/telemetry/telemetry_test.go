@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,7 +16,8 @@ import (
 	"towline.dev/towline/pkg/telemetry"
 )
 
-// Metrics and health may share an address, profiles are apart and on loopback, and what is not ready says why.
+// Metrics and health may share an address, profiles are apart and on loopback, and why somebody is not ready is for the
+// log.
 func TestServe(t *testing.T) {
 	l, err := telemetry.Addresses{Metrics: "127.0.0.1:0", Health: "127.0.0.1:0", Profiles: "127.0.0.1:0"}.Listen()
 	if err != nil {
@@ -26,13 +29,14 @@ func TestServe(t *testing.T) {
 	var why atomic.Pointer[error]
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
+	var logged lines
 	go func() {
 		served <- l.Serve(ctx, telemetry.Process{Registry: telemetry.NewRegistry(), Ready: func(context.Context) error {
 			if e := why.Load(); e != nil {
 				return *e
 			}
 			return nil
-		}})
+		}, Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	}()
 	get := func(address, path string) (int, string) {
 		t.Helper()
@@ -62,12 +66,39 @@ func TestServe(t *testing.T) {
 	check(private, "/metrics", 404, "")
 	away := errors.New("the store does not answer")
 	why.Store(&away)
-	check(open, "/readyz", 503, "the store does not answer")
+	for range 3 {
+		if code, body := get(open, "/readyz"); code != 503 || body != "not ready\n" {
+			t.Errorf("not ready: %d %q", code, body)
+		}
+	}
 	check(open, "/livez", 200, "ok")
+	why.Store(nil)
+	check(open, "/readyz", 200, "ok")
+	if said := logged.String(); strings.Count(said, "the store does not answer") != 1 || strings.Count(said, "ready again") != 1 {
+		t.Errorf("logged: %s", said)
+	}
 	stop()
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
+}
+
+// lines are what was logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // Profiles show what is in memory: nobody from elsewhere gets them.

@@ -61,7 +61,7 @@ func (i *Identity) enroll(ctx context.Context, token jointoken.Token) error {
 	if err != nil {
 		return err
 	}
-	answer, err := call(ctx, i.o.Dial, rpc.PinnedTLS(token.CAPin, nil), func(ctx context.Context, c agentv1.EnrollmentServiceClient) (*agentv1.EnrollResponse, error) {
+	answer, err := call(ctx, i.o.Dial, i.pinned(token), func(ctx context.Context, c agentv1.EnrollmentServiceClient) (*agentv1.EnrollResponse, error) {
 		return c.Enroll(ctx, &agentv1.EnrollRequest{Token: token.String(), Csr: csr, ClusterUid: i.o.ClusterUID, AgentVersion: i.o.Version})
 	})
 	if err != nil {
@@ -81,6 +81,30 @@ func (i *Identity) enroll(ctx context.Context, token jointoken.Token) error {
 	i.forgetPending(ctx)
 	i.o.Log.Info("joined", "cluster", c.Cluster, "hub", c.HubID, "until", c.leaf.NotAfter)
 	return nil
+}
+
+// pinned is for the hub that made the token, and notes whether that answers.
+func (i *Identity) pinned(token jointoken.Token) *tls.Config {
+	config := rpc.PinnedTLS(token.CAPin, nil)
+	verify := config.VerifyConnection
+	config.VerifyConnection = func(s tls.ConnectionState) error {
+		err := verify(s)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.stranger, i.sent = err != nil, i.sent || err == nil
+		return err
+	}
+	return config
+}
+
+// joins reports that a join token waits to be redeemed, which the hub that answers may do, or may have done.
+func (i *Identity) joins() bool {
+	if !i.NeedsEnroll() {
+		return false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.sent || !i.stranger
 }
 
 // take checks and stores what the hub signed. The pending key is forgotten last: after a crash before that, the same

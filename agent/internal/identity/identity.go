@@ -91,6 +91,8 @@ type Identity struct {
 	unsaved  bool     // current is not in the state
 	pending  *pending // the last key that was made
 	rejected error    // why the join token is of no use
+	stranger bool     // who answers is not the hub that made the join token, which has not been sent to anybody
+	sent     bool     // it was: the hub may have redeemed it
 }
 
 // Open reads the identity that was stored, if there is one, and the join token, if one is given. Having neither is an
@@ -219,8 +221,8 @@ func (i *Identity) TLS() (*tls.Config, error) {
 	case now.Before(end):
 		return c.tls, nil
 	case now.Before(until):
-		return nil, fleet.Errorf(fleet.ErrUnavailable, "identity: the certificate of cluster %s ended on %s; the hub is asked to renew it, which it does until %s",
-			c.Cluster, end.UTC().Format(time.RFC3339), until.UTC().Format(time.DateOnly))
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "identity: the certificate of cluster %s ended on %s; the hub is asked to renew it, which it does until %s; if it refuses, run: towline cluster join %s --reissue",
+			c.Cluster, end.UTC().Format(time.RFC3339), until.UTC().Format(time.DateOnly), c.Cluster)
 	}
 	return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: the certificate of cluster %s ended on %s; run: towline cluster join %s --reissue, and start the agent with the new join token",
 		c.Cluster, end.UTC().Format(time.RFC3339), c.Cluster)

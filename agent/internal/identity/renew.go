@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
 
@@ -59,7 +60,8 @@ func (i *Identity) Run(ctx context.Context) error {
 	}
 }
 
-// turn asks for the next certificate. One that has ended while a join token waits to be redeemed is not renewed: the token brings another.
+// turn asks for the next certificate. One that has ended while a join token waits to be redeemed is not renewed: the token brings another. Nor
+// is one asked for that the hub renews no more.
 func (i *Identity) turn(ctx context.Context) error {
 	if err := i.asking.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("identity: the hub is being asked already: %w", err)
@@ -68,8 +70,11 @@ func (i *Identity) turn(ctx context.Context) error {
 	switch {
 	case !i.ended():
 		return i.Renew(ctx)
-	case i.NeedsEnroll():
+	case i.joins():
 		return fleet.Errorf(fleet.ErrUnavailable, "identity: the agent joins anew")
+	}
+	if _, err := i.TLS(); !errors.Is(err, fleet.ErrUnavailable) {
+		return err
 	}
 	return i.Recover(ctx)
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/status"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -44,7 +46,7 @@ func (r *Registry) Recover(ctx context.Context, e Recovery) (Identity, error) {
 	if err == nil {
 		out, again, err = r.recover(ctx, e, caller, now)
 	}
-	if !again { // a lost reply is asked for again
+	if !again && (err == nil || r.refusals.tell(caller.Cluster, status.Code(rpc.ToStatus(err)), now)) { // a lost reply is asked for again
 		r.record(ctx, "Recover", e.Remote, caller.String(), caller.Cluster, err)
 	}
 	return out, err

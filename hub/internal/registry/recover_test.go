@@ -168,6 +168,43 @@ func TestRecoveryThatIsAskedForAgainIsOneEntry(t *testing.T) {
 	}
 }
 
+// An agent that is refused for days, or somebody who has its key, pushes nobody else's refusals out of the audit: an hour has one of a kind.
+func TestRecoveryThatIsRefusedAgainIsOneEntry(t *testing.T) {
+	w := newWorld(t)
+	var entries []*v1.AuditEntry
+	w.audits(func(_ context.Context, e *v1.AuditEntry) {
+		if e.GetMethod() == "Recover" {
+			entries = append(entries, e)
+		}
+	})
+	w.run()
+	id, other := w.join("a", "uid-a"), w.join("b", "uid-b")
+	for _, c := range []string{"a", "b"} {
+		if _, err := w.Revoke(t.Context(), ana, fleet.ClusterName(c), "", "stolen"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.pass(7 * 24 * time.Hour)
+	ask := func(i identity, uid string) {
+		t.Helper()
+		if _, err := w.recover(i, uid, newKey(t)); !errors.Is(err, fleet.ErrDenied) {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		ask(id, "uid-a")
+	}
+	ask(other, "uid-b")
+	if len(entries) != 2 || entries[0].GetSubject() != "a" || entries[1].GetSubject() != "b" {
+		t.Errorf("%d entries: %v", len(entries), entries)
+	}
+	w.pass(time.Hour)
+	ask(id, "uid-a")
+	if len(entries) != 3 {
+		t.Errorf("an hour later there are %d entries", len(entries))
+	}
+}
+
 // adminIdentity is the admin's certificate, with its key.
 func (w *world) adminIdentity() identity {
 	w.t.Helper()

@@ -48,6 +48,7 @@ type Registry struct {
 	// strangers are agents whose clusters are not in the store.
 	strangers strangers
 	rivals    rivals
+	refusals  refusals
 	// firsts are certificates of people that were used and are not in the store; Run writes them.
 	firsts firsts
 }
