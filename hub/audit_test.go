@@ -64,7 +64,8 @@ func TestAuditIsKept(t *testing.T) {
 	}
 }
 
-// TestAuditSaysUnhold: the record of writes says what people did: a hold that was ended is Unhold, and only that.
+// TestAuditSaysUnhold: the record of writes says what people did: a hold that was ended is Unhold, and only that,
+// and stands with what it held.
 func TestAuditSaysUnhold(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, func(o *hub.Options) { o.Memory, o.Log = true, slog.New(slog.NewTextHandler(&log, nil)) })
@@ -90,5 +91,8 @@ func TestAuditSaysUnhold(t *testing.T) {
 	}
 	if !strings.Contains(confirmed, "method=ConfirmHold ") {
 		t.Errorf("something was confirmed: %q", confirmed)
+	}
+	if got := w.recorded(&towlinev1.ListAuditEntriesRequest{Subject: "a", Method: "Unhold"}); len(got) != 1 {
+		t.Errorf("of the cluster: %v", got)
 	}
 }

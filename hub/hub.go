@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,12 +24,10 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	hubv1 "towline.dev/towline/gen/towline/hub/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
-	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/api"
 	"towline.dev/towline/hub/internal/audit"
 	"towline.dev/towline/hub/internal/bundle"
@@ -490,21 +487,6 @@ func (h *Hub) serveHooks() error {
 
 // maxHookConnections is how many connections of webhooks there are at a time.
 const maxHookConnections = 256
-
-// audit records every write with who and why; the record of who changed what last is on each resource.
-func (h *Hub) audit(ctx context.Context, e rpc.AuditEntry) {
-	h.audits.Record(ctx, &towlinev1.AuditEntry{Time: timestamppb.New(e.At), Caller: e.Caller.String(), Remote: e.Caller.Remote, Certificate: e.Caller.CertSerial,
-		Method: methodOf(e), Subject: e.Subject, Reason: e.Reason, Result: e.Result})
-}
-
-// methodOf is the method as people know what they did: one method confirms what waits for a word and ends what was held.
-func methodOf(e rpc.AuditEntry) string {
-	method := e.Method[strings.LastIndexByte(e.Method, '/')+1:]
-	if method == "ConfirmHold" && strings.HasPrefix(e.Subject, record.FreezeID) {
-		return "Unhold"
-	}
-	return method
-}
 
 // defaultGrace is time for an agent to try again that has tried in vain for long, and to say how its cluster stands.
 const defaultGrace = fleet.MaxReconnect + 30*time.Second

@@ -17,6 +17,8 @@ type AuditEntry struct {
 	// Result is OK or the code of the error.
 	Result string
 	At     time.Time
+	// Response is what was answered; nil: an error, or a stream.
+	Response proto.Message
 }
 
 // subjectFields are the request fields that name what is written, most telling first.

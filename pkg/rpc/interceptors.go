@@ -166,6 +166,9 @@ func (i *interceptors) record(ctx context.Context, c Caller, method string, req,
 	if m, ok := req.(proto.Message); ok { // a stream that is refused has none
 		e.Subject, e.Reason = subject(m), reasonOf(m)
 	}
+	if m, ok := resp.(proto.Message); ok && err == nil {
+		e.Response = m
+	}
 	i.audit(context.WithoutCancel(ctx), e)
 }
 
