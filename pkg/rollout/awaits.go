@@ -138,13 +138,13 @@ func (a *Awaits) facts() *Facts {
 // awaits reports that a member may not begin a revision yet, because of modules in other clusters, or because its agent is about to tell
 // what the cluster can do. What is begun goes on, whatever becomes of these: it is not asked again, also when it is assigned anew.
 func (d *decider) awaits(o *Observed, revision int64) bool {
-	if o.untold(d.now, revision) {
+	untold := o.untold(d.now, revision)
+	if untold {
 		d.wake(o.Untold)
-		return true
 	}
 	sets := d.in.Awaits[revision]
 	if len(sets) == 0 || o.Revision == revision && !o.Without {
-		return false
+		return untold
 	}
 	if len(d.sets) == 0 {
 		d.sets = sets
