@@ -143,6 +143,17 @@ func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, 
 		Param("fieldManager", fleet.FieldManager).Body(patch).Do(ctx))
 }
 
+// Scale sets replicas as a program does that scales objects.
+func (c *Client) Scale(ctx context.Context, r Resource, namespace, name string, replicas int64, by string) error {
+	body, err := json.Marshal(map[string]any{"spec": map[string]any{"replicas": replicas}})
+	if err != nil {
+		return err
+	}
+	_, err = bytesOf(write(c.rest.Patch(types.MergePatchType)).AbsPath(append(r.segments(namespace, name), "scale")...).
+		Param("fieldManager", by).Body(body).Do(ctx))
+	return err
+}
+
 // Get reads an object.
 func (c *Client) Get(ctx context.Context, r Resource, namespace, name string) (map[string]any, error) {
 	return decode(c.rest.Get().AbsPath(r.segments(namespace, name)...).Do(ctx))

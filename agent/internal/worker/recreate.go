@@ -57,7 +57,26 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 		return nil, err
 	}
 	a.halfway, a.adopted = true, false
-	return a.create(ctx, out)
+	made, err := a.create(ctx, out)
+	if err == nil && made != nil {
+		a.rescale(ctx, live, made)
+	}
+	return made, err
+}
+
+// rescale gives a new object the replicas that a program had set in the one of before, in its name, so that they are left to it as they
+// were. Where that cannot be done, it is up to the program to set them anew.
+func (a *writer) rescale(ctx context.Context, before, made map[string]any) {
+	by, replicas := apply.ScaledBy(before), apply.ReplicasOf(before)
+	if by == "" || a.takes || replicas == apply.ReplicasOf(made) {
+		return
+	}
+	err := a.w.write(ctx, a.act(localpolicy.Update), func(ctx context.Context) error {
+		return a.w.m.client.Scale(ctx, a.resource, a.namespace, a.id.Name, replicas, by)
+	})
+	if err != nil {
+		a.w.log.Warn("object was made again with the replicas that its module lists", "object", a.id.String(), "before", replicas, "set_by", by, "error", err)
+	}
 }
 
 // anew works out what is to be made in place of a live object: all that the module lists, with the values that a revision does not
