@@ -27,9 +27,15 @@ func (in PruneInput) allowed(r Record) bool {
 	return r.Deleting != 0 && r.Deleting <= in.Age.Generation
 }
 
-// guard keeps what goes if the change as a whole is too large. change is what is to go, now or later.
+// guard keeps what goes if the change as a whole is too large. change is what is to go, now or later. What is kept after all, and is on its
+// way out already, goes as well.
 func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
-	c := in.Change
+	c, begun := in.Change, 0
+	for _, k := range out.Kept { // the others are decided anew by now
+		if k.Rescued() && k.Record.Deleting != c.Confirmed {
+			begun++
+		}
+	}
 	switch {
 	case in.Tombstone, len(change) == 0:
 		out.Change = Change{}
@@ -38,10 +44,10 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 		out.Change = Change{Owned: in.owned(change), Confirmed: in.Age.Generation}
 		return doomed
 	case c.Owned == 0:
-		c.Owned = in.owned(change)
+		c.Owned = in.owned(change) + begun
 	}
 	out.Change = c
-	goes := c.Gone
+	goes := c.Gone + begun
 	for _, r := range change {
 		if !in.allowed(r) || r.Deleting != c.Confirmed {
 			goes++

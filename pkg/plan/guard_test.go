@@ -60,6 +60,7 @@ type world struct {
 	records map[fleet.ObjectID]Record
 	desired map[fleet.ObjectID]bool
 	stuck   map[fleet.ObjectID]bool // their deletion does not end
+	kept    map[fleet.ObjectID]bool // by a policy of the newest revision, when it drops them
 	change  Change                  // durable
 	next    int
 
@@ -90,6 +91,43 @@ func (w *world) revision(t *rapid.T) {
 	}
 }
 
+// keep has the next revision keep some, and let others go that the one before kept.
+func (w *world) keep(t *rapid.T) {
+	w.in.Age.Generation++
+	w.in.Confirmed = false
+	for _, id := range sorted(w.records) {
+		if rapid.IntRange(0, 9).Draw(t, "turn") < 3 {
+			w.kept[id] = !w.kept[id]
+		}
+	}
+	w.in.Policies = nil
+	for _, id := range sorted(w.kept) {
+		said := fleet.PruneOnUpdate
+		if w.kept[id] {
+			said = fleet.PruneNever
+		}
+		w.in.Policies = append(w.in.Policies, fleet.Policy{Match: fleet.PolicyMatch{Names: []string{id.Name}}, Prune: said})
+	}
+}
+
+// mayGo reports that an object is not listed and not kept, or was there before the newest revision.
+func (w *world) mayGo(id fleet.ObjectID) bool {
+	if w.desired[id] {
+		return w.records[id].Born < w.in.Age.Generation
+	}
+	return !w.kept[id]
+}
+
+// count notes what there is when a change begins.
+func (w *world) count() {
+	w.before, w.lost = map[fleet.ObjectID]bool{}, 0
+	for id := range w.records {
+		if w.mayGo(id) {
+			w.before[id] = true
+		}
+	}
+}
+
 func (w *world) applyAll() {
 	for id := range w.desired {
 		if _, ok := w.records[id]; !ok {
@@ -103,7 +141,7 @@ func (w *world) applyAll() {
 // leftovers are what is to go.
 func (w *world) leftovers() (out []fleet.ObjectID) {
 	for id := range w.records {
-		if !w.desired[id] {
+		if !w.desired[id] && !w.kept[id] {
 			out = append(out, id)
 		}
 	}
@@ -119,6 +157,16 @@ func (w *world) forget(id fleet.ObjectID) {
 	delete(w.stuck, id)
 }
 
+func (w *world) input() PruneInput {
+	in := w.in
+	in.Records, in.Change = nil, w.change
+	for _, id := range sorted(w.records) {
+		in.Records = append(in.Records, w.records[id])
+	}
+	in.Desired = func(id fleet.ObjectID) bool { return w.desired[id] }
+	return in
+}
+
 // pass looks once. It may be cut short at any point after what it noted durably, as by a crash.
 func (w *world) pass(t *rapid.T) {
 	if len(w.leftovers()) == 0 {
@@ -126,28 +174,17 @@ func (w *world) pass(t *rapid.T) {
 		return
 	}
 	if w.before == nil {
-		w.before = map[fleet.ObjectID]bool{}
-		for id, r := range w.records {
-			if !w.desired[id] || r.Born < w.in.Age.Generation {
-				w.before[id] = true
-			}
-		}
+		w.count()
 	}
-	in := w.in
-	in.Records, in.Change = nil, w.change
-	for _, id := range sorted(w.records) {
-		in.Records = append(in.Records, w.records[id])
-	}
-	in.Desired = func(id fleet.ObjectID) bool { return w.desired[id] }
+	in := w.input()
 	out := Prune(in)
+	if w.rescue(out.Kept) {
+		in = w.input()
+		out = Prune(in)
+	}
 	w.change = out.Change
 	if in.Confirmed { // a person looked: from here on it is another change
-		w.lost, w.before = 0, map[fleet.ObjectID]bool{}
-		for id, r := range w.records {
-			if !w.desired[id] || r.Born < w.in.Age.Generation {
-				w.before[id] = true
-			}
-		}
+		w.count()
 	}
 	going := slices.Concat(out.Delete...)
 	for _, r := range going {
@@ -157,7 +194,7 @@ func (w *world) pass(t *rapid.T) {
 		}
 	}
 	for id, r := range w.records {
-		if in.Confirmed && !w.desired[id] && r.Deleting == in.Age.Generation {
+		if in.Confirmed && !w.desired[id] && !w.kept[id] && r.Deleting == in.Age.Generation {
 			w.blamed[id] = true
 		}
 	}
@@ -177,21 +214,38 @@ func (w *world) pass(t *rapid.T) {
 	}
 }
 
+// rescue ends what was decided of what is kept after all, unless its deletion has begun.
+func (w *world) rescue(kept []Kept) (any bool) {
+	for _, k := range kept {
+		if _, begun := w.stuck[k.Record.ID]; begun || !k.Rescued() {
+			continue
+		}
+		r := w.records[k.Record.ID]
+		r.Deleting = 0
+		w.records[r.ID] = r
+		delete(w.blamed, r.ID)
+		any = true
+	}
+	return any
+}
+
 // TestGuardProperty: however a change is cut into revisions, looks and crashes, no more than half of what was there goes
 // without a person's word, but for ten.
 func TestGuardProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{in: input(), records: map[fleet.ObjectID]Record{}, desired: map[fleet.ObjectID]bool{}, stuck: map[fleet.ObjectID]bool{},
-			blamed: map[fleet.ObjectID]bool{}}
+			kept: map[fleet.ObjectID]bool{}, blamed: map[fleet.ObjectID]bool{}}
 		for range rapid.IntRange(5, 50).Draw(t, "objects") {
 			w.next++
 			w.desired[cm(fmt.Sprintf("cm-%03d", w.next))] = true
 		}
 		w.applyAll()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"revision", "ready", "unready", "old pods", "apply", "confirm", "end", "pass", "pass", "pass"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"revision", "keep", "ready", "unready", "old pods", "apply", "confirm", "end", "pass", "pass", "pass"}).Draw(t, "step") {
 			case "revision":
 				w.revision(t)
+			case "keep":
+				w.keep(t)
 			case "ready":
 				w.in.Applied, w.in.Ready, w.in.Old = true, true, ""
 			case "unready":

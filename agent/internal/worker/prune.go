@@ -231,8 +231,11 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		in = e.in
 		todo = plan.Prune(in)
 	}
+	if e.noteKept(todo.Kept) {
+		in = e.in
+		todo = plan.Prune(in)
+	}
 	w.keepDenied(&todo)
-	e.noteKept(todo.Kept)
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, e.doubt
 	w.asked(in, todo.Held)
 	for _, h := range todo.Handover {

@@ -55,8 +55,8 @@ func labelsIn(seen map[fleet.ObjectID]seenLabels) func(plan.Record) map[string]s
 
 // noteKept notes what the labels of objects that stay come to, for the time when their module goes, and ends what was decided of those that
 // are to stay after all: should a later revision let them go, that is another decision. What is on its way out already goes by the one
-// that there was.
-func (e *eraser) noteKept(kept []plan.Kept) {
+// that there was. It reports whether there is anything new to plan with.
+func (e *eraser) noteKept(kept []plan.Kept) (noted bool) {
 	for _, k := range kept {
 		next := k.Record
 		if x, known := e.w.pruning.labels[next.ID]; known && k.ByPolicy() && !e.in.Tombstone {
@@ -73,9 +73,14 @@ func (e *eraser) noteKept(kept []plan.Kept) {
 			if same {
 				r.Record = next
 			}
+			noted = noted || same
 			return same
 		})
 	}
+	if noted {
+		e.in.Records = e.w.records()
+	}
+	return noted
 }
 
 // noteLabels notes of an object of a module that goes that its labels keep it. It reports whether they do, and that was not noted.
