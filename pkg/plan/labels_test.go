@@ -83,6 +83,17 @@ func TestWhatLabelsLeaveIsReleased(t *testing.T) {
 	}
 }
 
+// TestLabelsSayWhenAnObjectGoes: a policy by labels has what is dropped go before the rest is applied.
+func TestLabelsSayWhenAnObjectGoes(t *testing.T) {
+	in := droppedAll(1, []fleet.Policy{{Match: tier("front"), PruneWhen: fleet.PruneFirst}}, func(*Record) {})
+	in.Applied, in.Ready = false, false
+	for of, goes := range map[string]int{"front": 1, "db": 0} {
+		if in.Labels = labelled(of); !in.AsksLabels(in.Records[0]) || len(slices.Concat(Prune(in).Delete...)) != goes {
+			t.Errorf("tier %s: %+v", of, Prune(in))
+		}
+	}
+}
+
 // TestWhatIsKeptAfterAllIsAskedAboutAnew: a person confirmed that objects go; a revision keeps them before they went, and a later one
 // lets them go again: that is another decision.
 func TestWhatIsKeptAfterAllIsAskedAboutAnew(t *testing.T) {

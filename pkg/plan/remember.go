@@ -46,14 +46,14 @@ func answers(policies []fleet.Policy, id fleet.ObjectID) []fleet.Policy {
 	return append(out, effective(plain(policies), id, nil))
 }
 
-// askLabels reports that policies may say this or that of whether an object stays, as its labels are.
+// askLabels reports that policies may say this or that of whether an object stays, and when it goes, as its labels are.
 func askLabels(policies []fleet.Policy, r Record) bool {
 	said := answers(withNoted(policies, r), r.ID)
 	if r.Found { // what is noted of it is a guess
 		said = append(said, answers(policies, r.ID)...)
 	}
 	return slices.ContainsFunc(said, func(p fleet.Policy) bool {
-		return p.Prune != said[0].Prune || p.Delete != said[0].Delete || p.KeepsLegacy() != said[0].KeepsLegacy()
+		return p.Prune != said[0].Prune || p.Delete != said[0].Delete || p.KeepsLegacy() != said[0].KeepsLegacy() || p.PruneWhen != said[0].PruneWhen
 	})
 }
 

@@ -63,7 +63,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	doomed := slices.Concat(todo.Delete...)
 	for _, r := range doomed {
 		e.doomed[r.ID], e.owners[r.UID] = true, true
-		if !e.in.Tombstone && plan.MayBeLeft(e.in.Policies, r) {
+		if e.mayBeLeft(r) {
 			e.left[r.ID] = true // should it, its owners are to be taken from it before
 		}
 	}
@@ -96,6 +96,15 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 			return
 		}
 	}
+}
+
+// mayBeLeft reports that a look at an object that is to go may find labels by which it is left. Those that were seen for a tombstone are in
+// the record.
+func (e *eraser) mayBeLeft(r plan.Record) bool {
+	if _, seen := e.w.pruning.labels[r.ID]; e.in.Tombstone {
+		return !seen && e.in.AsksLabels(r)
+	}
+	return plan.MayBeLeft(e.in.Policies, r)
 }
 
 // doom tells the other modules what is about to be deleted of this one.

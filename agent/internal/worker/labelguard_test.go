@@ -1,9 +1,12 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -119,8 +122,8 @@ func TestWhatIsKeptAfterAllIsAskedAbout(t *testing.T) {
 // it lists the object, or its cluster leaves the fleet. It stays also where its owner goes.
 func TestLabelThatKeepsAnObjectWhenItsModuleGoes(t *testing.T) {
 	for name, policy := range map[string]fleet.Policy{"kept": {Prune: fleet.PruneNever}, "left": {Delete: fleet.DeleteOrphan}} {
-		for _, leave := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, leave %t", name, leave), func(t *testing.T) {
+		for how, leave := range map[string]bool{"the module goes": false, "the cluster leaves": true, "the first look fails": false} {
+			t.Run(name+", "+how, func(t *testing.T) {
 				r := newRig(t)
 				policies := keptBy(policy)
 				s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("owner", "k: v"), certificate("b2xk"))
@@ -130,6 +133,14 @@ func TestLabelThatKeepsAnObjectWhenItsModuleGoes(t *testing.T) {
 				r.patch("v1", "secrets", "s", "ana", `{"metadata":{"labels":{"keep":"yes"}}}`)
 				r.ownedBy("secrets", "s", "owner")
 				r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+				var fails atomic.Bool
+				fails.Store(strings.Contains(how, "fails"))
+				r.count.upset(func(q *http.Request) error {
+					if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/secrets/s") && fails.CompareAndSwap(true, false) {
+						return errors.New("not now")
+					}
+					return nil
+				})
 				if leave {
 					r.m.Leave(fleet.Leave{Objects: fleet.LeaveDelete})
 				} else {
