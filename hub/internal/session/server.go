@@ -296,6 +296,16 @@ func (s *Server) admit(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, a
 	return s.open(stream, cluster, hello)
 }
 
+// beatSlots is into how many slots the time between heartbeats is divided. Sessions that beat in the same slot do so at the same
+// moment: a process that rests has to be woken for each moment, and that costs more than a heartbeat.
+const beatSlots = 40
+
+// untilBeat is how long a session waits for its next heartbeat: no longer than the time between them, and less by a slot at most.
+func (s *Server) untilBeat() time.Duration {
+	every := s.o.Heartbeat
+	return every - time.Duration(s.clock().UnixNano())%max(every/beatSlots, 1)
+}
+
 // helloDeadline is how long a stream may stay silent before its hello.
 const helloDeadline = 10 * time.Second
 

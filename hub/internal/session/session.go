@@ -132,7 +132,7 @@ func (x *session) run(ctx context.Context, st stream) error {
 	x.reports.committer.begin(&x.server.parts, func() error { return x.reports.commitNew(ctx) }, end)
 	defer x.reports.committer.end()
 	x.sender.call()
-	look := time.NewTicker(x.server.o.Heartbeat)
+	look := time.NewTimer(x.server.untilBeat())
 	defer look.Stop()
 	for {
 		select {
@@ -146,6 +146,7 @@ func (x *session) run(ctx context.Context, st stream) error {
 				return err
 			}
 			x.mark(dirtyBeat)
+			look.Reset(x.server.untilBeat())
 		case <-x.doubt:
 			if err := aside(&x.server.parts, func() error { return x.entitled(ctx) }); err != nil {
 				return err
