@@ -109,7 +109,7 @@ func memory(ctx context.Context, w *world, n int, _ options) ([]row, error) {
 	}
 	ours, theirs := hub[2]-hub[0], with-base
 	return []row{
-		{"G1", "memory an agent, over a stock gRPC stream", kb(ours, n), kb(theirs, n), ours / theirs, 0.95, 3.5},
+		{"G1", "memory an agent, over a stock gRPC stream", kb(ours, n), kb(theirs, n), ours / theirs, 0.95, 2.8},
 		{"G17", "memory of the hub, over that with half of the agents", mb(hub[2]), mb(hub[1]), hub[2] / hub[1], 2.1, 2.1},
 	}, nil
 }
@@ -330,8 +330,8 @@ func commit(ctx context.Context, w *world, _ int, o options) ([]row, error) {
 	a, b, c := measure.Median(ours), measure.Median(puts), measure.Median(calls)
 	short := func(d time.Duration) string { return fmt.Sprint(d.Round(10 * time.Microsecond)) }
 	return []row{
-		{"G5", "put of a module, over a put in the process", short(a), short(b), ratio(a, b), 2, 60},
-		{"G5", "put of a module, over a put behind one call", short(a), short(c), ratio(a, c), 2, 40},
+		{"G5", "put of a module, over a put in the process", short(a), short(b), ratio(a, b), 2, 30},
+		{"G5", "put of a module, over a put behind one call", short(a), short(c), ratio(a, c), 2, 20},
 	}, nil
 }
 
