@@ -159,7 +159,7 @@ func restoreCommand() *cobra.Command {
 }
 
 // restoredText is what a person has to look at after a restore.
-const restoredText = "What was said after the backup is not so any more: what was revoked, removed, held, paused, aborted or rolled back, and secrets\n" +
+const restoredText = "What was said after the backup is not so any more: what was revoked, locked, removed, held, paused, aborted or rolled back, and secrets\n" +
 	"that were set. Look at the log of the hub, and say it again.\n" +
 	"What was under way in the backup stands still when the hub has started, until every cluster was heard and none is ahead of the backup, or\n" +
 	"towline restore accept is said: look at towline restore show and towline get rollouts. Modules that were being removed from clusters are\n" +

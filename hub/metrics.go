@@ -26,6 +26,7 @@ func (h *Hub) figures() []prometheus.Collector {
 		gauge("towline_panics_recovered", "Bugs (panics) since the start that ended one piece of work and not the hub.", func() float64 { return float64(guard.Count()) }),
 		gauge("towline_audit_lost", "Audit entries since the start that are in the hub's log only, as the store did not take them.", func() float64 { return float64(h.audits.Lost()) }),
 		gauge("towline_clusters_copied", "Clusters whose agent's identity or state was copied, as far as is known.", h.copied),
+		gauge("towline_clusters_locked", "Clusters whose agents are kept out until a person unlocks them.", h.locked),
 		gauge("towline_agents_connected", "Agents that have a session with this hub.", func() float64 { return float64(h.sessions.Count()) }),
 		gauge("towline_clusters", "Clusters of the fleet.", h.counted(store.ClusterPrefix)),
 		gauge("towline_modules", "Modules of all projects.", h.counted(store.ModulePrefix)),
@@ -104,6 +105,20 @@ func (h *Hub) copied() float64 {
 		})
 	})
 	return float64(len(found))
+}
+
+// locked counts the clusters that a person has locked.
+func (h *Hub) locked() float64 {
+	n := 0
+	h.look(func(r store.Reader) {
+		store.Scan(r, store.ClusterPrefix, func(c *storev1.ClusterRecord, _ store.Entry) bool {
+			if c.GetLock() != nil {
+				n++
+			}
+			return true
+		})
+	})
+	return float64(n)
 }
 
 // newCalls counts the calls of all services, and what goes on streams; agents' sessions and people's watches are some of them.

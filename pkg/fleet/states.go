@@ -47,6 +47,7 @@ const (
 	ClusterReady        ClusterState = "Ready"
 	ClusterDisconnected ClusterState = "Disconnected"
 	ClusterCordoned     ClusterState = "Cordoned"
+	ClusterLocked       ClusterState = "Locked"
 	ClusterRemoving     ClusterState = "Removing"
 	ClusterRevoked      ClusterState = "Revoked"
 )

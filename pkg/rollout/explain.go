@@ -366,8 +366,11 @@ func (e *explainer) cluster(i int) Reason {
 	case ClusterFailed, ClusterTimedOut:
 		r.Actions = []Action{at(DoRetry), at(DoSkip)}
 	case ClusterDeferred:
-		if r.Reason == ReasonCordoned {
+		switch r.Reason {
+		case ReasonCordoned:
 			r.Actions = []Action{at(DoPutCluster)}
+		case ReasonLocked:
+			r.Actions = []Action{at(DoUnlockCluster)}
 		}
 	case ClusterSkipped:
 		r.Actions = []Action{at(DoRetry)}

@@ -108,7 +108,7 @@ func (c *chaos) timely(d rollout.Decision, why []rollout.Reason) {
 }
 
 // absent are reasons of members of which nothing is heard.
-var absent = []string{rollout.ReasonNotHeard, rollout.ReasonDisconnected, rollout.ReasonNotSeen}
+var absent = []string{rollout.ReasonNotHeard, rollout.ReasonDisconnected, rollout.ReasonNotSeen, rollout.ReasonLocked}
 
 // said: of each member people read the state that Decide goes by, and a reason that fits what is known of it.
 func (c *chaos) said(in rollout.Input) {

@@ -160,6 +160,8 @@ const (
 	DoConfirm  = "ConfirmHold"
 	// DoPutCluster is to end the cordon of a cluster.
 	DoPutCluster = "PutCluster"
+	// DoUnlockCluster is to let the agent of a cluster in again.
+	DoUnlockCluster = "UnlockCluster"
 	// DoPutModule is to put the module with other users of a gate, or without it.
 	DoPutModule = "PutModule"
 	// DoAcceptRestore and DoResumeRestore end that a restored store of the hub stands still.

@@ -165,13 +165,18 @@ func obstacle(o *Observed) (reason string) {
 
 // away is the reason of a member that is not connected.
 func away(o *Observed) string {
-	if o.NotSeen {
+	switch {
+	case o.Locked:
+		return ReasonLocked
+	case o.NotSeen:
 		return ReasonNotSeen
 	}
 	return ReasonDisconnected
 }
 
-func isAway(reason string) bool { return reason == ReasonDisconnected || reason == ReasonNotSeen }
+func isAway(reason string) bool {
+	return reason == ReasonDisconnected || reason == ReasonNotSeen || reason == ReasonLocked
+}
 
 // stuck is why a member that was moved cannot get on by itself. A cordon does not concern it, it has its revision; nor
 // does a hold if it is ready.

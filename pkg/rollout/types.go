@@ -155,6 +155,7 @@ const (
 	ReasonExternal          = "External"
 	ReasonSuperseded        = "Superseded"
 	ReasonDisconnected      = "Disconnected"
+	ReasonLocked            = "ClusterLocked"
 	ReasonNotSeen           = "ClusterNotSeen"
 	ReasonNotHeard          = "NotHeard"
 	ReasonCordoned          = "Cordoned"
@@ -212,8 +213,8 @@ type Observed struct {
 	Stage int16
 	// Connected: its agent's session is live. The caller keeps it true for a grace after a session breaks and after the
 	// hub itself has started.
-	// It is false, too, while the agent does not see its cluster: NotSeen says so then.
-	Connected, NotSeen bool
+	// It is false, too, while the agent does not see its cluster: NotSeen says so then; and while a person keeps the agent out: Locked.
+	Connected, NotSeen, Locked bool
 	// Unheard: it is connected, and its agent has not said in this session how it stands, so that it is neither Ready nor
 	// Failed. Who was ready before is not taken for one that failed.
 	Unheard bool

@@ -458,6 +458,10 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Untold = rollout.At(w.now.Add(time.Minute))
 	case "told":
 		c.o.Untold = 0
+	case "lock": // a person keeps its agent out
+		c.o.Connected, c.o.Locked = false, true
+	case "unlock": // its agent is not back yet
+		c.o.Locked = false
 	case "cordon":
 		c.o.Cordoned = true
 	case "uncordon":

@@ -60,6 +60,8 @@ var rules = table(map[string]map[string]rule{
 		"WatchClusters": {viewers, false},
 		"RemoveCluster": {admins, true},
 		"RevokeCluster": {admins, true},
+		"LockCluster":   {admins, true},
+		"UnlockCluster": {admins, true},
 	},
 	"towline.v1.RolloutService": {
 		"GetRollout":      {viewers, false},

@@ -16,7 +16,7 @@ var alerts = []struct {
 	kind          error
 }{
 	{"remote error: tls: bad certificate",
-		"the hub refuses this client certificate: its identity was revoked, replaced or copied", fleet.ErrDenied},
+		"the hub refuses this client certificate: its identity was revoked, locked, replaced or copied", fleet.ErrDenied},
 	{"remote error: tls: expired certificate",
 		"the client certificate has expired", fleet.ErrUnknownUser},
 	{"remote error: tls: unknown certificate authority",

@@ -56,7 +56,7 @@ func actionsToProto(of fleet.ModuleRef, actions []rollout.Action) []*v1.Action {
 		x := &v1.Action{Method: a.Method, Project: of.Project, Module: of.Name, Cluster: a.Cluster, Stage: a.Stage, Gate: a.Gate, Revision: a.Revision,
 			Hold: a.Hold, By: a.By, NotBy: a.NotBy}
 		switch a.Method {
-		case rollout.DoConfirm, rollout.DoPutCluster, rollout.DoCreateUser, rollout.DoAcceptRestore, rollout.DoResumeRestore: // they speak of no module
+		case rollout.DoConfirm, rollout.DoPutCluster, rollout.DoUnlockCluster, rollout.DoCreateUser, rollout.DoAcceptRestore, rollout.DoResumeRestore: // they speak of no module
 			x.Project, x.Module = "", ""
 		}
 		out = append(out, x)

@@ -126,6 +126,7 @@ func TestFaults(t *testing.T) {
 	inOrder(t, []scenario{
 		{"join", testJoin},
 		{"identity", testIdentity},
+		{"lock", testLock},
 		{"manifests", testManifests},
 		{"cut", testCut},
 		{"hub-killed", testHubKilled},

@@ -18,7 +18,8 @@ import (
 func (a *app) clusterCommand() *cobra.Command {
 	return group("cluster", "Join clusters, label them, take them out", a.joinCommand(), a.labelCommand(),
 		a.cordonCommand("cordon", "Send no new revisions to a cluster; drift is still corrected", true),
-		a.cordonCommand("uncordon", "Send new revisions to a cluster again", false), a.removeCommand(), a.revokeCommand())
+		a.cordonCommand("uncordon", "Send new revisions to a cluster again", false), a.lockCommand(), a.unlockCommand(),
+		a.removeCommand(), a.revokeCommand())
 }
 
 // changeCluster reads a cluster, changes it and puts it under the condition that nobody else did meanwhile.

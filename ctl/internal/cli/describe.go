@@ -217,6 +217,9 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	s.line("State", "%s%s", st.GetState(), sinceText(a.clock(st.GetSince())))
 	s.line("Last seen", "%s", a.lastSeen(st))
 	s.line("Attention", "%s", a.attention(cl).Text)
+	if l := st.GetLock(); l != nil {
+		s.line("Locked", "by %s%s: %s", orDash(l.GetBy()), sinceText(a.clock(l.GetSince())), orDash(l.GetReason()))
+	}
 	s.line("Cordoned", "%t", cl.GetSpec().GetCordoned())
 	for _, t := range cl.GetSpec().GetTaints() {
 		s.line("Taint", "%s", strings.TrimSuffix(t.GetKey()+"="+t.GetValue(), "="))

@@ -308,6 +308,10 @@ func clusterReasons(c *v1.Cluster) []*v1.Reason {
 	case fleet.ClusterRemoving:
 		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeWhole}, Since: s.GetSince()})
 	}
+	if l := s.GetLock(); l != nil {
+		add(&v1.Reason{Reason: rollout.ReasonLocked, By: l.GetBy(), Facts: &v1.Facts{Code: codeWhole, Detail: l.GetReason()}, Since: l.GetSince(),
+			Actions: []*v1.Action{{Method: rollout.DoUnlockCluster, Cluster: subject.GetName()}}})
+	}
 	for _, x := range troubles(s) {
 		add(&v1.Reason{Reason: x.GetType(), Facts: &v1.Facts{Detail: conditionSays(x)}, Since: x.GetLastTransitionTime()})
 	}

@@ -340,6 +340,25 @@ func (h *fakeHub) RemoveCluster(_ context.Context, r *v1.RemoveClusterRequest) (
 	return h.removed, nil
 }
 
+func (h *fakeHub) LockCluster(_ context.Context, r *v1.LockClusterRequest) (*v1.LockClusterResponse, error) {
+	h.note(r)
+	for _, c := range h.clusters {
+		if c.GetMetadata().GetName() == r.GetName() && c.GetStatus().GetLock() != nil {
+			return &v1.LockClusterResponse{Result: "unchanged"}, nil
+		}
+	}
+	return &v1.LockClusterResponse{Result: "locked"}, nil
+}
+
+func (h *fakeHub) UnlockCluster(_ context.Context, r *v1.UnlockClusterRequest) (*v1.UnlockClusterResponse, error) {
+	h.note(r)
+	out := &v1.UnlockClusterResponse{Result: "unlocked"}
+	if r.GetReissue() {
+		out.Token, out.Expires, out.HubAddresses = "tl1.secret", in(15*time.Minute), []string{"hub.example.com:7443"}
+	}
+	return out, nil
+}
+
 func (h *fakeHub) GetRollout(_ context.Context, r *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error) {
 	for _, x := range h.rollouts {
 		if x.GetModule() == r.GetModule() && (r.GetNumber() == 0 || x.GetNumber() == r.GetNumber()) {

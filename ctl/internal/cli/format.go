@@ -166,7 +166,7 @@ var stateColors = map[string]table.Color{
 	"Applied": table.Green, "Conflicted": table.Yellow,
 	"Inconclusive": table.Yellow, "Suspended": table.Yellow, "Unused": table.Yellow,
 	"Failed": table.Red, "TimedOut": table.Red, "Degraded": table.Red, "Conflict": table.Red, "Missing": table.Red,
-	"Aborted": table.Red, "RolledBack": table.Red, "Revoked": table.Red, "Error": table.Red, "Damaged": table.Red,
+	"Aborted": table.Red, "RolledBack": table.Red, "Revoked": table.Red, "Locked": table.Red, "Error": table.Red, "Damaged": table.Red,
 	"Disconnected": table.Grey, "Unknown": table.Grey, "Deferred": table.Grey, "Superseded": table.Grey, "Skipped": table.Grey,
 	"Removed": table.Grey, "ToApply": table.Grey, "Expired": table.Grey, "Used": table.Grey,
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"towline.dev/towline/deploy"
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -95,9 +96,7 @@ func (a *app) join(ctx context.Context, name string, o *joinOptions) error {
 		return err
 	}
 	if !install {
-		a.printf("%s\n", resp.GetToken())
-		a.footf("Ends %s. In the cluster: towline-agent run --hub %s --join-token-file FILE --state-dir DIR\n", a.stamp(resp.GetExpires()),
-			strings.Join(resp.GetHubAddresses(), " --hub "))
+		a.sayToken(resp)
 		return nil
 	}
 	agent := deploy.AgentOptions{Hubs: hubs, Token: resp.GetToken(), Image: o.image, DaemonSet: o.daemonSet, Restricted: o.restricted}
@@ -113,6 +112,17 @@ func (a *app) join(ctx context.Context, name string, o *joinOptions) error {
 		return err
 	}
 	return a.waitReady(ctx, c, name, o.timeout)
+}
+
+// sayToken prints a join token, and what to do with it.
+func (a *app) sayToken(of interface {
+	GetToken() string
+	GetExpires() *timestamppb.Timestamp
+	GetHubAddresses() []string
+}) {
+	a.printf("%s\n", of.GetToken())
+	a.footf("Ends %s. In the cluster: towline-agent run --hub %s --join-token-file FILE --state-dir DIR\n", a.stamp(of.GetExpires()),
+		strings.Join(of.GetHubAddresses(), " --hub "))
 }
 
 // parseLabels reads KEY=VALUE.

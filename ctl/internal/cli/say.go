@@ -287,6 +287,8 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 		return cmp.Or(f.GetDetail(), "nothing is written there, by order of a person or by the cluster's own policy")
 	case rollout.ReasonDisconnected, rollout.ReasonNotSeen:
 		return awayBecause(failed, f)
+	case rollout.ReasonLocked:
+		return lockedBecause(failed, f)
 	case rollout.ReasonNotHeard:
 		return cmp.Or(f.GetDetail(), "its agent is expected back: its session has just ended, or the hub has just started")
 	case rollout.ReasonRestored:
@@ -335,6 +337,19 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 }
 
 // awayBecause is what being away means for a cluster in a rollout.
+// lockedBecause is why a member does not move whose cluster is locked.
+func lockedBecause(failed bool, f *v1.Facts) string {
+	switch {
+	case f.GetCode() == rollout.ReasonAwaited:
+		return "its turn has come, and it is locked; it is waited for"
+	case failed:
+		return "it was locked when it was to move"
+	case f.GetRevision() > 0:
+		return "it is locked, with the revision assigned; goes on when it is unlocked, through the same checks"
+	}
+	return "it is locked; moves when it is unlocked, through the same checks"
+}
+
 func awayBecause(failed bool, f *v1.Facts) string {
 	assigned := f.GetRevision() > 0
 	switch {

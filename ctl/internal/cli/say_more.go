@@ -109,6 +109,8 @@ func (a *app) clusterSays(reason string, f *v1.Facts) string {
 		return "no new revisions go there; drift is corrected"
 	case reason == string(fleet.ClusterRevoked):
 		return "its identity is revoked: no agent is let in before it joins again"
+	case reason == rollout.ReasonLocked:
+		return "its identity is locked" + because(f.GetDetail()) + ": its agent is not let in, and writes nothing"
 	case reason == string(fleet.ClusterRemoving):
 		return "it is forgotten when its agent has confirmed of each module that it is removed, or let go"
 	case reason == rollout.ReasonDisconnected:
@@ -558,6 +560,8 @@ func commandOf(x *v1.Action, of *v1.Reason) command {
 		return command{line: "towline confirm " + x.GetHold()}
 	case rollout.DoPutCluster:
 		return command{line: "towline cluster uncordon " + x.GetCluster()}
+	case rollout.DoUnlockCluster:
+		return command{"towline cluster unlock " + x.GetCluster(), "with --reissue if its identity may be known to others"}
 	case rollout.DoPutModule:
 		return command{"towline apply -f FILE", "with other users of gate " + x.GetGate() + ", or without it"}
 	case rollout.DoAcceptRestore:

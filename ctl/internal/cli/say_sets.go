@@ -47,6 +47,8 @@ func awaitedSays(reason string, f *v1.Facts) string {
 	switch reason {
 	case rollout.ReasonDisconnected:
 		return "it is away, so that nobody knows how " + module + " stands there"
+	case rollout.ReasonLocked:
+		return "it is locked, so that nobody knows how " + module + " stands there"
 	case rollout.ReasonNotSeen:
 		return "its agent does not see it, so that nobody knows how " + module + " stands there"
 	case rollout.ReasonNotHeard:

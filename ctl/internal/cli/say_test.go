@@ -184,6 +184,8 @@ func sayings() map[string][]saying {
 		"member": {
 			{rollout.ReasonDisconnected, stateDeferred, nil}, {rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Revision: 42}},
 			{rollout.ReasonDisconnected, stateFailed, nil}, {rollout.ReasonDisconnected, stateFailed, &v1.Facts{Revision: 42}},
+			{rollout.ReasonLocked, stateDeferred, nil}, {rollout.ReasonLocked, stateDeferred, &v1.Facts{Revision: 42}}, {rollout.ReasonLocked, stateFailed, nil},
+			{rollout.ReasonLocked, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}},
 			{rollout.ReasonNotSeen, stateDeferred, nil}, {rollout.ReasonDisconnected, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}}, {rollout.ReasonNotHeard, stateProgressing, nil}, {rollout.ReasonRestored, stateProgressing, nil},
 			{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonHeld, stateDeferred, nil}, {rollout.ReasonAwaitingDependency, "Waiting", set(&v1.Facts{Clusters: some, Count: 2, Total: 3})},
 			{rollout.ReasonPinned, "Skipped", &v1.Facts{By: "ana", Detail: "audit"}}, {rollout.ReasonSkipped, "Skipped", by}, {rollout.ReasonSkipped, "Skipped", &v1.Facts{By: "ana", Code: rollout.ReasonWouldLeave}},
@@ -208,7 +210,8 @@ func sayings() map[string][]saying {
 		rollout.AboutRollout:  {{rollout.ReasonFailures, "", failures}},
 		rollout.AboutClusters: {{rollout.ReasonNotListed, "", &v1.Facts{Count: 20}}, {rollout.ReasonMoreAwaited, "", &v1.Facts{Count: 20, Names: []string{"crds"}}}},
 		rollout.AboutGate:     {{rollout.ReasonWebhook, "", open}},
-		rollout.AboutCluster: {{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonDisconnected, "", awaited}, {rollout.ReasonNotSeen, "", awaited}, {rollout.ReasonNotHeard, "", awaited},
+		rollout.AboutCluster: {{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonDisconnected, "", awaited}, {rollout.ReasonLocked, "", awaited},
+			{rollout.ReasonLocked, "", &v1.Facts{Code: codeWhole}}, {rollout.ReasonLocked, "", &v1.Facts{Code: codeWhole, Detail: "a node was broken into"}}, {rollout.ReasonNotSeen, "", awaited}, {rollout.ReasonNotHeard, "", awaited},
 			{rollout.ReasonNotReached, "", awaited}, {rollout.ReasonCordoned, "", awaited}, {rollout.ReasonHeld, "", awaited}, {"Degraded", "", awaited}},
 		"note": {
 			{rollout.NoteInSpite, "", &v1.Facts{Failed: 2}}, {rollout.NoteOnTheWay, "", &v1.Facts{Count: 1}},
@@ -260,6 +263,7 @@ func sayings() map[string][]saying {
 			{follow.ReasonPaused, "", &v1.Facts{Detail: "somebody paused the rollout that runs"}}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
 			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil},
+			{rollout.DoUnlockCluster, "", nil},
 			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}, {rollout.DoAcceptRestore, "", nil}, {rollout.DoResumeRestore, "", nil}},
 	}
 }

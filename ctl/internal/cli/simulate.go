@@ -294,7 +294,7 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		x.Last = !x.Selected && cl.GetStatus().GetModules() == 1
 		in.Plan.Clusters = append(in.Plan.Clusters, x)
 		state := fleet.ClusterState(cl.GetStatus().GetState())
-		connected := state != fleet.ClusterPending && state != fleet.ClusterDisconnected && state != fleet.ClusterRevoked
+		connected := state != fleet.ClusterPending && state != fleet.ClusterDisconnected && state != fleet.ClusterRevoked && cl.GetStatus().GetLock() == nil
 		if !connected || blind(cl.GetStatus()) {
 			away[value.Name] = true
 		}

@@ -266,7 +266,7 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 		return "never"
 	case fleet.ClusterState(s.GetState()) == fleet.ClusterReady, fleet.ClusterState(s.GetState()) == fleet.ClusterCordoned:
 		return "now"
-	case fleet.ClusterState(s.GetState()) != fleet.ClusterDisconnected && a.Now().Sub(s.GetLastSeen().AsTime()) < 30*time.Second:
+	case fleet.ClusterState(s.GetState()) != fleet.ClusterDisconnected && s.GetLock() == nil && a.Now().Sub(s.GetLastSeen().AsTime()) < 30*time.Second:
 		return "now"
 	}
 	return a.since(s.GetLastSeen()) + " ago"
@@ -275,7 +275,7 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 // unseen reports that nothing is known of the cluster as of now.
 func unseen(s *v1.ClusterStatus) bool {
 	switch fleet.ClusterState(s.GetState()) {
-	case fleet.ClusterDisconnected, fleet.ClusterRevoked:
+	case fleet.ClusterDisconnected, fleet.ClusterRevoked, fleet.ClusterLocked:
 		return true
 	case fleet.ClusterRemoving:
 		return s.GetWasHealthy() > 0
@@ -353,6 +353,9 @@ func (a *app) attention(c *v1.Cluster) table.Cell {
 func (a *app) stops(c *v1.Cluster) table.Cell {
 	cell, s := a.attention(c), c.GetStatus()
 	var all []string
+	if l := s.GetLock(); l != nil {
+		all, cell.Color = append(all, strings.TrimSuffix("locked by "+orDash(l.GetBy())+": "+l.GetReason(), ": ")), table.Red
+	}
 	if cell.Text != "-" {
 		all = append(all, cell.Text)
 	}

@@ -227,7 +227,7 @@ func (x *Taint) GetEffect() string {
 // ClusterStatus is what is known of a cluster.
 type ClusterStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pending, Ready, Disconnected, Cordoned, Removing or Revoked; Unregistered of an agent whose cluster the hub does not have,
+	// Pending, Ready, Disconnected, Cordoned, Locked, Removing or Revoked; Unregistered of an agent whose cluster the hub does not have,
 	// Damaged of a cluster whose record the hub cannot read.
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	// When the hub last heard of the agent; unset: never.
@@ -275,7 +275,10 @@ type ClusterStatus struct {
 	// Modules that keep their revision there, whatever is rolled out.
 	Pins []*Pin `protobuf:"bytes,21,rep,name=pins,proto3" json:"pins,omitempty"`
 	// How many versions of API groups, and kinds in them, the API server serves, as charts may ask; 0: the agent has not told.
-	Apis          int32 `protobuf:"varint,23,opt,name=apis,proto3" json:"apis,omitempty"`
+	Apis int32 `protobuf:"varint,23,opt,name=apis,proto3" json:"apis,omitempty"`
+	// Who locked its identity, so that its agent is not let in until a person unlocks it; unset: nobody. The state says something else of
+	// one that is also being removed or revoked.
+	Lock          *ClusterLock `protobuf:"bytes,24,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -464,6 +467,77 @@ func (x *ClusterStatus) GetApis() int32 {
 	return 0
 }
 
+func (x *ClusterStatus) GetLock() *ClusterLock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+// ClusterLock keeps a cluster's agent out, and everything that is known of the cluster as it is.
+type ClusterLock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who locked it.
+	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	// Why; may be empty. Agents are not told.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterLock) Reset() {
+	*x = ClusterLock{}
+	mi := &file_towline_v1_cluster_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterLock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterLock) ProtoMessage() {}
+
+func (x *ClusterLock) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_cluster_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterLock.ProtoReflect.Descriptor instead.
+func (*ClusterLock) Descriptor() ([]byte, []int) {
+	return file_towline_v1_cluster_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ClusterLock) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ClusterLock) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ClusterLock) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Pin keeps one module in one cluster at its revision, through any number of rollouts.
 type Pin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -487,7 +561,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_towline_v1_cluster_proto_msgTypes[4]
+	mi := &file_towline_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +573,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_cluster_proto_msgTypes[4]
+	mi := &file_towline_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +586,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_towline_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Pin) GetProject() string {
@@ -584,7 +658,7 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xe4\x06\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\x91\a\n" +
 	"\rClusterStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x127\n" +
 	"\tlast_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
@@ -612,8 +686,13 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\twas_drift\x18\x13 \x01(\x05R\bwasDrift\x12&\n" +
 	"\x05holds\x18\x14 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12#\n" +
 	"\x04pins\x18\x15 \x03(\v2\x0f.towline.v1.PinR\x04pins\x12\x12\n" +
-	"\x04apis\x18\x17 \x01(\x05R\x04apisJ\x04\b\n" +
-	"\x10\v\"\xdf\x01\n" +
+	"\x04apis\x18\x17 \x01(\x05R\x04apis\x12+\n" +
+	"\x04lock\x18\x18 \x01(\v2\x17.towline.v1.ClusterLockR\x04lockJ\x04\b\n" +
+	"\x10\v\"g\n" +
+	"\vClusterLock\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xdf\x01\n" +
 	"\x03Pin\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
@@ -638,39 +717,42 @@ func file_towline_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_towline_v1_cluster_proto_rawDescData
 }
 
-var file_towline_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_towline_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_towline_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: towline.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: towline.v1.ClusterSpec
 	(*Taint)(nil),                 // 2: towline.v1.Taint
 	(*ClusterStatus)(nil),         // 3: towline.v1.ClusterStatus
-	(*Pin)(nil),                   // 4: towline.v1.Pin
-	(*Metadata)(nil),              // 5: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*Note)(nil),                  // 7: towline.v1.Note
-	(*Condition)(nil),             // 8: towline.v1.Condition
-	(*Hold)(nil),                  // 9: towline.v1.Hold
+	(*ClusterLock)(nil),           // 4: towline.v1.ClusterLock
+	(*Pin)(nil),                   // 5: towline.v1.Pin
+	(*Metadata)(nil),              // 6: towline.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Note)(nil),                  // 8: towline.v1.Note
+	(*Condition)(nil),             // 9: towline.v1.Condition
+	(*Hold)(nil),                  // 10: towline.v1.Hold
 }
 var file_towline_v1_cluster_proto_depIdxs = []int32{
-	5,  // 0: towline.v1.Cluster.metadata:type_name -> towline.v1.Metadata
+	6,  // 0: towline.v1.Cluster.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Cluster.spec:type_name -> towline.v1.ClusterSpec
 	3,  // 2: towline.v1.Cluster.status:type_name -> towline.v1.ClusterStatus
 	2,  // 3: towline.v1.ClusterSpec.taints:type_name -> towline.v1.Taint
-	6,  // 4: towline.v1.ClusterStatus.last_seen:type_name -> google.protobuf.Timestamp
-	6,  // 5: towline.v1.ClusterStatus.since:type_name -> google.protobuf.Timestamp
-	7,  // 6: towline.v1.ClusterStatus.attention:type_name -> towline.v1.Note
-	6,  // 7: towline.v1.ClusterStatus.certificate_not_after:type_name -> google.protobuf.Timestamp
-	6,  // 8: towline.v1.ClusterStatus.token_expires:type_name -> google.protobuf.Timestamp
-	8,  // 9: towline.v1.ClusterStatus.conditions:type_name -> towline.v1.Condition
-	9,  // 10: towline.v1.ClusterStatus.holds:type_name -> towline.v1.Hold
-	4,  // 11: towline.v1.ClusterStatus.pins:type_name -> towline.v1.Pin
-	6,  // 12: towline.v1.Pin.since:type_name -> google.protobuf.Timestamp
-	6,  // 13: towline.v1.Pin.until:type_name -> google.protobuf.Timestamp
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	7,  // 4: towline.v1.ClusterStatus.last_seen:type_name -> google.protobuf.Timestamp
+	7,  // 5: towline.v1.ClusterStatus.since:type_name -> google.protobuf.Timestamp
+	8,  // 6: towline.v1.ClusterStatus.attention:type_name -> towline.v1.Note
+	7,  // 7: towline.v1.ClusterStatus.certificate_not_after:type_name -> google.protobuf.Timestamp
+	7,  // 8: towline.v1.ClusterStatus.token_expires:type_name -> google.protobuf.Timestamp
+	9,  // 9: towline.v1.ClusterStatus.conditions:type_name -> towline.v1.Condition
+	10, // 10: towline.v1.ClusterStatus.holds:type_name -> towline.v1.Hold
+	5,  // 11: towline.v1.ClusterStatus.pins:type_name -> towline.v1.Pin
+	4,  // 12: towline.v1.ClusterStatus.lock:type_name -> towline.v1.ClusterLock
+	7,  // 13: towline.v1.ClusterLock.since:type_name -> google.protobuf.Timestamp
+	7,  // 14: towline.v1.Pin.since:type_name -> google.protobuf.Timestamp
+	7,  // 15: towline.v1.Pin.until:type_name -> google.protobuf.Timestamp
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_cluster_proto_init() }
@@ -687,7 +769,7 @@ func file_towline_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_cluster_proto_rawDesc), len(file_towline_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1022,6 +1022,290 @@ func (x *RevokeClusterResponse) GetRevision() int64 {
 	return 0
 }
 
+// LockClusterRequest names a cluster.
+type LockClusterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Why; recorded, and shown with the cluster.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The cluster's UID, as the caller saw it: not possible if another cluster has the name by now. Empty: any.
+	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LockClusterRequest) Reset() {
+	*x = LockClusterRequest{}
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LockClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LockClusterRequest) ProtoMessage() {}
+
+func (x *LockClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LockClusterRequest.ProtoReflect.Descriptor instead.
+func (*LockClusterRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *LockClusterRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LockClusterRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LockClusterRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+// LockClusterResponse tells what was done.
+type LockClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// locked, or unchanged of one that was locked already: who locked it first, and why, stays.
+	Result string `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	// The store's revision of the write.
+	Revision      int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LockClusterResponse) Reset() {
+	*x = LockClusterResponse{}
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LockClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LockClusterResponse) ProtoMessage() {}
+
+func (x *LockClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LockClusterResponse.ProtoReflect.Descriptor instead.
+func (*LockClusterResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *LockClusterResponse) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *LockClusterResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// UnlockClusterRequest names a cluster.
+type UnlockClusterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The cluster's UID, as the caller saw it: not possible if another cluster has the name by now. Empty: any.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The identity that it had ends with the lock, and the answer has a token for the next one: its agent must join again. Not possible of a
+	// cluster that is not locked.
+	Reissue bool `protobuf:"varint,4,opt,name=reissue,proto3" json:"reissue,omitempty"`
+	// With reissue: how long the token may be used; default 15m, at most 24h.
+	Ttl           string `protobuf:"bytes,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnlockClusterRequest) Reset() {
+	*x = UnlockClusterRequest{}
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnlockClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnlockClusterRequest) ProtoMessage() {}
+
+func (x *UnlockClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnlockClusterRequest.ProtoReflect.Descriptor instead.
+func (*UnlockClusterRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *UnlockClusterRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UnlockClusterRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *UnlockClusterRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *UnlockClusterRequest) GetReissue() bool {
+	if x != nil {
+		return x.Reissue
+	}
+	return false
+}
+
+func (x *UnlockClusterRequest) GetTtl() string {
+	if x != nil {
+		return x.Ttl
+	}
+	return ""
+}
+
+// UnlockClusterResponse tells what was done.
+type UnlockClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// unlocked, or unchanged of one that was not locked.
+	Result string `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	// With reissue the token, with the CA pin inside; it is shown once.
+	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	// When it ends.
+	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	// With reissue: addresses for agents, as advertised.
+	HubAddresses []string `protobuf:"bytes,4,rep,name=hub_addresses,json=hubAddresses,proto3" json:"hub_addresses,omitempty"`
+	// The store's revision of the write.
+	Revision      int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnlockClusterResponse) Reset() {
+	*x = UnlockClusterResponse{}
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnlockClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnlockClusterResponse) ProtoMessage() {}
+
+func (x *UnlockClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_cluster_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnlockClusterResponse.ProtoReflect.Descriptor instead.
+func (*UnlockClusterResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *UnlockClusterResponse) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *UnlockClusterResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *UnlockClusterResponse) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *UnlockClusterResponse) GetHubAddresses() []string {
+	if x != nil {
+		return x.HubAddresses
+	}
+	return nil
+}
+
+func (x *UnlockClusterResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 var File_towline_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_towline_v1_cluster_service_proto_rawDesc = "" +
@@ -1098,7 +1382,26 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\"3\n" +
 	"\x15RevokeClusterResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevision2\xd1\x04\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\"R\n" +
+	"\x12LockClusterRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"I\n" +
+	"\x13LockClusterResponse\x12\x16\n" +
+	"\x06result\x18\x01 \x01(\tR\x06result\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\x80\x01\n" +
+	"\x14UnlockClusterRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x18\n" +
+	"\areissue\x18\x04 \x01(\bR\areissue\x12\x10\n" +
+	"\x03ttl\x18\x05 \x01(\tR\x03ttl\"\xbc\x01\n" +
+	"\x15UnlockClusterResponse\x12\x16\n" +
+	"\x06result\x18\x01 \x01(\tR\x06result\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12#\n" +
+	"\rhub_addresses\x18\x04 \x03(\tR\fhubAddresses\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x03R\brevision2\xf7\x05\n" +
 	"\x0eClusterService\x12N\n" +
 	"\vJoinCluster\x12\x1e.towline.v1.JoinClusterRequest\x1a\x1f.towline.v1.JoinClusterResponse\x12K\n" +
 	"\n" +
@@ -1108,7 +1411,9 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\fListClusters\x12\x1f.towline.v1.ListClustersRequest\x1a .towline.v1.ListClustersResponse\x12V\n" +
 	"\rWatchClusters\x12 .towline.v1.WatchClustersRequest\x1a!.towline.v1.WatchClustersResponse0\x01\x12T\n" +
 	"\rRemoveCluster\x12 .towline.v1.RemoveClusterRequest\x1a!.towline.v1.RemoveClusterResponse\x12T\n" +
-	"\rRevokeCluster\x12 .towline.v1.RevokeClusterRequest\x1a!.towline.v1.RevokeClusterResponseB\x9c\x01\n" +
+	"\rRevokeCluster\x12 .towline.v1.RevokeClusterRequest\x1a!.towline.v1.RevokeClusterResponse\x12N\n" +
+	"\vLockCluster\x12\x1e.towline.v1.LockClusterRequest\x1a\x1f.towline.v1.LockClusterResponse\x12T\n" +
+	"\rUnlockCluster\x12 .towline.v1.UnlockClusterRequest\x1a!.towline.v1.UnlockClusterResponseB\x9c\x01\n" +
 	"\x0ecom.towline.v1B\x13ClusterServiceProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -1125,7 +1430,7 @@ func file_towline_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_cluster_service_proto_rawDescData
 }
 
-var file_towline_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_towline_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_towline_v1_cluster_service_proto_goTypes = []any{
 	(*JoinClusterRequest)(nil),    // 0: towline.v1.JoinClusterRequest
 	(*JoinClusterResponse)(nil),   // 1: towline.v1.JoinClusterResponse
@@ -1141,38 +1446,47 @@ var file_towline_v1_cluster_service_proto_goTypes = []any{
 	(*RemoveClusterResponse)(nil), // 11: towline.v1.RemoveClusterResponse
 	(*RevokeClusterRequest)(nil),  // 12: towline.v1.RevokeClusterRequest
 	(*RevokeClusterResponse)(nil), // 13: towline.v1.RevokeClusterResponse
-	nil,                           // 14: towline.v1.JoinClusterRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*Cluster)(nil),               // 16: towline.v1.Cluster
+	(*LockClusterRequest)(nil),    // 14: towline.v1.LockClusterRequest
+	(*LockClusterResponse)(nil),   // 15: towline.v1.LockClusterResponse
+	(*UnlockClusterRequest)(nil),  // 16: towline.v1.UnlockClusterRequest
+	(*UnlockClusterResponse)(nil), // 17: towline.v1.UnlockClusterResponse
+	nil,                           // 18: towline.v1.JoinClusterRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*Cluster)(nil),               // 20: towline.v1.Cluster
 }
 var file_towline_v1_cluster_service_proto_depIdxs = []int32{
-	14, // 0: towline.v1.JoinClusterRequest.labels:type_name -> towline.v1.JoinClusterRequest.LabelsEntry
-	15, // 1: towline.v1.JoinClusterResponse.expires:type_name -> google.protobuf.Timestamp
-	16, // 2: towline.v1.JoinClusterResponse.cluster:type_name -> towline.v1.Cluster
-	16, // 3: towline.v1.PutClusterRequest.cluster:type_name -> towline.v1.Cluster
-	16, // 4: towline.v1.PutClusterResponse.cluster:type_name -> towline.v1.Cluster
-	16, // 5: towline.v1.GetClusterResponse.cluster:type_name -> towline.v1.Cluster
-	16, // 6: towline.v1.ListClustersResponse.clusters:type_name -> towline.v1.Cluster
-	16, // 7: towline.v1.WatchClustersResponse.cluster:type_name -> towline.v1.Cluster
-	0,  // 8: towline.v1.ClusterService.JoinCluster:input_type -> towline.v1.JoinClusterRequest
-	2,  // 9: towline.v1.ClusterService.PutCluster:input_type -> towline.v1.PutClusterRequest
-	4,  // 10: towline.v1.ClusterService.GetCluster:input_type -> towline.v1.GetClusterRequest
-	6,  // 11: towline.v1.ClusterService.ListClusters:input_type -> towline.v1.ListClustersRequest
-	8,  // 12: towline.v1.ClusterService.WatchClusters:input_type -> towline.v1.WatchClustersRequest
-	10, // 13: towline.v1.ClusterService.RemoveCluster:input_type -> towline.v1.RemoveClusterRequest
-	12, // 14: towline.v1.ClusterService.RevokeCluster:input_type -> towline.v1.RevokeClusterRequest
-	1,  // 15: towline.v1.ClusterService.JoinCluster:output_type -> towline.v1.JoinClusterResponse
-	3,  // 16: towline.v1.ClusterService.PutCluster:output_type -> towline.v1.PutClusterResponse
-	5,  // 17: towline.v1.ClusterService.GetCluster:output_type -> towline.v1.GetClusterResponse
-	7,  // 18: towline.v1.ClusterService.ListClusters:output_type -> towline.v1.ListClustersResponse
-	9,  // 19: towline.v1.ClusterService.WatchClusters:output_type -> towline.v1.WatchClustersResponse
-	11, // 20: towline.v1.ClusterService.RemoveCluster:output_type -> towline.v1.RemoveClusterResponse
-	13, // 21: towline.v1.ClusterService.RevokeCluster:output_type -> towline.v1.RevokeClusterResponse
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	18, // 0: towline.v1.JoinClusterRequest.labels:type_name -> towline.v1.JoinClusterRequest.LabelsEntry
+	19, // 1: towline.v1.JoinClusterResponse.expires:type_name -> google.protobuf.Timestamp
+	20, // 2: towline.v1.JoinClusterResponse.cluster:type_name -> towline.v1.Cluster
+	20, // 3: towline.v1.PutClusterRequest.cluster:type_name -> towline.v1.Cluster
+	20, // 4: towline.v1.PutClusterResponse.cluster:type_name -> towline.v1.Cluster
+	20, // 5: towline.v1.GetClusterResponse.cluster:type_name -> towline.v1.Cluster
+	20, // 6: towline.v1.ListClustersResponse.clusters:type_name -> towline.v1.Cluster
+	20, // 7: towline.v1.WatchClustersResponse.cluster:type_name -> towline.v1.Cluster
+	19, // 8: towline.v1.UnlockClusterResponse.expires:type_name -> google.protobuf.Timestamp
+	0,  // 9: towline.v1.ClusterService.JoinCluster:input_type -> towline.v1.JoinClusterRequest
+	2,  // 10: towline.v1.ClusterService.PutCluster:input_type -> towline.v1.PutClusterRequest
+	4,  // 11: towline.v1.ClusterService.GetCluster:input_type -> towline.v1.GetClusterRequest
+	6,  // 12: towline.v1.ClusterService.ListClusters:input_type -> towline.v1.ListClustersRequest
+	8,  // 13: towline.v1.ClusterService.WatchClusters:input_type -> towline.v1.WatchClustersRequest
+	10, // 14: towline.v1.ClusterService.RemoveCluster:input_type -> towline.v1.RemoveClusterRequest
+	12, // 15: towline.v1.ClusterService.RevokeCluster:input_type -> towline.v1.RevokeClusterRequest
+	14, // 16: towline.v1.ClusterService.LockCluster:input_type -> towline.v1.LockClusterRequest
+	16, // 17: towline.v1.ClusterService.UnlockCluster:input_type -> towline.v1.UnlockClusterRequest
+	1,  // 18: towline.v1.ClusterService.JoinCluster:output_type -> towline.v1.JoinClusterResponse
+	3,  // 19: towline.v1.ClusterService.PutCluster:output_type -> towline.v1.PutClusterResponse
+	5,  // 20: towline.v1.ClusterService.GetCluster:output_type -> towline.v1.GetClusterResponse
+	7,  // 21: towline.v1.ClusterService.ListClusters:output_type -> towline.v1.ListClustersResponse
+	9,  // 22: towline.v1.ClusterService.WatchClusters:output_type -> towline.v1.WatchClustersResponse
+	11, // 23: towline.v1.ClusterService.RemoveCluster:output_type -> towline.v1.RemoveClusterResponse
+	13, // 24: towline.v1.ClusterService.RevokeCluster:output_type -> towline.v1.RevokeClusterResponse
+	15, // 25: towline.v1.ClusterService.LockCluster:output_type -> towline.v1.LockClusterResponse
+	17, // 26: towline.v1.ClusterService.UnlockCluster:output_type -> towline.v1.UnlockClusterResponse
+	18, // [18:27] is the sub-list for method output_type
+	9,  // [9:18] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_cluster_service_proto_init() }
@@ -1187,7 +1501,7 @@ func file_towline_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_cluster_service_proto_rawDesc), len(file_towline_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

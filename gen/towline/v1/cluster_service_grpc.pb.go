@@ -26,6 +26,8 @@ const (
 	ClusterService_WatchClusters_FullMethodName = "/towline.v1.ClusterService/WatchClusters"
 	ClusterService_RemoveCluster_FullMethodName = "/towline.v1.ClusterService/RemoveCluster"
 	ClusterService_RevokeCluster_FullMethodName = "/towline.v1.ClusterService/RevokeCluster"
+	ClusterService_LockCluster_FullMethodName   = "/towline.v1.ClusterService/LockCluster"
+	ClusterService_UnlockCluster_FullMethodName = "/towline.v1.ClusterService/UnlockCluster"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -48,6 +50,11 @@ type ClusterServiceClient interface {
 	RemoveCluster(ctx context.Context, in *RemoveClusterRequest, opts ...grpc.CallOption) (*RemoveClusterResponse, error)
 	// RevokeCluster cuts the cluster's identity; its agent writes nothing any more.
 	RevokeCluster(ctx context.Context, in *RevokeClusterRequest, opts ...grpc.CallOption) (*RevokeClusterResponse, error)
+	// LockCluster keeps its agent out until a person unlocks it: its session ends at once, new ones, joins and renewals of its certificate
+	// are refused, and its agent writes nothing. Everything that is known of the cluster stays, and nothing is taken from it.
+	LockCluster(ctx context.Context, in *LockClusterRequest, opts ...grpc.CallOption) (*LockClusterResponse, error)
+	// UnlockCluster lets its agent in again, with the identity that it had or with a new one.
+	UnlockCluster(ctx context.Context, in *UnlockClusterRequest, opts ...grpc.CallOption) (*UnlockClusterResponse, error)
 }
 
 type clusterServiceClient struct {
@@ -137,6 +144,26 @@ func (c *clusterServiceClient) RevokeCluster(ctx context.Context, in *RevokeClus
 	return out, nil
 }
 
+func (c *clusterServiceClient) LockCluster(ctx context.Context, in *LockClusterRequest, opts ...grpc.CallOption) (*LockClusterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LockClusterResponse)
+	err := c.cc.Invoke(ctx, ClusterService_LockCluster_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) UnlockCluster(ctx context.Context, in *UnlockClusterRequest, opts ...grpc.CallOption) (*UnlockClusterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnlockClusterResponse)
+	err := c.cc.Invoke(ctx, ClusterService_UnlockCluster_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -157,6 +184,11 @@ type ClusterServiceServer interface {
 	RemoveCluster(context.Context, *RemoveClusterRequest) (*RemoveClusterResponse, error)
 	// RevokeCluster cuts the cluster's identity; its agent writes nothing any more.
 	RevokeCluster(context.Context, *RevokeClusterRequest) (*RevokeClusterResponse, error)
+	// LockCluster keeps its agent out until a person unlocks it: its session ends at once, new ones, joins and renewals of its certificate
+	// are refused, and its agent writes nothing. Everything that is known of the cluster stays, and nothing is taken from it.
+	LockCluster(context.Context, *LockClusterRequest) (*LockClusterResponse, error)
+	// UnlockCluster lets its agent in again, with the identity that it had or with a new one.
+	UnlockCluster(context.Context, *UnlockClusterRequest) (*UnlockClusterResponse, error)
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -187,6 +219,12 @@ func (UnimplementedClusterServiceServer) RemoveCluster(context.Context, *RemoveC
 }
 func (UnimplementedClusterServiceServer) RevokeCluster(context.Context, *RevokeClusterRequest) (*RevokeClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeCluster not implemented")
+}
+func (UnimplementedClusterServiceServer) LockCluster(context.Context, *LockClusterRequest) (*LockClusterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method LockCluster not implemented")
+}
+func (UnimplementedClusterServiceServer) UnlockCluster(context.Context, *UnlockClusterRequest) (*UnlockClusterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnlockCluster not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -328,6 +366,42 @@ func _ClusterService_RevokeCluster_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterService_LockCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LockClusterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).LockCluster(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_LockCluster_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).LockCluster(ctx, req.(*LockClusterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_UnlockCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnlockClusterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).UnlockCluster(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_UnlockCluster_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).UnlockCluster(ctx, req.(*UnlockClusterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -358,6 +432,14 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RevokeCluster",
 			Handler:    _ClusterService_RevokeCluster_Handler,
+		},
+		{
+			MethodName: "LockCluster",
+			Handler:    _ClusterService_LockCluster_Handler,
+		},
+		{
+			MethodName: "UnlockCluster",
+			Handler:    _ClusterService_UnlockCluster_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

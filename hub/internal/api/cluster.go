@@ -145,9 +145,9 @@ func (a *API) showCluster(r overview, rec *storev1.ClusterRecord) *towlinev1.Clu
 	if e, ok := r.Get(store.ClusterKey(name)); ok {
 		out.Metadata.ResourceVersion = e.ModRevision
 	}
-	connected := a.o.Sessions.Connected(name)
+	connected := a.o.Sessions.Connected(name) && rec.GetLock() == nil
 	state, since := record.State(r, rec, connected)
-	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid()}
+	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid(), Lock: rec.GetLock()}
 	if code := rec.GetAttention(); code != "" {
 		s.Attention = note(code, nil)
 	}
@@ -362,6 +362,39 @@ func (a *API) RevokeCluster(ctx context.Context, req *towlinev1.RevokeClusterReq
 	caller, _ := rpc.CallerFrom(ctx)
 	rev, err := a.o.Registry.Revoke(ctx, caller, fleet.ClusterName(req.GetName()), req.GetUid(), req.GetReason())
 	return &towlinev1.RevokeClusterResponse{Revision: rev}, err
+}
+
+// LockCluster keeps its agent out until a person unlocks it.
+func (a *API) LockCluster(ctx context.Context, req *towlinev1.LockClusterRequest) (*towlinev1.LockClusterResponse, error) {
+	caller, _ := rpc.CallerFrom(ctx)
+	changed, rev, err := a.o.Registry.Lock(ctx, caller, fleet.ClusterName(req.GetName()), req.GetUid(), req.GetReason())
+	return &towlinev1.LockClusterResponse{Result: orUnchanged("locked", changed), Revision: rev}, err
+}
+
+// UnlockCluster lets its agent in again.
+func (a *API) UnlockCluster(ctx context.Context, req *towlinev1.UnlockClusterRequest) (*towlinev1.UnlockClusterResponse, error) {
+	ttl, err := wire.Duration("ttl", req.GetTtl(), 0)
+	if err != nil {
+		return nil, err
+	}
+	caller, _ := rpc.CallerFrom(ctx)
+	join, changed, err := a.o.Registry.Unlock(ctx, caller, fleet.ClusterName(req.GetName()),
+		registry.Unlocking{Reissue: req.GetReissue(), TTL: ttl, UID: req.GetUid(), Reason: req.GetReason()})
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.UnlockClusterResponse{Result: orUnchanged("unlocked", changed), Revision: join.Revision}
+	if join.Token != "" {
+		resp.Token, resp.Expires, resp.HubAddresses = join.Token, timestamppb.New(join.Expires), a.addresses()
+	}
+	return resp, nil
+}
+
+func orUnchanged(word string, changed bool) string {
+	if !changed {
+		return resultUnchanged
+	}
+	return word
 }
 
 // sameCluster checks that a cluster is the one of a UID; any is one of no UID.

@@ -50,7 +50,7 @@ func TestRequestsWithAnythingLeftOut(t *testing.T) {
 	}
 }
 
-var usesRegistry = map[string]bool{"JoinCluster": true, "RevokeCluster": true, "CreateUser": true, "ListUsers": true, "DeleteUser": true,
+var usesRegistry = map[string]bool{"JoinCluster": true, "RevokeCluster": true, "LockCluster": true, "UnlockCluster": true, "CreateUser": true, "ListUsers": true, "DeleteUser": true,
 	"ListAuthorities": true, "ListTokens": true, "DeleteToken": true}
 
 // sparse are messages of the type with one way of fields set each: to that field an empty message, or a plain value, and

@@ -163,11 +163,11 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 		return rollout.Observed{Gone: true}, nil
 	}
 	c := Cluster(rec)
-	connected := v.Connected(name)
+	connected := v.Connected(name) && rec.GetLock() == nil
 	place := At(r, name, connected).of(rec)
 	t, ok := place.Track(run.Module)
 	seen, has := connected && place.blinding() == nil, hasModule(t.Desired)
-	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Cordoned: c.Cordoned, Held: v.Holds.Stops(run.Module, name) || connected && place.frozen(),
+	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Locked: rec.GetLock() != nil, Cordoned: c.Cordoned, Held: v.Holds.Stops(run.Module, name) || connected && place.frozen(),
 		Gone: rec.GetRemoving() != "", Unselected: unselected(v.Module, c, has), UnselectedOlder: unselected(v.Older, c, has)}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)

@@ -235,6 +235,8 @@ func State(r store.Reader, rec *storev1.ClusterRecord, connected bool) (fleet.Cl
 		return fleet.ClusterRevoked, instant(meta.GetDeletionTimestamp())
 	case rec.GetRemoving() != "":
 		return fleet.ClusterRemoving, instant(meta.GetDeletionTimestamp())
+	case rec.GetLock() != nil:
+		return fleet.ClusterLocked, instant(rec.GetLock().GetSince())
 	case rec.GetJoined() == nil:
 		return fleet.ClusterPending, time.Time{}
 	case !connected && s.GetEnded() == nil: // the hub ended with the session

@@ -102,7 +102,7 @@ func wayOf(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (way,
 
 // standing is how the module stands in a cluster.
 func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fleet.Cluster) rollout.Standing {
-	connected := v.Connected(c.Name)
+	connected := v.Connected(c.Name) && rec.GetLock() == nil
 	place := At(r, c.Name, connected).of(rec)
 	t, assigned := place.Track(at.ref)
 	s := rollout.Standing{Cluster: c.Name, Wants: at.Leads}
@@ -120,6 +120,8 @@ func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fle
 	s.Ready = has && t.Tracker.Ready && !silent
 	switch {
 	case s.Ready:
+	case rec.GetLock() != nil:
+		s.Reason, s.Since = rollout.ReasonLocked, rollout.At(rec.GetLock().GetSince().AsTime())
 	case !connected:
 		s.Reason, s.Since = rollout.ReasonDisconnected, rollout.At(LastWord(r, c.Name, place.sessionRecord()))
 	case silent:

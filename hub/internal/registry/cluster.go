@@ -189,11 +189,7 @@ func (r *Registry) RemoveCluster(ctx context.Context, name fleet.ClusterName, q 
 // leaving is the record of a cluster that is to leave, to be changed; of one that cannot be read a new one.
 func leaving(r store.Reader, name fleet.ClusterName, q Removal, readable bool, now *timestamppb.Timestamp) (*storev1.ClusterRecord, error) {
 	if readable {
-		rec, ok := cluster(r, name)
-		if !ok {
-			return nil, notFound(name)
-		}
-		return rec, sameCluster(rec, name, q.UID)
+		return meant(r, name, q.UID)
 	}
 	if err := fleet.SameUID(name.Object(), "", q.UID); err != nil {
 		return nil, err

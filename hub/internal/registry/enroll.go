@@ -192,6 +192,8 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 		return nil, fleet.Errorf(fleet.ErrNotFound, "cluster %s: was removed from the hub; run: towline cluster join %s", c, c)
 	case rec.GetRemoving() != "":
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: is being removed from the hub", c)
+	case rec.GetLock() != nil:
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: is locked; its agent may join after: towline cluster unlock %s", c, c)
 	case token.GetUsed() != nil:
 		return a.again(token, rec)
 	}

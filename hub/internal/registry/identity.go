@@ -135,7 +135,7 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 		return unregistered(caller.Cluster)
 	}
 	err = standing(rec, caller.Cluster, caller.CertSerial, now)
-	if err == nil || rec.GetRevoked() {
+	if err == nil || rec.GetRevoked() || rec.GetLock() != nil {
 		return err
 	}
 	issued := leaf.NotBefore.Add(backdate)
@@ -176,8 +176,11 @@ func find(rec *storev1.ClusterRecord, serial string) *storev1.Certificate {
 
 // standing says why the certificate is not valid, by the record alone.
 func standing(rec *storev1.ClusterRecord, c fleet.ClusterName, serial string, now time.Time) error {
-	if rec.GetRevoked() {
+	switch {
+	case rec.GetRevoked():
 		return revoked(c)
+	case rec.GetLock() != nil:
+		return locked(c)
 	}
 	cert := find(rec, serial)
 	if cert == nil {

@@ -420,6 +420,7 @@ func TestTwoAgentsWithOneIdentityAreSaid(t *testing.T) {
 func TestRevocationEndsTheSessionsFence(t *testing.T) {
 	for name, revoke := range map[string]func(*world) error{
 		"revoke": func(w *world) error { _, err := w.Revoke(t.Context(), ana, "a", "", "lost"); return err },
+		"lock":   func(w *world) error { _, _, err := w.Lock(t.Context(), ana, "a", "", "suspected"); return err },
 		"remove by force": func(w *world) error {
 			_, _, err := w.RemoveCluster(t.Context(), "a", registry.Removal{Objects: "keep", Force: true}, registry.Word{By: "ana"})
 			return err

@@ -90,12 +90,8 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 	if err := q.check(); err != nil {
 		return Join{}, err
 	}
-	token, now := jointoken.New(q.Cluster, r.ca.Pin()), r.now()
-	hash, uid := token.SecretHash(), newUID()
-	out := Join{Token: token.String(), Expires: now.Add(q.TTL)}
-	tokenRecord := &storev1.TokenRecord{SecretHash: hash[:], Token: &v1.Token{
-		ApiVersion: fleet.APIVersion, Kind: "Token", Cluster: string(q.Cluster), Expires: timestamppb.New(out.Expires),
-		Metadata: &v1.Metadata{Name: token.ID, CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason}}}
+	out, token := r.newToken(caller, q)
+	uid := newUID()
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, err := joined(w, q)
 		if err != nil {
@@ -103,17 +99,14 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 		}
 		if rec == nil {
 			put, err := putCluster(w, &v1.Cluster{Metadata: &v1.Metadata{Name: string(q.Cluster), Labels: q.Labels}},
-				&v1.Metadata{Uid: uid, CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason})
+				&v1.Metadata{Uid: uid, CreationTimestamp: token.GetToken().GetMetadata().GetCreationTimestamp(), ChangedBy: caller.String(), ChangeReason: q.Reason})
 			if err != nil {
 				return err
 			}
 			rec = put.Record
 		}
 		out.Cluster = proto.CloneOf(rec)
-		for _, key := range unusedTokens(w, q.Cluster) {
-			w.Delete(key)
-		}
-		w.Put(tokenKey(token.ID), tokenRecord)
+		putToken(w, q.Cluster, token)
 		return nil
 	})
 	out.Revision = rev
@@ -121,6 +114,23 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 		return Join{}, err
 	}
 	return out, nil
+}
+
+// newToken makes a token, which counts when its record is put.
+func (r *Registry) newToken(caller rpc.Caller, q JoinRequest) (Join, *storev1.TokenRecord) {
+	token, now := jointoken.New(q.Cluster, r.ca.Pin()), r.now()
+	hash, expires := token.SecretHash(), now.Add(q.TTL)
+	return Join{Token: token.String(), Expires: expires}, &storev1.TokenRecord{SecretHash: hash[:], Token: &v1.Token{
+		ApiVersion: fleet.APIVersion, Kind: "Token", Cluster: string(q.Cluster), Expires: timestamppb.New(expires),
+		Metadata: &v1.Metadata{Name: token.ID, CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason}}}
+}
+
+// putToken has the token be the only one of the cluster that may be redeemed.
+func putToken(w store.Writer, c fleet.ClusterName, token *storev1.TokenRecord) {
+	for _, key := range unusedTokens(w, c) {
+		w.Delete(key)
+	}
+	w.Put(tokenKey(token.GetToken().GetMetadata().GetName()), token)
 }
 
 // joined is the cluster's record if a token may be made for it, nil if there is no cluster yet.
@@ -135,6 +145,8 @@ func joined(r store.Reader, q JoinRequest) (*storev1.ClusterRecord, error) {
 	case !q.Reissue:
 		return nil, fleet.With(fleet.Errorf(fleet.ErrExists, "cluster %s is registered already; for a new token run: towline cluster join %s --reissue",
 			q.Cluster, q.Cluster), fleet.Hint{About: q.Cluster.Object()})
+	case rec.GetLock() != nil:
+		return nil, fleet.Forbids(q.Cluster.Object(), "cluster %s is locked; to let it in with a new identity run: towline cluster unlock %s --reissue", q.Cluster, q.Cluster)
 	case rec.GetRemoving() != "":
 		return nil, fleet.Forbids(q.Cluster.Object(), "cluster %s is being removed; wait until it is gone, or run: towline cluster remove %s --force", q.Cluster, q.Cluster)
 	case len(q.Labels) > 0 && !maps.Equal(q.Labels, rec.GetCluster().GetMetadata().GetLabels()):
@@ -228,11 +240,8 @@ func (r *Registry) forgetTokens(ctx context.Context) error {
 // no other one of the name.
 func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.ClusterName, uid, reason string) (int64, error) {
 	rev, err := r.commit(ctx, func(w store.Writer) error {
-		rec, ok := cluster(w, c)
-		if !ok {
-			return notFound(c)
-		}
-		if err := sameCluster(rec, c, uid); err != nil {
+		rec, err := meant(w, c, uid)
+		if err != nil {
 			return err
 		}
 		if rec.GetRevoked() && len(rec.GetCertificates()) == 0 {
@@ -240,8 +249,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 		}
 		rec.Revoked, rec.Certificates = true, nil
 		cutSession(w, c, r.now())
-		meta := rec.GetCluster().GetMetadata()
-		meta.ChangedBy, meta.ChangeReason = caller.String(), reason
+		changedBy(rec, caller, reason)
 		w.Put(store.ClusterKey(c), rec)
 		for _, key := range unusedTokens(w, c) {
 			w.Delete(key)

@@ -127,6 +127,8 @@ func recoverIn(w store.Writer, caller rpc.Caller, uid string, next *storev1.Cert
 		return nil, false, unregistered(c)
 	case rec.GetRevoked():
 		return nil, false, revoked(c)
+	case rec.GetLock() != nil:
+		return nil, false, locked(c)
 	case rec.GetUid() != uid:
 		return nil, false, fleet.Errorf(fleet.ErrDenied, "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q; run: towline cluster join %s --reissue", c, rec.GetUid(), uid, c)
 	}

@@ -215,7 +215,7 @@ func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch 
 	return err
 }
 
-// cutSession ends the session of a cluster that is revoked: its fence fails from the commit on, so that nothing counts that its
+// cutSession ends the session of a cluster that is revoked or locked: its fence fails from the commit on, so that nothing counts that its
 // agent still says. What it has said before stays the last word.
 func cutSession(w store.Writer, c fleet.ClusterName, now time.Time) {
 	rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
@@ -102,7 +104,7 @@ func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 	assign(t, s, "web", 3, "", "object")
 	assign(t, s, "shop", 7, "", "object")
 	if _, err := st.Update(t.Context(), func(w store.Writer) error {
-		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{JoinGeneration: 7})
 		w.Put(store.GenerationKey, &storev1.Counter{Value: 7})
 		return nil
 	}); err != nil {
@@ -133,7 +135,7 @@ func TestDamagedGenerationIsNoOlderStore(t *testing.T) {
 	s.o.Store, s.o.Bundles = st.As(store.Session), bundle.New(st.Blobs())
 	assign(t, s, "web", 7, "", "object")
 	if _, err := st.Update(t.Context(), func(w store.Writer) error {
-		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{JoinGeneration: 7})
 		w.Put(store.GenerationKey, &storev1.Counter{Value: 7})
 		return nil
 	}); err != nil {
@@ -162,7 +164,7 @@ func TestDamagedFloorIsNoOlderStore(t *testing.T) {
 	s.o.Store, s.o.Bundles = st.As(store.Session), bundle.New(st.Blobs())
 	assign(t, s, "web", 3, "", "object")
 	if _, err := st.Update(t.Context(), func(w store.Writer) error {
-		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{JoinGeneration: 7})
 		w.Put(store.FloorKey("a"), &storev1.FloorRecord{Generation: 7})
 		w.Put(store.GenerationKey, &storev1.Counter{Value: 7})
 		return nil
@@ -371,7 +373,14 @@ func TestAgentWaitsForTheCommitOfItsReports(t *testing.T) {
 // An agent whose cluster is revoked is cut at once, also if it reads nothing, so that the sender waits for it for ever.
 func TestRevokedAgentThatReadsNothingIsCut(t *testing.T) {
 	for name, change := range map[string]func(store.Writer){
+		"locked and unlocked": func(w store.Writer) {
+			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{JoinGeneration: 7})
+			w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 1, Ended: timestamppb.Now()})
+		},
 		"revoked": func(w store.Writer) { w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Revoked: true}) },
+		"locked": func(w store.Writer) {
+			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Lock: &towlinev1.ClusterLock{By: "ana"}})
+		},
 		"removed": func(w store.Writer) { w.Delete(store.ClusterKey("a")) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -398,7 +407,11 @@ func TestRevokedAgentThatReadsNothingIsCut(t *testing.T) {
 			if _, err := storetest.All(s.o.Store).Update(ctx, func(w store.Writer) error { change(w); return nil }); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-ended; !errors.Is(err, fleet.ErrDenied) || time.Since(began) > 5*time.Second {
+			want := fleet.ErrDenied
+			if name == "locked and unlocked" {
+				want = fleet.ErrStale
+			}
+			if err := <-ended; !errors.Is(err, want) || time.Since(began) > 5*time.Second {
 				t.Errorf("ended with %v after %s", err, time.Since(began))
 			}
 			cancel()

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -128,11 +129,10 @@ func (x *session) look(ctx context.Context) (*frame, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := cmp.Or(x.dismissed(sn.cluster), x.superseded(sn.session)); err != nil {
+		return nil, err
+	}
 	switch {
-	case sn.cluster == nil || sn.cluster.GetRevoked():
-		return nil, x.dismissed()
-	case sn.session.GetEpoch() > x.epoch:
-		return nil, fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
 	case x.machine.phase == regressed && sn.accepted:
 		return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s: the restored store of the hub was accepted; connect again", x.cluster)
 	case sn.cluster.GetRemoving() != "" && !sn.stands:

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ type session struct {
 	seen    atomic.Int64  // when the last frame came, as age
 	sending atomic.Int64  // since when a send waits, as age; 0: none does
 	over    chan struct{} // closed when it has ended
-	doubt   chan struct{} // the cluster's record has changed: it may be revoked
+	doubt   chan struct{} // the cluster's record has changed: it may be revoked or locked
 	reports *reports
 	pace    pace
 	grants  grants
@@ -170,14 +171,33 @@ func (x *session) entitled(ctx context.Context) error {
 	return x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
 		// A record that cannot be read entitles to what it did before.
 		rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(x.cluster))
-		if rec.GetRevoked() || !ok && store.DamageOf(r, store.ClusterKey(x.cluster)) == nil {
-			return x.dismissed()
+		if !ok && store.DamageOf(r, store.ClusterKey(x.cluster)) != nil {
+			return nil
 		}
-		return nil
+		s, _, _ := store.Get[*storev1.SessionRecord](store.Untracked(r), store.SessionKey(x.cluster))
+		return cmp.Or(x.dismissed(rec), x.superseded(s))
 	})
 }
 
-func (x *session) dismissed() error {
+// superseded says why the session counts no more by its own record, or nil; nil: it does.
+func (x *session) superseded(rec *storev1.SessionRecord) error {
+	switch {
+	case rec.GetEpoch() > x.epoch:
+		return fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
+	case rec.GetEpoch() == x.epoch && rec.GetEnded() != nil: // its cluster was locked, and is not any more
+		return fleet.Errorf(fleet.ErrStale, "cluster %s: the session was ended; connect again", x.cluster)
+	}
+	return nil
+}
+
+// dismissed says why the agent of a cluster with this record, or nil, may have no session; nil: it may.
+func (x *session) dismissed(rec *storev1.ClusterRecord) error {
+	switch {
+	case rec != nil && rec.GetLock() != nil:
+		return fleet.Errorf(fleet.ErrDenied, "cluster %s is locked; its agent is let in again after: towline cluster unlock %s", x.cluster, x.cluster)
+	case rec != nil && !rec.GetRevoked():
+		return nil
+	}
 	return fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster)
 }
 

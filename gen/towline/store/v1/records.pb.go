@@ -844,8 +844,10 @@ type ClusterRecord struct {
 	AppliedLabels []string `protobuf:"bytes,11,rep,name=applied_labels,json=appliedLabels,proto3" json:"applied_labels,omitempty"`
 	// Keys of the annotations that it said then.
 	AppliedAnnotations []string `protobuf:"bytes,12,rep,name=applied_annotations,json=appliedAnnotations,proto3" json:"applied_annotations,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// While it is set: no session, no join, no certificate, and nothing else changes.
+	Lock          *v1.ClusterLock `protobuf:"bytes,13,opt,name=lock,proto3" json:"lock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterRecord) Reset() {
@@ -958,6 +960,13 @@ func (x *ClusterRecord) GetAppliedLabels() []string {
 func (x *ClusterRecord) GetAppliedAnnotations() []string {
 	if x != nil {
 		return x.AppliedAnnotations
+	}
+	return nil
+}
+
+func (x *ClusterRecord) GetLock() *v1.ClusterLock {
+	if x != nil {
+		return x.Lock
 	}
 	return nil
 }
@@ -3870,7 +3879,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"origin_uid\x18\a \x01(\tR\toriginUid\x12%\n" +
 	"\x0eput_generation\x18\b \x01(\x03R\rputGeneration\x12\x1d\n" +
 	"\n" +
-	"put_digest\x18\t \x01(\fR\tputDigestJ\x04\b\x02\x10\x03R\flast_rollout\"\xf9\x03\n" +
+	"put_digest\x18\t \x01(\fR\tputDigestJ\x04\b\x02\x10\x03R\flast_rollout\"\xa6\x04\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -3884,7 +3893,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\tregressed\x18\n" +
 	" \x01(\tR\tregressed\x12%\n" +
 	"\x0eapplied_labels\x18\v \x03(\tR\rappliedLabels\x12/\n" +
-	"\x13applied_annotations\x18\f \x03(\tR\x12appliedAnnotations\"\xf5\x01\n" +
+	"\x13applied_annotations\x18\f \x03(\tR\x12appliedAnnotations\x12+\n" +
+	"\x04lock\x18\r \x01(\v2\x17.towline.v1.ClusterLockR\x04lock\"\xf5\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x19\n" +
 	"\bkey_hash\x18\x02 \x01(\fR\akeyHash\x127\n" +
@@ -4195,24 +4205,25 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 51: google.protobuf.Timestamp
 	(*v1.Module)(nil),             // 52: towline.v1.Module
 	(*v1.Cluster)(nil),            // 53: towline.v1.Cluster
-	(*v1.Token)(nil),              // 54: towline.v1.Token
-	(*v1.User)(nil),               // 55: towline.v1.User
-	(*v1.Certificate)(nil),        // 56: towline.v1.Certificate
-	(*v1.Project)(nil),            // 57: towline.v1.Project
-	(*v1.Secret)(nil),             // 58: towline.v1.Secret
-	(*v1.Revision)(nil),           // 59: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 60: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 61: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 62: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 63: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 64: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 65: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 66: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 67: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 68: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 69: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 70: towline.v1.CatalogStatus
-	(*v1.AuditEntry)(nil),         // 71: towline.v1.AuditEntry
+	(*v1.ClusterLock)(nil),        // 54: towline.v1.ClusterLock
+	(*v1.Token)(nil),              // 55: towline.v1.Token
+	(*v1.User)(nil),               // 56: towline.v1.User
+	(*v1.Certificate)(nil),        // 57: towline.v1.Certificate
+	(*v1.Project)(nil),            // 58: towline.v1.Project
+	(*v1.Secret)(nil),             // 59: towline.v1.Secret
+	(*v1.Revision)(nil),           // 60: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 61: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 62: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 63: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 64: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 65: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 66: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 67: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 68: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 69: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 70: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 71: towline.v1.CatalogStatus
+	(*v1.AuditEntry)(nil),         // 72: towline.v1.AuditEntry
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
 	51, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
@@ -4228,57 +4239,58 @@ var file_towline_store_v1_records_proto_depIdxs = []int32{
 	12, // 10: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
 	51, // 11: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
 	51, // 12: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	51, // 13: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	51, // 14: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	54, // 15: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	51, // 16: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	55, // 17: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	56, // 18: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	57, // 19: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	58, // 20: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
-	19, // 21: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
-	18, // 22: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	58, // 23: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
-	19, // 24: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	49, // 25: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	59, // 26: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	22, // 27: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
-	23, // 28: towline.store.v1.VariantRecord.capabilities:type_name -> towline.store.v1.CapabilitiesSum
-	23, // 29: towline.store.v1.CapabilitiesRecord.sum:type_name -> towline.store.v1.CapabilitiesSum
-	60, // 30: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	51, // 31: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
-	51, // 32: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	61, // 33: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	62, // 34: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	32, // 35: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	31, // 36: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	63, // 37: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	51, // 38: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	50, // 39: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	64, // 40: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	34, // 41: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	51, // 42: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	51, // 43: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	51, // 44: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	65, // 45: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	66, // 46: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	67, // 47: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	51, // 48: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	51, // 49: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	68, // 50: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	51, // 51: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	51, // 52: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	69, // 53: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	70, // 54: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	51, // 55: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	45, // 56: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	51, // 57: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	71, // 58: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	54, // 13: towline.store.v1.ClusterRecord.lock:type_name -> towline.v1.ClusterLock
+	51, // 14: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	51, // 15: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	55, // 16: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	51, // 17: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	56, // 18: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	57, // 19: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	58, // 20: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	59, // 21: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	19, // 22: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
+	18, // 23: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
+	59, // 24: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	19, // 25: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
+	49, // 26: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	60, // 27: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	22, // 28: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
+	23, // 29: towline.store.v1.VariantRecord.capabilities:type_name -> towline.store.v1.CapabilitiesSum
+	23, // 30: towline.store.v1.CapabilitiesRecord.sum:type_name -> towline.store.v1.CapabilitiesSum
+	61, // 31: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	51, // 32: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
+	51, // 33: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	62, // 34: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	63, // 35: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	32, // 36: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	31, // 37: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	64, // 38: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	51, // 39: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	50, // 40: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	65, // 41: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	34, // 42: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	51, // 43: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	51, // 44: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	51, // 45: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	66, // 46: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	67, // 47: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	68, // 48: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	51, // 49: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	51, // 50: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	69, // 51: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	51, // 52: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	51, // 53: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	70, // 54: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	71, // 55: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	51, // 56: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	45, // 57: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	51, // 58: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	72, // 59: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
