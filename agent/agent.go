@@ -34,6 +34,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/telemetry"
+	"towline.dev/towline/pkg/tracing"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -64,6 +65,8 @@ type Options struct {
 	MinReconnect, MaxReconnect time.Duration
 	// Telemetry is where metrics, health and profiles are served; the zero value: nowhere.
 	Telemetry telemetry.Listeners
+	// Tracing is where spans of the work go; the zero value: nowhere. Sample does not count: agents trace what their hub does.
+	Tracing tracing.Options
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -83,6 +86,9 @@ type Agent struct {
 	// work is what applies to the cluster while the Lease is held.
 	work  atomic.Pointer[worker.Manager]
 	meter *meter.Meter // nil: nobody asks for it
+	// tracer and marks, in which traces work belongs, are nil if nobody gets spans.
+	tracer *tracing.Tracer
+	marks  *tracing.Marks
 	// started: the cluster's API server has said which cluster it is. leading: the Lease is held.
 	started, leading atomic.Bool
 	back             atomic.Bool // the cluster's store went back, and work was not told
@@ -162,12 +168,16 @@ func readToken(path string) (string, error) {
 
 // Run works until ctx ends. It waits for the Lease of the cluster first: only one agent of a cluster does anything.
 func (a *Agent) Run(ctx context.Context) error {
-	defer a.serveTelemetry(ctx)()
 	lease, store, closeStore, err := a.openState(ctx)
 	if err != nil {
 		return err
 	}
 	defer closeStore()
+	if err := a.startTracing(ctx, lease); err != nil {
+		return err
+	}
+	defer a.tracer.Stop()
+	defer a.serveTelemetry(ctx)()
 	guard := a.guard(store)
 	store = guard
 	client, err := kube.New(apply.Tuned(a.config))
@@ -329,7 +339,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	}
 	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Vault: values, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
 		NoteNewest: func(part string) { f.Note(inventoryAnnotation, part) }, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
-		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Meter: a.meter, Report: func(s fleet.SyncStatus) {
+		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Report: func(s fleet.SyncStatus) {
 			a.meter.Reported(s)
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)
@@ -349,7 +359,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
-	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Meter: a.meter, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
+	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
 		Conditions: a.conditions, Capabilities: capabilities, Worker: work, Get: get.get, Preview: func(ctx context.Context, x fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error) {
 			return work.Preview(ctx, x, contents)
 		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, SealingKey: values.PublicKey(), Secrets: secretsTo(work), ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,

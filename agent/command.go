@@ -105,6 +105,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&serve.Metrics, "metrics", "", "address that serves metrics to Prometheus at /metrics, without authentication, such as :9464 (default: none)")
 	f.StringVar(&serve.Health, "health", "", "address that says over http at /livez that the agent runs and at /readyz whether it can keep its cluster, without authentication, such as :9465; it may be that of --metrics (default: none)")
 	f.StringVar(&serve.Profiles, "pprof", "", "address on loopback that serves profiles at /debug/pprof/, such as 127.0.0.1:6060 (default: none)")
+	o.Tracing.Flags(f)
 	f.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	return c
 }

@@ -8,11 +8,12 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/telemetry"
+	"towline.dev/towline/pkg/tracing"
 )
 
 // collectors are all of the agent's own metrics. docs/operations.md lists them.
 func (a *Agent) collectors() []prometheus.Collector {
-	return []prometheus.Collector{a.meter,
+	return []prometheus.Collector{a.meter, a.tracer.Spans("towline_agent_spans_total"),
 		telemetry.Flag("towline_agent_leading", "1 while this process has the Lease of its cluster, and keeps the cluster.", a.leading.Load),
 		telemetry.Flag("towline_agent_api_server_reachable", "1 while the cluster's API server answers, as far as the process that has the Lease knows.", a.reach.Reachable),
 		telemetry.Gauge("towline_agent_watches", "Kinds and single objects of the cluster that are watched.", func() float64 { return a.watches(false) }),
@@ -70,4 +71,14 @@ func (a *Agent) leads() (end func()) {
 		a.leading.Store(false)
 		a.meter.Forget()
 	}
+}
+
+// startTracing has spans sent, if somebody gets them. Which work is traced the hub says.
+func (a *Agent) startTracing(ctx context.Context, instance string) (err error) {
+	o := a.o.Tracing
+	o.Sample = 1
+	if a.tracer, err = tracing.Start(ctx, o, tracing.Process{Service: "towline-agent", Instance: instance, Log: a.o.Log.With("part", "tracing")}); a.tracer != nil {
+		a.marks = tracing.NewMarks()
+	}
+	return err
 }

@@ -62,6 +62,8 @@ func serveCommand() *cobra.Command {
 	fl.BoolVar(&f.o.ShareEtcd, "share-etcd", false, "run at the same time as other hubs on --etcd-endpoints, which all need this flag; this is new, see what does not hold yet in docs/operations.md, \"Several hubs\" (default: one hub at a time)")
 	fl.StringVar(&f.o.HubAddress, "hub-address", "", "with --share-etcd, HOST:PORT of --listen at which the other hubs reach this one, and only this one (default: the first --advertise)")
 	f.etcdFlags(fl)
+	f.o.Tracing.Flags(fl)
+	f.o.Tracing.SampleFlag(fl)
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.cache, "source-cache", "1Gi", "how much is kept in --data-dir of what sources have sent, so that it is not fetched again")
 	fl.BoolVar(&f.o.AllowFileSources, "allow-file-sources", false, "let modules take Git repositories from folders of this machine (file:///DIR): whoever may put a module then reads those that the hub can read")

@@ -54,6 +54,7 @@ import (
 	"towline.dev/towline/pkg/render/child"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/telemetry"
+	"towline.dev/towline/pkg/tracing"
 )
 
 // Options of a hub.
@@ -78,6 +79,8 @@ type Options struct {
 	HooksCert, HooksKey string
 	// Telemetry is where metrics, health and profiles are served; the zero value: nowhere.
 	Telemetry telemetry.Listeners
+	// Tracing is where spans of rollouts go; the zero value: nowhere.
+	Tracing tracing.Options
 	// Advertise are the addresses that agents are told to dial; default: that of Listen.
 	Advertise []string
 	// HubAddress is where the other hubs of a shared etcd reach this one; default: the first of Advertise.
@@ -143,6 +146,7 @@ type Hub struct {
 	health                   []*health.Server
 	renders                  *child.Pool // nil: none
 	meter                    *meter.Meter
+	tracer                   *tracing.Tracer // nil: nobody gets spans
 	calls                    *grpcprometheus.ServerMetrics
 }
 
@@ -184,7 +188,7 @@ func New(ctx context.Context, o Options) (*Hub, error) {
 	}
 	if err := h.open(ctx); err != nil {
 		if h.store != nil {
-			err = errors.Join(err, h.withdraw(), h.store.Close())
+			err = errors.Join(err, h.Close())
 		}
 		return nil, err
 	}
@@ -205,6 +209,9 @@ func (h *Hub) open(ctx context.Context) error {
 	}
 	h.own = own(h.store)
 	if h.hub, err = identity(ctx, h.own); err != nil {
+		return err
+	}
+	if h.tracer, err = tracing.Start(ctx, h.o.Tracing, tracing.Process{Service: "towline-hub", Instance: h.instance, Hub: h.hub.GetHubId(), Log: h.o.Log.With("part", "tracing")}); err != nil {
 		return err
 	}
 	if h.keys, err = loadKeys(ctx, h.o, h.own); err != nil {
@@ -341,7 +348,7 @@ func (h *Hub) build(ctx context.Context) error {
 	}
 	bundles := bundle.New(h.store.Blobs())
 	if h.sessions, err = session.New(session.Options{Store: h.store.As(store.Session), Bundles: bundles, Registry: h.registry, Secrets: h.keys, Log: h.o.Log,
-		Meter: h.meter, Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat,
+		Meter: h.meter, Tracer: h.tracer, Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat,
 		CAs: h.registry.Announced, Hubs: func() []string { return h.peers.Addresses() }}); err != nil {
 		return err
 	}
@@ -368,11 +375,11 @@ func (h *Hub) build(ctx context.Context) error {
 	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.peers, Gates: gates,
 		News:     func(ctx context.Context, list []record.News) ([]int64, error) { return h.api.StartFollowed(ctx, list) },
 		Catalogs: writer{h},
-		Engine:   engineOf(h.renders), Log: h.o.Log, Meter: h.meter, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
+		Engine:   engineOf(h.renders), Log: h.o.Log, Meter: h.meter, Tracer: h.tracer, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
 	leader := peers.Leader{Peers: h.peers, Driver: h.control}
-	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.peers, Registry: h.registry, Log: h.o.Log,
+	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Tracer: h.tracer, Store: people, Keys: h.keys, Bundles: bundles, Sessions: h.peers, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Hubs: h.peers.Addresses, Render: h.control.Render, Propose: h.control.Propose, Trouble: h.control.Trouble,
 		ResyncCatalog: leader.ResyncCatalog, CatalogSeen: h.control.CatalogSeen,
 		Audit: h.audits.Record, Snapshot: h.store.Snapshot, Resync: leader.Resync, Followed: h.control.Followed, Hooks: h.o.Hooks != nil}); err != nil {
@@ -572,5 +579,6 @@ func (h *Hub) Close() error {
 	if h.renders != nil {
 		h.renders.Close()
 	}
+	h.tracer.Stop()
 	return errors.Join(h.withdraw(), h.store.Close())
 }

@@ -128,7 +128,7 @@ func newCalls() *grpcprometheus.ServerMetrics {
 
 // collectors are all of the hub's own metrics.
 func (h *Hub) collectors() []prometheus.Collector {
-	return append(h.figures(), h.meter, h.calls)
+	return append(h.figures(), h.meter, h.calls, h.tracer.Spans("towline_spans_total"))
 }
 
 // ready says why the hub cannot do its work now.

@@ -115,6 +115,12 @@ func hintOf(details []any) (h fleet.Hint) {
 	return h
 }
 
+// Reason is the word of an error on the wire, such as UNAVAILABLE.
+func Reason(err error) string {
+	_, reason := classify(err)
+	return reason
+}
+
 func classify(err error) (codes.Code, string) {
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {

@@ -61,7 +61,10 @@ const FeatureSuccession = "succession"
 // FeatureCapabilities names the feature of agents that tell what charts may ask of their cluster.
 const FeatureCapabilities = "capabilities"
 
-// Features are those of agents of this version.
+// FeatureTraces names the feature of agents that send spans to a collector, and are told in which traces their work belongs.
+const FeatureTraces = "traces"
+
+// Features are those of agents of this version, but for FeatureTraces, which is up to how an agent was started.
 func Features() []string {
 	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries, FeatureSuccession, FeatureCapabilities,
 		QueryEvents, QueryLogs}

@@ -38,7 +38,7 @@ var tiers = []tier{
 		name: "ports and adapters",
 		why:  "decisions are functions of values: they are tested in milliseconds because no store, clock, network or cluster can reach them",
 		packages: []string{
-			"pkg/dirty/...", "pkg/backoff/...", "pkg/guard/...", "pkg/heap/...", "pkg/telemetry/...", "pkg/render/...", "pkg/resource/...", "pkg/wire/...", "pkg/rpc/...",
+			"pkg/dirty/...", "pkg/backoff/...", "pkg/guard/...", "pkg/heap/...", "pkg/telemetry/...", "pkg/tracing/...", "pkg/render/...", "pkg/resource/...", "pkg/wire/...", "pkg/rpc/...",
 			"hub/internal/store/...", "hub/internal/egress/...", "hub/internal/secrets/...", "hub/internal/source/...", "hub/internal/packager/...", "hub/internal/patch/...", "hub/internal/registry/...",
 			"hub/internal/bundle/...", "hub/internal/rollouts/...", "hub/internal/record/...", "hub/internal/counts/...", "hub/internal/meter/...", "hub/internal/audit/...",
 			"agent/internal/kube/...", "agent/internal/meter/...", "agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...", "agent/internal/reach/...", "agent/internal/vault/...",

@@ -24,6 +24,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracing"
 )
 
 // Worker carries out what is desired.
@@ -51,6 +52,9 @@ type Options struct {
 	Reports  *report.Reporter
 	// Meter counts what goes on; it may be nil.
 	Meter *meter.Meter
+	// Tracer sends spans of what goes on, and Marks says in which traces it belongs; both may be nil.
+	Tracer *tracing.Tracer
+	Marks  *tracing.Marks
 	// Conditions are what holds for the cluster as a whole; none by default.
 	Conditions *report.Conditions
 	// Capabilities are what charts may ask of the cluster, as far as they are known; none by default.

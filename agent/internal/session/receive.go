@@ -37,6 +37,8 @@ func (s *session) receive() error {
 			s.mu.Lock()
 			s.hints.add(f.BundleDelta)
 			s.mu.Unlock()
+		case *agentv1.ConnectResponse_Traces:
+			s.receiveTraces(f.Traces)
 		case *agentv1.ConnectResponse_Secrets:
 			s.receiveSecrets(f.Secrets)
 		case *agentv1.ConnectResponse_StatusAck:
@@ -130,6 +132,7 @@ func (s *session) take(ctx context.Context) error {
 	s.ack = s.ackOf(index, result)
 	s.mu.Unlock()
 	signal(s.wake)
+	s.traceReceived(index, result)
 	return nil
 }
 

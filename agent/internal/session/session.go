@@ -65,6 +65,7 @@ type session struct {
 	ack     *agentv1.Ack
 	answers []*agentv1.QueryResult
 	hints   hints
+	marked  []marked      // which syncs that are on their way are traced
 	coming  secretsOffer  // of which not all has come yet
 	secrets *secretsOffer // all of them, to be taken; nil: nothing is
 	// taken is what the index results in that was accepted last in this session. It is the accepter's.
@@ -122,7 +123,7 @@ func (s *session) open(ctx, sctx context.Context) error {
 	lineage, generation, digest := s.l.o.Desired.Position()
 	s.told = s.l.o.Conditions.All()
 	hello := &agentv1.Hello{
-		MinProtocol: protocol, MaxProtocol: protocol, Features: wire.Features(), AgentVersion: s.l.o.AgentVersion, KubernetesVersion: cmp.Or(s.l.o.Capabilities.Told().GetKubernetesVersion(), s.l.o.KubernetesVersion),
+		MinProtocol: protocol, MaxProtocol: protocol, Features: s.features(), AgentVersion: s.l.o.AgentVersion, KubernetesVersion: cmp.Or(s.l.o.Capabilities.Told().GetKubernetesVersion(), s.l.o.KubernetesVersion),
 		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance,
 		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
 		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), StatusSeen: s.l.o.Reports.AckedSeen(), Conditions: wire.ConditionsToProto(s.told), SealingKey: s.l.o.SealingKey}

@@ -11,6 +11,7 @@ import (
 	"towline.dev/towline/agent/internal/meter"
 	"towline.dev/towline/agent/internal/vault"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracing"
 )
 
 // Contents reads what the agent holds locally, by digest. Objects are canonical JSON whose string values may still
@@ -70,6 +71,9 @@ type Options struct {
 	Report func(fleet.SyncStatus)
 	// Meter counts what goes on; it may be nil.
 	Meter *meter.Meter
+	// Tracer sends spans of what goes on, and Marks says in which traces it belongs; both may be nil.
+	Tracer *tracing.Tracer
+	Marks  *tracing.Marks
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 	// Concurrency is how many writes are in flight in the cluster; 16 by default.

@@ -131,8 +131,11 @@ func (w *worker) remember(r *apply.Record, it *item) {
 // stage acts on the items of one stage, up to the manager's limit at a time, and returns the CRDs that it applied. It
 // stops early when a newer target comes.
 func (w *worker) stage(ctx context.Context, items []*item) (crds []map[string]any) {
+	wave := w.traced.wave(items)
+	defer wave.end()
 	for chunk := range slices.Chunk(items, stageChunk) {
 		jobs, order := make([]job, len(chunk)), w.order()
+		order.wave = wave
 		for i, it := range chunk {
 			it.look = true // until there is an outcome
 			jobs[i] = w.job(order, it)
@@ -192,6 +195,7 @@ func (w *worker) again(items []*item) {
 func (w *worker) counted(ctx context.Context, j job) outcome {
 	began := time.Now()
 	out := w.perform(ctx, j)
+	j.wave.object(&j, began, &out)
 	switch {
 	case out.canceled:
 	case out.fail != nil:
@@ -337,6 +341,7 @@ func (w *worker) lookAtNamespace(name string) {
 type order struct {
 	sync     fleet.Sync
 	policies []fleet.Policy // of the sync
+	wave     *tracedWave    // nil: it is in no trace
 }
 
 func (w *worker) order() *order { return &order{sync: w.cur.sync, policies: w.policies} }

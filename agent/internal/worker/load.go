@@ -26,6 +26,10 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	same := old.kind == targetSync || old.kind == targetStray
 	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
 		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
+	if !same {
+		w.traced.end(reasonSuperseded, now)
+		w.traced = nil
+	}
 	w.started = w.continues(old, t, same)
 	if t.kind != targetSync && t.kind != targetStray {
 		w.later.Store(nil)
@@ -59,7 +63,9 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	default:
 		w.corrections = 0
 		w.loadTries = 0
+		w.beginTrace(t, now)
 		w.load(ctx, now)
+		w.traced.loaded(now, w.loadError)
 		w.begin(now)
 		w.renew(old.sync, t.sync)
 	}

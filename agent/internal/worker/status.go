@@ -191,6 +191,7 @@ func (w *worker) report(now time.Time) time.Time {
 		w.log.Info("sync applied", "revision", w.cur.sync.Revision, "generation", w.cur.sync.Generation, "objects", len(w.items), "took", now.Sub(w.begun).Round(time.Millisecond))
 		w.begun = time.Time{}
 	}
+	w.traced = w.traced.reported(&s, len(w.items), now)
 	w.stand(s)
 	s.Extras, s.MoreExtras = w.extras()
 	s.Holds = w.annotated()

@@ -102,6 +102,7 @@ type worker struct {
 	started     bool      // the revision is begun: what it depends on is not asked for again
 	awaits      string    // what is waited for before it is
 	waves       waveRun
+	traced      *traced // nil: what is done now belongs to no trace
 }
 
 func newWorker(m *Manager, ref fleet.ModuleRef) *worker {

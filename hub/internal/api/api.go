@@ -24,6 +24,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/tracing"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -50,6 +51,8 @@ type Options struct {
 	// Keys seal secrets; nil: none can be kept.
 	Keys *secrets.Keys
 	Log  *slog.Logger
+	// Tracer sends spans of puts; nil: none are.
+	Tracer *tracing.Tracer
 	// HubID and Incarnation are in meta/hub.
 	HubID, Incarnation string
 	// Advertise are the addresses for agents.

@@ -81,9 +81,11 @@ func readModule(in *towlinev1.Module) (*wire.Module, error) {
 const maxPutTries = 4
 
 func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) (*towlinev1.PutModuleResponse, error) {
+	ctx, traced := a.tracePut(ctx)
 	for tries := 1; ; tries++ {
 		resp, outdated, err := a.putOnce(ctx, req, by)
 		if !outdated || tries == maxPutTries {
+			traced(req, resp)
 			return resp, err
 		}
 	}

@@ -52,5 +52,8 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, o outside, ref f
 	if _, err := c.writeDecision(ctx, w, o, run, d, assignGroups(run, d), run.Chunks(d), true); err != nil {
 		return nil, fmt.Errorf("%w: %w", errLater, err)
 	}
-	return func() { c.logMoves(run, d) }, nil
+	return func() {
+		c.logMoves(run, d)
+		c.traceDecision(run, d, o.now)
+	}, nil
 }

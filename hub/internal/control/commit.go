@@ -40,6 +40,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 	if run.Planned() && !d.HeadChanged && len(d.Changed) == 0 && len(d.Assign) == 0 && len(d.Holds) == 0 && len(d.Outcomes) == 0 {
 		return false, nil
 	}
+	began := time.Now()
 	before, with, after := divide(run.Chunks(d), int(run.Record.GetChunks()))
 	groups := assignGroups(run, d)
 	for i := range groups {
@@ -71,6 +72,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 	run.Record, run.State = next, d.State
 	c.o.Meter.Decided(len(d.Assign))
 	c.logMoves(run, d)
+	c.traceDecision(run, d, began)
 	if len(d.Assign) > 0 {
 		// What was assigned just now is not what was observed before: look again at the members that moved.
 		st := c.state(run.Module)

@@ -23,6 +23,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/render"
+	"towline.dev/towline/pkg/tracing"
 )
 
 // Sessions is what the drivers ask about agents.
@@ -53,6 +54,8 @@ type Options struct {
 	Log    *slog.Logger
 	// Meter counts what goes on; it may be nil.
 	Meter *meter.Meter
+	// Tracer sends spans of what goes on; nil: none are.
+	Tracer *tracing.Tracer
 	// Campaign blocks until this hub leads; an error ends the controller.
 	Campaign func(context.Context) (store.Leadership, error)
 	// News starts rollouts of modules whose sources have something else, all or none, and returns their numbers. fleet.ErrConflict: a module
@@ -179,6 +182,9 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	wg.Go(func() { c.collectLoop(ctx) })
 	wg.Go(func() { c.freezeLoop(ctx) })
 	wg.Go(func() { c.restoreLoop(ctx) })
+	if c.o.Tracer != nil {
+		wg.Go(func() { c.traceRollouts(ctx) })
+	}
 	select {
 	case <-ctx.Done():
 	case <-lead.Lost():

@@ -21,6 +21,7 @@ import (
 	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/tracing"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -72,7 +73,9 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 		c.resolverOf(rec).addAt(store.ModuleKey(ref), time.Now().Add(record.BatchPatience))
 		return err
 	}
-	r, err := c.resolvePut(ctx, rec, bound)
+	within, timings := c.o.Tracer.Collect(ctx)
+	r, err := c.resolvePut(within, rec, bound)
+	c.traceTimings(ctx, ref, number, timings)
 	if err != nil {
 		r, err = c.whileAway(ref, number, rec, err, time.Now())
 	}
@@ -141,10 +144,14 @@ type made struct {
 
 // makeObjects fetches and renders the source of a module.
 func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made, err error) {
-	if out.source, err = c.fetchSource(ctx, m); err != nil {
+	fetched := tracing.Time(ctx, tracing.Fetch)
+	out.source, err = c.fetchSource(ctx, m)
+	if fetched(err); err != nil {
 		return out, err
 	}
+	rendered := tracing.Time(ctx, tracing.Render)
 	out.variants, err = c.renderSource(ctx, m, out.source)
+	rendered(err)
 	return out, err
 }
 
@@ -308,12 +315,13 @@ func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *m
 }
 
 // cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
-func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, r *resolved) error {
+func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, r *resolved) (err error) {
+	defer c.traceCut(ctx, ref, r.number)(&err)
 	defer c.cuts.Add(-1)
 	if c.cuts.Add(1) > maxBeginnings {
 		return c.cutAnd(ctx, ref, r, false)
 	}
-	err := c.cutAnd(ctx, ref, r, true)
+	err = c.cutAnd(ctx, ref, r, true)
 	if errors.Is(err, errLater) || errors.Is(err, fleet.ErrExhausted) {
 		return c.cutAnd(ctx, ref, r, false)
 	}

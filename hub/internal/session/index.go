@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // maxStatusBytes bounds a status frame; it leaves room below gRPC's limit of 4 MiB.
@@ -107,6 +108,9 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 	if err != nil {
 		return machine{}, fleet.Errorf(fleet.ErrInvalid, "cluster %s: hello: %v", x.cluster, err)
 	}
+	if x.traces != nil {
+		x.traces.told = h.GetGeneration()
+	}
 	m := begin(h.GetGeneration(), held, sn.target)
 	if m.phase == settled {
 		x.grants.add(sn.target)
@@ -170,6 +174,11 @@ func (x *session) tell(ctx context.Context, st stream, f *frame) error {
 	move, err := x.move(ctx, f)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", x.cluster, err)
+	}
+	if traces := x.traceFrame(ctx, f); traces != nil && slices.Contains(x.hello.GetFeatures(), wire.FeatureTraces) {
+		if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Traces{Traces: traces}}); err != nil {
+			return err
+		}
 	}
 	if move != nil {
 		x.grants.add(f.target)

@@ -272,7 +272,9 @@ func (r *reports) commit(ctx context.Context, w work) error {
 			return err
 		}
 	}
-	r.x.server.o.Meter.Reported(r.x.age() - began)
+	took := r.x.age() - began
+	r.x.server.o.Meter.Reported(took)
+	r.x.traceReports(w.statuses, took)
 	if w.stands {
 		if err := r.tell(ctx); err != nil {
 			return err

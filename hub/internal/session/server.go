@@ -30,6 +30,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/tracing"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -67,6 +68,8 @@ type Options struct {
 	Hubs func() []string
 	// Meter counts what goes on; it may be nil.
 	Meter *meter.Meter
+	// Tracer sends spans of what goes on; nil: none are.
+	Tracer *tracing.Tracer
 	// ReconnectSpread is over how long agents spread their first reconnect; default 1s.
 	ReconnectSpread time.Duration
 }

@@ -50,6 +50,7 @@ type session struct {
 	reports *reports
 	pace    pace
 	grants  grants
+	traces  *traces // nil: there is no Tracer
 	sender  errand
 	// machine, known, the desired records as they were read last, and due, which has the machine tick, are the sender's once it has begun.
 	machine machine
@@ -80,6 +81,9 @@ func newSession(s *Server, c fleet.ClusterName, o registry.Opened, hello *agentv
 	x.reports, x.pace, x.known = newReports(x), newPace(), desired{log: x.log, stale: true, coarse: !slices.Contains(hello.GetFeatures(), wire.FeatureObjectHolds),
 		unordered: !slices.Contains(hello.GetFeatures(), wire.FeatureDependsOn)}
 	x.began = s.clock()
+	if s.o.Tracer != nil {
+		x.traces = &traces{}
+	}
 	x.dirty = dirtyDesired
 	return x
 }
@@ -123,6 +127,7 @@ func (x *session) run(ctx context.Context, st stream) error {
 	if err := aside(&x.server.parts, func() error { return x.greet(ctx, st) }); err != nil {
 		return err
 	}
+	defer x.traceEnd()
 	ended := make(chan error, 3)
 	end := func(err error) { ended <- err }
 	// What goes wrong with one cluster ends its session, not the hub. Receiver and sender may wait for the stream, which
@@ -316,6 +321,7 @@ func (x *session) sync(ctx context.Context, st stream, dirty int) error {
 	if a, ok := x.takeAnswer(); ok {
 		if x.machine.awaits(a) {
 			x.server.o.Meter.Acked(a.whole, a.refused, x.age()-x.machine.sentAt)
+			x.traceAnswer(a)
 		}
 		return x.tell(ctx, st, x.machine.answered(a, x.age()))
 	}

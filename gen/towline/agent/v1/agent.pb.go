@@ -593,6 +593,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_Leave
 	//	*ConnectResponse_Move
 	//	*ConnectResponse_Secrets
+	//	*ConnectResponse_Traces
 	Frame         isConnectResponse_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -725,6 +726,15 @@ func (x *ConnectResponse) GetSecrets() *Secrets {
 	return nil
 }
 
+func (x *ConnectResponse) GetTraces() *Traces {
+	if x != nil {
+		if x, ok := x.Frame.(*ConnectResponse_Traces); ok {
+			return x.Traces
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_Frame interface {
 	isConnectResponse_Frame()
 }
@@ -779,6 +789,11 @@ type ConnectResponse_Secrets struct {
 	Secrets *Secrets `protobuf:"bytes,10,opt,name=secrets,proto3,oneof"`
 }
 
+type ConnectResponse_Traces struct {
+	// In which traces the work on syncs belongs, before the index or the move that has them.
+	Traces *Traces `protobuf:"bytes,11,opt,name=traces,proto3,oneof"`
+}
+
 func (*ConnectResponse_Welcome) isConnectResponse_Frame() {}
 
 func (*ConnectResponse_Index) isConnectResponse_Frame() {}
@@ -799,6 +814,128 @@ func (*ConnectResponse_Move) isConnectResponse_Frame() {}
 
 func (*ConnectResponse_Secrets) isConnectResponse_Frame() {}
 
+func (*ConnectResponse_Traces) isConnectResponse_Frame() {}
+
+// Traces are OpenTelemetry traces of rollouts. Nothing rests on them: without them, or when they are lost, the same is done. Only agents
+// with the feature traces are sent any.
+type Traces struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each sync whose work is traced.
+	Traces        []*Trace `protobuf:"bytes,1,rep,name=traces,proto3" json:"traces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Traces) Reset() {
+	*x = Traces{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Traces) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Traces) ProtoMessage() {}
+
+func (x *Traces) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Traces.ProtoReflect.Descriptor instead.
+func (*Traces) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Traces) GetTraces() []*Trace {
+	if x != nil {
+		return x.Traces
+	}
+	return nil
+}
+
+// Trace is in which trace the agent's work on a sync belongs.
+type Trace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// project/name of the sync.
+	Module string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	// Generation of the sync: work on another one does not belong there.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// The trace's id: 16 bytes.
+	TraceId []byte `protobuf:"bytes,3,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// Id of the span that the agent's are children of: 8 bytes.
+	Parent        []byte `protobuf:"bytes,4,opt,name=parent,proto3" json:"parent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trace) Reset() {
+	*x = Trace{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trace) ProtoMessage() {}
+
+func (x *Trace) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trace.ProtoReflect.Descriptor instead.
+func (*Trace) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Trace) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *Trace) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Trace) GetTraceId() []byte {
+	if x != nil {
+		return x.TraceId
+	}
+	return nil
+}
+
+func (x *Trace) GetParent() []byte {
+	if x != nil {
+		return x.Parent
+	}
+	return nil
+}
+
 // Hello says who connects and what it holds.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -813,7 +950,7 @@ type Hello struct {
 	// object-bindings: it evaluates the bindings in the policies; a module that has some is not ready in the cluster of an agent without it.
 	// secret-bindings: the same of those that use secrets of the hub; it sets sealing_key.
 	// waves: it has waves wait for each other where the policies say so, and knows which objects do not count for what is ready.
-	// capabilities: it sends Capabilities. moves: it takes a Move. dictionaries: and one whose contents are compressed with those that it holds as their dictionary.
+	// traces: it sends spans to a collector, and takes Traces. capabilities: it sends Capabilities. moves: it takes a Move. dictionaries: and one whose contents are compressed with those that it holds as their dictionary.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
@@ -850,7 +987,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +999,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1012,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Hello) GetMinProtocol() uint32 {
@@ -1011,7 +1148,7 @@ type Boot struct {
 
 func (x *Boot) Reset() {
 	*x = Boot{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1160,7 @@ func (x *Boot) String() string {
 func (*Boot) ProtoMessage() {}
 
 func (x *Boot) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1173,7 @@ func (x *Boot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Boot.ProtoReflect.Descriptor instead.
 func (*Boot) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Boot) GetNumber() uint64 {
@@ -1095,7 +1232,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1244,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1257,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Welcome) GetEpoch() uint64 {
@@ -1254,7 +1391,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1403,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1416,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Index) GetComplete() bool {
@@ -1382,7 +1519,7 @@ type Sync struct {
 
 func (x *Sync) Reset() {
 	*x = Sync{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1531,7 @@ func (x *Sync) String() string {
 func (*Sync) ProtoMessage() {}
 
 func (x *Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1544,7 @@ func (x *Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sync.ProtoReflect.Descriptor instead.
 func (*Sync) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Sync) GetModule() string {
@@ -1529,7 +1666,7 @@ type Recycle struct {
 
 func (x *Recycle) Reset() {
 	*x = Recycle{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1678,7 @@ func (x *Recycle) String() string {
 func (*Recycle) ProtoMessage() {}
 
 func (x *Recycle) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1691,7 @@ func (x *Recycle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recycle.ProtoReflect.Descriptor instead.
 func (*Recycle) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Recycle) GetRevision() int64 {
@@ -1591,7 +1728,7 @@ type Heir struct {
 
 func (x *Heir) Reset() {
 	*x = Heir{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1740,7 @@ func (x *Heir) String() string {
 func (*Heir) ProtoMessage() {}
 
 func (x *Heir) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1753,7 @@ func (x *Heir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heir.ProtoReflect.Descriptor instead.
 func (*Heir) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Heir) GetModule() string {
@@ -1660,7 +1797,7 @@ type Yield struct {
 
 func (x *Yield) Reset() {
 	*x = Yield{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1809,7 @@ func (x *Yield) String() string {
 func (*Yield) ProtoMessage() {}
 
 func (x *Yield) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1822,7 @@ func (x *Yield) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Yield.ProtoReflect.Descriptor instead.
 func (*Yield) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Yield) GetOwner() string {
@@ -1740,7 +1877,7 @@ type Tombstone struct {
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1889,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1902,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Tombstone) GetModule() string {
@@ -1832,7 +1969,7 @@ type BundleManifest struct {
 
 func (x *BundleManifest) Reset() {
 	*x = BundleManifest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1981,7 @@ func (x *BundleManifest) String() string {
 func (*BundleManifest) ProtoMessage() {}
 
 func (x *BundleManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1994,7 @@ func (x *BundleManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleManifest.ProtoReflect.Descriptor instead.
 func (*BundleManifest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BundleManifest) GetEntries() []*BundleEntry {
@@ -1890,7 +2027,7 @@ type BundleEntry struct {
 
 func (x *BundleEntry) Reset() {
 	*x = BundleEntry{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +2039,7 @@ func (x *BundleEntry) String() string {
 func (*BundleEntry) ProtoMessage() {}
 
 func (x *BundleEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2052,7 @@ func (x *BundleEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleEntry.ProtoReflect.Descriptor instead.
 func (*BundleEntry) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BundleEntry) GetDigest() []byte {
@@ -1984,7 +2121,7 @@ type BundleDelta struct {
 
 func (x *BundleDelta) Reset() {
 	*x = BundleDelta{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2133,7 @@ func (x *BundleDelta) String() string {
 func (*BundleDelta) ProtoMessage() {}
 
 func (x *BundleDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2146,7 @@ func (x *BundleDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleDelta.ProtoReflect.Descriptor instead.
 func (*BundleDelta) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BundleDelta) GetFromBundle() []byte {
@@ -2060,7 +2197,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2209,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2222,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Move) GetAppliesTo() uint64 {
@@ -2133,7 +2270,7 @@ type MovedSync struct {
 
 func (x *MovedSync) Reset() {
 	*x = MovedSync{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2145,7 +2282,7 @@ func (x *MovedSync) String() string {
 func (*MovedSync) ProtoMessage() {}
 
 func (x *MovedSync) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2158,7 +2295,7 @@ func (x *MovedSync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovedSync.ProtoReflect.Descriptor instead.
 func (*MovedSync) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MovedSync) GetPlace() uint32 {
@@ -2207,7 +2344,7 @@ type BundlePatch struct {
 
 func (x *BundlePatch) Reset() {
 	*x = BundlePatch{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2356,7 @@ func (x *BundlePatch) String() string {
 func (*BundlePatch) ProtoMessage() {}
 
 func (x *BundlePatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2369,7 @@ func (x *BundlePatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundlePatch.ProtoReflect.Descriptor instead.
 func (*BundlePatch) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BundlePatch) GetOrdinals() []uint32 {
@@ -2276,7 +2413,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2425,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2438,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Content) GetDigest() []byte {
@@ -2331,7 +2468,7 @@ type GetObjectsRequest struct {
 
 func (x *GetObjectsRequest) Reset() {
 	*x = GetObjectsRequest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2480,7 @@ func (x *GetObjectsRequest) String() string {
 func (*GetObjectsRequest) ProtoMessage() {}
 
 func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2493,7 @@ func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetObjectsRequest) GetEpoch() uint64 {
@@ -2386,7 +2523,7 @@ type GetObjectsResponse struct {
 
 func (x *GetObjectsResponse) Reset() {
 	*x = GetObjectsResponse{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2535,7 @@ func (x *GetObjectsResponse) String() string {
 func (*GetObjectsResponse) ProtoMessage() {}
 
 func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2548,7 @@ func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetObjectsResponse) GetContents() []*Content {
@@ -2445,7 +2582,7 @@ type ContentPart struct {
 
 func (x *ContentPart) Reset() {
 	*x = ContentPart{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2594,7 @@ func (x *ContentPart) String() string {
 func (*ContentPart) ProtoMessage() {}
 
 func (x *ContentPart) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2607,7 @@ func (x *ContentPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContentPart.ProtoReflect.Descriptor instead.
 func (*ContentPart) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ContentPart) GetDigest() []byte {
@@ -2522,7 +2659,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +2671,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +2684,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Ack) GetDigest() []byte {
@@ -2609,7 +2746,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2758,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2771,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Refusal) GetModule() string {
@@ -2687,7 +2824,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2699,7 +2836,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2712,7 +2849,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Status) GetEpoch() uint64 {
@@ -2813,7 +2950,7 @@ type SyncStatus struct {
 
 func (x *SyncStatus) Reset() {
 	*x = SyncStatus{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +2962,7 @@ func (x *SyncStatus) String() string {
 func (*SyncStatus) ProtoMessage() {}
 
 func (x *SyncStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +2975,7 @@ func (x *SyncStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncStatus.ProtoReflect.Descriptor instead.
 func (*SyncStatus) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SyncStatus) GetModule() string {
@@ -3024,7 +3161,7 @@ type ObjectHold struct {
 
 func (x *ObjectHold) Reset() {
 	*x = ObjectHold{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3173,7 @@ func (x *ObjectHold) String() string {
 func (*ObjectHold) ProtoMessage() {}
 
 func (x *ObjectHold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3186,7 @@ func (x *ObjectHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectHold.ProtoReflect.Descriptor instead.
 func (*ObjectHold) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ObjectHold) GetGroup() string {
@@ -3153,7 +3290,7 @@ type ObjectException struct {
 
 func (x *ObjectException) Reset() {
 	*x = ObjectException{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3302,7 @@ func (x *ObjectException) String() string {
 func (*ObjectException) ProtoMessage() {}
 
 func (x *ObjectException) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3315,7 @@ func (x *ObjectException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectException.ProtoReflect.Descriptor instead.
 func (*ObjectException) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ObjectException) GetOrdinal() uint32 {
@@ -3269,7 +3406,7 @@ type ExtraObjects struct {
 
 func (x *ExtraObjects) Reset() {
 	*x = ExtraObjects{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3418,7 @@ func (x *ExtraObjects) String() string {
 func (*ExtraObjects) ProtoMessage() {}
 
 func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3431,7 @@ func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObjects.ProtoReflect.Descriptor instead.
 func (*ExtraObjects) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExtraObjects) GetExtras() []*ExtraObject {
@@ -3335,7 +3472,7 @@ type ExtraObject struct {
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3347,7 +3484,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3360,7 +3497,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -3451,7 +3588,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3463,7 +3600,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3476,7 +3613,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -3497,7 +3634,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3509,7 +3646,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3522,7 +3659,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -3549,7 +3686,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3561,7 +3698,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +3711,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Capabilities) GetKubernetesVersion() string {
@@ -3619,7 +3756,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3631,7 +3768,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3644,7 +3781,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Condition) GetType() string {
@@ -3704,7 +3841,7 @@ type Secrets struct {
 
 func (x *Secrets) Reset() {
 	*x = Secrets{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +3853,7 @@ func (x *Secrets) String() string {
 func (*Secrets) ProtoMessage() {}
 
 func (x *Secrets) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +3866,7 @@ func (x *Secrets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secrets.ProtoReflect.Descriptor instead.
 func (*Secrets) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Secrets) GetSecrets() []*SealedSecret {
@@ -3792,7 +3929,7 @@ type SealedSecret struct {
 
 func (x *SealedSecret) Reset() {
 	*x = SealedSecret{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +3941,7 @@ func (x *SealedSecret) String() string {
 func (*SealedSecret) ProtoMessage() {}
 
 func (x *SealedSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +3954,7 @@ func (x *SealedSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedSecret.ProtoReflect.Descriptor instead.
 func (*SealedSecret) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SealedSecret) GetProject() string {
@@ -3894,7 +4031,7 @@ type SecretValues struct {
 
 func (x *SecretValues) Reset() {
 	*x = SecretValues{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3906,7 +4043,7 @@ func (x *SecretValues) String() string {
 func (*SecretValues) ProtoMessage() {}
 
 func (x *SecretValues) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3919,7 +4056,7 @@ func (x *SecretValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValues.ProtoReflect.Descriptor instead.
 func (*SecretValues) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SecretValues) GetValues() map[string][]byte {
@@ -3940,7 +4077,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4089,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4102,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -3988,7 +4125,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4000,7 +4137,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4013,7 +4150,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -4046,7 +4183,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4195,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4208,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Leave) GetObjects() string {
@@ -4124,7 +4261,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4136,7 +4273,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4149,7 +4286,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Query) GetId() uint64 {
@@ -4236,7 +4373,7 @@ type LogOptions struct {
 
 func (x *LogOptions) Reset() {
 	*x = LogOptions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4248,7 +4385,7 @@ func (x *LogOptions) String() string {
 func (*LogOptions) ProtoMessage() {}
 
 func (x *LogOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4261,7 +4398,7 @@ func (x *LogOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogOptions.ProtoReflect.Descriptor instead.
 func (*LogOptions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LogOptions) GetContainer() string {
@@ -4321,7 +4458,7 @@ type LogCursor struct {
 
 func (x *LogCursor) Reset() {
 	*x = LogCursor{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4470,7 @@ func (x *LogCursor) String() string {
 func (*LogCursor) ProtoMessage() {}
 
 func (x *LogCursor) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +4483,7 @@ func (x *LogCursor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogCursor.ProtoReflect.Descriptor instead.
 func (*LogCursor) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *LogCursor) GetPod() string {
@@ -4391,7 +4528,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4403,7 +4540,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4416,7 +4553,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -4474,7 +4611,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4486,7 +4623,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4499,7 +4636,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -4541,7 +4678,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4553,7 +4690,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4566,7 +4703,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Event) GetObject() *BundleEntry {
@@ -4638,7 +4775,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4650,7 +4787,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4663,7 +4800,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Logs) GetPods() []*PodLog {
@@ -4699,7 +4836,7 @@ type PodLog struct {
 
 func (x *PodLog) Reset() {
 	*x = PodLog{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4711,7 +4848,7 @@ func (x *PodLog) String() string {
 func (*PodLog) ProtoMessage() {}
 
 func (x *PodLog) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4724,7 +4861,7 @@ func (x *PodLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodLog.ProtoReflect.Descriptor instead.
 func (*PodLog) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PodLog) GetAt() *LogCursor {
@@ -4778,7 +4915,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4790,7 +4927,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4803,7 +4940,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -4851,7 +4988,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +5000,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +5013,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{54}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -4943,7 +5080,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4955,7 +5092,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4968,7 +5105,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{55}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *FieldChange) GetField() string {
@@ -5032,7 +5169,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"conditions\x18\x06 \x01(\v2\x1c.towline.agent.v1.ConditionsH\x00R\n" +
 	"conditions\x12D\n" +
 	"\fcapabilities\x18\a \x01(\v2\x1e.towline.agent.v1.CapabilitiesH\x00R\fcapabilitiesB\a\n" +
-	"\x05frame\"\xb9\x04\n" +
+	"\x05frame\"\xed\x04\n" +
 	"\x0fConnectResponse\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.towline.agent.v1.WelcomeH\x00R\awelcome\x12/\n" +
 	"\x05index\x18\x02 \x01(\v2\x17.towline.agent.v1.IndexH\x00R\x05index\x12B\n" +
@@ -5045,8 +5182,18 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05leave\x18\b \x01(\v2\x17.towline.agent.v1.LeaveH\x00R\x05leave\x12,\n" +
 	"\x04move\x18\t \x01(\v2\x16.towline.agent.v1.MoveH\x00R\x04move\x125\n" +
 	"\asecrets\x18\n" +
-	" \x01(\v2\x19.towline.agent.v1.SecretsH\x00R\asecretsB\a\n" +
-	"\x05frame\"\xdf\x04\n" +
+	" \x01(\v2\x19.towline.agent.v1.SecretsH\x00R\asecrets\x122\n" +
+	"\x06traces\x18\v \x01(\v2\x18.towline.agent.v1.TracesH\x00R\x06tracesB\a\n" +
+	"\x05frame\"9\n" +
+	"\x06Traces\x12/\n" +
+	"\x06traces\x18\x01 \x03(\v2\x17.towline.agent.v1.TraceR\x06traces\"r\n" +
+	"\x05Trace\x12\x16\n" +
+	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x19\n" +
+	"\btrace_id\x18\x03 \x01(\fR\atraceId\x12\x16\n" +
+	"\x06parent\x18\x04 \x01(\fR\x06parent\"\xdf\x04\n" +
 	"\x05Hello\x12!\n" +
 	"\fmin_protocol\x18\x01 \x01(\rR\vminProtocol\x12!\n" +
 	"\fmax_protocol\x18\x02 \x01(\rR\vmaxProtocol\x12\x1a\n" +
@@ -5452,7 +5599,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -5462,130 +5609,134 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*RecoverResponse)(nil),    // 5: towline.agent.v1.RecoverResponse
 	(*ConnectRequest)(nil),     // 6: towline.agent.v1.ConnectRequest
 	(*ConnectResponse)(nil),    // 7: towline.agent.v1.ConnectResponse
-	(*Hello)(nil),              // 8: towline.agent.v1.Hello
-	(*Boot)(nil),               // 9: towline.agent.v1.Boot
-	(*Welcome)(nil),            // 10: towline.agent.v1.Welcome
-	(*Index)(nil),              // 11: towline.agent.v1.Index
-	(*Sync)(nil),               // 12: towline.agent.v1.Sync
-	(*Recycle)(nil),            // 13: towline.agent.v1.Recycle
-	(*Heir)(nil),               // 14: towline.agent.v1.Heir
-	(*Yield)(nil),              // 15: towline.agent.v1.Yield
-	(*Tombstone)(nil),          // 16: towline.agent.v1.Tombstone
-	(*BundleManifest)(nil),     // 17: towline.agent.v1.BundleManifest
-	(*BundleEntry)(nil),        // 18: towline.agent.v1.BundleEntry
-	(*BundleDelta)(nil),        // 19: towline.agent.v1.BundleDelta
-	(*Move)(nil),               // 20: towline.agent.v1.Move
-	(*MovedSync)(nil),          // 21: towline.agent.v1.MovedSync
-	(*BundlePatch)(nil),        // 22: towline.agent.v1.BundlePatch
-	(*Content)(nil),            // 23: towline.agent.v1.Content
-	(*GetObjectsRequest)(nil),  // 24: towline.agent.v1.GetObjectsRequest
-	(*GetObjectsResponse)(nil), // 25: towline.agent.v1.GetObjectsResponse
-	(*ContentPart)(nil),        // 26: towline.agent.v1.ContentPart
-	(*Ack)(nil),                // 27: towline.agent.v1.Ack
-	(*Refusal)(nil),            // 28: towline.agent.v1.Refusal
-	(*Status)(nil),             // 29: towline.agent.v1.Status
-	(*SyncStatus)(nil),         // 30: towline.agent.v1.SyncStatus
-	(*ObjectHold)(nil),         // 31: towline.agent.v1.ObjectHold
-	(*ObjectException)(nil),    // 32: towline.agent.v1.ObjectException
-	(*ExtraObjects)(nil),       // 33: towline.agent.v1.ExtraObjects
-	(*ExtraObject)(nil),        // 34: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 35: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 36: towline.agent.v1.Conditions
-	(*Capabilities)(nil),       // 37: towline.agent.v1.Capabilities
-	(*Condition)(nil),          // 38: towline.agent.v1.Condition
-	(*Secrets)(nil),            // 39: towline.agent.v1.Secrets
-	(*SealedSecret)(nil),       // 40: towline.agent.v1.SealedSecret
-	(*SecretValues)(nil),       // 41: towline.agent.v1.SecretValues
-	(*Heartbeat)(nil),          // 42: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 43: towline.agent.v1.Drain
-	(*Leave)(nil),              // 44: towline.agent.v1.Leave
-	(*Query)(nil),              // 45: towline.agent.v1.Query
-	(*LogOptions)(nil),         // 46: towline.agent.v1.LogOptions
-	(*LogCursor)(nil),          // 47: towline.agent.v1.LogCursor
-	(*QueryResult)(nil),        // 48: towline.agent.v1.QueryResult
-	(*Events)(nil),             // 49: towline.agent.v1.Events
-	(*Event)(nil),              // 50: towline.agent.v1.Event
-	(*Logs)(nil),               // 51: towline.agent.v1.Logs
-	(*PodLog)(nil),             // 52: towline.agent.v1.PodLog
-	(*Preview)(nil),            // 53: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 54: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 55: towline.agent.v1.FieldChange
-	nil,                        // 56: towline.agent.v1.Sync.ValuesEntry
-	nil,                        // 57: towline.agent.v1.SecretValues.ValuesEntry
+	(*Traces)(nil),             // 8: towline.agent.v1.Traces
+	(*Trace)(nil),              // 9: towline.agent.v1.Trace
+	(*Hello)(nil),              // 10: towline.agent.v1.Hello
+	(*Boot)(nil),               // 11: towline.agent.v1.Boot
+	(*Welcome)(nil),            // 12: towline.agent.v1.Welcome
+	(*Index)(nil),              // 13: towline.agent.v1.Index
+	(*Sync)(nil),               // 14: towline.agent.v1.Sync
+	(*Recycle)(nil),            // 15: towline.agent.v1.Recycle
+	(*Heir)(nil),               // 16: towline.agent.v1.Heir
+	(*Yield)(nil),              // 17: towline.agent.v1.Yield
+	(*Tombstone)(nil),          // 18: towline.agent.v1.Tombstone
+	(*BundleManifest)(nil),     // 19: towline.agent.v1.BundleManifest
+	(*BundleEntry)(nil),        // 20: towline.agent.v1.BundleEntry
+	(*BundleDelta)(nil),        // 21: towline.agent.v1.BundleDelta
+	(*Move)(nil),               // 22: towline.agent.v1.Move
+	(*MovedSync)(nil),          // 23: towline.agent.v1.MovedSync
+	(*BundlePatch)(nil),        // 24: towline.agent.v1.BundlePatch
+	(*Content)(nil),            // 25: towline.agent.v1.Content
+	(*GetObjectsRequest)(nil),  // 26: towline.agent.v1.GetObjectsRequest
+	(*GetObjectsResponse)(nil), // 27: towline.agent.v1.GetObjectsResponse
+	(*ContentPart)(nil),        // 28: towline.agent.v1.ContentPart
+	(*Ack)(nil),                // 29: towline.agent.v1.Ack
+	(*Refusal)(nil),            // 30: towline.agent.v1.Refusal
+	(*Status)(nil),             // 31: towline.agent.v1.Status
+	(*SyncStatus)(nil),         // 32: towline.agent.v1.SyncStatus
+	(*ObjectHold)(nil),         // 33: towline.agent.v1.ObjectHold
+	(*ObjectException)(nil),    // 34: towline.agent.v1.ObjectException
+	(*ExtraObjects)(nil),       // 35: towline.agent.v1.ExtraObjects
+	(*ExtraObject)(nil),        // 36: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 37: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 38: towline.agent.v1.Conditions
+	(*Capabilities)(nil),       // 39: towline.agent.v1.Capabilities
+	(*Condition)(nil),          // 40: towline.agent.v1.Condition
+	(*Secrets)(nil),            // 41: towline.agent.v1.Secrets
+	(*SealedSecret)(nil),       // 42: towline.agent.v1.SealedSecret
+	(*SecretValues)(nil),       // 43: towline.agent.v1.SecretValues
+	(*Heartbeat)(nil),          // 44: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 45: towline.agent.v1.Drain
+	(*Leave)(nil),              // 46: towline.agent.v1.Leave
+	(*Query)(nil),              // 47: towline.agent.v1.Query
+	(*LogOptions)(nil),         // 48: towline.agent.v1.LogOptions
+	(*LogCursor)(nil),          // 49: towline.agent.v1.LogCursor
+	(*QueryResult)(nil),        // 50: towline.agent.v1.QueryResult
+	(*Events)(nil),             // 51: towline.agent.v1.Events
+	(*Event)(nil),              // 52: towline.agent.v1.Event
+	(*Logs)(nil),               // 53: towline.agent.v1.Logs
+	(*PodLog)(nil),             // 54: towline.agent.v1.PodLog
+	(*Preview)(nil),            // 55: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 56: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 57: towline.agent.v1.FieldChange
+	nil,                        // 58: towline.agent.v1.Sync.ValuesEntry
+	nil,                        // 59: towline.agent.v1.SecretValues.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
-	8,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
-	27, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
-	29, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	42, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	48, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	36, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
-	37, // 6: towline.agent.v1.ConnectRequest.capabilities:type_name -> towline.agent.v1.Capabilities
-	10, // 7: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
-	11, // 8: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
-	19, // 9: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	35, // 10: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	42, // 11: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	43, // 12: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	45, // 13: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	44, // 14: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	20, // 15: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
-	39, // 16: towline.agent.v1.ConnectResponse.secrets:type_name -> towline.agent.v1.Secrets
-	38, // 17: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
-	9,  // 18: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
-	9,  // 19: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
-	12, // 20: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	16, // 21: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	56, // 22: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	15, // 23: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
-	14, // 24: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
-	13, // 25: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
-	14, // 26: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
-	18, // 27: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	23, // 28: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	21, // 29: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
-	22, // 30: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
-	23, // 31: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	26, // 32: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	28, // 33: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	30, // 34: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	32, // 35: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	34, // 36: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	31, // 37: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
-	34, // 38: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	38, // 39: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	40, // 40: towline.agent.v1.Secrets.secrets:type_name -> towline.agent.v1.SealedSecret
-	57, // 41: towline.agent.v1.SecretValues.values:type_name -> towline.agent.v1.SecretValues.ValuesEntry
-	18, // 42: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	12, // 43: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	18, // 44: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
-	46, // 45: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
-	47, // 46: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
-	53, // 47: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	49, // 48: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
-	51, // 49: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
-	50, // 50: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
-	18, // 51: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
-	52, // 52: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
-	47, // 53: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
-	54, // 54: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	18, // 55: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	55, // 56: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	6,  // 57: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	24, // 58: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 59: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 60: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	4,  // 61: towline.agent.v1.EnrollmentService.Recover:input_type -> towline.agent.v1.RecoverRequest
-	7,  // 62: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	25, // 63: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 64: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 65: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	5,  // 66: towline.agent.v1.EnrollmentService.Recover:output_type -> towline.agent.v1.RecoverResponse
-	62, // [62:67] is the sub-list for method output_type
-	57, // [57:62] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	10, // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
+	29, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
+	31, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
+	44, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	50, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	38, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	39, // 6: towline.agent.v1.ConnectRequest.capabilities:type_name -> towline.agent.v1.Capabilities
+	12, // 7: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
+	13, // 8: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
+	21, // 9: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
+	37, // 10: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	44, // 11: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	45, // 12: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	47, // 13: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	46, // 14: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	22, // 15: towline.agent.v1.ConnectResponse.move:type_name -> towline.agent.v1.Move
+	41, // 16: towline.agent.v1.ConnectResponse.secrets:type_name -> towline.agent.v1.Secrets
+	8,  // 17: towline.agent.v1.ConnectResponse.traces:type_name -> towline.agent.v1.Traces
+	9,  // 18: towline.agent.v1.Traces.traces:type_name -> towline.agent.v1.Trace
+	40, // 19: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	11, // 20: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
+	11, // 21: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
+	14, // 22: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
+	18, // 23: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	58, // 24: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	17, // 25: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	16, // 26: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
+	15, // 27: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
+	16, // 28: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
+	20, // 29: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	25, // 30: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	23, // 31: towline.agent.v1.Move.syncs:type_name -> towline.agent.v1.MovedSync
+	24, // 32: towline.agent.v1.MovedSync.patch:type_name -> towline.agent.v1.BundlePatch
+	25, // 33: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	28, // 34: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	30, // 35: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	32, // 36: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	34, // 37: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	36, // 38: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	33, // 39: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
+	36, // 40: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	40, // 41: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	42, // 42: towline.agent.v1.Secrets.secrets:type_name -> towline.agent.v1.SealedSecret
+	59, // 43: towline.agent.v1.SecretValues.values:type_name -> towline.agent.v1.SecretValues.ValuesEntry
+	20, // 44: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	14, // 45: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	20, // 46: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
+	48, // 47: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
+	49, // 48: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
+	55, // 49: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	51, // 50: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
+	53, // 51: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
+	52, // 52: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
+	20, // 53: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
+	54, // 54: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
+	49, // 55: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
+	56, // 56: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	20, // 57: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	57, // 58: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	6,  // 59: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	26, // 60: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 61: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 62: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	4,  // 63: towline.agent.v1.EnrollmentService.Recover:input_type -> towline.agent.v1.RecoverRequest
+	7,  // 64: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	27, // 65: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 66: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 67: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	5,  // 68: towline.agent.v1.EnrollmentService.Recover:output_type -> towline.agent.v1.RecoverResponse
+	64, // [64:69] is the sub-list for method output_type
+	59, // [59:64] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -5613,6 +5764,7 @@ func file_towline_agent_v1_agent_proto_init() {
 		(*ConnectResponse_Leave)(nil),
 		(*ConnectResponse_Move)(nil),
 		(*ConnectResponse_Secrets)(nil),
+		(*ConnectResponse_Traces)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5620,7 +5772,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   58,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
