@@ -26,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/managedfields/managedfieldstest"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/yaml"
 )
 
 // Write is a change that an API server has made.
@@ -319,14 +318,6 @@ func (s *Server) next(q *request, old *unstructured.Unstructured) (*unstructured
 	return nil, apierrors.NewMethodNotSupported(q.GroupResource(), q.Method)
 }
 
-func parsed(body []byte) (*unstructured.Unstructured, error) {
-	u := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(body, &u.Object); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	return u, nil
-}
-
 func patched(old *unstructured.Unstructured, kind types.PatchType, body []byte) (*unstructured.Unstructured, error) {
 	text, err := old.MarshalJSON()
 	if err != nil {
@@ -387,6 +378,9 @@ func (s *Server) updated(q *request, old, given *unstructured.Unstructured, mana
 		given.SetUID(old.GetUID())
 		given.SetResourceVersion(old.GetResourceVersion())
 		given.SetCreationTimestamp(old.GetCreationTimestamp())
+	}
+	if q.Resource == "leases" { // of which nobody asks who wrote what, and which are written most
+		return given, nil
 	}
 	out, err := s.fields(q.gvk()).Update(live, given, manager)
 	if err != nil {

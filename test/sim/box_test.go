@@ -7,15 +7,22 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/agent"
 )
+
+// The handler of errors that clients of Kubernetes begin with keeps the time of the last error over bubbles, whose clocks begin anew: it
+// would sleep until then.
+func init() { utilruntime.ErrorHandlers = nil }
 
 // box is a cluster: its API server, and the agent in it.
 type box struct {
@@ -28,7 +35,9 @@ type box struct {
 	mu     sync.Mutex
 	agent  *agentProcess // the newest one
 	starts int
-	down   bool // the API server does not answer
+	down   bool          // the API server does not answer
+	hung   chan struct{} // closed when requests get on that come meanwhile; nil: they are not held up
+	swap   bool          // the next object that is to be deleted is another one by then
 	odd    map[int]trouble
 	writes int
 }
@@ -100,10 +109,7 @@ func (p *agentProcess) isDead() bool {
 
 // kill ends the newest process at once.
 func (b *box) kill(why string) {
-	b.mu.Lock()
-	p := b.agent
-	b.mu.Unlock()
-	if p != nil {
+	if p := b.process(); p != nil {
 		p.kill(why)
 	}
 }
@@ -119,9 +125,10 @@ func (p *agentProcess) kill(why string) {
 
 // again starts the agent again if it is dead.
 func (b *box) again() {
-	b.mu.Lock()
-	p := b.agent
-	b.mu.Unlock()
+	p := b.process()
+	if p == nil {
+		return
+	}
 	select {
 	case <-p.ended:
 		b.start()
@@ -158,6 +165,7 @@ func (p *agentProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 		p.kill("before a write")
 		return nil, errDead
 	}
+	p.b.swaps(r)
 	answer, err := p.b.server.Serve(r, body, p.id)
 	switch what {
 	case unanswered:
@@ -172,6 +180,20 @@ func (p *agentProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
+// swaps has somebody put an object of their own in the place of one that is about to be deleted.
+func (b *box) swaps(r *http.Request) {
+	name, of := path.Base(r.URL.Path), strings.Contains(r.URL.Path, "/configmaps/")
+	b.mu.Lock()
+	swap := b.swap && of && r.Method == http.MethodDelete
+	b.swap = b.swap && !swap
+	b.mu.Unlock()
+	if swap {
+		b.w.note("%s: somebody puts another %s in the place of the one that is to be deleted", b.name, name)
+		b.server.Drop("configmaps", metav1.NamespaceDefault, name)
+		b.server.Replace("configmaps", foreign(name))
+	}
+}
+
 // travel is the way to the API server, or back.
 func (p *agentProcess) travel(ctx context.Context) error {
 	timer := time.NewTimer(p.b.delay)
@@ -184,6 +206,17 @@ func (p *agentProcess) travel(ctx context.Context) error {
 	case <-timer.C:
 	}
 	p.b.mu.Lock()
+	hung := p.b.hung
+	p.b.mu.Unlock()
+	if hung != nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.dead:
+		case <-hung:
+		}
+	}
+	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
 	if p.isDead() {
 		return errDead
@@ -192,6 +225,12 @@ func (p *agentProcess) travel(ctx context.Context) error {
 		return errAPI
 	}
 	return nil
+}
+
+func (b *box) process() *agentProcess {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.agent
 }
 
 // changes reports a request with a side effect.
@@ -221,11 +260,24 @@ func (b *box) calm() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.odd)
-	b.down = false
+	b.down, b.swap = false, false
 }
 
 func (b *box) goesDown(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.down = down
+}
+
+// hangs has the API server answer nothing, or go on with what has come meanwhile.
+func (b *box) hangs(is bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.hung != nil {
+		close(b.hung)
+	}
+	b.hung = nil
+	if is {
+		b.hung = make(chan struct{})
+	}
 }

@@ -21,6 +21,11 @@
 //
 // Not simulated: several hubs at a time, clocks that step (a bubble has one), stores that go back, two agents in a cluster, I9.
 //
+// Lives that are asked for by number, and those with a planted bug, are wilder than those of a plain go test: two modules list an object
+// for some time, clusters keep what they have when they leave, answers to joins are lost, somebody puts an object of their
+// own in the place of one that is about to be deleted; and a fleet that is as wanted has an agent that is away, or a module that is
+// held while it is deleted.
+//
 // A seed decides what people do, what goes wrong, and when; virtual time does the rest. It does not decide which of two goroutines is
 // faster that wake at the same instant, so that another life from a seed may be another one: a failure says all that happened.
 // With -v, TRACE=1 has a life that found nothing say it, too, and TOWLINE_SIM_LOG=FILE writes what hub and agents log.

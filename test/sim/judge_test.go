@@ -23,6 +23,7 @@ type want struct {
 type place struct {
 	zone string
 	gone bool
+	keep bool // it left, and keeps what it has
 }
 
 // wish is all that is wanted at one time.
@@ -73,6 +74,7 @@ type judge struct {
 	writer  map[string]int                        // by cluster, the newest process that wrote
 	leaving map[string]bool                       // clusters whose agents were told to leave since
 	still   bool                                  // nothing is to be written
+	stopped map[string]string                     // by cluster, a module of which nothing is to be written
 	found   []string
 }
 
@@ -82,7 +84,7 @@ func newJudge(w *world) *judge {
 		first.clusters[name] = place{zone: []string{"x", "y"}[i%2]}
 	}
 	return &judge{w: w, since: []wish{first}, back: map[string]bool{}, revs: map[string]map[int64]want{}, has: map[string]map[string]map[string]bool{},
-		writer: map[string]int{}, leaving: map[string]bool{}}
+		writer: map[string]int{}, leaving: map[string]bool{}, stopped: map[string]string{}}
 }
 
 func (j *judge) now() wish {
@@ -127,7 +129,11 @@ func (j *judge) wrong() bool {
 	return len(j.found) > 0
 }
 
+// agentEnded judges that an agent ended by itself. One that its API server fails may: it is started again.
 func (j *judge) agentEnded(b *box, err error) {
+	if text := err.Error(); strings.Contains(text, errAPI.Error()) || strings.Contains(text, "etcdserver: request timed out") {
+		return
+	}
 	j.w.mu.Lock()
 	defer j.w.mu.Unlock()
 	if !j.w.over && !j.since[len(j.since)-1].clusters[b.name].gone {
@@ -168,12 +174,15 @@ func (j *judge) wrote(b *box, x Write) {
 		return
 	}
 	j.epoch(b, x)
-	if x.Old != nil && !ours(x.Old) {
+	if x.Old != nil && !ours(x.Old) && !takenUp(x) {
 		j.notes("I2: %s: %s of what is not ours", b.name, describe(x))
 		return
 	}
 	if j.still {
 		j.notes("I11: %s: %s while nothing had changed", b.name, describe(x))
+	}
+	if m := j.stopped[b.name]; m != "" && ownerOf(x.Old) == m {
+		j.notes("I1: %s: %s, which is held", b.name, describe(x))
 	}
 	if x.Verb == "delete" {
 		j.deleted(b, x.Old)
@@ -183,6 +192,12 @@ func (j *judge) wrote(b *box, x Write) {
 		return
 	}
 	j.applied(b, x)
+}
+
+// takenUp reports that a module writes what it had let go before: the cluster kept it when it left, and joined again.
+func takenUp(x Write) bool {
+	_, wrote, _ := contentOf(x.Old)
+	return x.New != nil && wrote != "" && wrote == ownerOf(x.New)
 }
 
 func describe(x Write) string {
@@ -266,6 +281,22 @@ func (j *judge) gave(cluster, object, text string) {
 // rollout was taken back, or its module was deleted and put again.
 func (j *judge) deleted(b *box, old *unstructured.Unstructured) {
 	object, by := old.GetName(), ownerOf(old)
+	if p := j.since[len(j.since)-1].clusters[b.name]; p.gone && p.keep {
+		all := !j.steered
+		for _, at := range j.since {
+			for _, of := range j.since {
+				x := wish{modules: at.modules, clusters: maps.Clone(of.clusters)}
+				q := x.clusters[b.name]
+				q.gone = q.gone && !q.keep
+				x.clusters[b.name] = q
+				all = all && x.wants(by, b.name, object)
+			}
+		}
+		if all {
+			j.notes("I1: %s: %s of %s is deleted, and the cluster was to keep it", b.name, object, by)
+			return
+		}
+	}
 	for _, m := range moduleNames {
 		always := !j.back[m]
 		for _, at := range j.since {

@@ -29,7 +29,7 @@ func (w *world) between(a, b time.Duration) time.Duration {
 func spec(name string, m want) *towlinev1.Module {
 	var out strings.Builder
 	for _, o := range m.letters {
-		fmt.Fprintf(&out, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %q, namespace: default}\ndata: {v: \"%s/%d\"}\n", string(o), name, m.number)
+		fmt.Fprintf(&out, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %q, namespace: default}\ndata: {v: \"%s/%d\", x%d: \"1\"}\n", string(o), name, m.number, m.number%3)
 	}
 	s := &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"all.yaml": out.String()}}},
 		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}
@@ -109,6 +109,14 @@ func (w *world) moves() {
 	a.number, b.number = w.number(), w.number()
 	w.judge.wish(func(x *wish) { x.modules[from], x.modules[to] = a, b })
 	batch := strconv.FormatUint(w.rnd.Uint64(), 36)
+	if w.wild && w.chance(3) { // for some time both list it
+		w.judge.wish(func(x *wish) { x.modules[from] = now.modules[from] })
+		w.put(to, b, "", false)
+		pause(w.between(time.Millisecond, time.Minute))
+		w.judge.wish(func(x *wish) { x.modules[from] = a })
+		w.put(from, a, "", false)
+		return
+	}
 	if w.chance(2) {
 		w.put(from, a, batch, true)
 		w.put(to, b, batch, false)
@@ -171,7 +179,7 @@ func (w *world) holds() {
 // confirms lets everything go on that waits for a word.
 func (w *world) confirms() {
 	var got *towlinev1.ListHoldsResponse
-	_ = w.insist("list holds", func(ctx context.Context) (err error) {
+	_ = w.insist("? list holds", func(ctx context.Context) (err error) {
 		got, err = w.Modules.ListHolds(ctx, &towlinev1.ListHoldsRequest{})
 		return err
 	})
@@ -205,10 +213,11 @@ func (w *world) leaves() {
 	if p.gone {
 		return
 	}
-	p.gone = true
+	p.gone, p.keep = true, w.wild && w.chance(2)
 	w.judge.wish(func(x *wish) { x.clusters[name] = p })
+	objects := map[bool]string{true: "keep", false: "delete"}[p.keep]
 	_ = w.insist("remove "+name, func(ctx context.Context) error {
-		_, err := w.Clusters.RemoveCluster(ctx, &towlinev1.RemoveClusterRequest{Name: name, Objects: "delete"})
+		_, err := w.Clusters.RemoveCluster(ctx, &towlinev1.RemoveClusterRequest{Name: name, Objects: objects})
 		return err
 	})
 }
@@ -220,7 +229,7 @@ func (w *world) admits(name string) {
 		w.revive()
 		b.again()
 		state := "?"
-		err := w.insist("is "+name+" gone", func(ctx context.Context) error {
+		err := w.insist("? is "+name+" gone", func(ctx context.Context) error {
 			got, err := w.Clusters.GetCluster(ctx, &towlinev1.GetClusterRequest{Name: name})
 			state = got.GetCluster().GetStatus().GetState()
 			return err
@@ -228,6 +237,7 @@ func (w *world) admits(name string) {
 		if status.Code(err) == codes.NotFound || state == "Unregistered" {
 			b.kill("it joins again")
 			<-b.agent.ended
+			b.clean()
 			w.judge.wish(func(x *wish) { x.clusters[name] = place{zone: x.clusters[name].zone} })
 			w.enroll(name)
 			return
@@ -264,6 +274,19 @@ func foreign(name string) *unstructured.Unstructured {
 	o.SetName(name)
 	o.SetNamespace(metav1.NamespaceDefault)
 	return o
+}
+
+// clean takes away what a cluster has kept that is not wanted any more.
+func (b *box) clean() {
+	now := b.w.judge.now()
+	p := now.clusters[b.name]
+	p.gone = false
+	now = now.with(func(x *wish) { x.clusters[b.name] = p })
+	for _, o := range letters {
+		if now.owner(b.name, o) == "" && b.server.Get("configmaps", metav1.NamespaceDefault, o) != nil {
+			b.server.Drop("configmaps", metav1.NamespaceDefault, o)
+		}
+	}
 }
 
 // vacate takes what is nobody's out of the way of modules.

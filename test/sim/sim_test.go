@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub"
@@ -25,7 +26,14 @@ import (
 func (w *world) fault() {
 	b := w.boxes[pick(w, clusterNames)]
 	link := pick(w, []Link{{b.name, agentsAddress}, {agentsAddress, b.name}, {person, peopleAddress}})
-	switch w.rnd.IntN(14) {
+	switch w.rnd.IntN(map[bool]int{true: 16, false: 14}[w.wild]) {
+	case 14:
+		b.mu.Lock()
+		b.swap = true
+		b.mu.Unlock()
+	case 15:
+		w.note("the API server of %s hangs", b.name)
+		b.hangs(true)
 	case 0:
 		b.kill("by a fault")
 	case 1, 2:
@@ -76,6 +84,7 @@ func (w *world) mends() {
 	w.links(Condition{Delay: 3 * time.Millisecond})
 	for _, name := range clusterNames {
 		w.boxes[name].goesDown(false)
+		w.boxes[name].hangs(false)
 	}
 }
 
@@ -175,7 +184,7 @@ func (w *world) soothes(left time.Duration) {
 			continue
 		}
 		var s *towlinev1.RolloutStatus
-		_ = w.insist("rollout of "+name, func(ctx context.Context) error {
+		_ = w.insist("? rollout of "+name, func(ctx context.Context) error {
 			got, err := w.Rollouts.GetRollout(ctx, &towlinev1.GetRolloutRequest{Module: name})
 			s = got.GetRollout().GetStatus()
 			return err
@@ -211,10 +220,16 @@ func (b *box) differs(now wish) string {
 	for _, o := range letters {
 		is, should := "", ""
 		if m := now.owner(b.name, o); m != "" {
-			should = fmt.Sprintf("%s/%d", m, now.modules[m].number)
+			number := now.modules[m].number
+			should = fmt.Sprintf("%s/%d x%d", m, number, number%3)
 		}
 		if u := b.server.Get("configmaps", "default", o); u != nil {
 			is, _, _ = contentOf(u)
+			for i := range 3 {
+				if _, has, _ := unstructured.NestedString(u.Object, "data", fmt.Sprintf("x%d", i)); has {
+					is += fmt.Sprintf(" x%d", i)
+				}
+			}
 		}
 		if is != should {
 			return fmt.Sprintf("%s: %s is %q, and should be %q", b.name, o, is, should)
@@ -227,7 +242,7 @@ func (b *box) differs(now wish) string {
 func (w *world) saysOtherwise(now wish, name string) string {
 	m, wanted := now.modules[name]
 	var got *towlinev1.Module
-	err := w.insist("get "+name, func(ctx context.Context) error {
+	err := w.insist("? get "+name, func(ctx context.Context) error {
 		resp, err := w.Modules.GetModule(ctx, &towlinev1.GetModuleRequest{Name: name})
 		got = resp.GetModule()
 		return err
@@ -280,6 +295,64 @@ func (w *world) truth() {
 	}
 }
 
+// calms does one thing to a fleet that is as wanted and has no other trouble, of which it is known for that what must follow.
+func (w *world) calms() {
+	b := w.boxes[pick(w, clusterNames)]
+	switch w.rnd.IntN(3) {
+	case 0:
+		w.stops(b)
+	case 1:
+		b.kill("for some time")
+		w.unseen(b)
+		b.again()
+	default:
+		return
+	}
+	w.rests()
+}
+
+// unseen lets time pass while a cluster cannot be seen: nobody says that anything is ready there.
+func (w *world) unseen(b *box) {
+	pause(3 * time.Minute)
+	var got *towlinev1.ListTrackersResponse
+	_ = w.insist("? list trackers", func(ctx context.Context) (err error) {
+		got, err = w.Trackers.ListTrackers(ctx, &towlinev1.ListTrackersRequest{})
+		return err
+	})
+	for _, t := range got.GetTrackers() {
+		if t.GetCluster() == b.name && t.GetReady() {
+			w.judge.finds("I8: %s is ready in %s, which nobody sees", t.GetModule(), b.name)
+		}
+	}
+}
+
+// stops has a module be deleted that is held in a cluster: it stays there as long as that lasts.
+func (w *world) stops(b *box) {
+	name, now := pick(w, moduleNames), w.judge.now()
+	if m, ok := now.modules[name]; !ok || !now.selects(m, b.name) {
+		return
+	}
+	_ = w.insist("hold "+name+" in "+b.name, func(ctx context.Context) error {
+		_, err := w.Modules.PutHold(ctx, &towlinev1.PutHoldRequest{Cluster: b.name, Module: name})
+		return err
+	})
+	pause(20 * time.Second)
+	w.mu.Lock()
+	w.judge.stopped[b.name] = name
+	w.mu.Unlock()
+	w.judge.wish(func(x *wish) { delete(x.modules, name) })
+	_ = w.insist("delete "+name, func(ctx context.Context) error {
+		_, err := w.Modules.DeleteModule(ctx, &towlinev1.DeleteModuleRequest{Name: name, Force: true})
+		return err
+	})
+	pause(time.Minute)
+	w.mu.Lock()
+	delete(w.judge.stopped, b.name)
+	delete(w.judge.revs, name)
+	w.mu.Unlock()
+	w.confirms()
+}
+
 // away has the hub be away from a fleet that is as wanted: nothing happens.
 func (w *world) away() {
 	w.hub.kill("for some time")
@@ -323,6 +396,9 @@ func run(t *testing.T, seed uint64) (trace []string, print uint64, found []strin
 			w.heals()
 			w.rests()
 			w.truth()
+			if w.wild && !w.judge.wrong() {
+				w.calms()
+			}
 			if w.judge.wrong() {
 				break
 			}

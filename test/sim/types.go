@@ -1,11 +1,15 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/yaml"
 )
 
 // kinds is what the API server knows of its kinds: as much as makes it note managers of fields as a real one does for kinds without
@@ -62,4 +66,17 @@ func (t converter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
 		return nil, fmt.Errorf("%T is no object", v.AsValue().Unstructured())
 	}
 	return &unstructured.Unstructured{Object: m}, nil
+}
+
+// parsed is the object of a request's body.
+func parsed(body []byte) (*unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{}
+	read := yaml.Unmarshal
+	if bytes.HasPrefix(body, []byte("{")) { // JSON is read sooner as such
+		read = func(b []byte, into any, _ ...yaml.JSONOpt) error { return utiljson.Unmarshal(b, into) }
+	}
+	if err := read(body, &u.Object); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return u, nil
 }
