@@ -35,9 +35,12 @@ type box struct {
 	mu     sync.Mutex
 	agent  *agentProcess // the newest one
 	starts int
-	down   bool          // the API server does not answer
-	hung   chan struct{} // closed when requests get on that come meanwhile; nil: they are not held up
-	swap   bool          // the next object that is to be deleted is another one by then
+	down   bool // the API server does not answer
+	hung   bool // what is asked meanwhile is never answered
+	flaky  bool // every third request fails
+	asked  int
+	denies bool // deletions fail
+	swap   bool // the next object that is to be deleted is another one by then
 	odd    map[int]trouble
 	writes int
 }
@@ -154,7 +157,7 @@ func (p *agentProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	what := trouble(0)
 	if changes(r) {
-		if what = p.b.next(); what != 0 {
+		if what = p.b.next(r.Method); what != 0 {
 			p.b.w.note("%s: write %s %s: trouble %d", p.b.name, r.Method, r.URL.Path, what)
 		}
 	}
@@ -205,15 +208,11 @@ func (p *agentProcess) travel(ctx context.Context) error {
 		return errDead
 	case <-timer.C:
 	}
-	p.b.mu.Lock()
-	hung := p.b.hung
-	p.b.mu.Unlock()
-	if hung != nil {
+	if p.b.hangs() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.dead:
-		case <-hung:
 		}
 	}
 	p.b.mu.Lock()
@@ -221,7 +220,8 @@ func (p *agentProcess) travel(ctx context.Context) error {
 	if p.isDead() {
 		return errDead
 	}
-	if p.b.down {
+	p.b.asked++
+	if p.b.down || p.b.flaky && p.b.asked%3 == 0 {
 		return errAPI
 	}
 	return nil
@@ -238,10 +238,20 @@ func changes(r *http.Request) bool {
 	return r.Method != http.MethodGet && !strings.Contains(r.URL.RawQuery, "dryRun")
 }
 
-// next is what becomes of the next write.
-func (b *box) next() trouble {
+// deny has deletions fail.
+func (b *box) deny(is bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.denies = is
+}
+
+// next is what becomes of the next write.
+func (b *box) next(method string) trouble {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.denies && method == http.MethodDelete {
+		return refused
+	}
 	b.writes++
 	what := b.odd[b.writes]
 	delete(b.odd, b.writes)
@@ -269,15 +279,22 @@ func (b *box) goesDown(down bool) {
 	b.down = down
 }
 
-// hangs has the API server answer nothing, or go on with what has come meanwhile.
-func (b *box) hangs(is bool) {
+// hang has the API server take requests and answer none of them, also not when that is over.
+func (b *box) hang(is bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.hung != nil {
-		close(b.hung)
-	}
-	b.hung = nil
-	if is {
-		b.hung = make(chan struct{})
-	}
+	b.hung = is
+}
+
+func (b *box) hangs() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hung
+}
+
+// stumble has every third request fail.
+func (b *box) stumble(is bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flaky = is
 }

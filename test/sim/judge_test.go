@@ -131,8 +131,10 @@ func (j *judge) wrong() bool {
 
 // agentEnded judges that an agent ended by itself. One that its API server fails may: it is started again.
 func (j *judge) agentEnded(b *box, err error) {
-	if text := err.Error(); strings.Contains(text, errAPI.Error()) || strings.Contains(text, "etcdserver: request timed out") {
-		return
+	for _, fails := range []string{errAPI.Error(), "etcdserver: request timed out", "no answer within", "context deadline exceeded"} {
+		if strings.Contains(err.Error(), fails) {
+			return
+		}
 	}
 	j.w.mu.Lock()
 	defer j.w.mu.Unlock()
@@ -194,10 +196,11 @@ func (j *judge) wrote(b *box, x Write) {
 	j.applied(b, x)
 }
 
-// takenUp reports that a module writes what it had let go before: the cluster kept it when it left, and joined again.
+// takenUp reports that a module writes what one had let go before: the cluster kept it when it left, and joined again. What is
+// somebody else's says so.
 func takenUp(x Write) bool {
-	_, wrote, _ := contentOf(x.Old)
-	return x.New != nil && wrote != "" && wrote == ownerOf(x.New)
+	_, theirs, _ := unstructured.NestedString(x.Old.Object, "data", "w")
+	return x.New != nil && !theirs
 }
 
 func describe(x Write) string {

@@ -88,6 +88,18 @@ func (n *Network) Cut(from, to string) {
 	}
 }
 
+// Strand has nothing more arrive on the connections that two processes have, and says so to neither. New ones are not concerned.
+func (n *Network) Strand(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range n.open {
+		if p.from == from && p.to == to {
+			p.there.strand()
+			p.back.strand()
+		}
+	}
+}
+
 // Listen takes connections for a process.
 func (n *Network) Listen(address string) net.Listener {
 	n.mu.Lock()
@@ -188,6 +200,7 @@ type chunk struct {
 type pipe struct {
 	mu       sync.Mutex
 	is       Condition
+	stranded bool
 	queue    []chunk
 	last     time.Time // when the newest chunk arrives
 	err      error     // the end, once the queue is read
@@ -209,6 +222,12 @@ func (p *pipe) condition(c Condition) {
 	defer p.mu.Unlock()
 	p.is = c
 	p.touch()
+}
+
+func (p *pipe) strand() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stranded = true
 }
 
 func (p *pipe) end(err error) {
@@ -262,7 +281,7 @@ func (p *pipe) take(b []byte) (n int, changed <-chan struct{}, until time.Time, 
 		}
 		until = p.deadline
 	}
-	if p.is.Stuck {
+	if p.is.Stuck || p.stranded {
 		return 0, p.changed, until, nil
 	}
 	if len(p.queue) > 0 {

@@ -208,12 +208,16 @@ func (w *world) relabels() {
 
 // leaves has a cluster leave the fleet.
 func (w *world) leaves() {
-	name := pick(w, clusterNames)
+	w.leave(pick(w, clusterNames), w.wild && w.chance(2))
+}
+
+// leave has a cluster leave, with its objects or without.
+func (w *world) leave(name string, keep bool) {
 	p := w.judge.now().clusters[name]
 	if p.gone {
 		return
 	}
-	p.gone, p.keep = true, w.wild && w.chance(2)
+	p.gone, p.keep = true, keep
 	w.judge.wish(func(x *wish) { x.clusters[name] = p })
 	objects := map[bool]string{true: "keep", false: "delete"}[p.keep]
 	_ = w.insist("remove "+name, func(ctx context.Context) error {
