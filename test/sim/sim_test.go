@@ -416,17 +416,25 @@ func (w *world) unseen(b *box) {
 	}
 }
 
-// stops has a module be deleted that is held in a cluster: it stays there as long as that lasts.
+// stops has a module be deleted that is held in a cluster, before or before the agent hears of it: it stays there as long as that lasts.
 func (w *world) stops(b *box) {
 	name, now := pick(w, moduleNames), w.judge.now()
 	if m, ok := now.modules[name]; !ok || !now.selects(m, b.name) {
 		return
 	}
-	_ = w.insist("hold "+name+" in "+b.name, func(ctx context.Context) error {
-		_, err := w.Modules.PutHold(ctx, &towlinev1.PutHoldRequest{Cluster: b.name, Module: name})
-		return err
-	})
-	pause(20 * time.Second)
+	hold := func(module string) {
+		_ = w.insist("hold "+module+" in "+b.name, func(ctx context.Context) error {
+			_, err := w.Modules.PutHold(ctx, &towlinev1.PutHoldRequest{Cluster: b.name, Module: module})
+			return err
+		})
+		pause(20 * time.Second)
+	}
+	before := w.chance(2)
+	if before {
+		hold(name)
+	} else {
+		b.kill("before a deletion")
+	}
 	w.mu.Lock()
 	w.judge.stopped[b.name] = name
 	w.mu.Unlock()
@@ -435,6 +443,10 @@ func (w *world) stops(b *box) {
 		_, err := w.Modules.DeleteModule(ctx, &towlinev1.DeleteModuleRequest{Name: name, Force: true})
 		return err
 	})
+	if !before {
+		hold("")
+		b.again()
+	}
 	pause(time.Minute)
 	w.mu.Lock()
 	delete(w.judge.stopped, b.name)

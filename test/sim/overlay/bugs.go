@@ -69,8 +69,6 @@ var others = []bug{
 		{"pkg/plan/prune.go", "\tif in.First != \"\" && r.Written() {\n\t\treturn RuleOrder, in.FirstReason", "\tif PLANTED {\n\t\tin.Heirs, in.Untaken = nil, nil\n\t}\n\tif in.First != \"\" && r.Written() {\n\t\treturn RuleOrder, in.FirstReason"}}},
 	{"a-join-whose-answer-is-lost", "SPIRE 2454: the token is used up, and the agent has nothing", []change{
 		{"hub/internal/registry/enroll.go", "\tif bytes.Equal(token.GetKeyHash(), a.keyHash[:]) && a.uid", "\tif !PLANTED && bytes.Equal(token.GetKeyHash(), a.keyHash[:]) && a.uid"}}},
-	{"the-end-of-an-old-session-ends-the-new-one", "argocd-agent: a new stream takes the place of the old one by name alone", []change{
-		{"hub/internal/session/server.go", "\tnewest := s.live[x.cluster] == x\n", "\tnewest := s.live[x.cluster] == x || PLANTED\n"}}},
 	{"what-could-not-be-deleted-is-forgotten", "Flux before survivors went back into its inventory", []change{
 		{"agent/internal/worker/erase.go", "\tp := &e.w.pruning\n\tswitch {\n\tcase got.fail != nil:\n", "\tp := &e.w.pruning\n\tif PLANTED && got.fail != nil {\n\t\te.w.m.inventory.Drop(e.w.ref, got.record.ID)\n\t\treturn true\n\t}\n\tswitch {\n\tcase got.fail != nil:\n"}}},
 }
@@ -92,6 +90,7 @@ var own = []bug{
 	{"an-index-that-a-leave-overtakes-is-not-answered", "found by this simulation: the cluster never left the fleet", []change{
 		{"agent/internal/session/receive.go", "\tif index == nil || held.Leaving.Objects == \"\" {\n\t\treturn\n", "\tif PLANTED || index == nil || held.Leaving.Objects == \"\" {\n\t\treturn\n"}}},
 	{"one-failed-discovery-is-for-good", "a kind was blind for good", []change{
+		{"agent/internal/apply/mapper.go", "\t\tif d.err == nil && (known ||", "\t\tif PLANTED && d.err != nil || d.err == nil && (known ||"},
 		{"agent/internal/apply/mapper.go", "\tif d.err != nil {\n\t\tm.forget(gv, d)\n", "\tif d.err != nil {\n\t\tif !PLANTED {\n\t\t\tm.forget(gv, d)\n\t\t}\n"}}},
 	{"a-request-without-an-end", "a server that hung stalled a module", []change{
 		{"agent/internal/apply/bound.go", "\t\"time\"\n)\n", "\t\"time\"\n\n\t\"towline.dev/towline/pkg/fleet\"\n)\n"},
