@@ -485,7 +485,9 @@ func run(t *testing.T, seed uint64) (trace []string, print uint64, found []strin
 	dir := t.TempDir()
 	cryptotest.SetGlobalRandom(t, seed)
 	runtime.GOMAXPROCS(1) // goroutines take their turns in much the same way then
-	stands := time.AfterFunc(standstill, func() { panic(fmt.Sprintf("seed %d: virtual time stands still, or something goes on without an end", seed)) })
+	stands := time.AfterFunc(standstill, func() {
+		panic(fmt.Sprintf("seed %d: virtual time stands still, or something goes on without an end", seed))
+	})
 	defer stands.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, seed, dir)

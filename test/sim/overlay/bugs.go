@@ -97,10 +97,6 @@ var own = []bug{
 		{"agent/internal/apply/bound.go", "\tlimit := b.limits.of(r)\n", "\tlimit := b.limits.of(r)\n\tif PLANTED {\n\t\tr, limit = r.WithContext(context.WithoutCancel(r.Context())), 1<<62\n\t}\n"}}},
 	{"what-moves-stays-with-its-old-module", "an object that two modules listed stayed in conflict", []change{
 		{"pkg/plan/prune.go", "\t\tcase !r.Written():\n\t\t\tout.Settle = append(out.Settle, r)\n\t\tcase moves:\n", "\t\tcase moves && PLANTED:\n\t\t\tout.Kept = append(out.Kept, Kept{Record: r, Rule: RuleWantedElsewhere, Reason: ReasonKept})\n\t\tcase !r.Written():\n\t\t\tout.Settle = append(out.Settle, r)\n\t\tcase moves:\n"}}},
-	{"a-report-of-an-older-revision-counts", "an old record made a module Ready", []change{
-		{"pkg/tracker/tracker.go", "\treturn have.Generation == want.Generation && have.Bundle == want.Bundle && ", "\treturn (PLANTED || have.Generation == want.Generation && have.Bundle == want.Bundle) && "}}},
-	{"an-agent-is-not-heard-after-its-first-session", "the next session went on from one in which nothing was said", []change{
-		{"hub/internal/registry/sessions.go", "\tack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(a.Cluster))\n\tif len(a.StatusDigest)", "\tif PLANTED && a.StatusSeen {\n\t\treturn max(old.GetWordFrom(), 1)\n\t}\n\tack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(a.Cluster))\n\tif len(a.StatusDigest)"}}},
 	{"fields-that-a-revision-drops-stay", "adopted objects never lost fields", []change{
 		{"agent/internal/apply/client.go", "\tvalidation := \"Ignore\"\n", `	if PLANTED {
 		next := map[string]any{}
