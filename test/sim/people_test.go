@@ -252,6 +252,9 @@ func (w *world) admits(name string) {
 	w.judge.finds("I5: %s does not leave the fleet", name)
 }
 
+// edited is what somebody writes into an object of a module.
+const edited = "edited"
+
 // edits changes or deletes an object in a cluster, as somebody who does not know of Towline.
 func (w *world) edits() {
 	b := w.boxes[pick(w, clusterNames)]
@@ -268,7 +271,7 @@ func (w *world) edits() {
 		b.server.Drop("configmaps", o.GetNamespace(), o.GetName())
 		return
 	}
-	_ = unstructured.SetNestedField(o.Object, "edited", "data", "v")
+	_ = unstructured.SetNestedField(o.Object, edited, "data", "v")
 	b.server.Replace("configmaps", o)
 }
 
@@ -280,14 +283,18 @@ func foreign(name string) *unstructured.Unstructured {
 	return o
 }
 
-// clean takes away what a cluster has kept that is not wanted any more.
+// clean takes away what a cluster has kept that is not wanted any more, or that somebody edited: that is theirs now.
 func (b *box) clean() {
 	now := b.w.judge.now()
 	p := now.clusters[b.name]
 	p.gone = false
 	now = now.with(func(x *wish) { x.clusters[b.name] = p })
 	for _, o := range letters {
-		if now.owner(b.name, o) == "" && b.server.Get("configmaps", metav1.NamespaceDefault, o) != nil {
+		u := b.server.Get("configmaps", metav1.NamespaceDefault, o)
+		if u == nil {
+			continue
+		}
+		if text, _, _ := contentOf(u); now.owner(b.name, o) == "" || text == edited {
 			b.server.Drop("configmaps", metav1.NamespaceDefault, o)
 		}
 	}
