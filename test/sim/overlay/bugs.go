@@ -60,8 +60,6 @@ var others = []bug{
 	{"deleted-without-a-precondition", "cli-utils: an object of the same name that came in its place is deleted", []change{
 		{"agent/internal/apply/client.go", "\tpropagation := metav1.DeletePropagationBackground\n", "\tpropagation := metav1.DeletePropagationBackground\n\tplanted := &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion}\n\tif PLANTED {\n\t\tplanted = nil\n\t}\n"},
 		{"agent/internal/apply/client.go", "Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion},", "Preconditions:     planted,"}}},
-	{"an-edit-by-hand-stays", "Argo CD without selfHeal; issue of drift that is not seen", []change{{"agent/internal/apply/record.go", "\tscaled := !replicasFree && r.ReplicasDiffer(v)\n",
-		"\tif PLANTED {\n\t\treturn plan.MatchYes\n\t}\n\tscaled := !replicasFree && r.ReplicasDiffer(v)\n"}}},
 	{"what-a-list-lacks-is-deleted", "argocd-agent, Fleet, Maestro: a list that is not whole deletes the rest", []change{
 		{"agent/internal/desired/accept.go", "\tlisted := map[fleet.ModuleRef]bool{}\n\tfor _, x := range a.Syncs {\n", "\tif PLANTED && a.Generation%3 == 0 && len(a.Syncs) > 1 {\n\t\ta.Syncs = a.Syncs[1:]\n\t}\n\tlisted := map[fleet.ModuleRef]bool{}\n\tfor _, x := range a.Syncs {\n"},
 		{"agent/internal/desired/accept.go", "\t\tif !listed[module] {\n", "\t\tif PLANTED && !listed[module] {\n\t\t\tm.dead = append(m.dead, fleet.Tombstone{Module: module, Generation: x.Generation + 1, Policy: fleet.DeleteDelete, Lineage: x.Lineage})\n\t\t} else if !listed[module] {\n"}}},
@@ -75,6 +73,8 @@ var others = []bug{
 
 // own are bugs that this project had.
 var own = []bug{
+	{"an-edit-by-hand-stays", "changes inside of what it had applied were not seen", []change{{"agent/internal/apply/record.go", "\tscaled := !replicasFree && r.ReplicasDiffer(v)\n",
+		"\tif PLANTED {\n\t\treturn plan.MatchYes\n\t}\n\tscaled := !replicasFree && r.ReplicasDiffer(v)\n"}}},
 	{"deleted-by-hand-stays-away", "an object that somebody deleted never comes back", []change{{"pkg/plan/decide.go", "\t\treturn f.decideGone()\n", "\t\tif PLANTED {\n\t\t\treturn Action{Skip, fleet.DriftInSync}\n\t\t}\n\t\treturn f.decideGone()\n"}}},
 	{"takes-what-is-somebody-elses", "default adoption took objects with a keeper", []change{{"agent/internal/apply/body.go", "\tif g.Absent {\n", "\tif g.Absent && !PLANTED {\n"},
 		{"agent/internal/apply/body.go", "\t\tif body, ok := splice(d.text, marks, g); ok {\n", "\t\tif body, ok := splice(d.text, marks, g); ok && !(PLANTED && g.Absent) {\n"}}},
@@ -89,9 +89,6 @@ var own = []bug{
 		{"pkg/plan/adopt.go", "\tcase always:\n\t\treturn Adoption{Verdict: AdoptForced", "\tcase PLANTED && e.Proof.Applied && !marked:\n\t\treturn Adoption{By: e.Creator, Whose: e.madeBy()}\n\tcase always:\n\t\treturn Adoption{Verdict: AdoptForced"}}},
 	{"an-index-that-a-leave-overtakes-is-not-answered", "found by this simulation: the cluster never left the fleet", []change{
 		{"agent/internal/session/receive.go", "\tif index == nil || held.Leaving.Objects == \"\" {\n\t\treturn\n", "\tif PLANTED || index == nil || held.Leaving.Objects == \"\" {\n\t\treturn\n"}}},
-	{"one-failed-discovery-is-for-good", "a kind was blind for good", []change{
-		{"agent/internal/apply/mapper.go", "\t\tif d.err == nil && (known ||", "\t\tif PLANTED && d.err != nil || d.err == nil && (known ||"},
-		{"agent/internal/apply/mapper.go", "\tif d.err != nil {\n\t\tm.forget(gv, d)\n", "\tif d.err != nil {\n\t\tif !PLANTED {\n\t\t\tm.forget(gv, d)\n\t\t}\n"}}},
 	{"a-request-without-an-end", "a server that hung stalled a module", []change{
 		{"agent/internal/apply/bound.go", "\t\"time\"\n)\n", "\t\"time\"\n\n\t\"towline.dev/towline/pkg/fleet\"\n)\n"},
 		{"agent/internal/apply/bound.go", "\tlimit := b.limits.of(r)\n", "\tlimit := b.limits.of(r)\n\tif PLANTED {\n\t\tr, limit = r.WithContext(context.WithoutCancel(r.Context())), 1<<62\n\t}\n"}}},
