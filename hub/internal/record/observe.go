@@ -1,9 +1,12 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -40,12 +43,32 @@ type View struct {
 // toldWithin is how long an agent has, once its session is live, to tell what its cluster can do, before it gets what Helm takes for one.
 const toldWithin = time.Minute
 
+// untoldAgain is after how long an agent has that time anew, whatever became of its sessions.
+const untoldAgain = time.Hour
+
+// UntoldSince is from when on the agent of a session that begins now has that time. Sessions that break again and again do not begin it
+// anew: a cluster whose agent cannot tell would be waited for as long as they do.
+func UntoldSince(before *storev1.SessionRecord, now time.Time) *timestamppb.Timestamp {
+	since := before.GetUntold()
+	within := func(t *timestamppb.Timestamp, most time.Duration) bool {
+		ago := now.Sub(t.AsTime())
+		return ago >= 0 && ago < most
+	}
+	switch {
+	case since == nil, !within(since, untoldAgain), before.GetEnded() != nil && !within(before.GetEnded(), toldWithin):
+	case before.GetVoidBefore() == before.GetEpoch(): // of another join
+	case slices.Contains(before.GetFeatures(), wire.FeatureCapabilities):
+		return since
+	}
+	return timestamppb.New(now)
+}
+
 // untold is until when the cluster waits for its agent to tell that; 0: it does not.
 func (v View) untold(r store.Reader, run *rollouts.Run, name fleet.ClusterName, s *storev1.SessionRecord) rollout.Instant {
 	if v.asking == nil || s.GetStarted() == nil || !slices.Contains(s.GetFeatures(), wire.FeatureCapabilities) || !capabilities(r, name).IsZero() {
 		return 0
 	}
-	until := s.GetStarted().AsTime().Add(toldWithin)
+	until := cmp.Or(s.GetUntold(), s.GetStarted()).AsTime().Add(toldWithin)
 	if left := until.Sub(v.now); left <= 0 || left > 2*toldWithin { // a clock was set back
 		return 0
 	}

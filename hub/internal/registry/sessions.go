@@ -127,7 +127,7 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 		w.Put(store.ClusterKey(a.Cluster), rec)
 	}
 	next = &storev1.SessionRecord{Epoch: old.GetEpoch() + 1, InstanceId: a.InstanceID, Hub: a.Hub, Started: timestamppb.New(now),
-		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features, Follows: a.Follows}
+		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features, Follows: a.Follows, Untold: record.UntoldSince(old, now)}
 	known = knownFrom(w, a, old)
 	if next.WordFrom = next.GetEpoch(); known > 0 && a.StatusSeen {
 		next.WordFrom = known

@@ -2651,7 +2651,10 @@ type SessionRecord struct {
 	// Features that the agent has, as far as they may be needed.
 	Features []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	// The incarnation of the hub's store, if the agent followed it when the session began, or none; empty: it followed another one.
-	Follows       string `protobuf:"bytes,12,opt,name=follows,proto3" json:"follows,omitempty"`
+	Follows string `protobuf:"bytes,12,opt,name=follows,proto3" json:"follows,omitempty"`
+	// From when on the agent has time to tell what its cluster can do: when the first session began of those that followed each other soon;
+	// unset: the record is of before this was kept.
+	Untold        *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=untold,proto3" json:"untold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2768,6 +2771,13 @@ func (x *SessionRecord) GetFollows() string {
 		return x.Follows
 	}
 	return ""
+}
+
+func (x *SessionRecord) GetUntold() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Untold
+	}
+	return nil
 }
 
 // AckRecord is acks/CLUSTER: what the agent acknowledged. Written by the hub that holds the cluster's session.
@@ -4018,7 +4028,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vcorrections\x18\x04 \x03(\v2\x1b.towline.store.v1.HourCountR\vcorrections\"5\n" +
 	"\tHourCount\x12\x12\n" +
 	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xcc\x03\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x80\x04\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -4034,7 +4044,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"voidBefore\x12\x1a\n" +
 	"\bfeatures\x18\n" +
 	" \x03(\tR\bfeatures\x12\x18\n" +
-	"\afollows\x18\f \x01(\tR\afollowsJ\x04\b\r\x10\x0eR\n" +
+	"\afollows\x18\f \x01(\tR\afollows\x122\n" +
+	"\x06untold\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x06untoldJ\x04\b\r\x10\x0eR\n" +
 	"known_from\"\x8b\x03\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
@@ -4272,25 +4283,26 @@ var file_towline_store_v1_records_proto_depIdxs = []int32{
 	51, // 43: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
 	51, // 44: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
 	51, // 45: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	66, // 46: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	67, // 47: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	68, // 48: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	51, // 49: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	51, // 50: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	69, // 51: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	51, // 52: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	51, // 53: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	70, // 54: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	71, // 55: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	51, // 56: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	45, // 57: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	51, // 58: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	72, // 59: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	51, // 46: towline.store.v1.SessionRecord.untold:type_name -> google.protobuf.Timestamp
+	66, // 47: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	67, // 48: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	68, // 49: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	51, // 50: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	51, // 51: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	69, // 52: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	51, // 53: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	51, // 54: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	70, // 55: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	71, // 56: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	51, // 57: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	45, // 58: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	51, // 59: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	72, // 60: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
