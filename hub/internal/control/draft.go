@@ -27,7 +27,7 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 	}
 	if key.rollout != 0 {
 		if c.drafts.mayAsk(key, time.Now()) {
-			c.askDraft(rec, m.Ref)
+			c.fetchDraft(rec, m.Ref, false)
 		}
 		return record.Draft{Coming: true}
 	}
@@ -62,23 +62,19 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, e
 	return out, nil
 }
 
-// askDraft has a resolver fetch the source of a queued put, if this hub leads, and unless it is going to: a server that is away is tried more
-// and more rarely, however often it is asked.
-func (c *Controller) askDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef) {
+// fetchDraft has a resolver fetch the source of a queued put, if this hub leads: now, or unless it is going to. A server that is away is tried
+// more and more rarely, however often it is asked.
+func (c *Controller) fetchDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef, now bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.spawn != nil {
-		c.resolverOf(rec).ask(store.ModuleKey(ref))
+	if c.spawn == nil {
+		return
 	}
-}
-
-// fetchDraft has a resolver fetch the source of a queued put now, if this hub leads.
-func (c *Controller) fetchDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.spawn != nil {
-		c.resolverOf(rec).add(store.ModuleKey(ref))
+	fetch := c.resolverOf(rec).ask
+	if now {
+		fetch = c.resolverOf(rec).add
 	}
+	fetch(store.ModuleKey(ref))
 }
 
 // draftAgain has the source of a queued put be fetched again, because somebody tells of something new there (told), or it may have that.
@@ -88,11 +84,7 @@ func (c *Controller) draftAgain(s *sight, told bool) {
 		return
 	}
 	c.drafts.again(key, told)
-	if told {
-		c.fetchDraft(s.rec, s.ref)
-		return
-	}
-	c.askDraft(s.rec, s.ref)
+	c.fetchDraft(s.rec, s.ref, told)
 }
 
 // resolveDraft fetches the source of the module's newest put if that is queued, and has those look again who let something go
@@ -133,7 +125,7 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 	c.troubles.set(ref, nil)
 	c.drafts.put(key, d, word)
 	if now, _ := c.drafts.wants(key); now != word {
-		c.fetchDraft(rec, ref)
+		c.fetchDraft(rec, ref, true)
 	}
 	c.touchDropping(store.ModuleKey(ref), ref, "")
 	c.touchAwaiters(ref)
