@@ -131,10 +131,8 @@ func (w *world) heals() {
 	for _, name := range clusterNames {
 		w.boxes[name].calm()
 		w.boxes[name].vacate()
-		if !w.judge.now().clusters[name].gone {
-			w.boxes[name].again()
-		}
 	}
+	w.starts()
 	w.confirms()
 	for _, name := range clusterNames {
 		if w.judge.now().clusters[name].gone {
@@ -153,6 +151,16 @@ func (w *world) heals() {
 	}
 }
 
+// starts has the agents run again that have ended, as their clusters do: also one that its API server failed before all healed.
+func (w *world) starts() {
+	now := w.judge.now()
+	for _, name := range clusterNames {
+		if !now.clusters[name].gone {
+			w.boxes[name].again()
+		}
+	}
+}
+
 // settle is how long everything may take to be as wanted, once nothing goes wrong any more.
 const settle = 30 * time.Minute
 
@@ -167,6 +175,7 @@ func (w *world) rests() {
 			w.judge.finds("I5: it does not come to rest: %s", wrong)
 			return
 		}
+		w.starts()
 		w.soothes(time.Until(deadline))
 	}
 	w.note("all is as wanted")
