@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -330,6 +331,8 @@ func TestAgentWaitsForTheCommitOfItsReports(t *testing.T) {
 	x := reporter(t, modules)
 	free := make(chan struct{})
 	x.server.o.Store = stuck{x.server.o.Store, free}
+	var ahead atomic.Int64
+	x.server.clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	f := &flood{ctx: ctx, left: frames, frame: func(n int) *agentv1.ConnectRequest {
@@ -352,11 +355,11 @@ func TestAgentWaitsForTheCommitOfItsReports(t *testing.T) {
 	if pending > 2*maxPendingBytes {
 		t.Errorf("%d bytes wait for their commit", pending)
 	}
-	x.server.clock = func() time.Time { return time.Now().Add(time.Hour) }
+	ahead.Store(int64(time.Hour))
 	if err := x.stalled(); err != nil {
 		t.Errorf("it is not read, and taken for dead: %v", err)
 	}
-	x.server.clock = time.Now
+	ahead.Store(0)
 	close(free)
 	if err := <-received; !errors.Is(err, io.EOF) {
 		t.Error(err)
