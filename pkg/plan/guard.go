@@ -87,13 +87,19 @@ func awaitingConfirm(r Record) Kept {
 	return Kept{r, RuleGuard, ReasonAwaitingConfirm, "dropping more than half of the module waits for a confirm"}
 }
 
-// owned is how many objects the module had before this sync, with those that are to go.
+// owned is how many objects the module had before this sync, with those that are to go. Of what labels may keep that are not known it
+// cannot be said that it goes, so that it does not count; 0 would say that there is no change.
 func (in PruneInput) owned(change []Record) int {
-	n := len(change)
+	n := 0
+	for _, r := range change {
+		if in.labels(r) != nil || !in.AsksLabels(r) {
+			n++
+		}
+	}
 	for _, r := range in.Records {
 		if in.Desired(r.ID) && r.State == Owned && r.bornBefore(in.Age) {
 			n++
 		}
 	}
-	return n
+	return max(n, 1)
 }

@@ -74,6 +74,23 @@ func TestWhatLabelsKeepIsNotLost(t *testing.T) {
 	}
 }
 
+// TestLabelsThatWereNotReadMakeNoModuleLarger: a look that could not read the labels does not count what they keep as of the module, so
+// that a later one, which could, lets no more than half go.
+func TestLabelsThatWereNotReadMakeNoModuleLarger(t *testing.T) {
+	in := droppedAll(100, []fleet.Policy{{Match: tier("db"), Prune: fleet.PruneNever}, {Prune: fleet.PruneOnUpdate}}, func(*Record) {})
+	in.Desired = func(id fleet.ObjectID) bool { return id.Name >= "cm-90" }
+	in.Change = Prune(in).Change
+	in.Labels = func(r Record) map[string]string {
+		if r.ID.Name < "cm-60" {
+			return labelled("db")(r)
+		}
+		return labelled("web")(r)
+	}
+	if out := Prune(in); len(out.Held) != 30 || len(slices.Concat(out.Delete...)) != 0 {
+		t.Errorf("%d of 40 go, %d wait for a confirm", len(slices.Concat(out.Delete...)), len(out.Held))
+	}
+}
+
 // TestWhatLabelsLeaveIsReleased: with its labels known, what is left by them is let go of at once, not first when it would be deleted.
 func TestWhatLabelsLeaveIsReleased(t *testing.T) {
 	in := droppedAll(1, []fleet.Policy{{Match: tier("db"), Delete: fleet.DeleteOrphan}}, func(*Record) {})
