@@ -111,6 +111,32 @@ func TestLabelsSayWhenAnObjectGoes(t *testing.T) {
 	}
 }
 
+// TestLabelsThatWereNotReadLetNothingGoFirst: what a selector matches by a label that is not there goes first only if it is known not to
+// be there.
+func TestLabelsThatWereNotReadLetNothingGoFirst(t *testing.T) {
+	keepless := fleet.PolicyMatch{Labels: without("keep")}
+	in := droppedAll(1, []fleet.Policy{{Match: keepless, PruneWhen: fleet.PruneFirst}, {PruneWhen: fleet.PruneAfterReady}}, func(*Record) {})
+	in.Applied, in.Ready = true, false
+	for name, tc := range map[string]struct {
+		labels func(Record) map[string]string
+		goes   int
+	}{
+		"not read":      {nil, 0},
+		"it has it":     {func(Record) map[string]string { return map[string]string{"keep": ""} }, 0},
+		"it has it not": {labelled("web"), 1},
+	} {
+		in.Labels = tc.labels
+		out := Prune(in)
+		if n := len(slices.Concat(out.Delete...)); n != tc.goes || tc.goes == 0 && out.Kept[0].Reason != ReasonAwaitingReady {
+			t.Errorf("%s: %d go, kept %+v", name, n, out.Kept)
+		}
+	}
+	in.Labels, in.Ready = nil, true // it is looked at once more before it goes
+	if out := Prune(in); len(slices.Concat(out.Delete...)) != 1 {
+		t.Errorf("not read, and all is ready: %+v", out)
+	}
+}
+
 // TestWhatIsKeptAfterAllIsAskedAboutAnew: a person confirmed that objects go; a revision keeps them before they went, and a later one
 // lets them go again: that is another decision.
 func TestWhatIsKeptAfterAllIsAskedAboutAnew(t *testing.T) {

@@ -401,6 +401,9 @@ func (in PruneInput) labels(r Record) map[string]string {
 // waits applies the rules for objects that a sync omits.
 func (in PruneInput) waits(r Record) (Rule, string, string) {
 	p, _ := in.policy(r, in.labels(r))
+	if in.labels(r) == nil && in.AsksLabels(r) { // they may say so
+		p.PruneWhen = fleet.PruneAfterReady
+	}
 	switch {
 	case p.Prune != fleet.PruneOnUpdate:
 		return RuleProtection, ReasonKept, in.keptText(r, p)
