@@ -57,6 +57,11 @@ func askLabels(policies []fleet.Policy, r Record) bool {
 	})
 }
 
+// MayGoFirst reports that the policies of a sync have an object go before anything is applied, or do so if it has labels that they ask for.
+func MayGoFirst(policies []fleet.Policy, id fleet.ObjectID) bool {
+	return slices.ContainsFunc(answers(policies, id), func(p fleet.Policy) bool { return p.PruneWhen == fleet.PruneFirst })
+}
+
 // MayStay reports that the policies of a sync keep or leave an object that it does not list any more, or do so if it has labels that they
 // ask for.
 func MayStay(policies []fleet.Policy, r Record) bool {

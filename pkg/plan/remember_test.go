@@ -159,3 +159,25 @@ func TestRememberLabels(t *testing.T) {
 		}
 	}
 }
+
+// TestMayGoFirst: whoever asks before the labels are known has to reckon with any of them.
+func TestMayGoFirst(t *testing.T) {
+	first := fleet.PruneFirst
+	for name, tc := range map[string]struct {
+		policies []fleet.Policy
+		may      bool
+	}{
+		"no policy":                    {nil, false},
+		"all do":                       {[]fleet.Policy{{PruneWhen: first}}, true},
+		"by a label":                   {[]fleet.Policy{{Match: tier("front"), PruneWhen: first}}, true},
+		"by a label, the others later": {[]fleet.Policy{{Match: tier("front"), PruneWhen: first}, {PruneWhen: fleet.PruneAfterReady}}, true},
+		"all but those with a label":   {[]fleet.Policy{{Match: tier("db"), PruneWhen: fleet.PruneAfterReady}, {PruneWhen: first}}, true},
+		"without a label":              {[]fleet.Policy{{Match: fleet.PolicyMatch{Labels: without("keep")}, PruneWhen: first}}, true},
+		"another one":                  {[]fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"b"}, Labels: tier("front").Labels}, PruneWhen: first}}, false},
+		"never":                        {[]fleet.Policy{{Match: tier("front"), PruneWhen: fleet.PruneAfterReady}}, false},
+	} {
+		if may := MayGoFirst(tc.policies, cm("a")); may != tc.may {
+			t.Errorf("%s: %v", name, may)
+		}
+	}
+}

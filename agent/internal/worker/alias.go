@@ -36,7 +36,7 @@ func (w *worker) aliases(ctx context.Context, records []plan.Record, uids map[st
 	defer cancel()
 	first, unseen := map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}
 	for _, r := range records {
-		if r.State == plan.Owned && !w.desires(r.ID) && fleet.Resolve(w.policies, r.ID, nil).PruneWhen == fleet.PruneFirst {
+		if r.State == plan.Owned && !w.desires(r.ID) && plan.MayGoFirst(w.policies, r.ID) {
 			first[groupless(r.ID)] = true
 		}
 	}
