@@ -145,7 +145,7 @@ func (a *writer) unused(ctx context.Context, live map[string]any) (map[string]an
 // is forced, on the version that was looked at only: another one may have taken more since.
 func (a *writer) applyMeta(ctx context.Context, u *unstructured.Unstructured, wants, live apply.Meta) (map[string]any, []plan.Unmet, error) {
 	var ours map[string]bool
-	if a.record != nil {
+	if a.record != nil && a.record.UID == string(u.GetUID()) { // what was ours in one that is gone is not in this one
 		ours = a.record.Paths.Paths()
 	}
 	var unmet []plan.Unmet
