@@ -86,10 +86,18 @@ func SpeaksOf(f *storev1.FollowRecord, m *storev1.ModuleRecord) bool {
 }
 
 // Mended reports that the last look came to nothing, and that the source was fetched for a revision since: what was wrong is not any more.
+// A retry of a rollout that has ended begins its revision anew, and fetches nothing.
 func Mended(r store.Reader, ref fleet.ModuleRef, f *storev1.FollowRecord) bool {
 	r = store.Untracked(r)
 	last := rollouts.Last(r, ref).GetRollout()
-	return f.GetReason() != "" && last.GetRevision() != 0 && last.GetMetadata().GetCreationTimestamp().AsTime().After(f.GetLooked().AsTime())
+	if f.GetReason() == "" || last.GetRevision() == 0 || !last.GetMetadata().GetCreationTimestamp().AsTime().After(f.GetLooked().AsTime()) {
+		return false
+	}
+	before := rollouts.Get(r, ref, last.GetNumber()-1)
+	if before == nil && rollouts.Kept(r, ref, last.GetNumber()-1) { // it cannot be read: it may be what was begun anew
+		return false
+	}
+	return before.GetRollout().GetRevision() != last.GetRevision()
 }
 
 // SourceFailed reports that the newest rollout has no revision and waits for none, or that nobody knows what it got: the same spec

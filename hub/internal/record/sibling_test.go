@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -43,6 +44,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		looked           *storev1.FollowRecord
 		fails            bool          // its source came to nothing
 		put              time.Duration // when the put was that its revision is of
+		retried          time.Duration // when the rollout of that was begun anew, if it was
 		behind, unlooked bool
 	}{
 		"nobody has looked":                       {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
@@ -59,11 +61,13 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			looked: invalid()},
 		"it could not be rendered, and was put since": {src: branch("main"), two: branch("main"), has: "y", put: time.Minute, looked: invalid()},
 		"it was put since, of something else":         {src: branch("main"), two: branch("main"), has: "x", put: time.Minute, looked: invalid(), behind: true, unlooked: true},
-		"a file":                                      {src: file(), two: file(), behind: true, unlooked: true},
-		"a file, looked at before":                    {src: file(), two: file(), looked: looked(-time.Minute, ""), behind: true, unlooked: true},
-		"a file, looked at after":                     {src: file(), two: file(), looked: looked(time.Minute, "")},
-		"a file, which it has, too":                   {src: file(), two: file(), looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(-time.Minute)), Fetched: y}},
-		"a file, of another address":                  {src: file(), two: branch("main")},
+		"it could not be rendered, and its old one was retried": {src: branch("main"), two: branch("main"), has: "x", put: -time.Minute, retried: 2 * time.Minute, behind: true,
+			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(time.Minute)), ResolvedRef: "y", Reason: follow.ReasonInvalid}},
+		"a file":                     {src: file(), two: file(), behind: true, unlooked: true},
+		"a file, looked at before":   {src: file(), two: file(), looked: looked(-time.Minute, ""), behind: true, unlooked: true},
+		"a file, looked at after":    {src: file(), two: file(), looked: looked(time.Minute, "")},
+		"a file, which it has, too":  {src: file(), two: file(), looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(-time.Minute)), Fetched: y}},
+		"a file, of another address": {src: file(), two: branch("main")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := storetest.New(t)
@@ -92,6 +96,11 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 					ro = &towlinev1.Rollout{Number: 1, Status: &towlinev1.RolloutStatus{State: "Failed"}}
 				}
 				w.Put(store.RolloutKey(two, 1), &storev1.RolloutRecord{Rollout: ro})
+				if tc.retried != 0 {
+					again := proto.CloneOf(ro)
+					again.Number, again.Metadata.CreationTimestamp = 2, timestamppb.New(cut.Add(tc.retried))
+					w.Put(store.RolloutKey(two, 2), &storev1.RolloutRecord{Rollout: again})
+				}
 				if tc.looked != nil {
 					tc.looked.ModuleUid, tc.looked.Generation = "utwo", 1
 					w.Put(store.FollowKey(two), tc.looked)
