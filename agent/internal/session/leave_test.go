@@ -50,3 +50,35 @@ func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
 		}
 	})
 }
+
+// A lock stops a removal that is under way, also over a restart, until the cluster is unlocked.
+func TestLockedAgentDoesNotGoOnLeaving(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		const locked, alert = "cluster c1: is locked", "the hub refuses this client certificate" // it is told so once
+		state := newState()
+		a := start(t, h, state)
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}})
+		a.settle()
+		h.set(func() { h.refuse = fleet.Errorf(fleet.ErrDenied, alert) })
+		s.end <- fleet.With(fleet.Errorf(fleet.ErrDenied, locked), fleet.Hint{Unmet: fleet.PreconditionUnlocked})
+		expect(t, "worker", a.settle(), "freeze true "+locked)
+		<-time.After(10 * time.Minute)
+		a.stop()
+		b := start(t, h, state)
+		defer b.stop()
+		expect(t, "worker after a restart", b.settle(), "freeze true "+alert, "set web@5", "leave delete", "freeze true "+alert)
+		<-time.After(10 * time.Minute)
+		if got := b.settle(); slices.Contains(got, "freeze false ") {
+			t.Errorf("worker while it is refused: %q", got)
+		}
+		h.set(func() { h.refuse = nil })
+		h.next().welcome(2)
+		if got := b.settle(); !slices.Contains(got, "freeze false ") {
+			t.Errorf("worker after the welcome: %q", got)
+		}
+	})
+}

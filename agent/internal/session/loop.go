@@ -254,7 +254,7 @@ func (l *Loop) after(ctx context.Context, e end) time.Duration {
 		l.hub++
 		l.enter("needs join", slog.LevelError, "the agent must join again; the cluster is kept as it is", "error", e.err)
 		return l.slow()
-	case refused(e.err) && l.o.Desired.Held().Leaving.Objects != "":
+	case l.left(e.err):
 		l.enter("left", slog.LevelInfo, "the cluster has left the fleet; the agent may be removed, or join again", "answer", e.err)
 		return l.slow()
 	case refused(e.err):
@@ -288,6 +288,13 @@ func refused(err error) bool {
 		return true
 	}
 	return errors.Is(err, fleet.ErrDenied) && !strings.Contains(err.Error(), "handshake failed")
+}
+
+// left reports that a refusal ends a removal: the agent was told to leave, and the hub has forgotten its cluster. A cluster that is locked is
+// not forgotten, and the removal stands still. The agent that was told so may meet alerts alone afterwards, also after a restart: it stays
+// frozen until it is welcome.
+func (l *Loop) left(err error) bool {
+	return refused(err) && l.o.Desired.Held().Leaving.Objects != "" && !l.frozen && fleet.HintOf(err).Unmet != fleet.PreconditionUnlocked
 }
 
 func (l *Loop) slow() time.Duration {

@@ -180,7 +180,7 @@ func standing(rec *storev1.ClusterRecord, c fleet.ClusterName, serial string, no
 	case rec.GetRevoked():
 		return revoked(c)
 	case rec.GetLock() != nil:
-		return locked(c)
+		return Locked(c)
 	}
 	cert := find(rec, serial)
 	if cert == nil {

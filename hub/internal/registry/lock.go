@@ -13,9 +13,11 @@ import (
 	"towline.dev/towline/pkg/rpc"
 )
 
-// locked is why an agent is refused whose cluster a person has locked. It is not told who did that, nor why.
-func locked(c fleet.ClusterName) error {
-	return fleet.Errorf(fleet.ErrDenied, "cluster %s: is locked; its agent is let in again after: towline cluster unlock %s", c, c)
+// Locked is why an agent is refused whose cluster a person has locked. It is not told who did that, nor why. By the hint an agent that was
+// told to leave knows that the hub has not forgotten its cluster.
+func Locked(c fleet.ClusterName) error {
+	return fleet.With(fleet.Errorf(fleet.ErrDenied, "cluster %s: is locked; its agent is let in again after: towline cluster unlock %s", c, c),
+		fleet.Hint{Unmet: fleet.PreconditionUnlocked})
 }
 
 // Lock keeps the agent of a cluster out until Unlock: its session ends, and it is given none, no certificate and no join. Nothing else

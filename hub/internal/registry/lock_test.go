@@ -39,6 +39,9 @@ func wantsLocked(t *testing.T, what string, err, kind error) {
 	if !errors.Is(err, kind) || !strings.Contains(err.Error(), "cluster a: is locked") || strings.Contains(err.Error(), "ana") || strings.Contains(err.Error(), "suspected") {
 		t.Errorf("%s: %v", what, err)
 	}
+	if kind == fleet.ErrDenied && fleet.HintOf(err).Unmet != fleet.PreconditionUnlocked {
+		t.Errorf("%s: nothing but words says that it is a lock", what)
+	}
 }
 
 // A cluster that is locked is cut off from all that its identity gives it, and has all of that again when it is unlocked.

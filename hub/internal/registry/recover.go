@@ -128,7 +128,7 @@ func recoverIn(w store.Writer, caller rpc.Caller, uid string, next *storev1.Cert
 	case rec.GetRevoked():
 		return nil, false, revoked(c)
 	case rec.GetLock() != nil:
-		return nil, false, locked(c)
+		return nil, false, Locked(c)
 	case rec.GetUid() != uid:
 		return nil, false, fleet.Errorf(fleet.ErrDenied, "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q; run: towline cluster join %s --reissue", c, rec.GetUid(), uid, c)
 	}

@@ -416,6 +416,8 @@ func TestRevokedAgentThatReadsNothingIsCut(t *testing.T) {
 			}
 			if err := <-ended; !errors.Is(err, want) || time.Since(began) > 5*time.Second {
 				t.Errorf("ended with %v after %s", err, time.Since(began))
+			} else if locked := fleet.HintOf(err).Unmet == fleet.PreconditionUnlocked; locked != (name == "locked") {
+				t.Errorf("ended with %v, by which it knows that it is locked: %v", err, locked)
 			}
 			cancel()
 			<-served

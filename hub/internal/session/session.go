@@ -199,7 +199,7 @@ func (x *session) superseded(rec *storev1.SessionRecord) error {
 func (x *session) dismissed(rec *storev1.ClusterRecord) error {
 	switch {
 	case rec != nil && rec.GetLock() != nil:
-		return fleet.Errorf(fleet.ErrDenied, "cluster %s is locked; its agent is let in again after: towline cluster unlock %s", x.cluster, x.cluster)
+		return registry.Locked(x.cluster)
 	case rec != nil && !rec.GetRevoked():
 		return nil
 	}
