@@ -193,7 +193,7 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 	case rec.GetRemoving() != "":
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: is being removed from the hub", c)
 	case rec.GetLock() != nil:
-		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: is locked; its agent may join after: towline cluster unlock %s", c, c)
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s: is locked; its agent may join after: towline cluster unlock %s", c, c)
 	case token.GetUsed() != nil:
 		return a.again(token, rec)
 	}

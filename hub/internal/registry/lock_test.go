@@ -115,7 +115,7 @@ func TestALockedClusterIsGivenNoCertificateForOneThatEnded(t *testing.T) {
 }
 
 // No token lets an agent in while the cluster is locked: neither one of before, nor one that was redeemed and whose answer is asked for
-// again; and none is made. One of before counts again after the lock, unless a new identity is asked for.
+// again; and none is made. One of before counts again after the lock, unless a new identity is asked for: so its agent is to ask again.
 func TestALockedClusterIsNotJoined(t *testing.T) {
 	for name, reissue := range map[string]bool{"with its identity": false, "with a new one": true} {
 		t.Run(name, func(t *testing.T) {
@@ -128,9 +128,9 @@ func TestALockedClusterIsNotJoined(t *testing.T) {
 			waits := w.token("a", true)
 			w.lock("a")
 			_, err = w.enroll(used, "uid-1", key)
-			wantsLocked(t, "the answer that was lost", err, fleet.ErrPrecondition)
+			wantsLocked(t, "the answer that was lost", err, fleet.ErrUnavailable)
 			_, err = w.enroll(waits, "uid-1", newKey(t))
-			wantsLocked(t, "a token of before", err, fleet.ErrPrecondition)
+			wantsLocked(t, "a token of before", err, fleet.ErrUnavailable)
 			if _, err := w.CreateJoin(t.Context(), ana, registry.JoinRequest{Cluster: "a", Reissue: true}); !errors.Is(err, fleet.ErrPrecondition) ||
 				!strings.Contains(err.Error(), "towline cluster unlock a --reissue") {
 				t.Errorf("a new token: %v", err)
