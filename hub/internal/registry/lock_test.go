@@ -216,6 +216,27 @@ func TestALockOutlastsWhatElseIsDone(t *testing.T) {
 	}
 }
 
+// What is found of an agent whose session a lock has ended gives that session no fence that holds.
+func TestALockedSessionStaysEnded(t *testing.T) {
+	w := newWorld(t)
+	o, err := w.open(w.join("a", "uid-1"), "i", "uid-1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.lock("a")
+	fence, err := w.Regressed(t.Context(), "a", o, "an older store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := []store.Op{{Key: store.ObservedKey("a", fleet.ModuleRef{Project: "default", Name: "shop"}), Value: &storev1.ObservedRecord{Epoch: o.Epoch}}}
+	if _, err := storetest.All(w.store).Batch(t.Context(), fence, report); !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("a report after the lock: %v", err)
+	}
+	if found := w.cluster("a").GetRegressed(); found != "" {
+		t.Errorf("the cluster is said to have seen a newer store: %s", found)
+	}
+}
+
 // A certificate that a hub gave after the backup of which its store was restored lets nobody in whose cluster is locked.
 func TestALockedClusterRegainsNoCertificate(t *testing.T) {
 	w := newWorld(t)

@@ -180,7 +180,7 @@ func (r *Registry) Regressed(ctx context.Context, c fleet.ClusterName, o Opened,
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
 		s, _, open := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
-		changed = ok && open && s.GetEpoch() == o.Epoch && rec.GetRegressed() == ""
+		changed = ok && open && s.GetEpoch() == o.Epoch && s.GetEnded() == nil && rec.GetRegressed() == ""
 		if !changed {
 			return nil
 		}
