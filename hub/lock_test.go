@@ -48,7 +48,7 @@ func TestLockAtAnotherHub(t *testing.T) {
 		w.awaitCluster("a", "Locked")
 	}
 	follower.eventually(func() bool { return agent.Tries.Load() > tries }) // its session has ended
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the session ended after %s", took)
 	}
 	if _, err := follower.ids["a"].Renew(follower.ctx, follower.listen); !errors.Is(err, fleet.ErrDenied) && !errors.Is(err, fleet.ErrUnavailable) {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ func testLock(t *testing.T) {
 		}
 	}
 
+	t.Cleanup(func() { system.CLI(context.Background(), "cluster", "unlock", c.Name) }) // should it fail, other tests use the cluster
 	towline(t, "cluster", "lock", c.Name, "-m", "a node was broken into")
 	eventually(t, "the agent says that it is kept out", func() error {
 		if !strings.Contains(c.Agent.Output(), "nothing is written to the cluster until it accepts it again") {
