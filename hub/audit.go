@@ -24,6 +24,9 @@ func (h *Hub) audit(ctx context.Context, e rpc.AuditEntry) {
 
 // heldBy is what a hold holds, as the entry of the hold names it.
 func heldBy(h *towlinev1.Hold) string {
+	if h.GetCatalog() != "" {
+		return fleet.ModuleRef{Project: h.GetProject(), Name: h.GetCatalog()}.String()
+	}
 	if h.GetModule() == "" {
 		return h.GetCluster()
 	}

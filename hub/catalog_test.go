@@ -248,6 +248,11 @@ func TestCatalogAsksBeforeMostGoes(t *testing.T) {
 	if got := w.modules(); got != "x z" {
 		t.Errorf("confirmed, and the modules are %s", got)
 	}
+	for _, method := range []string{"PutCatalog", "ConfirmHold"} {
+		if got := w.recorded(&towlinev1.ListAuditEntriesRequest{Subject: "team", Method: method}); len(got) != 1 {
+			t.Errorf("%s: the audit says of the catalog: %v", method, got)
+		}
+	}
 }
 
 // catalogIs waits until the catalog is in a state: its modules are watched, which change then.
