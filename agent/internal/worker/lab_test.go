@@ -544,8 +544,8 @@ spec:
 }
 
 // patience is how long anything may take that is expected to happen, also on a machine that has much to do: a namespace
-// with objects in it goes after some tens of seconds.
-const patience = 90 * time.Second
+// with objects in it goes after some tens of seconds, and where kinds come and go meanwhile its controller tries again after up to a minute.
+const patience = 3 * time.Minute
 
 func (r *rig) patience() time.Duration {
 	if os.Getenv("KUBELAB_SCALE") != "" {
