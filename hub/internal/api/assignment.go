@@ -8,7 +8,6 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -29,7 +28,7 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 		resp.NewestRevision = record.NewestNumber(r, ref)
 		for _, rec := range record.Clusters(r) {
 			c := record.Cluster(rec)
-			if assemble.Places(m.Placement, c, record.Has(r, c.Name, ref)) {
+			if record.Places(r, m.Placement, c, ref) {
 				resp.Selected = append(resp.Selected, string(c.Name))
 			}
 			t, ok := record.Track(r, c.Name, ref, a.o.Sessions.Connected(c.Name))

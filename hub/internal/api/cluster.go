@@ -145,7 +145,7 @@ func (a *API) showCluster(r overview, rec *storev1.ClusterRecord) *towlinev1.Clu
 	if e, ok := r.Get(store.ClusterKey(name)); ok {
 		out.Metadata.ResourceVersion = e.ModRevision
 	}
-	connected := a.o.Sessions.Connected(name) && rec.GetLock() == nil
+	connected := record.Connected(rec, a.o.Sessions.Connected(name))
 	state, since := record.State(r, rec, connected)
 	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid(), Lock: rec.GetLock()}
 	if code := rec.GetAttention(); code != "" {

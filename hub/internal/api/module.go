@@ -344,7 +344,7 @@ func (a *API) describePut(r overview, m *wire.Module, req *towlinev1.PutModuleRe
 	var selected []fleet.Cluster
 	for _, rec := range record.Clusters(r) {
 		resp.Total++
-		if c := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Selects(m.Placement, c) && assemble.Places(m.Placement, c, record.Has(r, c.Name, m.Ref)) {
+		if c := record.Cluster(rec); rec.GetRemoving() == "" && record.Places(r, m.Placement, c, m.Ref) {
 			selected = append(selected, c)
 		}
 	}

@@ -117,7 +117,7 @@ func (x putOrder) empty(d wire.SetDependency) (code string) {
 		if cl.GetRemoving() != "" || !d.Clusters.Matches(c.Labels) {
 			continue
 		}
-		if together || err == nil && assemble.Places(placement, c, record.Has(store.Untracked(x.r), c.Name, d.Module)) {
+		if together || err == nil && record.Places(store.Untracked(x.r), placement, c, d.Module) {
 			return ""
 		}
 		code = rollout.SetNotPlaced

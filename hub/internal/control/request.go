@@ -15,7 +15,6 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/rpc"
@@ -201,7 +200,7 @@ func taker(r store.Reader, m *wire.Module, name fleet.ClusterName) (fleet.Cluste
 	}
 	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 	switch {
-	case !ok || !assemble.Places(m.Placement, record.Cluster(rec), record.Has(r, name, m.Ref)):
+	case !ok || !record.Places(r, m.Placement, record.Cluster(rec), m.Ref):
 		return fleet.Cluster{}, fleet.Forbids(name.Object(), "cluster %s is not selected by the placement of module %s", name, m.Ref.Display())
 	case rec.GetRemoving() != "":
 		return fleet.Cluster{}, fleet.Forbids(name.Object(), "cluster %s is being removed", name)

@@ -247,7 +247,7 @@ func (c *Controller) keepRendered(ctx context.Context, ref fleet.ModuleRef, put 
 				continue
 			}
 			for _, rec := range someClusters(r, dirty, all) {
-				if cl := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Selects(m.Placement, cl) && assemble.Places(m.Placement, cl, record.Has(r, cl.Name, ref)) {
+				if cl := record.Cluster(rec); rec.GetRemoving() == "" && record.Places(r, m.Placement, cl, ref) {
 					c.wantVariant(ref, rev, record.VariantFor(r, ref, rev, m.Overrides, cl))
 				}
 			}

@@ -186,7 +186,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 		return rollout.Observed{Gone: true}, nil
 	}
 	c := Cluster(rec)
-	connected := v.Connected(name) && rec.GetLock() == nil
+	connected := Connected(rec, v.Connected(name))
 	place := At(r, name, connected).of(rec)
 	t, ok := place.Track(run.Module)
 	seen, has := connected && place.blinding() == nil, hasModule(t.Desired)
@@ -247,6 +247,11 @@ func (t *Tracked) keptForItself() bool {
 func Has(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) bool {
 	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
 	return hasModule(d)
+}
+
+// Places reports whether a module is to be in a cluster, as it stands there now (see assemble.Places). Where it is not selected nothing is read.
+func Places(r store.Reader, p fleet.Placement, c fleet.Cluster, ref fleet.ModuleRef) bool {
+	return assemble.Selects(p, c) && assemble.Places(p, c, Has(r, c.Name, ref))
 }
 
 // hasModule counts what comes after a removal, also where it cannot be assigned yet: it comes as soon as it can.

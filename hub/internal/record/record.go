@@ -225,6 +225,9 @@ func ModulesOf(r store.Reader, c fleet.ClusterName) []fleet.ModuleRef {
 	return out
 }
 
+// Connected reports whether a cluster with a live session counts as connected: that of a locked one is about to be cut.
+func Connected(rec *storev1.ClusterRecord, live bool) bool { return live && rec.GetLock() == nil }
+
 // State is a cluster's state and since when it holds; zero: not known, for nobody notes when a cluster is cordoned or revoked.
 func State(r store.Reader, rec *storev1.ClusterRecord, connected bool) (fleet.ClusterState, time.Time) {
 	meta := rec.GetCluster().GetMetadata()

@@ -102,7 +102,7 @@ func wayOf(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (way,
 
 // standing is how the module stands in a cluster.
 func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fleet.Cluster) rollout.Standing {
-	connected := v.Connected(c.Name) && rec.GetLock() == nil
+	connected := Connected(rec, v.Connected(c.Name))
 	place := At(r, c.Name, connected).of(rec)
 	t, assigned := place.Track(at.ref)
 	s := rollout.Standing{Cluster: c.Name, Wants: at.Leads}

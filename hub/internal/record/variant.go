@@ -47,7 +47,7 @@ func VariantIn(rev *storev1.RevisionRecord, v fleet.Variant) (*storev1.VariantRe
 func Selected(r store.Reader, m *wire.Module) []fleet.Cluster {
 	var out []fleet.Cluster
 	for _, rec := range Clusters(r) {
-		if c := Cluster(rec); rec.GetRemoving() == "" && assemble.Places(m.Placement, c, Has(r, c.Name, m.Ref)) {
+		if c := Cluster(rec); rec.GetRemoving() == "" && Places(r, m.Placement, c, m.Ref) {
 			out = append(out, c)
 		}
 	}
