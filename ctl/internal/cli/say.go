@@ -336,7 +336,6 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 	return f.GetDetail()
 }
 
-// awayBecause is what being away means for a cluster in a rollout.
 // lockedBecause is why a member does not move whose cluster is locked.
 func lockedBecause(failed bool, f *v1.Facts) string {
 	switch {
@@ -350,6 +349,7 @@ func lockedBecause(failed bool, f *v1.Facts) string {
 	return "it is locked; moves when it is unlocked, through the same checks"
 }
 
+// awayBecause is what being away means for a cluster in a rollout.
 func awayBecause(failed bool, f *v1.Facts) string {
 	assigned := f.GetRevision() > 0
 	switch {
