@@ -124,9 +124,12 @@ SIM_SEEDS := 150
 test-unit: ## Unit tests under the race detector, and the long random runs without it
 	@$(PHASE) 'unit tests under the race detector' env -u TOWLINE_E2E CGO_ENABLED=1 bash -euo pipefail -c \
 		'go test -race -timeout 15m $$(go list ./... | grep -v "/$(RANDOM_RUNS:./%=%)$$")'
-	@$(PHASE) 'some random runs under the race detector' env CGO_ENABLED=1 go test -race -timeout 15m $(RANDOM_RUNS) $(RANDOM_SEED) -rapid.checks=200
-	@$(PHASE) 'long random runs' go test -timeout 15m $(RANDOM_RUNS) $(RANDOM_SEED)
-	@$(PHASE) 'simulated fleets' env SEED=1 SEEDS=$(SIM_SEEDS) TOWLINE_SIM_AGAIN=2 go test -count=1 -timeout 30m ./test/sim -run 'TestSim$$$$'
+	@$(PHASE) 'random runs, simulated fleets' tools/together.sh 2 $(RANDOM_TESTS)
+
+# Each uses one core. The longest first.
+RANDOM_TESTS := 'go test -timeout 15m $(RANDOM_RUNS) $(RANDOM_SEED)' \
+	'SEED=1 SEEDS=$(SIM_SEEDS) TOWLINE_SIM_AGAIN=2 go test -count=1 -timeout 30m ./test/sim -run TestSim$$' \
+	'CGO_ENABLED=1 go test -race -timeout 15m $(RANDOM_RUNS) $(RANDOM_SEED) -rapid.checks=200'
 
 # Where the tests on real API servers find what they run on.
 REAL = export TOWLINE_E2E=1 TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}"; \
