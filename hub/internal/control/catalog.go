@@ -61,8 +61,12 @@ func (c *Controller) runCatalog(ctx context.Context, key string) time.Duration {
 		return err
 	})
 	if err != nil {
-		for _, a := range c.catalogs.take(ref) {
+		asks, called := c.catalogs.take(ref)
+		for _, a := range asks {
 			a.answer <- catalogAnswer{err: err}
+		}
+		if called {
+			c.catalogs.callAgain(ref, time.Now())
 		}
 	}
 	return max(c.outcome(ctx, "look at "+key, err), again)
@@ -128,7 +132,7 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 			}
 		}()
 	}
-	asks := c.catalogs.take(ref)
+	asks, called := c.catalogs.take(ref)
 	for tries := 1; ; tries++ {
 		x.asks = asks
 		if err = c.catalogueNow(ctx, x); !errors.Is(err, fleet.ErrConflict) || tries == maxCatalogTries {
@@ -151,6 +155,9 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 		a.answer <- catalogAnswer{x.done, told}
 	}
 	if err != nil {
+		if called {
+			c.catalogs.callAgain(ref, time.Now())
+		}
 		return 0, err
 	}
 	return c.sinceCatalog(ctx, &catalogue{ref: ref, rec: x.rec, c: x.c, was: x.next})
@@ -480,7 +487,8 @@ func (c *Controller) forgetCatalog(ctx context.Context, ref fleet.ModuleRef) err
 
 // dropCatalog deletes the modules of a catalog that goes with them, and then the catalog.
 func (c *Controller) dropCatalog(ctx context.Context, x *catalogue) error {
-	refuseAsks(x.ref, c.catalogs.take(x.ref))
+	asks, _ := c.catalogs.take(x.ref)
+	refuseAsks(x.ref, asks)
 	meta := x.rec.GetCatalog().GetMetadata()
 	why := "catalog " + x.ref.Name + " is deleted with its modules by " + meta.GetChangedBy()
 	if r := meta.GetChangeReason(); r != "" {

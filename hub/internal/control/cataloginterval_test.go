@@ -15,9 +15,15 @@ import (
 )
 
 // planned writes what it is told to plan, and for a catalog nothing else.
-type planned struct{ plan catalog.Plan }
+type planned struct {
+	plan    catalog.Plan
+	trouble int // how many plans come to nothing
+}
 
 func (m *planned) PlanCatalog(context.Context, record.CatalogLook) (catalog.Plan, error) {
+	if m.trouble--; m.trouble >= 0 {
+		return catalog.Plan{}, fleet.Errorf(fleet.ErrUnavailable, "no member answers")
+	}
 	return m.plan, nil
 }
 
@@ -129,6 +135,23 @@ func TestCatalogIsLookedAtWhenWhatItWaitsForIsOver(t *testing.T) {
 		w.source.err, w.writes.plan = nil, catalog.Plan{}
 		if n := w.looks(10 * time.Minute); n < 1 || w.state() != catalog.Applied {
 			t.Errorf("after %d looks it is %s", n, w.state())
+		}
+	})
+}
+
+// A call whose look comes to nothing for the hub's own trouble is not forgotten: a look is made for it before the interval is over.
+func TestCallOfACatalogOutlastsTheHubsOwnTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(t)
+		if n := w.looks(20 * time.Second); n != 1 {
+			t.Fatalf("%d looks after a put", n)
+		}
+		w.writes.trouble = 2
+		if err := w.CatalogCalled(w.ref); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.looks(time.Minute); n != 3 {
+			t.Errorf("%d looks, of which two came to nothing", n)
 		}
 	})
 }

@@ -93,12 +93,22 @@ func (x *catalogs) asked(ref fleet.ModuleRef) (waits bool) {
 	return waits
 }
 
-// take returns who waits, to be answered by the caller.
-func (x *catalogs) take(ref fleet.ModuleRef) (asks []catalogAsk) {
+// take returns who waits, to be answered by the caller, and whether a call came.
+func (x *catalogs) take(ref fleet.ModuleRef) (asks []catalogAsk, called bool) {
 	x.with(ref, func(l *cataloguing) {
-		asks, l.asks, l.called = l.asks, nil, time.Time{}
+		asks, called = l.asks, !l.called.IsZero()
+		l.asks, l.called = nil, time.Time{}
 	})
-	return asks
+	return asks, called
+}
+
+// callAgain has the look be made of which nothing came for the hub's own trouble: who called was told that it is.
+func (x *catalogs) callAgain(ref fleet.ModuleRef, now time.Time) {
+	x.with(ref, func(l *cataloguing) {
+		if l.called.IsZero() {
+			l.called = now
+		}
+	})
 }
 
 // remember keeps what came of a look.
@@ -217,7 +227,7 @@ func (c *Controller) ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by 
 }
 
 // CatalogCalled has the source of a catalog be looked at soon, because a call asks for that.
-func (c *Controller) CatalogCalled(ref fleet.ModuleRef) {
+func (c *Controller) CatalogCalled(ref fleet.ModuleRef) error {
 	var at time.Time
 	if !c.catalogs.with(ref, func(l *cataloguing) {
 		if l.called.IsZero() {
@@ -229,9 +239,10 @@ func (c *Controller) CatalogCalled(ref fleet.ModuleRef) {
 		}
 		at = l.called
 	}) {
-		return
+		return errNotLeading
 	}
 	c.cataloguer.addAt(store.CatalogKey(ref), at)
+	return nil
 }
 
 // touchCatalogsWith looks at the catalogs whose sources use a secret that has changed.
@@ -244,7 +255,7 @@ func (c *Controller) touchCatalogsWith(secret fleet.ModuleRef) {
 	for _, name := range users {
 		ref := fleet.ModuleRef{Project: secret.Project, Name: name}
 		if known, _ := c.CatalogSeen(ref); known.GetStatus().GetReason() == follow.ReasonNeedsSecret || known.GetStatus().GetReason() == follow.ReasonDenied {
-			c.CatalogCalled(ref)
+			_ = c.CatalogCalled(ref) // where this hub does not lead, the one that does sees the secret, too
 		}
 	}
 }

@@ -190,8 +190,8 @@ func (x *looks) callAgain(ref fleet.ModuleRef, t taken, now time.Time) {
 	}
 }
 
-// call has a look be made because of a call, of somebody outside or of another module, and returns when; of several calls the first counts.
-// Zero: nobody looks.
+// call has a look be made because of a call, of somebody outside or of another module, and returns when; of several calls the one counts
+// that asks for the earliest look. Zero: nobody looks.
 func (x *looks) call(ref fleet.ModuleRef, now time.Time, hook bool) time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -200,12 +200,12 @@ func (x *looks) call(ref fleet.ModuleRef, now time.Time, hook bool) time.Time {
 	}
 	l := x.entry(ref)
 	l.hook, l.awaited = l.hook || hook, l.awaited || !hook
-	if l.called.IsZero() {
-		var m follow.Memory
-		if at := l.memory.GetLooked(); at != nil {
-			m.Looked = at.AsTime()
-		}
-		l.called = follow.Called(m, now)
+	var m follow.Memory
+	if at := l.memory.GetLooked(); at != nil {
+		m.Looked = at.AsTime()
+	}
+	if at := follow.Called(m, now); l.called.IsZero() || at.Before(l.called) {
+		l.called = at
 	}
 	return l.called
 }
@@ -246,15 +246,25 @@ func (c *Controller) Resync(ctx context.Context, ref fleet.ModuleRef, by record.
 }
 
 // Called has the source of a module that follows it be looked at soon, because a call asks for that.
-func (c *Controller) Called(ref fleet.ModuleRef) { c.call(ref, true) }
-
-func (c *Controller) call(ref fleet.ModuleRef, hook bool) { c.callAt(ref, time.Now(), hook) }
-
-// callAt is a call that comes then.
-func (c *Controller) callAt(ref fleet.ModuleRef, then time.Time, hook bool) {
-	if at := c.looks.call(ref, then, hook); !at.IsZero() {
-		c.looker.addAt(store.ModuleKey(ref), at)
+func (c *Controller) Called(ref fleet.ModuleRef) error {
+	if !c.call(ref, true) {
+		return errNotLeading
 	}
+	return nil
+}
+
+func (c *Controller) call(ref fleet.ModuleRef, hook bool) bool {
+	return c.callAt(ref, time.Now(), hook)
+}
+
+// callAt is a call that comes then; false: nobody looks.
+func (c *Controller) callAt(ref fleet.ModuleRef, then time.Time, hook bool) bool {
+	at := c.looks.call(ref, then, hook)
+	if at.IsZero() {
+		return false
+	}
+	c.looker.addAt(store.ModuleKey(ref), at)
+	return true
 }
 
 // queueLook has the source of a module that follows it be looked at in time.

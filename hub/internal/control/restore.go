@@ -30,7 +30,8 @@ func (c *Controller) catalogStands(ctx context.Context, x *catalogue) bool {
 		return false
 	}
 	if x.rec.GetDeleting() {
-		refuseAsks(x.ref, c.catalogs.take(x.ref))
+		asks, _ := c.catalogs.take(x.ref)
+		refuseAsks(x.ref, asks)
 	}
 	return !c.catalogs.asked(x.ref)
 }

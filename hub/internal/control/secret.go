@@ -35,7 +35,7 @@ func (c *Controller) touchSecret(key string) {
 		ref := fleet.ModuleRef{Project: project, Name: user}
 		c.modules.add(store.ModuleKey(ref))
 		if known, _ := c.Followed(ref); known.GetReason() == follow.ReasonNeedsSecret || known.GetReason() == follow.ReasonDenied {
-			c.Called(ref)
+			c.call(ref, true)
 		}
 	}
 }

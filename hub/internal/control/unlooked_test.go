@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -60,6 +61,32 @@ func TestCallOutlastsTheHubsOwnTrouble(t *testing.T) {
 		f.lives(time.Minute)
 		if len(f.begun) != 1 || f.begun[0].Ask.By != record.ByWebhook {
 			t.Errorf("begun %v, with %d troubles to come", f.begun, troubles)
+		}
+	})
+}
+
+// A call from outside does not wait for one that another module has set for later, nor is it lost without a word where nobody looks.
+func TestCallDoesNotWaitForALaterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.end(1, rollout.Succeeded)
+		f.lives(20 * time.Second)
+		f.source.at("2", "two")
+		f.callAt(shop, time.Now().Add(5*time.Minute), false)
+		if err := f.Called(shop); err != nil {
+			t.Error(err)
+		}
+		f.lives(5 * time.Second)
+		if len(f.begun) != 1 || f.begun[0].Ask.By != record.ByWebhook {
+			t.Errorf("begun %v", f.begun)
+		}
+		f.looks.end()
+		f.catalogs.end()
+		if err := f.Called(shop); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("a module's, where nobody looks: %v", err)
+		}
+		if err := f.CatalogCalled(shop); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("a catalog's, where nobody looks: %v", err)
 		}
 	})
 }

@@ -12,7 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/status"
+
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // Limits of calls.
@@ -34,15 +37,21 @@ const ofCatalogs = "catalogs/"
 // Refused is what a call is told that is not signed as it must be, or whose module there is not, or that takes none.
 const Refused = "no module takes a call with this path and signature"
 
+// Unheard is what a call is told that the hub that leads has not heard yet. Who can call again does: this hub may stop before it is told.
+const (
+	Unheard      = "no hub that leads has heard of this yet; it is told as soon as there is one, unless this hub stops before"
+	unheardRetry = "10" // seconds
+)
+
 // Options of a Handler; Key, Ask and Log are required.
 type Options struct {
 	// Key is what calls for a module are signed with; empty: it takes none, or there is no such module.
 	Key func(context.Context, fleet.ModuleRef) []byte
-	// Ask has the source of a module be looked at.
-	Ask func(fleet.ModuleRef)
+	// Ask has the source of a module be looked at. An error says that this may not come to anything soon.
+	Ask func(fleet.ModuleRef) error
 	// CatalogKey and AskCatalog are the same of a catalog; nil: none takes calls.
 	CatalogKey func(context.Context, fleet.ModuleRef) []byte
-	AskCatalog func(fleet.ModuleRef)
+	AskCatalog func(fleet.ModuleRef) error
 	Log        *slog.Logger
 }
 
@@ -92,11 +101,20 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.o.Log.Debug("webhook refused", "module", subject, "from", r.RemoteAddr)
 		refuse(w, r, began)
 	default:
-		h.o.Log.Info("audit", "caller", "webhook", "method", "Hook", "subject", subject, "from", r.RemoteAddr, "result", "OK")
-		ask(ref)
-		w.WriteHeader(http.StatusAccepted)
-		_, _ = io.WriteString(w, "asked\n")
+		h.answer(w, r, subject, ask(ref))
 	}
+}
+
+// answer answers a call that is signed as it must be.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, subject string, err error) {
+	h.o.Log.Info("audit", "caller", "webhook", "method", "Hook", "subject", subject, "from", r.RemoteAddr, "result", status.Code(rpc.ToStatus(err)).String())
+	if err != nil {
+		w.Header().Set("Retry-After", unheardRetry)
+		http.Error(w, Unheard, http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = io.WriteString(w, "asked\n")
 }
 
 // judge reads the call, and reports whether it is signed as it must be. Status says that it could not be read.

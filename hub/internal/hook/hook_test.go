@@ -30,11 +30,15 @@ func signed(body string) string {
 type world struct {
 	*Handler
 	asked []string
+	err   error // what asking comes to
 }
 
 func newWorld() *world {
 	w := &world{}
-	w.Handler = New(Options{Log: slog.New(slog.DiscardHandler), Ask: func(ref fleet.ModuleRef) { w.asked = append(w.asked, ref.String()) },
+	w.Handler = New(Options{Log: slog.New(slog.DiscardHandler), Ask: func(ref fleet.ModuleRef) error {
+		w.asked = append(w.asked, ref.String())
+		return w.err
+	},
 		Key: func(_ context.Context, ref fleet.ModuleRef) []byte {
 			if ref.Name == "shop" {
 				return []byte(key)
@@ -85,6 +89,17 @@ func TestSignatures(t *testing.T) {
 				t.Errorf("%s: %d, asked %v", c.name, got.Code, w.asked)
 			}
 		})
+	}
+}
+
+// A call that the hub that leads has not heard is not said to be taken, nor recorded as one.
+func TestCallThatIsNotHeard(t *testing.T) {
+	w, log := newWorld(), &bytes.Buffer{}
+	w.o.Log = slog.New(slog.NewTextHandler(log, nil))
+	w.err = fleet.Errorf(fleet.ErrUnavailable, "this hub does not lead now")
+	got, _ := w.call(http.MethodPost, "/hooks/default/shop", "{}", "192.0.2.1:1", "X-Gitlab-Token", key)
+	if got.Code != http.StatusServiceUnavailable || got.Header().Get("Retry-After") == "" || !strings.Contains(log.String(), "result=Unavailable") {
+		t.Errorf("%d %v, recorded as %s", got.Code, got.Header(), log)
 	}
 }
 

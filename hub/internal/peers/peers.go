@@ -49,6 +49,7 @@ type Peers struct {
 	o     Options
 	sub   store.Subscription // nil: this hub is alone
 	lines lines
+	owed  owed
 
 	mu        sync.Mutex
 	hubs      map[string]*storev1.HubRecord // that live, this one too
@@ -73,7 +74,7 @@ func New(o Options) (*Peers, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	p := &Peers{o: o, hubs: map[string]*storev1.HubRecord{}, held: map[fleet.ClusterName]held{}, lost: map[fleet.ClusterName]time.Time{}}
+	p := &Peers{o: o, hubs: map[string]*storev1.HubRecord{}, held: map[fleet.ClusterName]held{}, lost: map[fleet.ClusterName]time.Time{}, owed: newOwed()}
 	p.lines.open = map[string]line{}
 	if o.Dialer != nil {
 		p.sub = o.Store.Subscribe(p.takeStock, store.PeerPrefix, store.SessionPrefix)
@@ -110,11 +111,17 @@ func (p *Peers) OnChange(fn func(fleet.ClusterName)) { p.listeners = append(p.li
 // must neither block nor ask anything here. Call it before Run.
 func (p *Peers) OnConnected(fn func(fleet.ClusterName)) { p.witnesses = append(p.witnesses, fn) }
 
-// Run follows the store until ctx ends.
+// Run follows the store, and tells again what the hub that leads has not heard, until ctx ends.
 func (p *Peers) Run(ctx context.Context) error {
 	if p.sub == nil {
+		p.owed.run(ctx)
 		return nil
 	}
+	telling, cancel := context.WithCancel(ctx)
+	var told sync.WaitGroup
+	told.Go(func() { p.owed.run(telling) })
+	defer told.Wait()
+	defer cancel()
 	defer p.sub.Stop()
 	defer p.lines.closeAll()
 	for {

@@ -94,12 +94,12 @@ func (p *Peers) unanswered(ctx context.Context, c fleet.ClusterName, h *storev1.
 	return fmt.Errorf("asked through hub %s at %s: %w", h.GetInstance(), h.GetAddress(), err)
 }
 
-// Driver is what is asked of the hub that leads.
+// Driver is what is asked of the hub that leads. One that does not lead answers each with an error.
 type Driver interface {
 	Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask, with []fleet.ModuleRef) (record.Resynced, error)
-	Called(fleet.ModuleRef)
+	Called(fleet.ModuleRef) error
 	ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error)
-	CatalogCalled(fleet.ModuleRef)
+	CatalogCalled(fleet.ModuleRef) error
 }
 
 // leadPatience is how long a hub waits for the one that leads.
@@ -163,21 +163,27 @@ func (l Leader) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask, 
 	return came, err
 }
 
-// Called has the source of a module be looked at soon.
-func (l Leader) Called(ref fleet.ModuleRef) {
-	h := l.away()
-	if h == nil {
-		l.Driver.Called(ref)
-		return
+// Called has the source of a module be looked at soon. A call that the hub that leads has not heard is an error, and is told it again.
+func (l Leader) Called(ref fleet.ModuleRef) error {
+	return l.hear("module "+ref.Display(), func(ctx context.Context) error {
+		h := l.away()
+		if h == nil {
+			return l.Driver.Called(ref)
+		}
+		return l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+			_, err := c.Call(ctx, &hubv1.CallRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name})
+			return err
+		})
+	})
+}
+
+// hear has a call heard by the hub that leads.
+func (l Leader) hear(subject string, tell func(context.Context) error) error {
+	err := l.Peers.owed.hear(context.Background(), subject, tell)
+	if err != nil {
+		l.Peers.o.Log.Warn("a webhook is not heard by the hub that leads; it is told again", "subject", subject, "error", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leadPatience)
-	defer cancel()
-	if err := l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
-		_, err := c.Call(ctx, &hubv1.CallRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name})
-		return err
-	}); err != nil {
-		l.Peers.o.Log.Warn("a webhook is not heard by the hub that leads; the source is looked at when that is due", "module", ref.Display(), "error", err)
-	}
+	return err
 }
 
 // ResyncCatalog has the source of a catalog be looked at now.
@@ -194,19 +200,16 @@ func (l Leader) ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by recor
 	return done, err
 }
 
-// CatalogCalled has the source of a catalog be looked at soon.
-func (l Leader) CatalogCalled(ref fleet.ModuleRef) {
-	h := l.away()
-	if h == nil {
-		l.Driver.CatalogCalled(ref)
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), leadPatience)
-	defer cancel()
-	if err := l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
-		_, err := c.CallCatalog(ctx, &hubv1.CallCatalogRequest{Instance: h.GetInstance(), Project: ref.Project, Catalog: ref.Name})
-		return err
-	}); err != nil {
-		l.Peers.o.Log.Warn("a webhook is not heard by the hub that leads; the source is looked at when that is due", "catalog", ref.Display(), "error", err)
-	}
+// CatalogCalled has the source of a catalog be looked at soon, as Called has that of a module.
+func (l Leader) CatalogCalled(ref fleet.ModuleRef) error {
+	return l.hear("catalog "+ref.Display(), func(ctx context.Context) error {
+		h := l.away()
+		if h == nil {
+			return l.Driver.CatalogCalled(ref)
+		}
+		return l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
+			_, err := c.CallCatalog(ctx, &hubv1.CallCatalogRequest{Instance: h.GetInstance(), Project: ref.Project, Catalog: ref.Name})
+			return err
+		})
+	})
 }

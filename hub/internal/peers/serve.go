@@ -79,7 +79,9 @@ func (s *Service) Call(_ context.Context, req *hubv1.CallRequest) (*hubv1.CallRe
 	if err != nil {
 		return nil, err
 	}
-	s.driver.Called(ref)
+	if err := s.driver.Called(ref); err != nil {
+		return nil, err
+	}
 	return &hubv1.CallResponse{}, nil
 }
 
@@ -102,6 +104,8 @@ func (s *Service) CallCatalog(_ context.Context, req *hubv1.CallCatalogRequest) 
 	if err != nil {
 		return nil, err
 	}
-	s.driver.CatalogCalled(ref)
+	if err := s.driver.CatalogCalled(ref); err != nil {
+		return nil, err
+	}
 	return &hubv1.CallCatalogResponse{}, nil
 }
