@@ -44,6 +44,7 @@ type contents struct {
 	foreign []string // not ours
 	kept    []string // ours, and it stays
 	going   []string // on its way out
+	others  bool     // some of that is another module's, whose removal may be held, or wait
 }
 
 // occupied reports that a namespace or a CRD holds what stays, or says (wait) what it holds that is on its way out.
@@ -98,6 +99,7 @@ type found struct {
 	owners  []metav1.OwnerReference
 	leaving bool
 	ours    bool
+	goes    bool // is ours, and about to be deleted
 	free    bool // made by the cluster for every namespace
 }
 
@@ -120,8 +122,9 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 		all.namespaced[schema.GroupKind{Group: res.Group, Kind: res.Kind}] = true
 		err := w.m.client.EachMeta(ctx, res, id.Name, "", func(o *metav1.PartialObjectMetadata) bool {
 			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: id.Name, Name: o.Name}
+			ours := w.isRecorded(id, o.UID)
 			all.all[o.UID] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
-				ours: w.isRecorded(id, o.UID), free: ofEveryNamespace(id, o)}
+				ours: ours, goes: ours && e.goes(id, o), free: ofEveryNamespace(id, o)}
 			return true
 		})
 		if err != nil && !w.nothingToList(ctx, res, err) {
@@ -132,13 +135,14 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 	beside := w.listedBeside(func(x fleet.ObjectID) bool { return x.Namespace == id.Name })
 	for _, f := range all.all {
 		text := f.id.Kind + " " + f.id.Name
+		out.others = out.others || f.ours && !f.leaving && w.isOfAnother(f.id)
 		_, listed := beside[f.id]
 		delete(beside, f.id)
 		switch {
 		case listed:
 			out.foreign = append(out.foreign, text)
 		case f.free:
-		case f.leaving, f.ours && e.goes(f.id), all.isGarbage(f, 0):
+		case f.leaving, f.goes, all.isGarbage(f, 0):
 			out.going = append(out.going, text)
 		case f.ours:
 			out.kept = append(out.kept, text)
@@ -196,16 +200,26 @@ func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err erro
 	return err == nil && gone
 }
 
-// goes reports that an object of ours is going to be deleted by this plan, or by the removal of its own module, which may also leave it.
-func (e *eraser) goes(id fleet.ObjectID) bool {
+// goes reports that an object of ours is going to be deleted by this plan, as far as can be seen on it, or by the removal of its own
+// module, which may also leave it.
+func (e *eraser) goes(id fleet.ObjectID, live *metav1.PartialObjectMetadata) bool {
 	r := e.w.m.inventory.Get(id)
 	switch {
 	case r == nil:
 		return false
-	case r.Module == e.w.ref:
-		return e.doomed[id]
+	case r.Module != e.w.ref:
+		return !e.w.m.isLeft(r)
+	case !e.doomed[id] || e.w.annotation(live) != "":
+		return false
 	}
-	return !e.w.m.isLeft(r)
+	verdict, _ := plan.Verify(e.in, r.Record, e.w.seenOn(r.ID, live), e.w.m.claimant(e.w.ref))
+	return verdict == plan.Delete
+}
+
+// isOfAnother reports that another module has an object.
+func (w *worker) isOfAnother(id fleet.ObjectID) bool {
+	r := w.m.inventory.Get(id)
+	return r != nil && r.Module != w.ref
 }
 
 // isRecorded reports that this module owns the object, or another one that is on its way out.
@@ -337,8 +351,9 @@ func (e *eraser) ofKind(ctx context.Context, r plan.Record, res apply.Resource) 
 	err = w.m.client.EachMeta(ctx, target, "", "", func(o *metav1.PartialObjectMetadata) bool {
 		id := fleet.ObjectID{Group: target.Group, Kind: target.Kind, Namespace: o.Namespace, Name: o.Name}
 		ours := w.isRecorded(id, o.UID)
+		out.others = out.others || ours && o.DeletionTimestamp == nil && w.isOfAnother(id)
 		switch {
-		case o.DeletionTimestamp != nil, ours && e.goes(id):
+		case o.DeletionTimestamp != nil, ours && e.goes(id, o):
 			out.going = append(out.going, id.Path())
 		case ours:
 			out.kept = append(out.kept, id.Path())

@@ -64,12 +64,13 @@ func (e *eraser) staying(rec *apply.Record) bool {
 }
 
 // goesWhole reports that a Namespace or a definition goes by this plan with all that is in it, as seen now: its owner may take it along.
+// It may not while another module has anything there, though that is removed as well: nobody has looked at it.
 func (e *eraser) goesWhole(ctx context.Context, rec *apply.Record) bool {
 	if !holdsOthers(rec.ID) || rec.Module != e.w.ref || !e.doomed[rec.ID] {
 		return false
 	}
 	in, err := e.contentsOf(ctx, rec.Record, e.kinds[kindOf(rec.Record)].Resource)
-	return err == nil && in.unseen == "" && len(in.foreign)+len(in.kept) == 0
+	return err == nil && in.unseen == "" && len(in.foreign)+len(in.kept) == 0 && !in.others
 }
 
 // holdsOthers reports that other objects go with an object, whoever has them.

@@ -15,22 +15,35 @@ import (
 )
 
 // TestNamespaceWithForeignContentsOutlivesItsOwner: an operator makes something cluster-scoped the owner of a Namespace, as Capsule does with
-// its Tenant. A module that lists both drops both, or goes: the Namespace goes along only if nothing foreign is in it.
+// its Tenant. A module that lists both drops both, or goes, the owner first: the Namespace goes along only if all that is in it goes.
 func TestNamespaceWithForeignContentsOutlivesItsOwner(t *testing.T) {
 	const rbac = "rbac.authorization.k8s.io/v1"
-	for _, tc := range []struct{ foreign, removed, left bool }{{foreign: true}, {foreign: true, removed: true}, {}, {left: true}} {
-		t.Run(fmt.Sprintf("foreign %t, removed %t, left by another module %t", tc.foreign, tc.removed, tc.left), func(t *testing.T) {
+	for name, tc := range map[string]struct {
+		foreign, removed bool
+		guest            string // what becomes of what another module has there, whose removal is held
+		taken            bool   // somebody's release has come to have what the module has there
+	}{
+		"it is empty": {}, "foreign contents": {foreign: true}, "foreign contents, and the module goes": {foreign: true, removed: true},
+		"a removal on hold that leaves": {guest: fleet.DeleteOrphan}, "a removal on hold that deletes": {guest: fleet.DeleteDelete},
+		"what a release has come to have": {taken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			name := r.ns + "-oil"
 			ours := strings.ReplaceAll(configMap("ours", "k: v"), "namespace: $NS", "namespace: $NS-oil")
-			s := r.bundle("shop", nil, "apiVersion: "+rbac+"\nkind: ClusterRole\nmetadata: {name: $NS-oil}\nrules: []\n",
+			s := r.bundle("shop", nil, "apiVersion: "+rbac+"\nkind: ClusterRole\nmetadata: {name: $NS-oil, annotations: {"+fleet.WaveAnnotation+": '1'}}\nrules: []\n",
 				"apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-oil}\n", ours, configMap("a", "k: v"))
 			r.set([]fleet.Sync{s})
 			r.ready(s)
 			t.Cleanup(func() { _ = r.res("v1", "namespaces", "").Delete(context.Background(), name, metav1.DeleteOptions{}) })
-			held := r.tombstone("guest", fleet.DeleteOrphan) // waits, and leaves what it has when it goes on
+			held := r.tombstone("guest", tc.guest)
 			held.Hold = true
-			if tc.left {
+			theirs := "theirs"
+			if tc.taken {
+				theirs = "ours"
+				r.takenByHelm(name, theirs)
+			}
+			if tc.guest != "" {
 				guest := r.bundle("guest", nil, strings.Replace(ours, "name: ours", "name: theirs", 1))
 				r.set([]fleet.Sync{s, guest})
 				r.ready(guest)
@@ -51,7 +64,7 @@ func TestNamespaceWithForeignContentsOutlivesItsOwner(t *testing.T) {
 			switch next := r.bundle("shop", nil, configMap("a", "k: v")); {
 			case tc.removed:
 				r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
-			case tc.left:
+			case tc.guest != "":
 				r.set([]fleet.Sync{next}, held)
 			default:
 				r.set([]fleet.Sync{next})
@@ -61,15 +74,24 @@ func TestNamespaceWithForeignContentsOutlivesItsOwner(t *testing.T) {
 				ns, err := r.res("v1", "namespaces", "").Get(context.Background(), name, metav1.GetOptions{})
 				return err == nil && ns.GetDeletionTimestamp() == nil
 			}
-			if !tc.foreign && !tc.left {
+			if !tc.foreign && !tc.taken && tc.guest == "" {
 				r.eventually("the namespace goes along", func() bool { return !stays() })
 				return
 			}
 			r.collected()
-			if !stays() || !r.exists("v1", "configmaps", name, "theirs") {
+			if !stays() || !r.exists("v1", "configmaps", name, theirs) {
 				t.Error("the namespace went with its owner, and with it what is not the module's")
 			}
 		})
+	}
+}
+
+// takenByHelm puts the marks of a release on a ConfigMap.
+func (r *rig) takenByHelm(namespace, name string) {
+	r.t.Helper()
+	const marks = `{"metadata":{"labels":{"app.kubernetes.io/managed-by":"Helm"},"annotations":{"meta.helm.sh/release-name":"x","meta.helm.sh/release-namespace":"x"}}}`
+	if _, err := r.res("v1", "configmaps", namespace).Patch(context.Background(), name, types.MergePatchType, []byte(marks), metav1.PatchOptions{FieldManager: "helm"}); err != nil {
+		r.t.Fatal(err)
 	}
 }
 
