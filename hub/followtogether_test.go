@@ -43,7 +43,7 @@ func newFolders(t *testing.T, follow bool) *folders {
 	f.url = srv.URL
 	f.enroll("c", nil)
 	key := assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"})
-	f.connectWith("c", simagent.Options{Took: func(a fleet.Assemblage) {
+	f.connectWith("c", simagent.Options{Remove: removedButKept, Took: func(a fleet.Assemblage) {
 		at := func(name string) *fleet.Sync {
 			i := slices.IndexFunc(a.Syncs, func(s fleet.Sync) bool { return s.Module.Name == name })
 			if i < 0 {
@@ -52,10 +52,20 @@ func newFolders(t *testing.T, follow bool) *folders {
 			return &a.Syncs[i]
 		}
 		one, two := at("one"), at("two")
-		if one == nil || one.Revision < 2 || two != nil && two.Revision >= 2 {
+		if two != nil && two.Revision >= 2 {
 			return
 		}
-		if !slices.ContainsFunc(one.Heirs, func(h fleet.Heir) bool { return h.Unknown || slices.Contains(h.Keys, key) }) {
+		var heirs []fleet.Heir
+		gone := slices.IndexFunc(a.Tombstones, func(d fleet.Tombstone) bool { return d.Module.Name == "one" })
+		switch {
+		case gone >= 0:
+			heirs = a.Tombstones[gone].Heirs
+		case one != nil && one.Revision == 2: // which alone does not list m
+			heirs = one.Heirs
+		default:
+			return
+		}
+		if !slices.ContainsFunc(heirs, func(h fleet.Heir) bool { return h.Unknown || slices.Contains(h.Keys, key) }) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.lost = append(f.lost, a)

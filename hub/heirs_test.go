@@ -64,11 +64,6 @@ func newHeirs(t *testing.T) *world { return newHeirsOf(t, listing("one", "a", "m
 // newHeirsOf is newHeirs with one as it is given.
 func newHeirsOf(t *testing.T, one *towlinev1.Module) *world {
 	w := newWorld(t, true)
-	left := func(s *fleet.SyncStatus, heirs []fleet.Heir, slow bool) {
-		if id := (fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}); len(heirs) > 0 || slow {
-			s.Extras = []fleet.ExtraObject{{ID: id, Version: "v1", Reason: "AwaitingHeir", State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}}
-		}
-	}
 	w.enroll("c", nil)
 	w.connectWith("c", simagent.Options{
 		Report: func(s fleet.Sync) fleet.SyncStatus {
@@ -76,16 +71,26 @@ func newHeirsOf(t *testing.T, one *towlinev1.Module) *world {
 			left(&st, s.Heirs, s.Module.Name == "one" && s.Revision == 2)
 			return st
 		},
-		Remove: func(t fleet.Tombstone) fleet.SyncStatus {
-			st := simagent.Removed(t)
-			if left(&st, t.Heirs, false); len(st.Extras) > 0 {
-				st.Phase = fleet.PhaseRemoving
-			}
-			return st
-		},
+		Remove: removedButKept,
 	})
 	w.await("one", w.put(one).GetRevision())
 	return w
+}
+
+// left says that m is left, where it is kept for heirs or is slow to go.
+func left(s *fleet.SyncStatus, heirs []fleet.Heir, slow bool) {
+	if id := (fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}); len(heirs) > 0 || slow {
+		s.Extras = []fleet.ExtraObject{{ID: id, Version: "v1", Reason: "AwaitingHeir", State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}}
+	}
+}
+
+// removedButKept is what an agent tells of a tombstone: while m is kept for heirs the module is not removed.
+func removedButKept(t fleet.Tombstone) fleet.SyncStatus {
+	st := simagent.Removed(t)
+	if left(&st, t.Heirs, false); len(st.Extras) > 0 {
+		st.Phase = fleet.PhaseRemoving
+	}
+	return st
 }
 
 // TestDroppedObjectHasAnHeir: what a module lets go is kept for one whose newest revision lists it, for as long as it does,

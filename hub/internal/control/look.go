@@ -256,7 +256,7 @@ func (s *sight) recall() *storev1.FollowRecord {
 }
 
 // blame notes what is wrong, and since when something is. What was fetched and could not be taken up is not known any more when the server
-// fails next: record.Behind would take it for taken up.
+// fails next: record.Succession would take it for taken up.
 func (s *sight) blame(next *storev1.FollowRecord, failed *lookError) {
 	if was := s.memory.GetReason(); follow.OfServer(failed.reason) && was != "" && !follow.OfServer(was) {
 		next.ResolvedRef = ""

@@ -22,7 +22,7 @@ import (
 
 // beginTogether has the rollout of a module begin whose source has something else, and with it those of all that follow the same source or
 // are asked for with it, so that none lets anything go before it is known what the others list. Of those that cannot begin that is stored
-// before: what the others let go may be theirs (see record.Behind). If one that is asked for cannot, nothing begins.
+// before: what the others let go may be theirs (see record.Succession). If one that is asked for cannot, nothing begins.
 func (c *Controller) beginTogether(ctx context.Context, v *verdict, came *record.Resynced) error {
 	leave, err := c.upstream.enter(ctx, wire.Upstream(v.s.rec.GetModule().GetSpec().GetSource()))
 	if err != nil {
@@ -230,7 +230,7 @@ func (c *Controller) sortOut(ctx context.Context, v *verdict, others []*other) (
 				away += awayApart
 			}
 		case o.artifact.Ref != v.artifact.Ref && wire.Upstream(o.s.rec.GetModule().GetSpec().GetSource()) == upstream:
-			if o.moved = v.s.persists && !o.asked; !o.moved { // what is let go stays until it is looked at (see record.Behind)
+			if o.moved = v.s.persists && !o.asked; !o.moved { // what is let go stays until it is looked at (see record.Succession)
 				return nil, fleet.Errorf(fleet.ErrConflict, "module %s: its source moved while it was looked at", v.s.ref.Display())
 			}
 		case o.begins:

@@ -26,6 +26,9 @@ type Succession struct {
 	read    bool
 	moves   map[[2]fleet.Digest][]uint64 // from one bundle to the next
 	sets    map[fleet.Digest]fleet.PolicySet
+	lets    *letting
+	// overtaken says that others have seen something else in the module's source than it has, so that it may list again itself what it lets go.
+	overtaken bool
 	// Unknown are those found so far of which it cannot be said what they are going to list: any may be an heir (see assemble.Heirs, which names one).
 	Unknown map[fleet.ModuleRef]bool
 	// Rollout is the number of the one that lets go, as far as that is not in the desired records: what comes later counts.
@@ -105,6 +108,10 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 				x.Unknown[claim.Module] = true
 			}
 		}
+	}
+	if x.overtaken && next.GetSync() != nil {
+		claimants = append(claimants, assemble.Claimant{Module: x.ref, Unknown: true})
+		x.Unknown[x.ref] = true
 	}
 	return assemble.Heirs(dropped, claimants), nil
 }
@@ -433,7 +440,9 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 		o.foreign = rec.GetModule().GetSpec().GetRollout().GetExternal() != nil
 		out = append(out, *o)
 	}
-	if Behind(r, ref, rec, x.ref) {
+	lets := x.letting(r)
+	x.overtaken = x.overtaken || lets.overtakenBy(r, ref, rec)
+	if lets.behind(r, ref, rec) {
 		if m, err := wire.ModuleFromProto(rec.GetModule()); err == nil {
 			out = append(out, successor{ref: ref, unknown: true, module: m})
 		}
@@ -447,7 +456,10 @@ func (x *Succession) ofPut(ctx context.Context, r store.Reader, ref fleet.Module
 	case ro == nil:
 		return nil
 	case queued:
-		return x.Drafts.of(ctx, r, ref, rec, ro.GetRollout().GetNumber(), x.ref)
+		lets := x.letting(r)
+		draft, o := x.Drafts.of(ctx, r, ref, rec, ro.GetRollout().GetNumber(), lets)
+		x.overtaken = x.overtaken || draft.overtakes(lets, ref, rec)
+		return o
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
@@ -501,15 +513,15 @@ func placedAs(m, other *wire.Module) *wire.Module {
 
 // of is a module as its put has it that has no revision yet; nil: that is not known. What lets go may be of the same source: then a draft
 // that is broken there, or of what was there before, may be anything.
-func (d Drafts) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, number int64, letsGo fleet.ModuleRef) *successor {
+func (d Drafts) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, number int64, lets *letting) (draft Draft, o *successor) {
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if d == nil || err != nil {
-		return nil
+		return draft, nil
 	}
-	draft := d(ctx, m, rec, number)
-	behind := draft.behind(r, ref, rec, letsGo)
+	draft = d(ctx, m, rec, number)
+	behind := lets != nil && draft.behind(lets, ref, rec)
 	if !draft.Known && !draft.Coming && !behind {
-		return nil
+		return draft, nil
 	}
 	form := func(c fleet.Cluster) fleet.Variant {
 		v := assemble.VariantOf(m.Overrides, c)
@@ -518,7 +530,7 @@ func (d Drafts) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec
 		}
 		return v
 	}
-	return &successor{ref: ref, module: m, entries: draft.Entries, unknown: draft.Coming || behind, form: form}
+	return draft, &successor{ref: ref, module: m, entries: draft.Entries, unknown: draft.Coming || behind, form: form}
 }
 
 // asOf is a module as one of its revisions has it; nil: that cannot be assigned. What is listed by one that is damaged comes back

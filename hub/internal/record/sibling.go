@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -11,13 +12,96 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// Behind reports that a module follows the source that another one has, too, and does not take up what that has there: it cannot be fetched
+// letting is the module that lets something go, as those are held against it that have its source.
+type letting struct {
+	ref    fleet.ModuleRef
+	rec    *storev1.ModuleRecord // nil: it cannot be read, or is gone
+	newest *storev1.RevisionRecord
+	took   map[string]*storev1.RevisionRecord // the newest of its revisions, by what they are of: one of before may be in a cluster still
+	looked *storev1.FollowRecord              // what is known of the looks at its source
+	reason string                             // why it does not take up what is there; empty: it does
+	sees   string                             // what the ref came to for it last
+	since  time.Time                          // when its put or a look last began to fetch that, of which something came
+	waits  bool                               // for its put to have a revision
+}
+
+func newLetting(r store.Reader, ref fleet.ModuleRef) *letting {
+	r = store.Untracked(r)
+	out := &letting{ref: ref, took: map[string]*storev1.RevisionRecord{}}
+	out.rec, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	_, first := rollouts.First(r, ref)
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
+		if rec.GetRevision().GetNumber() >= first {
+			out.newest = rec
+			out.took[wire.Upstream(rec.GetRevision().GetSpec().GetSource())] = rec
+		}
+		return true
+	})
+	if out.rec != nil {
+		out.looked, out.reason, out.sees = Followed(r, ref, out.rec), said(r, ref, out.rec).GetReason(), seenRef(r, ref, out.rec)
+		out.since, out.waits = out.fetched(rollouts.Last(r, ref)), rollouts.Unresolved(r, ref) != nil
+	}
+	return out
+}
+
+// fetched is when what it has was begun to be fetched. A put of which that came begins before that, and a retry fetches nothing.
+func (l *letting) fetched(last *storev1.RolloutRecord) time.Time {
+	at := l.newest.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()
+	if put := last.GetRollout().GetMetadata().GetCreationTimestamp(); put != nil && put.AsTime().Before(at) {
+		at = put.AsTime()
+	}
+	if looked := l.looked.GetLooked().AsTime(); l.reason == "" && looked.After(at) {
+		at = looked
+	}
+	return at
+}
+
+// upstream is the source that it has as it is put; empty: it has none that others can have, too.
+func (l *letting) upstream() string { return wire.Upstream(l.rec.GetModule().GetSpec().GetSource()) }
+
+// has is its newest revision of the source of another module; nil: there is none, or not yet.
+func (l *letting) has(rec *storev1.ModuleRecord) *storev1.RevisionRecord {
+	return l.took[wire.Upstream(rec.GetModule().GetSpec().GetSource())]
+}
+
+// at is since when it lets go: that it was deleted, or its newest revision.
+func (l *letting) at() time.Time {
+	if gone := l.rec.GetModule().GetMetadata().GetDeletionTimestamp(); gone != nil {
+		return gone.AsTime()
+	}
+	return l.newest.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()
+}
+
+// decides reports that it lets go what another state of the source than that of the revision may have brought to others: it is being deleted,
+// or has another source by now. Then only who has looked since knows what is there.
+func (l *letting) decides(has *storev1.RevisionRecord) bool {
+	return l.rec.GetModule().GetMetadata().GetDeletionTimestamp() != nil || has != l.newest
+}
+
+// sibling reports that a module follows a source that the one has, too, or one of its revisions.
+func (l *letting) sibling(ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	src := rec.GetModule().GetSpec().GetSource()
+	upstream := wire.Upstream(src)
+	if src.GetFollow() == nil || ref == l.ref || upstream == "" || l.rec == nil {
+		return false
+	}
+	return l.upstream() == upstream || l.has(rec) != nil
+}
+
+// seen is what the ref of another module's source came to when that was fetched last for the one; empty: that is not known.
+func (l *letting) seen(rec *storev1.ModuleRecord) string {
+	if wire.Upstream(rec.GetModule().GetSpec().GetSource()) == l.upstream() {
+		return l.sees
+	}
+	return l.has(rec).GetRevision().GetResolvedRef()
+}
+
+// behind reports that a module follows the source that the one has, too, and does not take up what that has there: it cannot be fetched
 // or rendered, or may not begin, or failed before it had a revision, or has not been looked at since. What it is going to list is not known
 // until it does. While its put waits for its revision it is not behind.
-func Behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
+func (l *letting) behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
 	r = store.Untracked(r)
-	m := sibling(r, ref, rec, other)
-	if m == nil || rollouts.Unresolved(r, ref) != nil {
+	if !l.sibling(ref, rec) || rollouts.Unresolved(r, ref) != nil {
 		return false
 	}
 	if SourceFailed(r, ref) {
@@ -26,37 +110,83 @@ func Behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, othe
 	f := said(r, ref, rec)
 	switch reason := f.GetReason(); {
 	case reason == "":
-		return unseen(r, ref, rec, f, other)
+		return l.unseenBy(r, ref, rec, f)
 	case follow.OfServer(reason):
 		// A server that is away is so for both: what both have seen, and taken up, is known.
-		seen := seenRef(r, other, m)
+		seen := l.seen(rec)
 		return seen == "" || seen != f.GetResolvedRef()
 	}
 	return true
 }
 
-// sibling is the other module, if the module follows the source that it has, too; nil: it does not.
-func sibling(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) *storev1.ModuleRecord {
-	src := rec.GetModule().GetSpec().GetSource()
-	upstream := wire.Upstream(src)
-	if src.GetFollow() == nil || ref == other || upstream == "" {
-		return nil
-	}
-	if m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(other)); ok && wire.Upstream(m.GetModule().GetSpec().GetSource()) == upstream {
-		return m
-	}
-	return nil
-}
-
-// unlooked reports that a module is behind another one (see Behind) only because nobody has looked for it at what the other's newest
-// revision has: a look ends that.
-func unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
+// unlooked reports that a module is behind only because nobody has looked for it at what the one has: a look ends that.
+func (l *letting) unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
 	r = store.Untracked(r)
-	if sibling(r, ref, rec, other) == nil || SourceFailed(r, ref) {
+	if !l.sibling(ref, rec) || SourceFailed(r, ref) {
 		return false
 	}
 	f := said(r, ref, rec)
-	return f.GetReason() == "" && unseen(r, ref, rec, f, other)
+	return f.GetReason() == "" && l.unseenBy(r, ref, rec, f)
+}
+
+// unseenBy reports that the one lets go by something in their source that was fetched for the module neither by a look nor for a revision. A
+// look after that has seen that, or what is there instead.
+func (l *letting) unseenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, f *storev1.FollowRecord) bool {
+	has := l.has(rec)
+	if has == nil || f != nil && f.GetLooked().AsTime().After(l.at()) {
+		return false
+	}
+	if l.decides(has) {
+		return true
+	}
+	if to := has.GetRevision().GetResolvedRef(); to != "" {
+		return seenRef(r, ref, rec) != to && NewestRevision(r, ref).GetRevision().GetResolvedRef() != to
+	}
+	files := Digest(has.GetArtifact()) // of what has no ref it is all that there is
+	return Digest(f.GetFetched()) != files && Digest(NewestRevision(r, ref).GetArtifact()) != files
+}
+
+// overtakenBy reports that a look at another module found something else in their source than the one has: that may list again what it lets
+// go. A look at the one ends that, unless it cannot take up what is there. Below a server that is away the other is behind, if it saw something else.
+func (l *letting) overtakenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	if !l.shares(ref, rec) {
+		return false
+	}
+	r = store.Untracked(r)
+	f := said(r, ref, rec)
+	saw := glimpse{ref: seenRef(r, ref, rec), at: f.GetLooked().AsTime()}
+	if f.GetReason() == "" { // else it says what was taken up before
+		saw.files = Digest(f.GetFetched())
+	}
+	return f != nil && !follow.OfServer(f.GetReason()) && !l.knows(saw)
+}
+
+// shares reports that the one follows the source that another module has, and waits for nothing from there.
+func (l *letting) shares(ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	if ref == l.ref || l.waits || l.rec.GetDeleting() != "" || l.rec.GetModule().GetSpec().GetSource().GetFollow() == nil {
+		return false
+	}
+	return l.upstream() != "" && l.upstream() == wire.Upstream(rec.GetModule().GetSpec().GetSource())
+}
+
+// glimpse is what somebody saw of a source, and when.
+type glimpse struct {
+	ref   string
+	files fleet.Digest
+	at    time.Time
+}
+
+// knows reports that the one has what somebody saw of their source, or was looked at since, and could take up what is there.
+func (l *letting) knows(saw glimpse) bool {
+	switch {
+	case l.reason != "" && !follow.OfServer(l.reason):
+		return false
+	case !saw.at.After(l.since):
+		return true
+	case saw.ref != "":
+		return saw.ref == l.sees
+	}
+	return !saw.files.IsZero() && (saw.files == Digest(l.looked.GetFetched()) || saw.files == Digest(l.newest.GetArtifact()))
 }
 
 // said is what came of the last look at the source of a module; nil: nothing that still holds.
@@ -67,45 +197,21 @@ func said(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *store
 	return nil
 }
 
-// unseen reports that the other's newest revision is of something in their source that was fetched for the module neither by a look nor for
-// a revision. A look after that revision has seen that, or what is there instead.
-func unseen(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, f *storev1.FollowRecord, other fleet.ModuleRef) bool {
-	has := took(r, rec, other)
-	if has == nil {
+// behind reports that a module follows the source that the one has, too, which lets something go, and that its draft is broken, or of something
+// that was there before that.
+func (d Draft) behind(l *letting, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	if !d.Failed && !d.Known || !l.sibling(ref, rec) {
 		return false
 	}
-	if f != nil && f.GetLooked().AsTime().After(has.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()) {
-		return false
-	}
-	if to := has.GetRevision().GetResolvedRef(); to != "" {
-		return seenRef(r, ref, rec) != to && NewestRevision(r, ref).GetRevision().GetResolvedRef() != to
-	}
-	files := Digest(has.GetArtifact()) // of what has no ref it is all that there is
-	return Digest(f.GetFetched()) != files && Digest(NewestRevision(r, ref).GetArtifact()) != files
+	return d.Failed || d.outdated(l, l.has(rec))
 }
 
-// took is the newest revision of the other module, if that is of the source that the module has; nil: it is not, or not yet.
-func took(r store.Reader, rec *storev1.ModuleRecord, other fleet.ModuleRef) *storev1.RevisionRecord {
-	has := NewestRevision(r, other)
-	if has == nil || wire.Upstream(has.GetRevision().GetSpec().GetSource()) != wire.Upstream(rec.GetModule().GetSpec().GetSource()) {
-		return nil
-	}
-	return has
-}
-
-// behind reports that a module follows the source that another one has, too, and that its draft is broken, or of something that was there
-// before what the other's newest revision is of.
-func (d Draft) behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, other fleet.ModuleRef) bool {
-	r = store.Untracked(r)
-	if !d.Failed && !d.Known || sibling(r, ref, rec, other) == nil {
+func (d Draft) outdated(l *letting, has *storev1.RevisionRecord) bool {
+	if has == nil || d.At.After(l.at()) {
 		return false
 	}
-	return d.Failed || d.outdated(took(r, rec, other))
-}
-
-func (d Draft) outdated(has *storev1.RevisionRecord) bool {
-	if has == nil || d.At.After(has.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()) {
-		return false
+	if l.decides(has) {
+		return true
 	}
 	if to := has.GetRevision().GetResolvedRef(); to != "" {
 		return d.Ref != to
@@ -113,19 +219,35 @@ func (d Draft) outdated(has *storev1.RevisionRecord) bool {
 	return d.Files != Digest(has.GetArtifact())
 }
 
-// Unlooked reports that a module may be anything's heir only because nobody has looked for it at what the newest revision of the one has that
-// lets go: a look ends that, or the source of its put, which is queued, is fetched again.
+// overtakes reports that the draft of a module is of something else in their source than the one has that lets something go.
+func (d Draft) overtakes(l *letting, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	return d.Known && !d.Failed && l.shares(ref, rec) && !l.knows(glimpse{d.Ref, d.Files, d.At})
+}
+
+// Unlooked reports that a module may be anything's heir only because nobody has looked for it at what the one has that lets go, or that did
+// itself at what others have: a look ends that, or the source of its put, which is queued, is fetched again.
 func (x *Succession) Unlooked(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	if ref == x.ref {
+		return x.overtaken && x.letting(r).reason == ""
+	}
 	ro, queued := comes(r, ref)
 	if ro == nil {
-		return unlooked(r, ref, rec, x.ref)
+		return x.letting(r).unlooked(r, ref, rec)
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil || !queued || x.Drafts == nil {
 		return false
 	}
 	d := x.Drafts(ctx, m, rec, ro.GetRollout().GetNumber())
-	return d.Known && !d.Failed && d.behind(r, ref, rec, x.ref)
+	return d.Known && !d.Failed && d.behind(x.letting(r), ref, rec)
+}
+
+// letting is the module itself, read once.
+func (x *Succession) letting(r store.Reader) *letting {
+	if x.lets == nil {
+		x.lets = newLetting(r, x.ref)
+	}
+	return x.lets
 }
 
 // seenRef is what the ref of a module's source came to when that was fetched last; empty: that is not known, or it has none.

@@ -42,21 +42,42 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		two              *towlinev1.Source // of the module
 		has              string            // what the revision of the module is of
 		looked           *storev1.FollowRecord
-		fails            bool          // its source came to nothing
-		put              time.Duration // when the put was that its revision is of
-		retried          time.Duration // when the rollout of that was begun anew, if it was
+		fails            bool                  // its source came to nothing
+		put              time.Duration         // when the put was that its revision is of
+		retried          time.Duration         // when the rollout of that was begun anew, if it was
+		deleted          time.Duration         // when the other was deleted, if it was
+		next             time.Duration         // when a revision of another source was cut for it, if one was
+		mine             *storev1.FollowRecord // the look at the other
 		behind, unlooked bool
+		overtaken        bool // the other is, by what was seen of the module
 	}{
-		"nobody has looked":                       {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
-		"it was looked at before":                 {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "x"), behind: true, unlooked: true},
-		"it was cut of that, and looked before":   {src: branch("main"), two: branch("main"), has: "y", looked: looked(-time.Minute, "x")},
-		"it was looked at, which changed nothing": {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "y")},
-		"the branch was set back":                 {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x")},
-		"it follows another branch":               {src: branch("main"), two: branch("next"), has: "x"},
-		"it follows nothing":                      {src: branch("main"), two: without(branch("main")), has: "x"},
-		"the other follows nothing":               {src: without(branch("main")), two: branch("main"), has: "x", behind: true, unlooked: true},
-		"the other comes from elsewhere":          {src: branch("main"), took: branch("next"), two: branch("main"), has: "x"},
-		"its source failed":                       {src: branch("main"), two: branch("main"), has: "x", fails: true, behind: true},
+		"nobody has looked":                                  {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
+		"it was looked at before":                            {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "x"), behind: true, unlooked: true},
+		"it was cut of that, and looked before":              {src: branch("main"), two: branch("main"), has: "y", looked: looked(-time.Minute, "x")},
+		"it was looked at, which changed nothing":            {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "y")},
+		"the branch was set back":                            {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), overtaken: true},
+		"the branch was set back, and the other has seen it": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), mine: looked(2*time.Minute, "x")},
+		"the branch was set back, which the other cannot take up": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"),
+			mine: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Minute)), ResolvedRef: "x", Reason: follow.ReasonPaused}, overtaken: true},
+		"the branch was set back, and the server was away when the other looked": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"),
+			mine: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Minute)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}, overtaken: true},
+		"it was looked at since, which changed nothing":            {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y")},
+		"the branch was set back, which the other does not follow": {src: without(branch("main")), two: branch("main"), has: "x", looked: looked(time.Minute, "x")},
+		"the other is deleted, and nobody has looked since":        {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), deleted: time.Hour, behind: true, unlooked: true},
+		"the other is deleted, and its server is away": {src: branch("main"), two: branch("main"), has: "x", deleted: time.Hour,
+			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
+		"the other is deleted, and it was looked at since":                {src: branch("main"), two: branch("main"), has: "x", looked: looked(2*time.Hour, "y"), deleted: time.Hour},
+		"the other has another source by now":                             {src: branch("next"), two: branch("main"), has: "x", next: time.Hour, looked: looked(time.Minute, "y"), behind: true, unlooked: true},
+		"the other has another source by now, and it cannot be rendered":  {src: branch("next"), two: branch("main"), has: "x", next: time.Hour, looked: invalid(), behind: true},
+		"the other has another source by now, and it was looked at since": {src: branch("next"), two: branch("main"), has: "x", next: time.Hour, looked: looked(2*time.Hour, "z")},
+		"the other has another source by now, and the server of the old one is away": {src: branch("next"), two: branch("main"), has: "x", next: time.Hour,
+			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
+		"it follows another branch":      {src: branch("main"), two: branch("next"), has: "x"},
+		"it follows nothing":             {src: branch("main"), two: without(branch("main")), has: "x"},
+		"the other follows nothing":      {src: without(branch("main")), two: branch("main"), has: "x", behind: true, unlooked: true},
+		"the other comes from elsewhere": {src: branch("main"), took: branch("next"), two: branch("main"), has: "x"},
+		"the other comes from elsewhere by now, and nothing is left of before": {src: branch("next"), took: branch("next"), two: branch("main"), has: "x", looked: invalid()},
+		"its source failed": {src: branch("main"), two: branch("main"), has: "x", fails: true, behind: true},
 		"it cannot be rendered": {src: branch("main"), two: branch("main"), has: "x", behind: true,
 			looked: invalid()},
 		"it could not be rendered, and was put since": {src: branch("main"), two: branch("main"), has: "y", put: time.Minute, looked: invalid()},
@@ -65,7 +86,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(time.Minute)), ResolvedRef: "y", Reason: follow.ReasonInvalid}},
 		"a file":                     {src: file(), two: file(), behind: true, unlooked: true},
 		"a file, looked at before":   {src: file(), two: file(), looked: looked(-time.Minute, ""), behind: true, unlooked: true},
-		"a file, looked at after":    {src: file(), two: file(), looked: looked(time.Minute, "")},
+		"a file, looked at after":    {src: file(), two: file(), looked: looked(time.Minute, ""), overtaken: true},
 		"a file, which it has, too":  {src: file(), two: file(), looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(-time.Minute)), Fetched: y}},
 		"a file, of another address": {src: file(), two: branch("main")},
 	} {
@@ -80,6 +101,9 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			if tc.took != nil {
 				took = tc.took
 			}
+			if tc.next != 0 {
+				took = branch("main")
+			}
 			to := "y"
 			if took.GetHttp() != nil {
 				to = ""
@@ -89,6 +113,19 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 				w.Put(store.ModuleKey(two), rec("two", tc.two))
 				w.Put(store.RevisionKey(one, 2), &storev1.RevisionRecord{Artifact: y, Revision: &towlinev1.Revision{Number: 2, ResolvedRef: to,
 					Spec: &towlinev1.ModuleSpec{Source: took}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut)}}})
+				if tc.next != 0 {
+					w.Put(store.RevisionKey(one, 3), &storev1.RevisionRecord{Artifact: y, Revision: &towlinev1.Revision{Number: 3, ResolvedRef: to,
+						Spec: &towlinev1.ModuleSpec{Source: tc.src}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(tc.next))}}})
+				}
+				if tc.deleted != 0 {
+					gone := rec("one", tc.src)
+					gone.Deleting, gone.Module.Metadata.DeletionTimestamp = "Delete", timestamppb.New(cut.Add(tc.deleted))
+					w.Put(store.ModuleKey(one), gone)
+				}
+				if tc.mine != nil {
+					tc.mine.ModuleUid, tc.mine.Generation = "uone", 1
+					w.Put(store.FollowKey(one), tc.mine)
+				}
 				w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Artifact: x, Revision: &towlinev1.Revision{Number: 1, ResolvedRef: tc.has,
 					Spec: &towlinev1.ModuleSpec{Source: tc.two}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(-time.Hour))}}})
 				ro := &towlinev1.Rollout{Number: 1, Revision: 1, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(tc.put))}, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
@@ -112,8 +149,10 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			}
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {
 				m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(two))
-				if behind, unlooked := Behind(r, two, m, one), NewSuccession(library{}, one).Unlooked(t.Context(), r, two, m); behind != tc.behind || unlooked != tc.unlooked {
-					t.Errorf("behind %v, unlooked %v", behind, unlooked)
+				lets := newLetting(r, one)
+				behind, unlooked, overtaken := lets.behind(r, two, m), NewSuccession(library{}, one).Unlooked(t.Context(), r, two, m), lets.overtakenBy(r, two, m)
+				if behind != tc.behind || unlooked != tc.unlooked || overtaken != tc.overtaken {
+					t.Errorf("behind %v, unlooked %v, overtaken %v", behind, unlooked, overtaken)
 				}
 				return nil
 			}); err != nil {

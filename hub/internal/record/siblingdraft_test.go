@@ -31,6 +31,8 @@ func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
 		branch        string // of the other
 		unknown, heir bool
 		unlooked      bool
+		looked        time.Duration // at the one, if it was
+		self          bool          // the one may be the heir itself
 	}{
 		"it cannot be rendered":                {draft: Draft{Failed: true}, branch: "main", unknown: true, heir: true},
 		"it cannot be rendered any more":       {draft: Draft{Failed: true, Known: true, Ref: "x", At: cut.Add(-time.Minute), Entries: lists("b")}, branch: "main", unknown: true, heir: true},
@@ -38,7 +40,9 @@ func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
 		"of what was there before":             {draft: Draft{Known: true, Ref: "x", At: cut.Add(-time.Minute), Entries: lists("b")}, branch: "main", unknown: true, heir: true, unlooked: true},
 		"of what is there":                     {draft: Draft{Known: true, Ref: "y", At: cut.Add(-time.Minute), Entries: lists("b")}, branch: "main"},
 		"of what is there, and it is the heir": {draft: Draft{Known: true, Ref: "y", At: cut.Add(-time.Minute), Entries: lists("m")}, branch: "main", heir: true},
-		"of what is there since":               {draft: Draft{Known: true, Ref: "x", At: cut.Add(time.Minute), Entries: lists("b")}, branch: "main"},
+		"of what is there since":               {draft: Draft{Known: true, Ref: "x", At: cut.Add(time.Minute), Entries: lists("b")}, branch: "main", unknown: true, heir: true, self: true},
+		"of what the one was looked at since":  {draft: Draft{Known: true, Ref: "x", At: cut.Add(time.Minute), Entries: lists("b")}, branch: "main", looked: 2 * time.Minute},
+		"of another source since":              {draft: Draft{Known: true, Ref: "x", At: cut.Add(time.Minute), Entries: lists("b")}, branch: "next"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := library{}
@@ -57,6 +61,9 @@ func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
 				w.Put(store.RevisionKey(one, 2), &storev1.RevisionRecord{Bundle: has.Bytes(), Revision: &towlinev1.Revision{Number: 2, ResolvedRef: "y", Spec: src("main"),
 					Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut)}}})
 				w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Bundle: l.add("b").Bytes(), Revision: &towlinev1.Revision{Number: 1, ResolvedRef: "x", Spec: src(tc.branch)}})
+				if tc.looked != 0 {
+					w.Put(store.FollowKey(one), &storev1.FollowRecord{ModuleUid: "u", Generation: 1, ResolvedRef: "x", Looked: timestamppb.New(cut.Add(tc.looked))})
+				}
 				w.Put(store.RolloutKey(two, 1), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Id: "two/1", Number: 1, Revision: 1, Strategy: &towlinev1.RolloutStrategy{OnSupersede: "Queue"},
 					Status: &towlinev1.RolloutStatus{State: "Progressing"}}})
 				w.Put(store.StartKey(two, 2), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: 2, Status: &towlinev1.RolloutStatus{State: "Pending"}}})
@@ -78,6 +85,10 @@ func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
 				m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(two))
 				if u := x.Unlooked(t.Context(), r, two, m); assemble.WaitsForUnknown(heirs) != tc.unknown || len(heirs) > 0 != tc.heir || u != tc.unlooked {
 					t.Errorf("heirs %v, a look would tell: %v", heirs, u)
+				}
+				m, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(one))
+				if self := x.Unlooked(t.Context(), r, one, m); self != tc.self || self && heirs[0].Module != one {
+					t.Errorf("heirs %v, a look at the one itself would tell: %v", heirs, self)
 				}
 				return nil
 			}); err != nil {

@@ -1,0 +1,66 @@
+package hub_test
+
+import (
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+)
+
+// letsGo is one as of a push that moves m to two, which cannot take it up.
+func letsGo(t *testing.T) *folders {
+	f := newFolders(t, true)
+	f.push("a", "b m broken")
+	if _, err := f.resync("two"); err == nil {
+		t.Fatal("what cannot be rendered is taken")
+	}
+	one := following("one", f.url)
+	one.Spec.Source.Git.Path, one.Spec.Source.Follow.Interval = "one", "1h"
+	f.put(one)
+	f.at("one", 2)
+	f.awaitHeir("c", "one", "m", "two")
+	return f
+}
+
+// TestRevertThatTheOtherSeesFirst: the push is reverted, and that is seen for the other module, of which it changes nothing: what the one
+// lets go stays until somebody has looked for it, too, which is soon, and then is its own again.
+func TestRevertThatTheOtherSeesFirst(t *testing.T) {
+	f := letsGo(t)
+	f.push("a m", "b")
+	_, err := f.resync("two")
+	must(t, err)
+	f.at("one", 3)
+	f.lostNothing()
+}
+
+// TestPushOfOthersThatTheOtherSeesFirst: what comes instead lists it nowhere, and somebody looks for the one: it goes.
+func TestPushOfOthersThatTheOtherSeesFirst(t *testing.T) {
+	f := letsGo(t)
+	f.pushAll(map[string]string{"one": "a", "two": "b", "zoo": "z"})
+	_, err := f.resync("two")
+	must(t, err)
+	f.awaitHeir("c", "one", "m", "")
+}
+
+// TestDeleteOfOneWhosePushIsNotSeen: a push moves a file from the folder of one module to that of another, and the one is deleted before
+// anybody looks: the file stays until somebody has looked for the other, which is soon.
+func TestDeleteOfOneWhosePushIsNotSeen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		two  string
+		goes int64
+	}{
+		"it takes the file":  {"b m", 2},
+		"it changes nothing": {"b", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFolders(t, true)
+			f.push("", tc.two)
+			_, err := f.Modules.DeleteModule(f.ctx, &towlinev1.DeleteModuleRequest{Name: "one", Force: true})
+			must(t, err)
+			f.gone("one")
+			f.at("two", tc.goes)
+			if tc.goes == 2 {
+				f.lostNothing()
+			}
+		})
+	}
+}
