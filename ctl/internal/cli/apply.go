@@ -470,6 +470,9 @@ func movesText(resp *v1.PutClusterResponse) string {
 	} else if n := resp.GetRemovesObjects(); n > 0 {
 		parts = append(parts, "gets what other overrides make, which removes "+count(n, "object"))
 	}
+	if why, until := absence(resp.GetCluster().GetStatus()); why != "" && len(parts) > 0 {
+		parts = append(parts, why+", so that is done when "+until)
+	}
 	return strings.Join(parts, "; ")
 }
 

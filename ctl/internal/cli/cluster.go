@@ -161,12 +161,15 @@ func (a *app) removeCommand() *cobra.Command {
 	req := &v1.RemoveClusterRequest{}
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Take a cluster out of the fleet",
-		Long: "The agent takes its marks off the objects (or deletes them, with --objects=delete), stops and confirms. If it is away, the lines\n" +
-			"to run in the cluster are printed.",
+		Long: "The agent takes its marks off the objects (or deletes them, with --objects=delete), stops and confirms. One that is away does so\n" +
+			"when it is back; the lines to run in the cluster instead are printed. With --force it is told nothing, and keeps the objects.",
 		Args: exactly(1, "a cluster"), ValidArgsFunction: a.completeArg("cluster"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if req.Objects != "keep" && req.Objects != "delete" {
+			switch {
+			case req.Objects != "keep" && req.Objects != "delete":
 				return usagef("--objects=%s: use keep or delete", req.Objects)
+			case req.Force && req.Objects == "delete":
+				return usagef("--objects=delete --force: an agent that is not waited for is told nothing, so it deletes nothing; leave one of the two out")
 			}
 			c, err := a.hub(cmd.Context())
 			if err != nil {
@@ -179,7 +182,7 @@ func (a *app) removeCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.StringVar(&req.Objects, "objects", "keep", "keep or delete what the modules have there")
-	f.BoolVar(&req.Force, "force", false, "forget an agent that is away without waiting for it")
+	f.BoolVar(&req.Force, "force", false, "forget the cluster without waiting for its agent, which is told nothing; what the modules have there stays")
 	f.StringVarP(&req.Reason, "message", "m", "", "why; recorded")
 	must(cmd.RegisterFlagCompletionFunc("objects", cobra.FixedCompletions([]string{"keep", "delete"}, noFiles)))
 	return cmd
@@ -187,15 +190,20 @@ func (a *app) removeCommand() *cobra.Command {
 
 // removeCluster asks before objects are deleted; keeping them takes nothing away.
 func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, req *v1.RemoveClusterRequest, yes bool) error {
-	if req.GetObjects() == "delete" {
-		err := a.askOf(yes, "remove cluster "+name, func() (string, error) {
-			found, err := a.cluster(ctx, name)
+	found, err := a.cluster(ctx, name)
+	silent := req.GetForce() || errors.Is(err, fleet.ErrCorrupt)
+	switch {
+	case req.GetObjects() == "delete":
+		err = a.askOf(yes, "remove cluster "+name, func() (string, error) {
+			found, err = a.cluster(ctx, name)
 			req.Uid = cmp.Or(req.GetUid(), found.GetMetadata().GetUid()) // what was looked at first is what is removed
 			return fmt.Sprintf("deletes the objects of %s there", count(found.GetStatus().GetModules(), "module")), err
 		})
-		if err != nil {
-			return err
-		}
+	case errors.Is(err, fleet.ErrCorrupt):
+		err = nil // it can be forgotten
+	}
+	if err != nil {
+		return err
 	}
 	resp, err := c.Clusters.RemoveCluster(ctx, req)
 	if err != nil {
@@ -205,13 +213,39 @@ func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, 
 		a.printf("cluster/%s removing\n", name)
 		return nil
 	}
-	a.printf("cluster/%s removing; its agent is away, so run this in the cluster:\n%s", name, removeAgent)
+	a.printf("cluster/%s %s\n", name, removalText(name, found.GetStatus(), silent, req.GetObjects() == "delete"))
 	return nil
 }
 
+// removalText says what becomes of a cluster whose agent was not told to leave, by how it was before. silent says that the agent never is.
+func removalText(name string, s *v1.ClusterStatus, silent, deletes bool) string {
+	switch state := fleet.ClusterState(s.GetState()); {
+	case state == fleet.ClusterPending:
+		return "removed; no agent had joined"
+	case silent, state == fleet.ClusterRevoked:
+		return "removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent
+	}
+	now, then := absence(s)
+	if now == "" { // it went a moment ago
+		now, then = "its agent is away", "it is back"
+	}
+	if deletes {
+		return fmt.Sprintf("removing; %s, and what the modules have there is deleted when %s", now, then)
+	}
+	return fmt.Sprintf("removing; %s, and everything there is let go of when %s; to wait no longer, run this in the cluster:%s\n  and then here: towline cluster remove %s --force",
+		now, then, removeAgent, name)
+}
+
 // removeAgent is what a person runs in a cluster whose agent cannot be told to go.
-const removeAgent = "  kubectl -n towline-system delete deployment,daemonset towline-agent --ignore-not-found\n" +
-	"  kubectl delete namespace towline-system\n"
+const removeAgent = "\n  kubectl -n towline-system delete deployment,daemonset towline-agent --ignore-not-found\n" +
+	"  kubectl delete namespace towline-system"
+
+// warnCutOff says of a cluster whose agent was away before it was shut out that it does not know that yet.
+func (a *app) warnCutOff(was *v1.Cluster) {
+	if fleet.ClusterState(was.GetStatus().GetState()) == fleet.ClusterDisconnected {
+		a.notef("Warning: cluster %s: its agent is away; if it runs, it goes on with what it was told before, and corrects drift, until it reaches the hub and is refused\n", was.GetMetadata().GetName())
+	}
+}
 
 func (a *app) revokeCommand() *cobra.Command {
 	var yes bool
@@ -230,10 +264,12 @@ func (a *app) revokeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			was, _ := a.cluster(cmd.Context(), name) // what cannot be looked at is revoked all the same
 			if _, err := c.Clusters.RevokeCluster(cmd.Context(), &v1.RevokeClusterRequest{Name: name, Reason: reason}); err != nil {
 				return err
 			}
 			a.printf("cluster/%s revoked; let it in again with: towline cluster join %s --reissue\n", name, name)
+			a.warnCutOff(was)
 			return nil
 		},
 	}

@@ -128,7 +128,11 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %d away; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
 		st.GetBad(), st.GetAway(), st.GetUpdated())
 	if n := st.GetHeldClusters(); n > 0 {
-		s.line("Held", "nothing is written in %d of them", n)
+		heard := ""
+		if st.GetAway() > 0 {
+			heard = "; where the agent is away, from when it has heard of that"
+		}
+		s.line("Held", "nothing is written in %d of them%s", n, heard)
 	}
 	s.line("Objects", "%s, %d drifting", number(st.GetObjects()), st.GetDrift())
 	if waves := m.GetSpec().GetWaves(); waves != "" {

@@ -331,13 +331,23 @@ func (h *fakeHub) WatchObjects(r *v1.WatchObjectsRequest, s grpc.ServerStreaming
 func (h *fakeHub) PutCluster(_ context.Context, r *v1.PutClusterRequest) (*v1.PutClusterResponse, error) {
 	h.note(r)
 	out := proto.Clone(h.putPlan).(*v1.PutClusterResponse)
-	out.Cluster = r.GetCluster()
+	out.Cluster = proto.CloneOf(r.GetCluster())
+	for _, c := range h.clusters {
+		if c.GetMetadata().GetName() == r.GetCluster().GetMetadata().GetName() {
+			out.Cluster.Status = c.GetStatus()
+		}
+	}
 	return out, nil
 }
 
 func (h *fakeHub) RemoveCluster(_ context.Context, r *v1.RemoveClusterRequest) (*v1.RemoveClusterResponse, error) {
 	h.note(r)
 	return h.removed, nil
+}
+
+func (h *fakeHub) RevokeCluster(_ context.Context, r *v1.RevokeClusterRequest) (*v1.RevokeClusterResponse, error) {
+	h.note(r)
+	return &v1.RevokeClusterResponse{}, nil
 }
 
 func (h *fakeHub) LockCluster(_ context.Context, r *v1.LockClusterRequest) (*v1.LockClusterResponse, error) {

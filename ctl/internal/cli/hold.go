@@ -74,8 +74,32 @@ func (a *app) release(ctx context.Context, h *v1.Hold, reason, done string) erro
 	if _, err := c.Modules.ConfirmHold(ctx, &v1.ConfirmHoldRequest{Id: h.GetId(), Digest: h.GetDigest(), ResourceVersion: h.GetResourceVersion(), Reason: reason}); err != nil {
 		return err
 	}
-	a.printf("hold/%s %s\n", h.GetId(), done)
+	later := ""
+	if why, until := a.absent(ctx, h); why != "" {
+		later = "; " + why + ": heard of there when " + until
+	}
+	a.printf("hold/%s %s%s\n", h.GetId(), done, later)
 	return nil
+}
+
+// absent says why what a hold is of does not hear of a change of it now, and until when; empty: all hear of it.
+func (a *app) absent(ctx context.Context, h *v1.Hold) (why, until string) {
+	switch {
+	case h.GetCluster() != "":
+		if c, err := a.cluster(ctx, h.GetCluster()); err == nil {
+			return absence(c.GetStatus())
+		}
+	case h.GetModule() != "":
+		m, err := a.module(ctx, moduleName(h.GetProject(), h.GetModule()))
+		switch n := m.GetStatus().GetAway(); {
+		case err != nil || n == 0:
+		case n == 1:
+			return "1 cluster is away", "it is back"
+		default:
+			return number(n) + " clusters are away", "they are back"
+		}
+	}
+	return "", ""
 }
 
 // holdText is "hold h-1 of module shop in cluster prod-eu-01: drops 12 of 20 objects".
@@ -107,7 +131,8 @@ func (a *app) holdCommand() *cobra.Command {
 		Long: "Nothing is written there any more: no correction of drift, no other revision, no deletion, until `towline unhold`, --until or\n" +
 			"the end of --for. Rollouts pass a cluster by in which a module or one of its objects is held, and the deletion of the module\n" +
 			"waits there. An object is one that a module has in the cluster; one without a namespace is KIND/NAME. In its\n" +
-			"cluster the annotation towline.dev/hold=REASON on an object does the same, until it is taken away there.",
+			"cluster the annotation towline.dev/hold=REASON on an object does the same, until it is taken away there.\n" +
+			"An agent that is away hears of a hold when it is back, and corrects drift until then; the annotation counts at once.",
 		Example: "  towline hold module/shop --for 2h -m 'migration of the data'\n  towline hold cluster/prod-eu-01 --until 2026-07-03T12:00:00Z\n" +
 			"  towline hold Deployment/shop/web --cluster prod-eu-01 --for 30m -m 'looking at it'",
 		Args: atLeast(1, "a module, a cluster or an object"), ValidArgsFunction: a.completeTargets,
@@ -141,6 +166,9 @@ func (a *app) holdCommand() *cobra.Command {
 				end = " until " + a.clock(t)
 			}
 			a.printf("hold/%s put%s; end it with: towline unhold %s\n", resp.GetHold().GetId(), end, resp.GetHold().GetId())
+			if why, until := a.absent(cmd.Context(), resp.GetHold()); why != "" {
+				a.notef("Warning: %s: until %s the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n", why, until)
+			}
 			return nil
 		},
 	}

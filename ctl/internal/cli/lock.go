@@ -24,6 +24,7 @@ func (a *app) lockCommand() *cobra.Command {
 			}
 			return eachName(args, func(arg string) error {
 				name := bare(arg, "cluster")
+				was, _ := a.cluster(cmd.Context(), name) // what cannot be looked at is locked all the same
 				resp, err := c.Clusters.LockCluster(cmd.Context(), &v1.LockClusterRequest{Name: name, Reason: reason})
 				if err != nil {
 					return err
@@ -33,6 +34,7 @@ func (a *app) lockCommand() *cobra.Command {
 					return nil
 				}
 				a.printf("cluster/%s locked; let its agent in again with: towline cluster unlock %s\n", name, name)
+				a.warnCutOff(was)
 				return nil
 			})
 		},

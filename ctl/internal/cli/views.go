@@ -272,6 +272,19 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 	return a.since(s.GetLastSeen()) + " ago"
 }
 
+// absence says why the agent of a cluster hears of nothing now, and until when; empty: it is there, or there is none.
+func absence(s *v1.ClusterStatus) (why, until string) {
+	switch state := fleet.ClusterState(s.GetState()); {
+	case state == fleet.ClusterRevoked:
+		return "its identity is revoked", "it has joined again"
+	case s.GetLock() != nil:
+		return "it is locked", "it is unlocked"
+	case state == fleet.ClusterDisconnected, state == fleet.ClusterRemoving && unseen(s):
+		return "its agent is away", "it is back"
+	}
+	return "", ""
+}
+
 // unseen reports that nothing is known of the cluster as of now.
 func unseen(s *v1.ClusterStatus) bool {
 	switch fleet.ClusterState(s.GetState()) {

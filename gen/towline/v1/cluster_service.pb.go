@@ -782,7 +782,7 @@ type RemoveClusterRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// keep or delete; default keep.
 	Objects string `protobuf:"bytes,2,opt,name=objects,proto3" json:"objects,omitempty"`
-	// Forget an agent that is away without waiting for its confirmation.
+	// Forget the cluster without waiting for its agent, which is told nothing any more: only with objects keep.
 	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -860,7 +860,8 @@ func (x *RemoveClusterRequest) GetUid() string {
 // RemoveClusterResponse tells what was done.
 type RemoveClusterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True when the agent is connected and has been told.
+	// True when the agent is connected and is told. One of a cluster that is locked is told when it is unlocked; one that is revoked, or removed
+	// by force, never is.
 	AgentConnected bool `protobuf:"varint,1,opt,name=agent_connected,json=agentConnected,proto3" json:"agent_connected,omitempty"`
 	// The store's revision of the write.
 	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`

@@ -165,7 +165,8 @@ type Removal struct {
 }
 
 // RemoveCluster marks a cluster as one that leaves; the leader forgets it once its agent has said that it is through. told is
-// false of one whose record cannot be read: its agent is not let in, so that it can be told nothing, and keeps its objects.
+// false of one whose agent is not let in, and keeps its objects: of one that is locked until it is unlocked, of one that is revoked, by
+// force too, or whose record cannot be read, for good. An agent that can be told nothing is not ordered to delete.
 func (r *Registry) RemoveCluster(ctx context.Context, name fleet.ClusterName, q Removal, word Word) (revision int64, told bool, err error) {
 	now := timestamppb.New(r.now())
 	revision, err = r.store.Update(ctx, func(w store.Writer) error {
@@ -174,7 +175,11 @@ func (r *Registry) RemoveCluster(ctx context.Context, name fleet.ClusterName, q 
 		if err != nil {
 			return err
 		}
-		next.Removing, next.Revoked = q.Objects, next.GetRevoked() || q.Force
+		next.Revoked = next.GetRevoked() || q.Force
+		if next.Revoked && q.Objects != "keep" {
+			return fleet.Forbids(name.Object(), "cluster %s: its agent is told nothing any more, so it deletes nothing; remove it with --objects=keep", name)
+		}
+		next.Removing, told = q.Objects, told && !next.Revoked && next.GetLock() == nil
 		if next.Revoked {
 			cutSession(w, name, now.AsTime())
 		}
