@@ -459,32 +459,6 @@ func (r *applyRun) selectionText(resp *v1.PutModuleResponse) string {
 	return strings.Join(parts, "; ")
 }
 
-// movesText is "enters shop; leaves base, which removes 12 objects".
-func movesText(resp *v1.PutClusterResponse) string {
-	var parts []string
-	if len(resp.GetEnters()) > 0 {
-		parts = append(parts, "enters "+strings.Join(displayAll(resp.GetEnters()), ", "))
-	}
-	if len(resp.GetLeaves()) > 0 {
-		parts = append(parts, "leaves "+strings.Join(displayAll(resp.GetLeaves()), ", ")+", which removes "+count(resp.GetRemovesObjects(), "object"))
-	} else if n := resp.GetRemovesObjects(); n > 0 {
-		parts = append(parts, "gets what other overrides make, which removes "+count(n, "object"))
-	}
-	if why, until := absence(resp.GetCluster().GetStatus()); why != "" && len(parts) > 0 {
-		parts = append(parts, why+", so that is done when "+until)
-	}
-	return strings.Join(parts, "; ")
-}
-
-// displayAll drops the default project from project/name.
-func displayAll(refs []string) []string {
-	out := make([]string, len(refs))
-	for i, ref := range refs {
-		out[i] = strings.TrimPrefix(ref, fleet.DefaultProject+"/")
-	}
-	return out
-}
-
 func (r *applyRun) say(what, result, more string) {
 	switch {
 	case r.o.output == "name":

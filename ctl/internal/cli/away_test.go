@@ -35,3 +35,29 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		}
 	}
 }
+
+// A list of what is in some state now says of how many clusters nobody knows that, also when it is empty.
+func TestListsByStateSayWhoIsAway(t *testing.T) {
+	for command, want := range map[string]string{
+		"get objects --health Degraded":  "No objects in project default; 3 clusters away: unknown.\n",
+		"get objects --reason OOMKilled": "No objects in project default; 3 clusters away: unknown.\n",
+		"get trackers --health Degraded": "No trackers in project default; 3 clusters away: unknown.\n",
+		"get trackers":                   "No trackers in project default.\n",
+	} {
+		hub := fullHub()
+		hub.objects, hub.trackers = nil, nil
+		if got := hub.run(t, run{}, strings.Fields(command)...); got.out+got.err != want {
+			t.Errorf("%s: %s%s want %s", command, got.out, got.err, want)
+		}
+	}
+	for command, want := range map[string]string{
+		"get objects --health Degraded":  "2 objects in 2 clusters; 3 clusters away: unknown.",
+		"get objects --drift=Conflict":   "2 objects in 2 clusters; 3 clusters away: unknown.",
+		"get objects":                    "2 objects in 2 clusters; 3 clusters away: as last heard.",
+		"get trackers --health Degraded": "3 trackers; 3 clusters away: unknown.",
+	} {
+		if got := fullHub().run(t, run{terminal: true, columns: 110}, strings.Fields(command)...); !strings.Contains(got.err, want) {
+			t.Errorf("%s: %s want %s", command, got.err, want)
+		}
+	}
+}

@@ -413,6 +413,9 @@ func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v
 	h.note(r)
 	at, _ := strconv.Atoi(r.GetPageToken())
 	resp := &v1.ListTrackersResponse{Trackers: h.trackers[at:min(at+500, len(h.trackers))]}
+	if r.GetFilter().GetHealth() != "" {
+		resp.Away = h.away
+	}
 	if at += len(resp.Trackers); at < len(h.trackers) {
 		resp.NextPageToken = strconv.Itoa(at)
 	}

@@ -165,7 +165,7 @@ func (a *app) getTrackers(ctx context.Context, c *client.Client, o *getOptions, 
 	if err != nil {
 		return err
 	}
-	items, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: f}))
+	items, away, err := trackersBy(ctx, c, f)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,25 @@ func (a *app) getTrackers(ctx context.Context, c *client.Client, o *getOptions, 
 			return err
 		}
 	}
-	return printOrSay(a, o, trackerView, items, nil, a.inProject(o))
+	err = printOrSay(a, o, trackerView, items, nil, a.inProject(o)+awayUnknown(away))
+	if err == nil && away > 0 && len(items) > 0 && !o.structured() && o.format != "name" {
+		a.footf("%s%s.\n", count(len(items), "tracker"), awayUnknown(away))
+	}
+	return err
+}
+
+// trackersBy reads every page, and of how many clusters nobody knows now.
+func trackersBy(ctx context.Context, c *client.Client, f *v1.ObjectFilter) (out []*v1.Tracker, away int32, err error) {
+	for token := ""; ; {
+		resp, err := c.Trackers.ListTrackers(ctx, &v1.ListTrackersRequest{Filter: f, PageToken: token})
+		if err != nil {
+			return nil, 0, err
+		}
+		out = append(out, resp.GetTrackers()...)
+		if token = resp.GetNextPageToken(); token == "" {
+			return out, resp.GetAway(), nil
+		}
+	}
 }
 
 func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
@@ -200,13 +218,13 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 			a.notef("No objects%s drift now%s.\n", a.inProject(o), driftFooter(sum))
 			return nil
 		}
-		a.notef("No objects%s.\n", a.inProject(o))
+		a.notef("No objects%s%s.\n", a.inProject(o), awayUnknown(sum.GetAway()))
 		return nil
 	}
 	if err := v.print(a, &o.output, items, false); err != nil || o.structured() || o.format == "name" {
 		return err
 	}
-	a.footf("%s\n", objectsFooter(items, o.filter.Drift == "*", sum))
+	a.footf("%s\n", objectsFooter(items, f, sum))
 	return nil
 }
 
@@ -224,7 +242,16 @@ func (a *app) objects(ctx context.Context, c *client.Client, f *v1.ObjectFilter)
 	}
 }
 
-func objectsFooter(items []*v1.Object, drift bool, sum *v1.ListObjectsResponse) string {
+// awayUnknown says of how many clusters it is not known whether anything matches there now.
+func awayUnknown(n int32) string {
+	if n == 0 {
+		return ""
+	}
+	return "; " + count(n, "cluster") + " away: unknown"
+}
+
+func objectsFooter(items []*v1.Object, f *v1.ObjectFilter, sum *v1.ListObjectsResponse) string {
+	drift := f.GetDrift() == "*"
 	clusters := map[string]bool{}
 	for _, item := range items {
 		clusters[item.GetCluster()] = true
@@ -235,6 +262,8 @@ func objectsFooter(items []*v1.Object, drift bool, sum *v1.ListObjectsResponse) 
 		out += " drifts now" + driftFooter(sum)
 	case drift:
 		out += " drift now" + driftFooter(sum)
+	case f.GetDrift() != "" || f.GetHealth() != "" || f.GetReason() != "" || f.GetExpression() != "":
+		out += awayUnknown(sum.GetAway())
 	case sum.GetAway() > 0:
 		out += "; " + count(sum.GetAway(), "cluster") + " away: as last heard"
 	}

@@ -260,7 +260,9 @@ type ListTrackersResponse struct {
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Exact number of all that match, if it was asked for; else 0.
-	Total         int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// With a filter of health: clusters away of which it is unknown whether a module matches there now.
+	Away          int32 `protobuf:"varint,4,opt,name=away,proto3" json:"away,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +314,13 @@ func (x *ListTrackersResponse) GetNextPageToken() string {
 func (x *ListTrackersResponse) GetTotal() int32 {
 	if x != nil {
 		return x.Total
+	}
+	return 0
+}
+
+func (x *ListTrackersResponse) GetAway() int32 {
+	if x != nil {
+		return x.Away
 	}
 	return 0
 }
@@ -690,8 +699,8 @@ type ListObjectsResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Exact number of all that match, if it was asked for; else 0.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// Clusters away whose rows are as last heard. With a drift filter also those that have no row that matches: whether
-	// anything drifts there is unknown.
+	// Clusters away whose rows are as last heard. With a filter of drift, health or reason, or an expression, also those that have no row
+	// that matches: how objects are there now is unknown.
 	Away int32 `protobuf:"varint,4,opt,name=away,proto3" json:"away,omitempty"`
 	// Corrections of drift that the hub heard of in the last 24 hours, in all that project, module, cluster and
 	// cluster_selector take.
@@ -1788,11 +1797,12 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
 	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x85\x01\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x99\x01\n" +
 	"\x14ListTrackersResponse\x12/\n" +
 	"\btrackers\x18\x01 \x03(\v2\x13.towline.v1.TrackerR\btrackers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total\"\x82\x01\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x12\n" +
+	"\x04away\x18\x04 \x01(\x05R\x04away\"\x82\x01\n" +
 	"\x11GetTrackerRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +

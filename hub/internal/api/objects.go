@@ -153,7 +153,7 @@ func (l *objectList) choose(v *counts.View, in scope) {
 			continue
 		}
 		refs := v.ModulesIn(c)
-		if l.named && sum.Corrected == 0 && (l.filter.GetDrift() == "" || sum.Unseen == 0 && sum.Unsure == 0) {
+		if l.named && sum.Corrected == 0 && (!l.asksNow() || sum.Unseen == 0 && sum.Unsure == 0) {
 			refs = l.fitting // nothing is asked of the others
 		}
 		for _, ref := range refs {
@@ -170,7 +170,7 @@ func (l *objectList) consider(p place, cell counts.Cell, counted bool, room *int
 	if cell.Corrected {
 		l.corrected = append(l.corrected, p)
 	}
-	if !counted && (l.all || l.filter.GetDrift() != "" && !cell.Seen) {
+	if !counted && (l.all || l.asksNow() && !cell.Seen) {
 		l.count(p, cell)
 	}
 	switch {
@@ -188,8 +188,8 @@ func (l *objectList) consider(p place, cell counts.Cell, counted bool, room *int
 	}
 }
 
-// count takes the rows of a module in a cluster as they are summed, or has them counted. Whether anything drifts in a cluster that
-// is away is unknown, so a filter of what drifts counts that, too.
+// count takes the rows of a module in a cluster as they are summed, or has them counted. How objects of a cluster that is away are now is
+// unknown, so a filter that asks for that counts the cluster, too.
 func (l *objectList) count(p place, cell counts.Cell) {
 	if cell.Unsure {
 		l.unsure = append(l.unsure, p)
@@ -220,6 +220,12 @@ func (l *objectList) may(cell counts.Cell) bool {
 		return true
 	}
 	return !(l.drifting() && cell.Counts.Drifted == 0 || l.bad() && cell.Counts.Bad == 0)
+}
+
+// asksNow reports that the filter takes objects by how they are now, or may do so.
+func (l *objectList) asksNow() bool {
+	f := l.filter
+	return f.GetDrift() != "" || f.GetHealth() != "" || f.GetReason() != "" || l.where != nil
 }
 
 // drifting reports that the filter takes only what drifts.

@@ -100,7 +100,7 @@ func TestPagesAreTheWhole(t *testing.T) {
 	for seed := range uint64(150) {
 		x := rand.New(rand.NewPCG(seed, 1))
 		a := drawFleet(t, x)
-		for _, f := range []*towlinev1.ObjectFilter{{}, {Drift: "*"}, {Drift: "Conflict"}, {Drift: "InSync"}, {Health: "degraded"}, {Health: "Unknown"}, {Name: "o2"}, {Name: "o0", Drift: "*"}, {Namespace: "shop", Name: "o3"}, {Kind: "secret"}, {Kind: "configmap.v1", ClusterSelector: "n=1"}, {Name: "o1", Module: "web", Health: "Unknown"}, {Module: "shop"},
+		for _, f := range []*towlinev1.ObjectFilter{{}, {Drift: "*"}, {Drift: "Conflict"}, {Drift: "InSync"}, {Health: "degraded"}, {Reason: "CrashLoopBackOff"}, {Name: "o1", Health: "Degraded"}, {Health: "Unknown"}, {Name: "o2"}, {Name: "o0", Drift: "*"}, {Namespace: "shop", Name: "o3"}, {Kind: "secret"}, {Kind: "configmap.v1", ClusterSelector: "n=1"}, {Name: "o1", Module: "web", Health: "Unknown"}, {Module: "shop"},
 			{Module: "shop", Project: "default", Drift: "*"}, {Cluster: "c1"}, {ClusterSelector: "n=1"}, {Revision: 1}, {Cluster: "nowhere"}, {Expression: `health != "Healthy" || extra`}, {Drift: "*", Expression: `name.endsWith("2") || away`}, {Cluster: "c1", Expression: "false"}} {
 			want, total, away := everyObject(t, a, f)
 			var got []*towlinev1.Object
@@ -145,7 +145,7 @@ func everyObject(t *testing.T, a *API, f *towlinev1.ObjectFilter) (rows []*towli
 	for _, o := range rows {
 		listed[o.GetCluster()+o.GetModule()] = true
 	}
-	unseen := map[fleet.ClusterName]bool{}
+	unseen, asks := map[fleet.ClusterName]bool{}, f.GetDrift() != "" || f.GetHealth() != "" || f.GetReason() != "" || f.GetExpression() != ""
 	for _, x := range all {
 		x.ListExtras()
 		if everything(f) {
@@ -155,7 +155,7 @@ func everyObject(t *testing.T, a *API, f *towlinev1.ObjectFilter) (rows []*towli
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := listed[string(x.Cluster)+x.Module.Name] || f.GetDrift() != "" && len(everyRow)+x.Unlisted() > 0
+		has := listed[string(x.Cluster)+x.Module.Name] || asks && len(everyRow)+x.Unlisted() > 0
 		if !x.Input.Seen() && (has || everything(f) && x.Unlisted() > 0) {
 			unseen[x.Cluster] = true
 		}
@@ -165,13 +165,17 @@ func everyObject(t *testing.T, a *API, f *towlinev1.ObjectFilter) (rows []*towli
 
 func pagesOfTrackers(t *testing.T, a *API, x *rand.Rand) {
 	t.Helper()
-	for _, f := range []*towlinev1.ObjectFilter{{}, {Health: "Unknown"}, {Module: "shop-eu"}, {ClusterSelector: "n=0"}, {Cluster: "c2"}} {
+	for _, f := range []*towlinev1.ObjectFilter{{}, {Health: "Unknown"}, {Health: "Degraded"}, {Module: "shop-eu"}, {ClusterSelector: "n=0"}, {Cluster: "c2"}} {
 		all, _, err := a.tracked(t.Context(), f, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var want []*towlinev1.Tracker
+		away := map[fleet.ClusterName]bool{}
 		for _, tr := range all {
+			if f.GetHealth() != "" && !tr.Input.Seen() {
+				away[tr.Cluster] = true
+			}
 			if f.GetHealth() == "" || f.GetHealth() == string(tr.Tracker.Health) {
 				want = append(want, showTracker(tr))
 			}
@@ -182,8 +186,8 @@ func pagesOfTrackers(t *testing.T, a *API, x *rand.Rand) {
 		var got []*towlinev1.Tracker
 		for page := (&towlinev1.ListTrackersRequest{Filter: f, PageSize: int32(1 + x.IntN(4)), Total: true}); ; {
 			r, err := a.ListTrackers(t.Context(), page)
-			if err != nil || int(r.GetTotal()) != len(want) {
-				t.Fatalf("%v: total %d, want %d: %v", f, r.GetTotal(), len(want), err)
+			if err != nil || int(r.GetTotal()) != len(want) || int(r.GetAway()) != len(away) {
+				t.Fatalf("%v: total %d, want %d; %d away, want %d: %v", f, r.GetTotal(), len(want), r.GetAway(), len(away), err)
 			}
 			got = append(got, r.GetTrackers()...)
 			if page.PageToken = r.GetNextPageToken(); page.PageToken == "" {

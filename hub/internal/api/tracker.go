@@ -141,6 +141,7 @@ func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersReque
 		return nil, fleet.Invalid("filter.expression", "is for objects, not for trackers")
 	}
 	resp, p, health := &towlinev1.ListTrackersResponse{}, newPager[*towlinev1.Tracker](req), req.GetFilter().GetHealth()
+	away := map[fleet.ClusterName]bool{}
 	err = a.overview(ctx, req.GetMinRevision(), func(o overview) error {
 		in, err := scopeOf(o, req.GetFilter())
 		if err != nil {
@@ -158,6 +159,9 @@ func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersReque
 			}
 			for _, c := range clusters {
 				cell, _ := o.sums.Cell(c, ref)
+				if health != "" && !cell.Seen && in.cluster(c) {
+					away[c] = true
+				}
 				if !in.cluster(c) || health != "" && !strings.EqualFold(health, string(cell.Health)) {
 					continue
 				}
@@ -173,7 +177,7 @@ func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersReque
 		}
 		return nil
 	})
-	resp.Trackers, resp.NextPageToken, resp.Total = p.rows, p.next, totalOf(req, int(resp.Total))
+	resp.Trackers, resp.NextPageToken, resp.Total, resp.Away = p.rows, p.next, totalOf(req, int(resp.Total)), int32(len(away))
 	return resp, err
 }
 
