@@ -107,6 +107,49 @@ func TestLastValueOfADroppedBindingDoesNotComeBack(t *testing.T) {
 	}
 }
 
+// TestLastValueOutlivesWhatIsNotApplied: a revision reads another field, and goes back before it is applied: what was read last counts still.
+// Once such a revision is applied it does not.
+func TestLastValueOutlivesWhatIsNotApplied(t *testing.T) {
+	r := newRig(t)
+	r.source("ConfigMap", "net", `data: {host: old.example}`)
+	r.source("ConfigMap", "more", `data: {host: more.example}`)
+	other := "default.example"
+	host := fleet.LateBinding{Name: "HOST", Object: r.fieldOf("ConfigMap", "net", "data.host"), Default: &other}
+	more := fleet.LateBinding{Name: "HOST", Object: r.fieldOf("ConfigMap", "more", "data.host")}
+	of := func(b fleet.LateBinding) fleet.Sync {
+		return r.binding(r.bundle("shop", nil, configMap("uses", `host: "${HOST}"`)), b)
+	}
+	is := func(want string) {
+		t.Helper()
+		if got := r.data("uses", "host"); got != want {
+			t.Errorf("host %q, want %q", got, want)
+		}
+	}
+	s := of(host)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.losesSource(s, "net")
+	next := of(more)
+	r.mu.Lock()
+	r.current.Syncs, r.current.Hold = []fleet.Sync{next}, true
+	r.mu.Unlock()
+	r.holdCluster(true)
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Phase == fleet.PhaseHeld })
+	s = of(host)
+	r.mu.Lock()
+	r.current.Syncs, r.current.Hold = []fleet.Sync{s}, false
+	r.mu.Unlock()
+	r.holdCluster(false)
+	r.ready(s)
+	is("old.example")
+	for _, b := range []fleet.LateBinding{more, host} {
+		s = of(b)
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+	}
+	is(other)
+}
+
 // TestModuleThatIsPutAgainBeginsAnew: a module is deleted, and put again with the index that drops its tombstone; what its binding reads is gone.
 func TestModuleThatIsPutAgainBeginsAnew(t *testing.T) {
 	r := newRig(t)

@@ -42,6 +42,7 @@ type binder struct {
 	again   bool                     // evaluate in the next pass
 	due     time.Time                // when to, without an event; zero: not
 	secrets map[fleet.SecretKey]bool // of the hub, that the last evaluation used
+	forget  bool                     // what bindings read that the sync does not have is forgotten once it is applied
 	// told is what is in force though its source is gone, as people are told.
 	told []string
 }
@@ -78,7 +79,7 @@ func (w *worker) bound(it *item) map[string]string {
 
 // bindsBy takes the bindings of a sync.
 func (w *worker) bindsBy(late []fleet.LateBinding) {
-	w.binder.late, w.binder.again, w.binder.told, w.binder.due = late, len(late) > 0, nil, time.Time{}
+	w.binder.late, w.binder.again, w.binder.told, w.binder.due, w.binder.forget = late, len(late) > 0, nil, time.Time{}, len(late) == 0
 	if len(late) == 0 {
 		w.releaseSources(func(*source) bool { return false })
 	}
@@ -86,23 +87,32 @@ func (w *worker) bindsBy(late []fleet.LateBinding) {
 
 // unbind forgets what the bindings of a module read, which is gone, or has none any more.
 func (w *worker) unbind(ctx context.Context) error {
-	w.m.lasts.retain(w.ref, func(string) bool { return false })
+	return w.retainLasts(ctx, func(string) bool { return false })
+}
+
+func (w *worker) retainLasts(ctx context.Context, keeps func(key string) bool) error {
+	w.m.lasts.retain(w.ref, keeps)
 	return w.m.lasts.save(ctx)
 }
 
 // unbound forgets what bindings read that the sync does not have any more, once it is applied: one that comes later begins anew. Until
 // then the sync before may come back.
 func (w *worker) unbound(ctx context.Context, now time.Time) {
-	if len(w.binder.late) > 0 || !w.m.lasts.has(w.ref) {
+	if !w.binder.forget || !w.m.lasts.has(w.ref) && w.binder.due.IsZero() {
 		return
 	}
 	if applied, _ := w.applied(); !applied {
 		return
 	}
-	if err := w.unbind(ctx); err != nil {
-		w.log.Warn(notForgotten, "error", err)
-		w.binder.due = now.Add(bindAgain)
+	if len(w.binder.late) == 0 {
+		w.binder.due = time.Time{} // it is of a write that failed here
 	}
+	if err := w.retainLasts(ctx, w.keysRead()); err != nil {
+		w.log.Warn(notForgotten, "error", err)
+		w.binder.due = earliest(w.binder.due, now.Add(bindAgain))
+		return
+	}
+	w.binder.forget = len(w.binder.late) == 0 // what an evaluation reads anew says so again
 }
 
 const notForgotten = "the values of bindings are not taken out of the state yet"
@@ -144,7 +154,7 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 	}
 	values := w.evaluate(ctx, now)
 	w.releaseSources(func(s *source) bool { return s.used })
-	w.forgetLasts(values)
+	b.forget = haveValues(values)
 	if err := w.m.lasts.save(ctx); err != nil {
 		w.log.Warn("the values of bindings are not kept; should what they read be gone after a restart, they have none", "error", err)
 		b.due = earliest(b.due, now.Add(bindAgain))
@@ -163,13 +173,18 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 	}
 }
 
-// forgetLasts drops what was read of fields that no binding reads any more. While one has no value, which fields others read is not known.
-func (w *worker) forgetLasts(values map[string]assemble.LateValue) {
+// haveValues reports that all late bindings have values. While one has none, which fields others read is not known.
+func haveValues(values map[string]assemble.LateValue) bool {
 	for _, v := range values {
 		if v.Err != nil {
-			return
+			return false
 		}
 	}
+	return true
+}
+
+// keysRead reports of which keys the last evaluation read.
+func (w *worker) keysRead() func(key string) bool {
 	keys := make(map[string]bool, len(w.binder.sources))
 	for f := range w.binder.sources {
 		keys[keyOf(f)] = true
@@ -177,7 +192,7 @@ func (w *worker) forgetLasts(values map[string]assemble.LateValue) {
 	for k := range w.binder.secrets {
 		keys[keyOfSecret(k)] = true
 	}
-	w.m.lasts.retain(w.ref, func(key string) bool { return keys[key] })
+	return func(key string) bool { return keys[key] }
 }
 
 func sameUse(a, b *lateUse) bool {
