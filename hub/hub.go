@@ -579,6 +579,8 @@ func (h *Hub) Close() error {
 	if h.renders != nil {
 		h.renders.Close()
 	}
-	h.tracer.Stop()
+	var traces sync.WaitGroup
+	traces.Go(h.tracer.Stop) // a collector that is away holds up nobody who takes the seat
+	defer traces.Wait()
 	return errors.Join(h.withdraw(), h.store.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -16,7 +17,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// client is how the collector is reached; nil: nobody gets spans. Errors name the flag.
+// client is how the collector is reached; nil: nobody gets spans. Errors name the flag. What is in files is read when it is used: whoever
+// works does so without spans, too.
 func (o Options) client() ([]otlptracegrpc.Option, error) {
 	if o.Endpoint == "" {
 		if o.CACert != "" || o.Cert != "" || o.Key != "" || o.HeadersFile != "" {
@@ -38,16 +40,12 @@ func (o Options) client() ([]otlptracegrpc.Option, error) {
 		}
 		out = append(out, otlptracegrpc.WithInsecure())
 	} else {
-		config, err := o.tls()
-		if err != nil {
-			return nil, err
+		if (o.Cert == "") != (o.Key == "") {
+			return nil, fmt.Errorf("--otlp-cert and --otlp-key belong together")
 		}
-		out = append(out, otlptracegrpc.WithTLSCredentials(credentials.NewTLS(config)))
+		out = append(out, otlptracegrpc.WithTLSCredentials(o.fresh()))
 	}
 	if o.HeadersFile != "" {
-		if _, err := readHeaders(o.HeadersFile); err != nil {
-			return nil, err
-		}
 		out = append(out, otlptracegrpc.WithDialOption(grpc.WithPerRPCCredentials(headers(o.HeadersFile))))
 	}
 	return out, nil
@@ -75,6 +73,38 @@ func (o Options) address() (host string, plain bool, err error) {
 	return u.Host, u.Scheme == "http", nil
 }
 
+// readable reads the files as it is done later, too. An error names the flag, and never what is in a file.
+func (o Options) readable() error {
+	_, err := o.tls()
+	if o.HeadersFile != "" {
+		_, unread := readHeaders(o.HeadersFile)
+		err = errors.Join(err, unread)
+	}
+	return err
+}
+
+// fresh is TLS with what the files have when a connection is made.
+func (o Options) fresh() credentials.TransportCredentials {
+	return fresh{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12}), o}
+}
+
+type fresh struct {
+	credentials.TransportCredentials
+	o Options
+}
+
+// ClientHandshake reads the files.
+func (f fresh) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	config, err := f.o.tls()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone is one that reads the same files.
+func (f fresh) Clone() credentials.TransportCredentials { return f.o.fresh() }
+
 func (o Options) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CACert != "" {
@@ -87,22 +117,15 @@ func (o Options) tls() (*tls.Config, error) {
 			return nil, fmt.Errorf("--otlp-cacert %s: has no certificate in PEM", o.CACert)
 		}
 	}
-	if (o.Cert == "") != (o.Key == "") {
-		return nil, fmt.Errorf("--otlp-cert and --otlp-key belong together")
-	}
 	if o.Cert == "" {
 		return config, nil
 	}
-	read := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
-		if err != nil {
-			return nil, fmt.Errorf("--otlp-cert %s: %w", o.Cert, err)
-		}
-		return &pair, nil
+	pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+	if err != nil {
+		return nil, fmt.Errorf("--otlp-cert %s: %w", o.Cert, err)
 	}
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() } // it may have been renewed
-	_, err := read()
-	return config, err
+	config.Certificates = []tls.Certificate{pair}
+	return config, nil
 }
 
 // headers is the file of what goes along with each batch.

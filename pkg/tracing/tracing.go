@@ -26,7 +26,8 @@ import (
 type Options struct {
 	// Endpoint is the collector's, as https://HOST:PORT, or as http://HOST:PORT without TLS.
 	Endpoint string
-	// CACert is a file in PEM that the collector's certificate is checked against; empty: what the system trusts.
+	// CACert is a file in PEM that the collector's certificate is checked against; empty: what the system trusts. It is read again for each
+	// connection, as are Cert and Key.
 	CACert string
 	// Cert and Key are files in PEM of the certificate that the collector is shown; empty: none.
 	Cert, Key string
@@ -39,7 +40,7 @@ type Options struct {
 // Flags are those of both programs.
 func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Endpoint, "otlp-endpoint", "", "collector that gets OpenTelemetry traces of rollouts over OTLP/gRPC, such as https://collector.example.com:4317, or http://… without TLS (default: nobody does)")
-	f.StringVar(&o.CACert, "otlp-cacert", "", "file in PEM that the certificate of --otlp-endpoint is checked against (default: what the system trusts)")
+	f.StringVar(&o.CACert, "otlp-cacert", "", "file in PEM that the certificate of --otlp-endpoint is checked against (default: what the system trusts); it is read again for each connection")
 	f.StringVar(&o.Cert, "otlp-cert", "", "file in PEM of the certificate that is shown to --otlp-endpoint; it is read again for each connection")
 	f.StringVar(&o.Key, "otlp-key", "", "file in PEM of its key")
 	f.StringVar(&o.HeadersFile, "otlp-headers-file", "", "file of headers for --otlp-endpoint, NAME: VALUE a line, such as authorization: Bearer …; it is read again for each batch")
@@ -74,6 +75,9 @@ func Start(ctx context.Context, o Options, p Process) (*Tracer, error) {
 	client, err := o.client()
 	if err != nil || client == nil {
 		return nil, err
+	}
+	if err := o.readable(); err != nil {
+		p.Log.Error("spans are lost until this is mended; all else goes on", "error", err)
 	}
 	// What OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say comes last, so that it holds.
 	of, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attribute.String("service.name", p.Service),

@@ -12,10 +12,12 @@ import (
 	"towline.dev/towline/pkg/tracing"
 )
 
-// Of how many objects of a sync there are spans: of the first ones, and of some more that fail. The others are counted.
+// Of how many objects of a sync there are spans: of the first ones, and of some more that fail. The others are counted. A wave has one each
+// time that it goes on, as often as it may: one that waits for days does so every few seconds.
 const (
 	objectSpans = 200
 	failedSpans = 50
+	waveSpans   = 200
 )
 
 // reasonSuperseded is why the work on a sync ended that a newer one took the place of.
@@ -32,6 +34,7 @@ type traced struct {
 	applied time.Time // zero: not all objects are
 	spans   atomic.Int64
 	failed  atomic.Int64
+	waves   int // of which there are spans
 }
 
 // beginTrace begins the trace of a target, if it belongs to one.
@@ -105,6 +108,7 @@ type tracedWave struct {
 	began    time.Time
 	turn     plan.Turn
 	objects  int
+	silent   bool // it has no span itself; those of its objects are those of the whole
 	spanless atomic.Int64
 }
 
@@ -113,7 +117,11 @@ func (t *traced) wave(items []*item) *tracedWave {
 	if t == nil || len(items) == 0 {
 		return nil
 	}
-	return &tracedWave{traced: t, id: tracing.NewID(), began: time.Now(), turn: items[0].turn(), objects: len(items)}
+	w := &tracedWave{traced: t, id: tracing.NewID(), began: time.Now(), turn: items[0].turn(), objects: len(items)}
+	if t.waves++; t.waves > waveSpans {
+		w.id, w.silent = t.id, true
+	}
+	return w
 }
 
 // object is the end of the work on an object. Many are under way at a time.
@@ -135,7 +143,7 @@ func (w *tracedWave) object(j *job, began time.Time, out *outcome) {
 }
 
 func (w *tracedWave) end() {
-	if w == nil {
+	if w == nil || w.silent {
 		return
 	}
 	w.emit(tracing.Span{ID: w.id, Name: tracing.Wave, Start: w.began, End: time.Now()}, tracing.WaveKey.String(w.turn.String()), tracing.ObjectsKey.Int(w.objects),
