@@ -116,6 +116,28 @@ func TestUsedNamespaceIsAdoptedByAnother(t *testing.T) {
 	}
 }
 
+// An agent whose module uses a Namespace and is held hears nothing of another one that adopts it. When the module goes, that one's labels
+// and marks stay, which have the same field manager.
+func TestUsedNamespaceIsAdoptedByAnotherInAHold(t *testing.T) {
+	ours, theirs := aloneRig(t), second(t)
+	shared := ours.shared()
+	used := ours.bundle("shop", nil, namespace(shared, "a: used"))
+	ours.set([]fleet.Sync{used})
+	ours.ready(used)
+	used.Hold = true
+	ours.set([]fleet.Sync{used})
+	ours.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
+	s := theirs.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, namespace(shared, enforce+": restricted"))
+	theirs.set([]fleet.Sync{s})
+	theirs.ready(s)
+	theirs.stop()
+	ours.set(nil, ours.tombstone("shop", fleet.DeleteDelete))
+	ours.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if l := ours.namespace(shared).GetLabels(); l[enforce] != "restricted" || l[fleet.HubLabel] != theirs.hub {
+		t.Errorf("labels %v", l)
+	}
+}
+
 // An agent that lives in a namespace of its own applied as any other before it had a field manager of its own: what that one has
 // noted goes as well, with the revision that drops it and with the module.
 func TestUsedNamespaceKeepsNothingOfAnOlderAgent(t *testing.T) {

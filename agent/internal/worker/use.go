@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -90,7 +91,7 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 }
 
 // managedByTowline reports that the object carries marks: our apply would take their owner's fields away.
-func managedByTowline(u *unstructured.Unstructured) bool {
+func managedByTowline(u metav1.Object) bool {
 	_, hub := u.GetLabels()[fleet.HubLabel]
 	_, owner := u.GetAnnotations()[fleet.OwnerAnnotation]
 	return hub || owner
@@ -236,24 +237,15 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 		e.take(erased{record: r, leaving: leaving{reason: plan.ReasonHeld, message: why}})
 		return
 	}
-	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
-		err = e.rename(ctx, r, res)
-	}
-	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
-		err = e.w.write(ctx, act{verb: localpolicy.Release, id: r.ID}, func(ctx context.Context) error {
-			if err := e.w.unlessSuperseded(); err != nil {
-				return err
-			}
-			body, err := apply.Meta{}.Body(r.ID, r.Version, apply.Guard{UID: r.UID})
-			if err == nil {
-				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{Manager: e.w.m.useManager()})
-			}
-			return err
-		})
+	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) && !e.w.m.appliesAs(live) {
+		err = e.takeBack(ctx, r, res, live)
 	}
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
 		e.take(erased{record: r, leaving: e.unsent(r.ID, err)})
+		return
+	case apierrors.IsConflict(err):
+		e.take(erased{record: r, leaving: leaving{reason: plan.ReasonRemoving, message: "changes at this moment; it is looked at again"}})
 		return
 	case err != nil:
 		e.take(erased{record: r, fail: e.w.explain(ctx, res, r.ID, nil, nil, err)})
@@ -261,6 +253,33 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	}
 	e.w.log.Info("object is not used any more", "object", r.ID.String(), "uid", r.UID, "generation", e.in.Age.Generation)
 	e.w.m.inventory.Drop(e.w.ref, r.ID)
+}
+
+// appliesAs reports that another agent has applied to a live object under the field manager that this one uses Namespaces with, as who
+// adopts one does: all that is noted for it is that one's now, its marks as well.
+func (m *Manager) appliesAs(live metav1.Object) bool {
+	return m.useManager() == fleet.FieldManager && managedByTowline(live)
+}
+
+// takeBack applies nothing in place of what we applied.
+func (e *eraser) takeBack(ctx context.Context, r plan.Record, res apply.Resource, live *metav1.PartialObjectMetadata) error {
+	if err := e.rename(ctx, r, res); err != nil {
+		return err
+	}
+	g := apply.Guard{UID: r.UID}
+	if e.w.m.useManager() == fleet.FieldManager {
+		g.ResourceVersion = live.ResourceVersion // one may adopt it while the write waits for its turn
+	}
+	return e.w.write(ctx, act{verb: localpolicy.Release, id: r.ID}, func(ctx context.Context) error {
+		if err := e.w.unlessSuperseded(); err != nil {
+			return err
+		}
+		body, err := apply.Meta{}.Body(r.ID, r.Version, g)
+		if err == nil {
+			_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{Manager: e.w.m.useManager()})
+		}
+		return err
+	})
 }
 
 // rename is renamed for a Namespace that is not to be used any more.
