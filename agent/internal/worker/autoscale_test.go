@@ -248,3 +248,27 @@ func TestObjectThatIsMadeAgainKeepsItsReplicas(t *testing.T) {
 		t.Error("the test shows nothing: it was not made again")
 	}
 }
+
+// TestUnknownAutoscalerKeepsWhatIsMadeAgain: a program that is no HorizontalPodAutoscaler, and keeps the replicas of an object, keeps them when
+// that is made again.
+func TestUnknownAutoscalerKeepsWhatIsMadeAgain(t *testing.T) {
+	r := impatient(t)
+	s := r.bundle("shop", recreate, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.scale("web", 3, "cluster-proportional-autoscaler")
+	r.eventually("what nobody holds is back", func() bool { return r.replicas("web") == 1 })
+	r.scale("web", 3, "cluster-proportional-autoscaler")
+	r.eventually("it is on record", func() bool {
+		rec := r.m.inventory.Get(fleet.ObjectID{Group: "apps", Kind: "Deployment", Namespace: r.ns, Name: "web"})
+		return rec != nil && rec.Scaler != ""
+	})
+	uid := r.uidOf("apps/v1", "deployments", "web")
+	s = r.bundle("shop", recreate, strings.ReplaceAll(deployment("web", 1), "{app: web}", "{app: web, tier: front}"))
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.asked(4)
+	if r.replicas("web") != 3 || r.uidOf("apps/v1", "deployments", "web") == uid {
+		t.Errorf("%d replicas after it was made again", r.replicas("web"))
+	}
+}

@@ -488,9 +488,9 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 	u := &unstructured.Unstructured{Object: live}
 	born, lineage, keepers, scaler := a.sync.Generation, a.sync.Lineage, a.keepers, ""
 	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
-		born, lineage = old.Born, old.Lineage
+		born, lineage, scaler = old.Born, old.Lineage, old.Scaler // who scales goes by the name, also of one that is made again
 		if old.UID == string(u.GetUID()) {
-			keepers, scaler = old.Keepers, old.Scaler
+			keepers = old.Keepers
 		}
 	}
 	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
