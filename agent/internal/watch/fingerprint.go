@@ -174,6 +174,10 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 		if by := apply.WroteAfterUs(obj); by != "" {
 			f.Change = &Change{By: apply.Intern(by)}
 		}
+	case plan.MatchTaken: // to be written whole
+		if at := apply.ScaledAt(obj); at != nil {
+			f.Change = &Change{Scaler: apply.Intern(apply.ScaledBy(obj)), ScaledAt: at}
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	if adoption.Verdict == plan.AdoptOwn { // nobody knows what a revision brings
 		verb = plan.Repeat
 	}
-	if err := a.leaveOf(live, verb); err != nil {
+	if err := a.leaveLive(ctx, live, verb); err != nil {
 		return nil, true, err
 	}
 	switch adoption.Verdict {
@@ -77,7 +77,7 @@ func (a *writer) takeUpRecorded(ctx context.Context, live map[string]any) (map[s
 	if a.exempt != nil {
 		g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	}
-	if err := a.leaveOf(live, a.verb); err != nil {
+	if err := a.leaveLive(ctx, live, a.verb); err != nil {
 		return nil, err
 	}
 	return a.takeUp(ctx, live, a.record.Paths, g)

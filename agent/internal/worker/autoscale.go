@@ -133,12 +133,27 @@ func (it *item) scaledText(f *watch.Fingerprint) string {
 	return fmt.Sprintf("%s: /spec/replicas is left at %d, set by %q: %s", it.entry.ID, f.Values.Replicas, cmp.Or(s.by, "somebody"), s.note)
 }
 
-// leaveScaled leaves the field to an autoscaler that one has set where a custom kind has its replicas.
+// leaveScaled leaves the field to an autoscaler that one has set, by what the watch saw, where a custom kind has its replicas.
 func (a *writer) leaveScaled(ctx context.Context) error {
-	if a.print == nil || a.print.Change == nil || a.print.Change.ScaledAt == nil {
+	if a.print == nil || a.print.Change == nil {
 		return nil
 	}
-	_, err := a.leave(ctx, a.print.Change.ScaledAt)
+	return a.leaveAt(ctx, a.print.Change.ScaledAt)
+}
+
+// leaveLive is leaveOf, and leaves a field to an autoscaler that one has set in the live object.
+func (a *writer) leaveLive(ctx context.Context, live map[string]any, verb plan.Verb) error {
+	if err := a.leaveOf(live, verb); err != nil {
+		return err
+	}
+	return a.leaveAt(ctx, apply.ScaledAt(live))
+}
+
+func (a *writer) leaveAt(ctx context.Context, field []string) error {
+	if field == nil {
+		return nil
+	}
+	_, err := a.leave(ctx, field)
 	return err
 }
 

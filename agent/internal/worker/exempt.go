@@ -43,7 +43,7 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	}
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	a.seen = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
-	return a.leaveOf(live, a.verb)
+	return a.leaveLive(ctx, live, a.verb)
 }
 
 // asSeen ties a correction to the object that is known. One whose replicas it would set is tied to the version that was seen:

@@ -278,7 +278,7 @@ func (p *preview) existing(ctx context.Context, a *writer, live map[string]any, 
 		return p.ours(ctx, a, live, out)
 	}
 	adoption := plan.Adopt(p.m.claimant(a.w.ref), a.liveID(), a.describe(u), p.policies, *a.policy)
-	if err := a.leaveOf(live, plan.Apply); err != nil {
+	if err := a.leaveLive(ctx, live, plan.Apply); err != nil {
 		return err
 	}
 	if plan.IsNamespace(a.id) && adoption.Verdict != plan.AdoptOwn && adoption.Verdict != plan.AdoptForced {
@@ -323,7 +323,7 @@ func (p *preview) ours(ctx context.Context, a *writer, live map[string]any, out 
 	if a.unchanged() {
 		verb = plan.Correct
 	}
-	if err := a.leaveOf(live, verb); err != nil {
+	if err := a.leaveLive(ctx, live, verb); err != nil {
 		return err
 	}
 	guard := apply.Guard{UID: a.record.UID, ResourceVersion: (&unstructured.Unstructured{Object: live}).GetResourceVersion()}
