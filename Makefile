@@ -118,7 +118,7 @@ RANDOM_RUNS := ./pkg/rollout
 RANDOM_SEED := -rapid.seed=1
 
 # How many fleets make test lives; each takes half a second of a core. What is found once and not again is left to make sim, which is strict.
-SIM_SEEDS := 150
+SIM_SEEDS := 200
 
 .PHONY: test-unit
 test-unit: ## Unit tests under the race detector, and the long random runs without it
@@ -182,7 +182,7 @@ sim-planted: ## See that the simulation finds the bugs that are planted for it
 	@mkdir -p $(BIN)/_sim && go run ./test/sim/overlay $(CURDIR) $(BIN)/_sim
 	@$(PHASE) 'build with planted bugs' go test -vet=off -overlay $(BIN)/_sim/overlay.json -c -o $(BIN)/_sim/sim.test ./test/sim
 	@cd test/sim && for bug in $$(go run ./overlay list); do \
-		$(PHASE) "$$bug" env TOWLINE_PLANTED="$$bug" $(BIN)/_sim/sim.test -test.run TestPlanted </dev/null || exit 1; done
+		$(PHASE) "$$bug" env TOWLINE_PLANTED="$$bug" $(BIN)/_sim/sim.test -test.v -test.run TestPlanted </dev/null || exit 1; done
 
 SOAK ?= 2h
 # Not in make test: it is about what happens in minutes.

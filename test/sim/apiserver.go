@@ -450,6 +450,9 @@ func same(a, b *unstructured.Unstructured) bool {
 }
 
 func untimed(u *unstructured.Unstructured) map[string]any {
+	if len(u.GetManagedFields()) == 0 {
+		return u.Object
+	}
 	u = u.DeepCopy()
 	fields := u.GetManagedFields()
 	for i := range fields {
