@@ -181,7 +181,7 @@ sim: ## Live whole fleets in virtual time from SEEDS=n seeds (200), the first of
 sim-planted: ## See that the simulation finds the bugs that are planted for it
 	@mkdir -p $(BIN)/_sim && go run ./test/sim/overlay $(CURDIR) $(BIN)/_sim
 	@$(PHASE) 'build with planted bugs' go test -vet=off -overlay $(BIN)/_sim/overlay.json -c -o $(BIN)/_sim/sim.test ./test/sim
-	@cd test/sim && for bug in $$(go run ./overlay list); do \
+	@for bug in $$(go run ./test/sim/overlay list); do \
 		$(PHASE) "$$bug" env TOWLINE_PLANTED="$$bug" $(BIN)/_sim/sim.test -test.v -test.run TestPlanted </dev/null || exit 1; done
 
 SOAK ?= 2h
