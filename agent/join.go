@@ -43,7 +43,7 @@ func (d *dialer) next(t *tls.Config) (*grpc.ClientConn, error) {
 // with connects to a hub with the agent's identity.
 func (d *dialer) with(id *identity.Identity) func(addr string) (*grpc.ClientConn, error) {
 	return func(addr string) (*grpc.ClientConn, error) {
-		t, err := id.TLS()
+		t, err := id.Entry()
 		if err != nil {
 			return nil, err
 		}

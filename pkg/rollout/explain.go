@@ -366,11 +366,8 @@ func (e *explainer) cluster(i int) Reason {
 	case ClusterFailed, ClusterTimedOut:
 		r.Actions = []Action{at(DoRetry), at(DoSkip)}
 	case ClusterDeferred:
-		switch r.Reason {
-		case ReasonCordoned:
+		if r.Reason == ReasonCordoned {
 			r.Actions = []Action{at(DoPutCluster)}
-		case ReasonLocked:
-			r.Actions = []Action{at(DoUnlockCluster)}
 		}
 	case ClusterSkipped:
 		r.Actions = []Action{at(DoRetry)}
@@ -385,6 +382,9 @@ func (e *explainer) cluster(i int) Reason {
 		if c.Reason == ReasonPinned {
 			r.Actions = []Action{at(DoUnpin)}
 		}
+	}
+	if r.Reason == ReasonLocked {
+		r.Actions = append(r.Actions, at(DoUnlockCluster))
 	}
 	return r
 }

@@ -93,6 +93,13 @@ type Identity struct {
 	rejected error    // why the join token is of no use
 	stranger bool     // who answers is not the hub that made the join token, which has not been sent to anybody
 	sent     bool     // it was: the hub may have redeemed it
+	refusal  refusal
+}
+
+// refusal is that the hub, as one that has proved who it is, does not renew a certificate that has ended, for who has it is not let in.
+type refusal struct {
+	of  *x509.Certificate
+	err error
 }
 
 // Open reads the identity that was stored, if there is one, and the join token, if one is given. Having neither is an
@@ -226,6 +233,28 @@ func (i *Identity) TLS() (*tls.Config, error) {
 	}
 	return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: the certificate of cluster %s ended on %s; run: towline cluster join %s --reissue, and start the agent with the new join token",
 		c.Cluster, end.UTC().Format(time.RFC3339), c.Cluster)
+}
+
+// Entry is TLS, for a session. If the hub has answered that it does not renew the certificate that has ended, for this agent is not let in, that
+// is the error: it is refused as at a connection.
+func (i *Identity) Entry() (*tls.Config, error) {
+	config, err := i.TLS()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil && i.current != nil && i.refusal.of == i.current.leaf && i.refusal.err != nil {
+		return nil, i.refusal.err
+	}
+	return config, err
+}
+
+// noteRefusal keeps what the hub answered to whom it knows. That it cannot be asked, or answers that it is busy, changes nothing of that.
+func (i *Identity) noteRefusal(of *x509.Certificate, err error) {
+	if err != nil && !errors.Is(err, fleet.ErrDenied) {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.refusal = refusal{of, err}
 }
 
 // Renewed carries a signal when a new certificate is in use: connections of the old one should be made anew.

@@ -1,10 +1,12 @@
 package identity
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/rpc/jointoken"
 )
@@ -42,5 +44,38 @@ func TestRecoveryIsAskedForUntilItsEnd(t *testing.T) {
 			t.Errorf("asked %d times after the window", n)
 		}
 		stop()
+	})
+}
+
+// Who is locked or revoked while its certificate ends hears it when it asks for the next one: it is refused then, and not only cut off, until
+// the hub gives it another. That the hub is away or busy is no refusal, nor does it end one.
+func TestRefusedRecoveryIsARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
+		stop := runs(t, i)
+		defer stop()
+		wants := func(when string, kind error) {
+			t.Helper()
+			<-time.After(time.Hour)
+			if _, err := i.Entry(); !errors.Is(err, kind) {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		<-time.After(life)
+		wants("the hub is away", fleet.ErrUnavailable)
+		h.refuses(fleet.With(fleet.Errorf(fleet.ErrDenied, "cluster c1: is locked"), fleet.Hint{Unmet: fleet.PreconditionUnlocked}))
+		wants("it is locked", fleet.ErrDenied)
+		if _, err := i.Entry(); fleet.HintOf(err).Unmet != fleet.PreconditionUnlocked {
+			t.Errorf("it does not know that it is locked: %v", err)
+		}
+		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
+		wants("locked, and the hub is away", fleet.ErrDenied)
+		h.refuses(nil)
+		wants("unlocked", nil)
+		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
+		<-time.After(2 * life)
+		wants("the next one has ended, too", fleet.ErrUnavailable)
 	})
 }

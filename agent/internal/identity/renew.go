@@ -76,7 +76,10 @@ func (i *Identity) turn(ctx context.Context) error {
 	if _, err := i.TLS(); !errors.Is(err, fleet.ErrUnavailable) {
 		return err
 	}
-	return i.Recover(ctx)
+	of := i.get().leaf
+	err := i.Recover(ctx)
+	i.noteRefusal(of, err)
+	return err
 }
 
 // renewal is when the certificate is to be renewed.

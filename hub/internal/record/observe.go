@@ -43,6 +43,9 @@ type View struct {
 // toldWithin is how long an agent has, once its session is live, to tell what its cluster can do, before it gets what Helm takes for one.
 const toldWithin = time.Minute
 
+// toldAtLeast is how long it has in a session, if others broke before or it was away for most of the time; but never longer than twice that in all.
+const toldAtLeast = 5 * time.Second
+
 // untoldAgain is after how long an agent has that time anew, whatever became of its sessions.
 const untoldAgain = time.Hour
 
@@ -68,7 +71,11 @@ func (v View) untold(r store.Reader, run *rollouts.Run, name fleet.ClusterName, 
 	if v.asking == nil || s.GetStarted() == nil || !slices.Contains(s.GetFeatures(), wire.FeatureCapabilities) || !capabilities(r, name).IsZero() {
 		return 0
 	}
-	until := cmp.Or(s.GetUntold(), s.GetStarted()).AsTime().Add(toldWithin)
+	since := cmp.Or(s.GetUntold(), s.GetStarted()).AsTime()
+	until := since.Add(toldWithin)
+	if least := s.GetStarted().AsTime().Add(toldAtLeast); until.Before(least) && !least.After(since.Add(2*toldWithin)) {
+		until = least
+	}
 	if left := until.Sub(v.now); left <= 0 || left > 2*toldWithin { // a clock was set back
 		return 0
 	}

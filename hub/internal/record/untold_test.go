@@ -25,6 +25,8 @@ func TestSessionsThatBreakGiveNoMoreTimeToTell(t *testing.T) {
 		"the first session":                                 {nil, time.Minute},
 		"the one before ended a moment ago":                 {&storev1.SessionRecord{Epoch: 4, Untold: ago(50 * time.Second), Ended: ago(time.Second), Features: features}, 10 * time.Second},
 		"so did the others, for longer":                     {&storev1.SessionRecord{Epoch: 4, Untold: ago(5 * time.Minute), Ended: ago(time.Second), Features: features}, 0},
+		"it was away for most of it":                        {&storev1.SessionRecord{Epoch: 4, Untold: ago(70 * time.Second), Ended: ago(40 * time.Second), Features: features}, 5 * time.Second},
+		"so did the others, for two minutes":                {&storev1.SessionRecord{Epoch: 4, Untold: ago(118 * time.Second), Ended: ago(time.Second), Features: features}, 0},
 		"the hub has not noticed yet that it ended":         {&storev1.SessionRecord{Epoch: 4, Untold: ago(5 * time.Minute), Features: features}, 0},
 		"the agent was away":                                {&storev1.SessionRecord{Epoch: 4, Untold: ago(5 * time.Minute), Ended: ago(2 * time.Minute), Features: features}, time.Minute},
 		"that was hours ago":                                {&storev1.SessionRecord{Epoch: 4, Untold: ago(3 * time.Hour), Features: features}, time.Minute},

@@ -424,3 +424,49 @@ func TestRevokedAgentThatReadsNothingIsCut(t *testing.T) {
 		})
 	}
 }
+
+// reporting is an agent that reads all, and reports once.
+type reporting struct {
+	deaf
+	report func() *agentv1.ConnectRequest
+}
+
+func (*reporting) Send(*agentv1.ConnectResponse) error { return nil }
+
+func (r *reporting) Recv() (*agentv1.ConnectRequest, error) {
+	if report := r.report; report != nil {
+		r.report = nil
+		return report(), nil
+	}
+	return r.deaf.Recv()
+}
+
+// An agent may hear of a lock first by a report that counts no more, as one at another hub. It hears that it is locked: a removal stands still then,
+// and goes on after a refusal that gives no reason.
+func TestReportThatCountsNoMoreTellsOfTheLock(t *testing.T) {
+	for name, locked := range map[string]bool{"locked": true, "taken over": false} {
+		t.Run(name, func(t *testing.T) {
+			x := reporter(t, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			agent := &reporting{deaf: deaf{ctx: ctx, beat: time.Second}, report: func() *agentv1.ConnectRequest {
+				if _, err := storetest.All(x.server.o.Store).Update(ctx, func(w store.Writer) error {
+					w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 1, Ended: timestamppb.Now()})
+					if locked {
+						w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Lock: &towlinev1.ClusterLock{By: "ana"}})
+					}
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+				return &agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: &agentv1.Status{Epoch: 1, Sequence: 1, Syncs: []*agentv1.SyncStatus{wordy("default/m0", 1, 10)}}}}
+			}}
+			err := x.run(ctx, agent)
+			if is := errors.Is(err, fleet.ErrDenied) && fleet.HintOf(err).Unmet == fleet.PreconditionUnlocked; is != locked || !locked && !errors.Is(err, fleet.ErrStale) {
+				t.Errorf("ended with %v", err)
+			}
+			cancel()
+			x.server.Wait()
+		})
+	}
+}

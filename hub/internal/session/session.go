@@ -146,7 +146,7 @@ func (x *session) run(ctx context.Context, st stream) error {
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
-			return err
+			return x.because(ctx, err)
 		case <-look.C:
 			if err := x.stalled(); err != nil {
 				return err
@@ -154,7 +154,7 @@ func (x *session) run(ctx context.Context, st stream) error {
 			x.mark(dirtyBeat)
 			look.Reset(x.server.untilBeat())
 		case <-x.doubt:
-			if err := aside(&x.server.parts, func() error { return x.entitled(ctx) }); err != nil {
+			if err := aside(&x.server.parts, func() error { return x.entitled(ctx, 0) }); err != nil {
 				return err
 			}
 		}
@@ -170,10 +170,28 @@ func (x *session) greet(ctx context.Context, st stream) (err error) {
 	return err
 }
 
-// entitled says why the agent may not have the session any more. It is asked beside the sender, who may wait for an agent that
-// reads nothing.
-func (x *session) entitled(ctx context.Context) error {
-	return x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
+// because is why a session ends, as its agent is to know it. A report that counts no more may be the first sign of a lock, as at another
+// hub, which the agent would take for a refusal without a reason when it comes back: a removal goes on then.
+func (x *session) because(ctx context.Context, err error) error {
+	if !errors.Is(err, fleet.ErrStale) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, x.server.o.Heartbeat)
+	defer cancel()
+	newest, unread := x.server.o.Store.Barrier(ctx)
+	if unread != nil {
+		return err
+	}
+	if said := aside(&x.server.parts, func() error { return x.entitled(ctx, newest) }); errors.Is(said, fleet.ErrDenied) {
+		return said
+	}
+	return err
+}
+
+// entitled says why the agent may not have the session any more, at the revision or later. It is asked beside the sender, who may wait for
+// an agent that reads nothing.
+func (x *session) entitled(ctx context.Context, at int64) error {
+	return x.server.o.Store.View(ctx, at, func(r store.Reader) error {
 		// A record that cannot be read entitles to what it did before.
 		rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(x.cluster))
 		if !ok && store.DamageOf(r, store.ClusterKey(x.cluster)) != nil {
