@@ -105,8 +105,22 @@ const ReadyPatience = 3 * time.Second
 func NewRegistry(of ...prometheus.Collector) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	r.MustRegister(of...)
+	for _, c := range of {
+		r.MustRegister(guarded{c})
+	}
 	return r
+}
+
+// guarded is a collector whose panic, which is in a goroutine of the registry's own, costs what is not read yet of it, and nothing else. It
+// is counted, as all are.
+type guarded struct{ prometheus.Collector }
+
+// Collect is for a registry.
+func (g guarded) Collect(ch chan<- prometheus.Metric) {
+	_ = guard.Run(func() error {
+		g.Collector.Collect(ch)
+		return nil
+	})
 }
 
 // Serve serves until ctx ends.

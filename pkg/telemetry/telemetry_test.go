@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"towline.dev/towline/pkg/telemetry"
+	"towline.dev/towline/pkg/telemetry/telemetrytest"
 )
 
 // Metrics and health may share an address, profiles are apart and on loopback, and why somebody is not ready is for the
@@ -139,5 +140,14 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	stop()
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// A bug in what one figure reads costs that figure; the others are told, and the process goes on.
+func TestFigureThatPanics(t *testing.T) {
+	r := telemetry.NewRegistry(telemetry.Gauges("broken", "", "of", func() map[string]float64 { panic("a bug") }),
+		telemetry.Gauge("sound", "", func() float64 { return 1 }))
+	if text := telemetrytest.Text(t, r); !strings.Contains(text, "\nsound 1\n") || strings.Contains(text, "broken{") {
+		t.Error(text)
 	}
 }

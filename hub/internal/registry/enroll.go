@@ -58,24 +58,56 @@ type attempt struct {
 // recorded. Exactly one key can win; the winner may ask again.
 func (r *Registry) Enroll(ctx context.Context, e Enrollment) (Identity, error) {
 	now := r.now()
-	if !r.failures.allowed(e.Remote, now) {
+	proved := r.proved(ctx, e, now) // whoever has a token that is good is not kept out by others at its address
+	if !proved && !r.failures.allowed(e.Remote, now) {
 		return Identity{}, tooMany("join")
 	}
-	out, err := r.enroll(ctx, e, now)
-	r.recordEnrolment(ctx, e, out, err)
+	out, again, err := r.enroll(ctx, e, now)
+	if err == nil && !again || err != nil && (!proved || r.refusals.tell(claimed(e), status.Code(rpc.ToStatus(err)), now)) { // a lost reply is asked for again
+		r.recordEnrolment(ctx, e, out, err)
+	}
 	if errors.Is(err, fleet.ErrDenied) || errors.Is(err, fleet.ErrInvalid) {
 		r.failures.failed(e.Remote, now)
 	}
 	return out, err
 }
 
+// proved reports that the join token may be used by whoever sends it, as far as this hub's read model tells.
+func (r *Registry) proved(ctx context.Context, e Enrollment, now time.Time) (good bool) {
+	token, err := jointoken.Parse(e.Token)
+	if err != nil {
+		return false
+	}
+	a := attempt{token: token, uid: e.ClusterUID, now: now}
+	_ = r.store.View(ctx, 0, func(rd store.Reader) error { // of a store that does not answer the join itself says so
+		rec, err := a.record(rd)
+		switch {
+		case err != nil:
+		case rec.GetUsed() == nil:
+			good = !now.After(rec.GetToken().GetExpires().AsTime())
+		default:
+			_, hash, err := publicKey(e.CSR)
+			good = err == nil && bytes.Equal(rec.GetKeyHash(), hash[:]) && now.Sub(rec.GetUsed().AsTime()) <= repeatWindow
+		}
+		return nil
+	})
+	return good
+}
+
+// claimed is the cluster that a join token is for, whether it is good or not.
+func claimed(e Enrollment) fleet.ClusterName {
+	token, err := jointoken.Parse(e.Token)
+	if err != nil {
+		return ""
+	}
+	return token.Cluster
+}
+
 // recordEnrolment records who enrolled, or was refused.
 func (r *Registry) recordEnrolment(ctx context.Context, e Enrollment, id Identity, err error) {
 	cluster := id.Cluster
 	if err != nil {
-		if claimed, err := jointoken.Parse(e.Token); err == nil {
-			cluster = claimed.Cluster
-		}
+		cluster = claimed(e)
 	}
 	r.record(ctx, "Enroll", e.Remote, "cluster "+string(cluster), cluster, err)
 }
@@ -99,29 +131,30 @@ func tooMany(what string) error {
 	return fleet.With(fleet.Errorf(fleet.ErrExhausted, "%s: too many failed attempts from this address; try again in a minute", what), fleet.Hint{RetryAfter: time.Minute})
 }
 
-func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Identity, error) {
+// enroll says, too, that the same key was given the certificate before.
+func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (out Identity, again bool, err error) {
 	token, err := jointoken.Parse(e.Token)
 	if err != nil {
-		return Identity{}, err
+		return Identity{}, false, err
 	}
 	if !slices.ContainsFunc(r.current().certs, func(c *x509.Certificate) bool { return jointoken.Pin(c) == token.CAPin }) {
-		return Identity{}, fleet.Errorf(fleet.ErrDenied, "join token for %s was made by another hub", token.Cluster)
+		return Identity{}, false, fleet.Errorf(fleet.ErrDenied, "join token for %s was made by another hub", token.Cluster)
 	}
 	a := attempt{token: token, uid: e.ClusterUID, now: now}
 	// Nothing costs much before the secret has been proved.
 	if err := r.prove(ctx, a); err != nil {
-		return Identity{}, err
+		return Identity{}, false, err
 	}
 	pub, hash, err := publicKey(e.CSR)
 	if err != nil {
-		return Identity{}, err
+		return Identity{}, false, err
 	}
 	if err := checkUID(e.ClusterUID); err != nil {
-		return Identity{}, err
+		return Identity{}, false, err
 	}
 	leaf, err := r.ca.agent(token.Cluster, pub)
 	if err != nil {
-		return Identity{}, fmt.Errorf("cluster %s: certificate: %w", token.Cluster, err)
+		return Identity{}, false, fmt.Errorf("cluster %s: certificate: %w", token.Cluster, err)
 	}
 	a.keyHash = hash
 	var der []byte
@@ -130,10 +163,12 @@ func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Ide
 		return err
 	})
 	if err != nil {
-		return Identity{}, err
+		return Identity{}, false, err
 	}
-	r.log.Info("cluster joined", "cluster", token.Cluster, "uid", e.ClusterUID, "agent", e.AgentVersion, "remote", e.Remote)
-	return r.identity(token.Cluster, der), nil
+	if again = !bytes.Equal(der, leaf.Raw); !again {
+		r.log.Info("cluster joined", "cluster", token.Cluster, "uid", e.ClusterUID, "agent", e.AgentVersion, "remote", e.Remote)
+	}
+	return r.identity(token.Cluster, der), again, nil
 }
 
 func (r *Registry) identity(c fleet.ClusterName, der []byte) Identity {

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -129,6 +130,67 @@ func TestGuessingIsRateLimitedAndHonestAgentsAreNot(t *testing.T) {
 	}
 	for i := range 40 {
 		w.join(fleet.ClusterName("c-"+string(rune('a'+i%26))+string(rune('a'+i/26))), fmt.Sprint("uid-", i))
+	}
+}
+
+// Whoever has a token that is good joins, and is answered again if the answer was lost, whatever others do at its address, and that is one
+// entry of the audit; with one that is used or has ended it is as with none.
+func TestJoinsBesideGuesses(t *testing.T) {
+	w := newWorld(t)
+	var entries []*v1.AuditEntry
+	w.audits(func(_ context.Context, e *v1.AuditEntry) {
+		if e.GetMethod() == "Enroll" && e.GetResult() == "OK" {
+			entries = append(entries, e)
+		}
+	})
+	token, late, key := w.token("a", false), w.token("b", false), newKey(t)
+	guess := func() error {
+		_, err := w.enroll(jointoken.New("a", w.ca.Pin()).String(), "u", newKey(t))
+		return err
+	}
+	for range 20 {
+		_ = guess()
+	}
+	for range 5 {
+		if _, err := w.enroll(token, "uid-a", key); err != nil {
+			t.Errorf("whoever has the token is kept out by others at its address: %v", err)
+		}
+	}
+	if len(entries) != 1 {
+		t.Errorf("%d entries: %v", len(entries), entries)
+	}
+	if _, err := w.enroll(token, "uid-a", newKey(t)); !errors.Is(err, fleet.ErrExhausted) {
+		t.Errorf("with a token that another key has used: %v", err)
+	}
+	w.pass(18 * time.Minute)
+	for range 20 {
+		_ = guess()
+	}
+	if _, err := w.enroll(late, "uid-b", newKey(t)); !errors.Is(err, fleet.ErrExhausted) {
+		t.Errorf("with a token that has ended: %v", err)
+	}
+	if err := guess(); !errors.Is(err, fleet.ErrExhausted) {
+		t.Errorf("guesses are not limited: %v", err)
+	}
+}
+
+// One who has a token that is good, and is refused for another reason, pushes nobody else's refusals out of the audit.
+func TestJoinThatIsRefusedAgainIsOneEntry(t *testing.T) {
+	w := newWorld(t)
+	entries := 0
+	w.audits(func(_ context.Context, e *v1.AuditEntry) {
+		if e.GetResult() != "OK" {
+			entries++
+		}
+	})
+	token := w.token("a", false)
+	for range 20 {
+		if _, err := w.enroll(token, "", newKey(t)); !errors.Is(err, fleet.ErrInvalid) {
+			t.Fatal(err)
+		}
+	}
+	if entries != 1 {
+		t.Errorf("%d entries", entries)
 	}
 }
 
