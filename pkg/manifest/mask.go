@@ -12,7 +12,7 @@ import (
 
 // MaskFile is a file of manifests as somebody may see it who may not read Secrets: their values are fleet.Masked. A file
 // without Secrets is returned as it is; of one with some the comments are dropped, which may repeat values. What cannot be
-// read as manifests is an error.
+// read as manifests is an error, and so are values of a chart and what only kustomize reads: any field of these may be a secret.
 func MaskFile(name string, data []byte) ([]byte, error) {
 	docs, err := readFile(name, data, false)
 	if err != nil {
@@ -23,12 +23,21 @@ func MaskFile(name string, data []byte) ([]byte, error) {
 		if isSecret(d.value) {
 			secret = true
 			fleet.MaskSecret(d.value)
+		} else if !isManifest(d.value) {
+			return nil, fleet.Invalid(d.at.String(), "is no manifest of an object")
 		}
 	}
 	if !secret {
 		return data, nil
 	}
 	return write(name, docs)
+}
+
+// isManifest reports that an API server may take a document, unlike what is for a chart or for kustomize.
+func isManifest(object map[string]any) bool {
+	version, _ := object["apiVersion"].(string)
+	kind, _ := object["kind"].(string)
+	return version != "" && version != "builtin" && kind != "" && !strings.HasPrefix(version, "kustomize.config.k8s.io/")
 }
 
 // write is the text of documents, JSON where the file's name says so.

@@ -48,12 +48,22 @@ func TestMaskFile(t *testing.T) {
 	if MaskedIn("a.yaml", []byte(mixed)) || !MaskedIn("a.yaml", got) {
 		t.Error("what was masked is not told from what was not")
 	}
-	plain := "# a comment\nkind: ConfigMap\ndata: {a: '***'}\n"
+	plain := "# a comment\napiVersion: v1\nkind: ConfigMap\ndata: {a: '***'}\n"
 	if got, err := MaskFile("a.yaml", []byte(plain)); err != nil || string(got) != plain || MaskedIn("a.yaml", got) {
 		t.Errorf("a file without Secrets is %q, %v", got, err)
 	}
 	if _, err := MaskFile("a.yaml", []byte("kind: Secret\nstringData: {a: [}\n")); err == nil {
 		t.Error("what cannot be read is shown")
+	}
+	for _, opaque := range []string{
+		"db: {password: hunter2}\n", plain + "---\n{password: hunter2}\n", "kind: ConfigMap\npassword: hunter2\n",
+		"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nsecretGenerator: [{name: db, literals: [password=hunter2]}]\n",
+		"secretGenerator: [{name: db, literals: [password=hunter2]}]\n",
+		"apiVersion: builtin\nkind: SecretGenerator\nmetadata: {name: db}\nliterals: [password=hunter2]\n",
+	} {
+		if got, err := MaskFile("a.yaml", []byte(opaque)); err == nil {
+			t.Errorf("what is no manifest is shown:\n%s", got)
+		}
 	}
 	if got, err := MaskFile("a.json", []byte(`{"kind":"Secret","data":{"a":"aHVudGVyMg=="}}`)); err != nil || strings.Contains(string(got), "aHVudGVyMg") {
 		t.Errorf("JSON: %s, %v", got, err)

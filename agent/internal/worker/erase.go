@@ -549,7 +549,7 @@ func (w *worker) holdsUp(ctx context.Context, res apply.Resource, r plan.Record,
 	}
 	text := "is being deleted"
 	if why := apply.NamespaceTrouble(live); why != "" {
-		text += ": " + why
+		text += ": " + w.hidden(r.ID).scrub(why)
 	}
 	survey, err := w.m.served.get(ctx, w.m.mapper)
 	if err != nil {

@@ -190,7 +190,11 @@ func (r *applyRun) putCatalog(ctx context.Context, res resource.Resource) error 
 		return err
 	}
 	r.stored = append(r.stored, resp.GetCatalog())
-	r.say("catalog/"+catalogName(resp.GetCatalog()), resp.GetResult(), "")
+	name := catalogName(resp.GetCatalog())
+	r.say("catalog/"+name, resp.GetResult(), "")
+	if r.o.wait {
+		r.a.warnf("catalog %s: its rollouts are not waited for; run: towline resync catalog %s --wait", name, name)
+	}
 	return nil
 }
 
@@ -271,6 +275,10 @@ func (a *app) deleteCatalog(ctx context.Context, c *client.Client, o *deleteOpti
 		return err
 	}
 	_, err = c.Catalogs.DeleteCatalog(ctx, &v1.DeleteCatalogRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), Cascade: o.cascade, Reason: o.reason})
+	if o.cascade && err == nil {
+		a.printf("catalog/%s deleting: its modules go first; see: towline get catalog %s\n", catalogName(x), catalogName(x))
+		return nil
+	}
 	return a.deleted("catalog/"+catalogName(x), err)
 }
 

@@ -84,7 +84,8 @@ func TestDeleteCatalogSaysWhatStays(t *testing.T) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
-	if got := hub.run(t, run{}, "delete", "catalog", "team", "--cascade", "--yes"); got.code != exitOK || got.out != "catalog/team deleted\n" {
+	if got := hub.run(t, run{}, "delete", "catalog", "team", "--cascade", "--yes"); got.code != exitOK ||
+		got.out != "catalog/team deleting: its modules go first; see: towline get catalog team\n" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -356,7 +356,11 @@ func (a *app) describeHold(ctx context.Context, _ *client.Client, s *sheet, id s
 	}
 	s.line("ID", "%s", h.GetId())
 	s.line("Kind", "%s", h.GetKind())
-	s.line("Module", "%s", moduleName(h.GetProject(), h.GetModule()))
+	if h.GetCatalog() != "" {
+		s.line("Catalog", "%s", moduleName(h.GetProject(), h.GetCatalog()))
+	} else {
+		s.line("Module", "%s", moduleName(h.GetProject(), h.GetModule()))
+	}
 	s.line("Cluster", "%s", h.GetCluster())
 	s.line("Why", "%s", holdSays(h))
 	s.line("By", "%s", h.GetBy())

@@ -17,6 +17,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc/jointoken"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -111,6 +112,13 @@ func (a *app) join(ctx context.Context, name string, o *joinOptions) error {
 	if err := a.install(ctx, agent, o); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	if o.reissue { // the agent that has the old certificate is Ready until this one comes
+		if err := a.waitRedeemed(ctx, c, name, resp.GetToken(), o.timeout); err != nil {
+			return err
+		}
+	}
 	return a.waitReady(ctx, c, name, o.timeout)
 }
 
@@ -179,10 +187,39 @@ func loopback(address string) bool {
 	return err == nil && (ip.Unmap().IsLoopback() || ip.IsUnspecified())
 }
 
+// waitRedeemed waits until an agent has come with the token.
+func (a *app) waitRedeemed(ctx context.Context, c *client.Client, name, secret string, timeout time.Duration) error {
+	token, err := jointoken.Parse(secret)
+	if err != nil {
+		return fmt.Errorf("cluster %s: the hub's join token: %w", name, err)
+	}
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for {
+		used := false
+		for t, err := range c.AllTokens(ctx, &v1.ListTokensRequest{}) {
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fleet.ErrUnavailable) { // whoever notices first that the time is over
+				return err
+			}
+			used = used || t.GetMetadata().GetName() == token.ID && t.GetState() == "Used"
+		}
+		if used {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return notReady(name, "has not come with its new join token", timeout)
+		case <-again.C:
+		}
+	}
+}
+
+func notReady(name, at string, timeout time.Duration) error {
+	return &exitError{exitTimedOut, fmt.Errorf("cluster %s: %s after %s; see: kubectl -n %s logs -l app.kubernetes.io/name=towline-agent", name, at, timeout, deploy.Namespace)}
+}
+
 // waitReady waits until the agent has joined and connected.
 func (a *app) waitReady(ctx context.Context, c *client.Client, name string, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	at := "Pending"
 	err := c.WatchClusters(ctx, &v1.WatchClustersRequest{Name: name}, func(ch client.Change[*v1.Cluster]) error {
 		switch {
@@ -197,8 +234,7 @@ func (a *app) waitReady(ctx context.Context, c *client.Client, name string, time
 		return nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) { // whoever notices first: the hub's end of the call may
-		return &exitError{exitTimedOut, fmt.Errorf("cluster %s: is %s after %s; see: kubectl -n %s logs -l app.kubernetes.io/name=towline-agent",
-			name, at, timeout, deploy.Namespace)}
+		return notReady(name, "is "+at, timeout)
 	}
 	if err == nil {
 		a.printf("cluster/%s %s\n", name, at)

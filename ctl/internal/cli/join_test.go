@@ -20,6 +20,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/rpc/jointoken"
 )
 
 func TestJoinManifest(t *testing.T) {
@@ -110,6 +111,18 @@ func TestJoinContextAppliesAndWaits(t *testing.T) {
 	}
 	if !slices.Equal(api.applied, want) {
 		t.Errorf("applied %q, want %q", api.applied, want)
+	}
+
+	token := jointoken.New("prod-eu-01", [32]byte{})
+	hub.join.Token = token.String()
+	hub.tokens = []*v1.Token{{Metadata: &v1.Metadata{Name: token.ID}, State: "Unused"}}
+	got = hub.run(t, run{}, append(args, "--reissue", "--timeout", "1ms")...)
+	if got.code != 4 || !strings.Contains(got.err, "cluster prod-eu-01: has not come with its new join token after 1ms") {
+		t.Errorf("the agent of before counts as the new one: exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	hub.tokens[0].State = "Used"
+	if got = hub.run(t, run{}, append(args, "--reissue")...); got.code != 0 || !strings.HasSuffix(got.out, "cluster/prod-eu-01 Ready\n") {
+		t.Errorf("reissued: exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
 	}
 
 	args[2] = "edge-113" // stays Pending

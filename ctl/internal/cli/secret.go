@@ -71,8 +71,8 @@ func (a *app) secretSetCommand() *cobra.Command {
 			"  KEY-        takes the key away\n\n" +
 			"With --cluster or -l the values are for these clusters only, beside others of the same name: a cluster gets those of the most specific one\n" +
 			"whole, which is that of its name, then that of its labels, then that of every cluster. A secret that a source names is for every cluster.\n\n" +
-			"Keys that are not named keep their values, unless --replace is said. A source has the new values with its next fetch: no rollout\n" +
-			"begins by this, and one that waits for the secret goes on.",
+			"Keys that are not named keep their values, unless --replace is said. What modules bind is applied at once where it is used, in\n" +
+			"all clusters. A source has the new values with its next fetch. No rollout begins by this, and one that waits for the secret goes on.",
 		Example: "  towline secret set repo username=ci password=-\n  towline secret set db password=- -l env=prod\n  towline secret set db password=- --cluster eu-1",
 		Args:    atLeast(2, "a name and at least one KEY=VALUE"), ValidArgsFunction: a.completeArg("secret"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.setSecret(cmd.Context(), o, args[0], args[1:]) },
@@ -151,7 +151,7 @@ func (a *app) setSecret(ctx context.Context, o *secretOptions, name string, word
 	case scope != nil: // no source has one
 		a.footf("%s it in the clusters that it is for: %s\n", agree(int32(len(users)), "module binds", "modules bind"), strings.Join(users, ", "))
 	default:
-		a.footf("%s it with the next fetch of its source: %s\n", agree(int32(len(users)), "module takes", "modules take"), strings.Join(users, ", "))
+		a.footf("%s it, where it is bound at once and without a rollout, a source with its next fetch: %s\n", agree(int32(len(users)), "module uses", "modules use"), strings.Join(users, ", "))
 	}
 	return nil
 }
