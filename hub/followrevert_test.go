@@ -64,3 +64,31 @@ func TestDeleteOfOneWhosePushIsNotSeen(t *testing.T) {
 		})
 	}
 }
+
+// TestQueuedPutOfOneThatFollowsNothing: the put of another module of the branch, which follows nothing, is queued, and was fetched before a push
+// that moves a file there: at its turn it takes what is there then, so that the file stays until that has been fetched, which is soon.
+func TestQueuedPutOfOneThatFollowsNothing(t *testing.T) {
+	for name, tc := range map[string]struct{ two, heir string }{
+		"it takes the file":  {"b m", "two"},
+		"it changes nothing": {"b", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFolders(t, true)
+			two := func(b2 string) *towlinev1.Module {
+				m := following("two", f.url)
+				m.Spec.Source.Git.Path, m.Spec.Source.Follow = "two", nil
+				m.Spec.Bindings = []*towlinev1.Binding{{Name: "b2", Value: b2}}
+				return queueing(m)
+			}
+			f.put(two("1"))
+			f.awaitTracker("two", "c", "ready", ready)
+			f.queued(two("2"))
+			f.push("a", tc.two)
+			one := following("one", f.url)
+			one.Spec.Source.Git.Path, one.Spec.Source.Follow.Interval = "one", "1h"
+			f.put(one)
+			f.at("one", 2)
+			f.awaitHeir("c", "one", "m", tc.heir)
+		})
+	}
+}

@@ -31,7 +31,7 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 		}
 		return record.Draft{Coming: true}
 	}
-	d, err := c.draft(ctx, m)
+	d, err := c.draft(ctx, m, 0)
 	if err != nil {
 		return record.Draft{Coming: true} // by the hub's own trouble: what it lists is asked again
 	}
@@ -40,9 +40,9 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 }
 
 // draft renders a put. What cannot be rendered is going to list nothing (see record.Draft of others of its source); for want of a secret, or of the server that has
-// its source, or by the hub's own trouble, it cannot be rendered yet.
-func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, error) {
-	at := time.Now()
+// its source, or by the hub's own trouble, it cannot be rendered yet. at is the store's
+// revision when it begins.
+func (c *Controller) draft(ctx context.Context, m *wire.Module, at int64) (record.Draft, error) {
 	x, err := c.makeObjects(ctx, m)
 	if ctx.Err() != nil {
 		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
@@ -91,8 +91,9 @@ func (c *Controller) draftAgain(s *sight, told bool) {
 // that it may list.
 func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) error {
 	var rec *storev1.ModuleRecord
-	var number int64
+	var number, at int64
 	err := c.view(ctx, func(r store.Reader) error {
+		at = r.Revision()
 		m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 		if !ok || m.GetDeleting() != "" {
 			return nil
@@ -114,7 +115,7 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 	if !wanted || key.rollout == 0 {
 		return nil
 	}
-	d, err := c.draft(ctx, m)
+	d, err := c.draft(ctx, m, at)
 	if waitsForSecret(err) {
 		c.drafts.lacks(key, time.Now())
 		return nil // it is asked for again when that is set

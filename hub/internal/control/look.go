@@ -56,6 +56,9 @@ type sight struct {
 	called   bool // a call from outside asks for the look
 	awaited  bool // a call asks for it of which another module waits for what comes: it is stored
 	persists bool // it begins without those of its source whose branch moves while they are looked at
+	// store is the store that was read, and read its revision then.
+	store string
+	read  int64
 }
 
 // sight reads it; nil: there is no such module.
@@ -74,6 +77,8 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		if ro := rollouts.Unresolved(r, ref); ro != nil {
 			s.behind = rollouts.Queued(r, ref, ro)
 		}
+		hub, _, _ := store.Get[*storev1.Hub](r, store.HubKey)
+		s.store, s.read = hub.GetIncarnation(), r.Revision()
 		failed := record.SourceFailed(r, ref)
 		last := rollouts.Last(r, ref)
 		s.last = last
@@ -252,7 +257,8 @@ func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came recor
 // recall is what is known before a look, for what comes of it to be noted in.
 func (s *sight) recall() *storev1.FollowRecord {
 	return &storev1.FollowRecord{ModuleUid: uidOf(s.rec), Generation: s.rec.GetModule().GetMetadata().GetGeneration(), Looked: timestamppb.Now(),
-		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision(), Fetched: s.memory.GetFetched()}
+		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision(), Fetched: s.memory.GetFetched(),
+		Began: s.read, Incarnation: s.store}
 }
 
 // blame notes what is wrong, and since when something is. What was fetched and could not be taken up is not known any more when the server
@@ -443,7 +449,7 @@ func saysMore(old, next *storev1.FollowRecord) bool {
 		return true
 	}
 	same := proto.CloneOf(old)
-	same.Looked = next.GetLooked()
+	same.Looked, same.Began = next.GetLooked(), next.GetBegan()
 	return !proto.Equal(same, next)
 }
 

@@ -16,6 +16,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -245,8 +246,24 @@ func (x *refresher) callUnlooked(ctx context.Context) {
 		x.called[ref] = true
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(x.r), store.ModuleKey(ref))
 		if rec.GetDeleting() == "" && x.heirs.Unlooked(ctx, x.r, ref, rec) {
-			x.c.call(ref, false)
+			x.c.lookSoon(x.r, ref, rec)
 		}
+	}
+}
+
+// lookSoon has the source of a module be looked at soon, or fetched for its queued put, if it follows nothing.
+func (c *Controller) lookSoon(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) {
+	if rec.GetModule().GetSpec().GetSource().GetFollow() != nil {
+		c.call(ref, false)
+		return
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil {
+		return // its rollout is going to fail
+	}
+	number := rollouts.Newest(r, ref)
+	if _, coming := c.drafts.wants(draftOf(m, rec, number)); !coming {
+		c.draftAgain(&sight{ref: ref, rec: rec, m: m, number: number}, false)
 	}
 }
 

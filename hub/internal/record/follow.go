@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -90,7 +91,7 @@ func SpeaksOf(f *storev1.FollowRecord, m *storev1.ModuleRecord) bool {
 func Mended(r store.Reader, ref fleet.ModuleRef, f *storev1.FollowRecord) bool {
 	r = store.Untracked(r)
 	last := rollouts.Last(r, ref).GetRollout()
-	if f.GetReason() == "" || last.GetRevision() == 0 || !last.GetMetadata().GetCreationTimestamp().AsTime().After(f.GetLooked().AsTime()) {
+	if f.GetReason() == "" || last.GetRevision() == 0 || !begunSince(r, ref, last, f) {
 		return false
 	}
 	before := rollouts.Get(r, ref, last.GetNumber()-1)
@@ -98,6 +99,17 @@ func Mended(r store.Reader, ref fleet.ModuleRef, f *storev1.FollowRecord) bool {
 		return false
 	}
 	return before.GetRollout().GetRevision() != last.GetRevision()
+}
+
+// begunSince reports that a rollout was given its revision after a look began. While its source is fetched nobody looks. Of a look of before,
+// or of before a restore, the clocks say so.
+func begunSince(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout, f *storev1.FollowRecord) bool {
+	at := began(r, f)
+	if at == 0 {
+		return ro.GetMetadata().GetCreationTimestamp().AsTime().After(f.GetLooked().AsTime())
+	}
+	e, _ := r.Get(store.RolloutKey(ref, ro.GetNumber()))
+	return e.CreateRevision == 0 || e.CreateRevision > at
 }
 
 // SourceFailed reports that the newest rollout has no revision and waits for none, or that nobody knows what it got: the same spec

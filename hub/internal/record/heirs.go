@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -51,10 +50,10 @@ type Draft struct {
 	Coming bool
 	// Failed says that what the source has now cannot be rendered; what else is said is of before.
 	Failed bool
-	// Ref is what the source's ref was and Files the digest of its files, which were fetched after At.
+	// Ref is what the source's ref was and Files the digest of its files, which were fetched when the store was at least at the revision At.
 	Ref   string
 	Files fleet.Digest
-	At    time.Time
+	At    int64
 }
 
 // successor is a module as its newest revision has it, or another one that it is going to have.

@@ -2,7 +2,6 @@ package record
 
 import (
 	"context"
-	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -12,48 +11,74 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// letting is the module that lets something go, as those are held against it that have its source.
+// letting is the module that lets something go, as those are held against it that have its source. Who saw what first is a matter of the
+// store's revisions: clocks are set back, and those of two hubs differ.
 type letting struct {
 	ref    fleet.ModuleRef
 	rec    *storev1.ModuleRecord // nil: it cannot be read, or is gone
 	newest *storev1.RevisionRecord
 	took   map[string]*storev1.RevisionRecord // the newest of its revisions, by what they are of: one of before may be in a cluster still
+	at     int64                              // since when it lets go: that its newest revision was cut, or what came after that
+	anew   bool                               // something did: it was deleted, or a revision that was there already has begun
 	looked *storev1.FollowRecord              // what is known of the looks at its source
 	reason string                             // why it does not take up what is there; empty: it does
 	sees   string                             // what the ref came to for it last
-	since  time.Time                          // when its put or a look last began to fetch that, of which something came
+	since  int64                              // when the last look began of which something came; 0: not known
 	waits  bool                               // for its put to have a revision
 }
 
 func newLetting(r store.Reader, ref fleet.ModuleRef) *letting {
 	r = store.Untracked(r)
 	out := &letting{ref: ref, took: map[string]*storev1.RevisionRecord{}}
-	out.rec, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	rec, put, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	out.rec = rec
 	_, first := rollouts.First(r, ref)
-	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
-		if rec.GetRevision().GetNumber() >= first {
-			out.newest = rec
-			out.took[wire.Upstream(rec.GetRevision().GetSpec().GetSource())] = rec
+	var cut store.Entry
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, e store.Entry) bool {
+		if rev.GetRevision().GetNumber() >= first {
+			out.newest, cut = rev, e
+			out.took[wire.Upstream(rev.GetRevision().GetSpec().GetSource())] = rev
 		}
 		return true
 	})
-	if out.rec != nil {
-		out.looked, out.reason, out.sees = Followed(r, ref, out.rec), said(r, ref, out.rec).GetReason(), seenRef(r, ref, out.rec)
-		out.since, out.waits = out.fetched(rollouts.Last(r, ref)), rollouts.Unresolved(r, ref) != nil
+	out.decided(r, put, cut)
+	if rec != nil {
+		out.looked, out.reason, out.sees = Followed(r, ref, rec), said(r, ref, rec).GetReason(), seenRef(r, ref, rec)
+		out.waits = rollouts.Unresolved(r, ref) != nil
+	}
+	if out.reason == "" {
+		out.since = began(r, out.looked)
 	}
 	return out
 }
 
-// fetched is when what it has was begun to be fetched. A put of which that came begins before that, and a retry fetches nothing.
-func (l *letting) fetched(last *storev1.RolloutRecord) time.Time {
-	at := l.newest.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()
-	if put := last.GetRollout().GetMetadata().GetCreationTimestamp(); put != nil && put.AsTime().Before(at) {
-		at = put.AsTime()
+// decided finds since when it lets go. A retry, and a put that finds what the newest revision has, begin that anew, long after it was cut.
+func (l *letting) decided(r store.Reader, put, cut store.Entry) {
+	made := func(e store.Entry) int64 {
+		if e.CreateRevision == 0 { // in the transaction that asks
+			return r.Revision() + 1
+		}
+		return e.CreateRevision
 	}
-	if looked := l.looked.GetLooked().AsTime(); l.reason == "" && looked.After(at) {
-		at = looked
+	if l.newest != nil {
+		l.at = made(cut)
 	}
-	return at
+	if ro := rollouts.Driven(r, l.ref); ro != nil {
+		if begun, _ := r.Get(store.RolloutKey(l.ref, ro.GetRollout().GetNumber())); made(begun) > l.at {
+			l.at, l.anew = made(begun), true
+		}
+	}
+	if l.rec.GetDeleting() != "" {
+		l.at, l.anew = max(l.at, put.ModRevision), true
+	}
+}
+
+// began is the revision of the store since which a look has seen what there is; 0: that is not known, as after a restore.
+func began(r store.Reader, f *storev1.FollowRecord) int64 {
+	if hub, _, _ := store.Get[*storev1.Hub](r, store.HubKey); f.GetIncarnation() != hub.GetIncarnation() {
+		return 0
+	}
+	return f.GetBegan()
 }
 
 // upstream is the source that it has as it is put; empty: it has none that others can have, too.
@@ -64,28 +89,19 @@ func (l *letting) has(rec *storev1.ModuleRecord) *storev1.RevisionRecord {
 	return l.took[wire.Upstream(rec.GetModule().GetSpec().GetSource())]
 }
 
-// at is since when it lets go: that it was deleted, or its newest revision.
-func (l *letting) at() time.Time {
-	if gone := l.rec.GetModule().GetMetadata().GetDeletionTimestamp(); gone != nil {
-		return gone.AsTime()
-	}
-	return l.newest.GetRevision().GetMetadata().GetCreationTimestamp().AsTime()
-}
-
-// decides reports that it lets go what another state of the source than that of the revision may have brought to others: it is being deleted,
-// or has another source by now. Then only who has looked since knows what is there.
-func (l *letting) decides(has *storev1.RevisionRecord) bool {
-	return l.rec.GetModule().GetMetadata().GetDeletionTimestamp() != nil || has != l.newest
-}
+// decides reports that it lets go by more than that a revision was cut of their source: another state of that than the revision's may have
+// brought it to others, and only who has looked since knows what is there.
+func (l *letting) decides(has *storev1.RevisionRecord) bool { return l.anew || has != l.newest }
 
 // sibling reports that a module follows a source that the one has, too, or one of its revisions.
 func (l *letting) sibling(ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	src := rec.GetModule().GetSpec().GetSource()
-	upstream := wire.Upstream(src)
-	if src.GetFollow() == nil || ref == l.ref || upstream == "" || l.rec == nil {
-		return false
-	}
-	return l.upstream() == upstream || l.has(rec) != nil
+	return rec.GetModule().GetSpec().GetSource().GetFollow() != nil && l.related(ref, rec)
+}
+
+// related is sibling also of a module that follows nothing: what its queued put takes is what is there at its turn.
+func (l *letting) related(ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	upstream := wire.Upstream(rec.GetModule().GetSpec().GetSource())
+	return ref != l.ref && upstream != "" && l.rec != nil && (l.upstream() == upstream || l.has(rec) != nil)
 }
 
 // seen is what the ref of another module's source came to when that was fetched last for the one; empty: that is not known.
@@ -133,7 +149,7 @@ func (l *letting) unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 // look after that has seen that, or what is there instead.
 func (l *letting) unseenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, f *storev1.FollowRecord) bool {
 	has := l.has(rec)
-	if has == nil || f != nil && f.GetLooked().AsTime().After(l.at()) {
+	if has == nil || f != nil && began(r, f) >= l.at {
 		return false
 	}
 	if l.decides(has) {
@@ -154,7 +170,7 @@ func (l *letting) overtakenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 	}
 	r = store.Untracked(r)
 	f := said(r, ref, rec)
-	saw := glimpse{ref: seenRef(r, ref, rec), at: f.GetLooked().AsTime()}
+	saw := glimpse{ref: seenRef(r, ref, rec), at: began(r, f)}
 	if f.GetReason() == "" { // else it says what was taken up before
 		saw.files = Digest(f.GetFetched())
 	}
@@ -169,11 +185,11 @@ func (l *letting) shares(ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
 	return l.upstream() != "" && l.upstream() == wire.Upstream(rec.GetModule().GetSpec().GetSource())
 }
 
-// glimpse is what somebody saw of a source, and when.
+// glimpse is what somebody saw of a source, and at which revision of the store that began.
 type glimpse struct {
 	ref   string
 	files fleet.Digest
-	at    time.Time
+	at    int64
 }
 
 // knows reports that the one has what somebody saw of their source, or was looked at since, and could take up what is there.
@@ -181,7 +197,7 @@ func (l *letting) knows(saw glimpse) bool {
 	switch {
 	case l.reason != "" && !follow.OfServer(l.reason):
 		return false
-	case !saw.at.After(l.since):
+	case saw.at < l.since:
 		return true
 	case saw.ref != "":
 		return saw.ref == l.sees
@@ -197,17 +213,17 @@ func said(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *store
 	return nil
 }
 
-// behind reports that a module follows the source that the one has, too, which lets something go, and that its draft is broken, or of something
+// behind reports that a module has the source that the one has, too, which lets something go, and that its draft is broken, or of something
 // that was there before that.
 func (d Draft) behind(l *letting, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	if !d.Failed && !d.Known || !l.sibling(ref, rec) {
+	if !d.Failed && !d.Known || !l.related(ref, rec) {
 		return false
 	}
 	return d.Failed || d.outdated(l, l.has(rec))
 }
 
 func (d Draft) outdated(l *letting, has *storev1.RevisionRecord) bool {
-	if has == nil || d.At.After(l.at()) {
+	if has == nil || d.At >= l.at {
 		return false
 	}
 	if l.decides(has) {

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -48,12 +47,14 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		deleted          time.Duration         // when the other was deleted, if it was
 		next             time.Duration         // when a revision of another source was cut for it, if one was
 		mine             *storev1.FollowRecord // the look at the other
+		again            bool                  // the other's rollout was begun anew an hour later
+		ahead, old       bool                  // the clock of the look was ahead; it was by a hub of before
 		behind, unlooked bool
 		overtaken        bool // the other is, by what was seen of the module
 	}{
 		"nobody has looked":                                  {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
-		"it was looked at before":                            {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "x"), behind: true, unlooked: true},
-		"it was cut of that, and looked before":              {src: branch("main"), two: branch("main"), has: "y", looked: looked(-time.Minute, "x")},
+		"it was looked at before":                            {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "x"), behind: true, unlooked: true, overtaken: true},
+		"it was cut of that, and looked before":              {src: branch("main"), two: branch("main"), has: "y", looked: looked(-time.Minute, "x"), overtaken: true},
 		"it was looked at, which changed nothing":            {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "y")},
 		"the branch was set back":                            {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), overtaken: true},
 		"the branch was set back, and the other has seen it": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), mine: looked(2*time.Minute, "x")},
@@ -72,20 +73,25 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		"the other has another source by now, and it was looked at since": {src: branch("next"), two: branch("main"), has: "x", next: time.Hour, looked: looked(2*time.Hour, "z")},
 		"the other has another source by now, and the server of the old one is away": {src: branch("next"), two: branch("main"), has: "x", next: time.Hour,
 			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
-		"it follows another branch":      {src: branch("main"), two: branch("next"), has: "x"},
-		"it follows nothing":             {src: branch("main"), two: without(branch("main")), has: "x"},
-		"the other follows nothing":      {src: without(branch("main")), two: branch("main"), has: "x", behind: true, unlooked: true},
-		"the other comes from elsewhere": {src: branch("main"), took: branch("next"), two: branch("main"), has: "x"},
+		"the other's revision has begun anew":                                  {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), again: true, behind: true, unlooked: true},
+		"the other's revision has begun anew, and it was looked at since":      {src: branch("main"), two: branch("main"), has: "x", looked: looked(2*time.Hour, "y"), again: true},
+		"it was looked at before, by a clock that was ahead":                   {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), ahead: true, behind: true, unlooked: true, overtaken: true},
+		"it was looked at by a hub of before":                                  {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), old: true, behind: true, unlooked: true, overtaken: true},
+		"it was looked at by a hub of before, which changed nothing":           {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), old: true},
+		"it follows another branch":                                            {src: branch("main"), two: branch("next"), has: "x"},
+		"it follows nothing":                                                   {src: branch("main"), two: without(branch("main")), has: "x"},
+		"the other follows nothing":                                            {src: without(branch("main")), two: branch("main"), has: "x", behind: true, unlooked: true},
+		"the other comes from elsewhere":                                       {src: branch("main"), took: branch("next"), two: branch("main"), has: "x"},
 		"the other comes from elsewhere by now, and nothing is left of before": {src: branch("next"), took: branch("next"), two: branch("main"), has: "x", looked: invalid()},
-		"its source failed": {src: branch("main"), two: branch("main"), has: "x", fails: true, behind: true},
-		"it cannot be rendered": {src: branch("main"), two: branch("main"), has: "x", behind: true,
+		"its source failed":                                                    {src: branch("main"), two: branch("main"), has: "x", fails: true, behind: true},
+		"it cannot be rendered": {src: branch("main"), two: branch("main"), has: "x", behind: true, overtaken: true,
 			looked: invalid()},
 		"it could not be rendered, and was put since": {src: branch("main"), two: branch("main"), has: "y", put: time.Minute, looked: invalid()},
 		"it was put since, of something else":         {src: branch("main"), two: branch("main"), has: "x", put: time.Minute, looked: invalid(), behind: true, unlooked: true},
 		"it could not be rendered, and its old one was retried": {src: branch("main"), two: branch("main"), has: "x", put: -time.Minute, retried: 2 * time.Minute, behind: true,
 			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(time.Minute)), ResolvedRef: "y", Reason: follow.ReasonInvalid}},
 		"a file":                     {src: file(), two: file(), behind: true, unlooked: true},
-		"a file, looked at before":   {src: file(), two: file(), looked: looked(-time.Minute, ""), behind: true, unlooked: true},
+		"a file, looked at before":   {src: file(), two: file(), looked: looked(-time.Minute, ""), behind: true, unlooked: true, overtaken: true},
 		"a file, looked at after":    {src: file(), two: file(), looked: looked(time.Minute, ""), overtaken: true},
 		"a file, which it has, too":  {src: file(), two: file(), looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(-time.Minute)), Fetched: y}},
 		"a file, of another address": {src: file(), two: branch("main")},
@@ -108,45 +114,82 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			if took.GetHttp() != nil {
 				to = ""
 			}
-			rev, err := s.Update(t.Context(), func(w store.Writer) error {
+			revision := func(number int64, to string, src *towlinev1.Source, files []byte) *storev1.RevisionRecord {
+				return &storev1.RevisionRecord{Artifact: files, Revision: &towlinev1.Revision{Number: number, ResolvedRef: to, Spec: &towlinev1.ModuleSpec{Source: src}}}
+			}
+			rollout := func(name fleet.ModuleRef, number, of int64, at time.Duration) func(store.Writer) {
+				ro := &towlinev1.Rollout{Number: number, Revision: of, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(at))}, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
+				if of == 0 {
+					ro.Status.State = "Failed"
+				}
+				return func(w store.Writer) { w.Put(store.RolloutKey(name, number), &storev1.RolloutRecord{Rollout: ro}) }
+			}
+			did := func(steps ...func(store.Writer)) int64 {
+				t.Helper()
+				rev, err := s.Update(t.Context(), func(w store.Writer) error {
+					w.Put(store.HubKey, &storev1.Hub{Incarnation: "i"})
+					for _, step := range steps {
+						step(w)
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return rev
+			}
+			of := int64(1)
+			if tc.fails {
+				of = 0
+			}
+			first, second := []func(store.Writer){func(w store.Writer) {
 				w.Put(store.ModuleKey(one), rec("one", tc.src))
 				w.Put(store.ModuleKey(two), rec("two", tc.two))
-				w.Put(store.RevisionKey(one, 2), &storev1.RevisionRecord{Artifact: y, Revision: &towlinev1.Revision{Number: 2, ResolvedRef: to,
-					Spec: &towlinev1.ModuleSpec{Source: took}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut)}}})
-				if tc.next != 0 {
-					w.Put(store.RevisionKey(one, 3), &storev1.RevisionRecord{Artifact: y, Revision: &towlinev1.Revision{Number: 3, ResolvedRef: to,
-						Spec: &towlinev1.ModuleSpec{Source: tc.src}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(tc.next))}}})
-				}
-				if tc.deleted != 0 {
-					gone := rec("one", tc.src)
-					gone.Deleting, gone.Module.Metadata.DeletionTimestamp = "Delete", timestamppb.New(cut.Add(tc.deleted))
-					w.Put(store.ModuleKey(one), gone)
-				}
-				if tc.mine != nil {
-					tc.mine.ModuleUid, tc.mine.Generation = "uone", 1
-					w.Put(store.FollowKey(one), tc.mine)
-				}
-				w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Artifact: x, Revision: &towlinev1.Revision{Number: 1, ResolvedRef: tc.has,
-					Spec: &towlinev1.ModuleSpec{Source: tc.two}, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(-time.Hour))}}})
-				ro := &towlinev1.Rollout{Number: 1, Revision: 1, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(tc.put))}, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
-				if tc.fails {
-					ro = &towlinev1.Rollout{Number: 1, Status: &towlinev1.RolloutStatus{State: "Failed"}}
-				}
-				w.Put(store.RolloutKey(two, 1), &storev1.RolloutRecord{Rollout: ro})
-				if tc.retried != 0 {
-					again := proto.CloneOf(ro)
-					again.Number, again.Metadata.CreationTimestamp = 2, timestamppb.New(cut.Add(tc.retried))
-					w.Put(store.RolloutKey(two, 2), &storev1.RolloutRecord{Rollout: again})
-				}
-				if tc.looked != nil {
-					tc.looked.ModuleUid, tc.looked.Generation = "utwo", 1
-					w.Put(store.FollowKey(two), tc.looked)
-				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
+				w.Put(store.RevisionKey(one, 2), revision(2, to, took, y))
+				w.Put(store.RevisionKey(two, 1), revision(1, tc.has, tc.two, x))
+			}, rollout(one, 2, 2, 0)}, []func(store.Writer){}
+			if tc.put > 0 {
+				second = append(second, rollout(two, 1, of, tc.put))
+			} else {
+				first = append(first, rollout(two, 1, of, tc.put))
 			}
+			if tc.retried != 0 {
+				second = append(second, rollout(two, 2, of, tc.retried))
+			}
+			if tc.again {
+				second = append(second, rollout(one, 3, 2, time.Hour))
+			}
+			if tc.next != 0 {
+				second = append(second, rollout(one, 3, 3, tc.next), func(w store.Writer) { w.Put(store.RevisionKey(one, 3), revision(3, to, tc.src, y)) })
+			}
+			if tc.deleted != 0 {
+				gone := rec("one", tc.src)
+				gone.Deleting = "Delete"
+				second = append(second, func(w store.Writer) { w.Put(store.ModuleKey(one), gone) })
+			}
+			was := did(first...)
+			is := did(second...)
+			look := func(ref fleet.ModuleRef, uid string, f *storev1.FollowRecord) func(store.Writer) {
+				return func(w store.Writer) {
+					if f == nil {
+						return
+					}
+					f.ModuleUid, f.Generation, f.Incarnation = uid, 1, "i"
+					switch after := f.GetLooked().AsTime().Sub(cut); {
+					case after < 0 || tc.ahead:
+						f.Began = was - 1
+					case after < time.Hour:
+						f.Began = was
+					default:
+						f.Began = is
+					}
+					if tc.old {
+						f.Began, f.Incarnation = 0, ""
+					}
+					w.Put(store.FollowKey(ref), f)
+				}
+			}
+			rev := did(look(two, "utwo", tc.looked), look(one, "uone", tc.mine))
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {
 				m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(two))
 				lets := newLetting(r, one)

@@ -3,9 +3,6 @@ package record
 import (
 	"context"
 	"testing"
-	"time"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -20,7 +17,6 @@ import (
 // What one module lets go stays while the put of another that follows the same source is queued, and what that source has cannot be rendered
 // for it, or was not fetched for it since; of another source a put that cannot be rendered lists nothing.
 func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
-	cut := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	one, two := fleet.ModuleRef{Project: "default", Name: "one"}, fleet.ModuleRef{Project: "default", Name: "two"}
 	lists := func(names ...string) map[string][]fleet.BundleEntry {
 		l := library{}
@@ -31,18 +27,22 @@ func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
 		branch        string // of the other
 		unknown, heir bool
 		unlooked      bool
-		looked        time.Duration // at the one, if it was
-		self          bool          // the one may be the heir itself
+		looked        bool // at the one, since
+		still         bool // it follows nothing
+		self          bool // the one may be the heir itself
 	}{
-		"it cannot be rendered":                {draft: Draft{Failed: true}, branch: "main", unknown: true, heir: true},
-		"it cannot be rendered any more":       {draft: Draft{Failed: true, Known: true, Ref: "x", At: cut.Add(-time.Minute), Entries: lists("b")}, branch: "main", unknown: true, heir: true},
-		"of another source":                    {draft: Draft{Failed: true}, branch: "next"},
-		"of what was there before":             {draft: Draft{Known: true, Ref: "x", At: cut.Add(-time.Minute), Entries: lists("b")}, branch: "main", unknown: true, heir: true, unlooked: true},
-		"of what is there":                     {draft: Draft{Known: true, Ref: "y", At: cut.Add(-time.Minute), Entries: lists("b")}, branch: "main"},
-		"of what is there, and it is the heir": {draft: Draft{Known: true, Ref: "y", At: cut.Add(-time.Minute), Entries: lists("m")}, branch: "main", heir: true},
-		"of what is there since":               {draft: Draft{Known: true, Ref: "x", At: cut.Add(time.Minute), Entries: lists("b")}, branch: "main", unknown: true, heir: true, self: true},
-		"of what the one was looked at since":  {draft: Draft{Known: true, Ref: "x", At: cut.Add(time.Minute), Entries: lists("b")}, branch: "main", looked: 2 * time.Minute},
-		"of another source since":              {draft: Draft{Known: true, Ref: "x", At: cut.Add(time.Minute), Entries: lists("b")}, branch: "next"},
+		"it cannot be rendered":                        {draft: Draft{Failed: true}, branch: "main", unknown: true, heir: true},
+		"it cannot be rendered any more":               {draft: Draft{Failed: true, Known: true, Ref: "x", At: -1, Entries: lists("b")}, branch: "main", unknown: true, heir: true},
+		"of another source":                            {draft: Draft{Failed: true}, branch: "next"},
+		"of what was there before":                     {draft: Draft{Known: true, Ref: "x", At: -1, Entries: lists("b")}, branch: "main", unknown: true, heir: true, unlooked: true, self: true},
+		"of what is there":                             {draft: Draft{Known: true, Ref: "y", At: -1, Entries: lists("b")}, branch: "main"},
+		"of what is there, and it is the heir":         {draft: Draft{Known: true, Ref: "y", At: -1, Entries: lists("m")}, branch: "main", heir: true},
+		"of what is there since":                       {draft: Draft{Known: true, Ref: "x", At: 0, Entries: lists("b")}, branch: "main", unknown: true, heir: true, self: true},
+		"of what the one was looked at since":          {draft: Draft{Known: true, Ref: "x", At: 0, Entries: lists("b")}, branch: "main", looked: true},
+		"it follows nothing, of what was there before": {draft: Draft{Known: true, Ref: "x", At: -1, Entries: lists("b")}, branch: "main", still: true, unknown: true, heir: true, unlooked: true, self: true},
+		"it follows nothing, and cannot be rendered":   {draft: Draft{Failed: true}, branch: "main", still: true, unknown: true, heir: true},
+		"it follows nothing, of what is there":         {draft: Draft{Known: true, Ref: "y", At: -1, Entries: lists("b")}, branch: "main", still: true},
+		"of another source since":                      {draft: Draft{Known: true, Ref: "x", At: 0, Entries: lists("b")}, branch: "next"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := library{}
@@ -57,12 +57,16 @@ func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
 			}
 			rev, err := s.Update(t.Context(), func(w store.Writer) error {
 				w.Put(store.ModuleKey(one), rec("one", "main"))
-				w.Put(store.ModuleKey(two), rec("two", tc.branch))
-				w.Put(store.RevisionKey(one, 2), &storev1.RevisionRecord{Bundle: has.Bytes(), Revision: &towlinev1.Revision{Number: 2, ResolvedRef: "y", Spec: src("main"),
-					Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut)}}})
+				m := rec("two", tc.branch)
+				if tc.still {
+					m.Module.Spec.Source.Follow = nil
+				}
+				w.Put(store.ModuleKey(two), m)
+				w.Put(store.RevisionKey(one, 2), &storev1.RevisionRecord{Bundle: has.Bytes(), Revision: &towlinev1.Revision{Number: 2, ResolvedRef: "y", Spec: src("main")}})
 				w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Bundle: l.add("b").Bytes(), Revision: &towlinev1.Revision{Number: 1, ResolvedRef: "x", Spec: src(tc.branch)}})
-				if tc.looked != 0 {
-					w.Put(store.FollowKey(one), &storev1.FollowRecord{ModuleUid: "u", Generation: 1, ResolvedRef: "x", Looked: timestamppb.New(cut.Add(tc.looked))})
+				w.Put(store.RolloutKey(one, 2), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: 2, Revision: 2, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}})
+				if tc.looked {
+					w.Put(store.FollowKey(one), &storev1.FollowRecord{ModuleUid: "u", Generation: 1, ResolvedRef: "x", Began: w.Revision() + 2})
 				}
 				w.Put(store.RolloutKey(two, 1), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Id: "two/1", Number: 1, Revision: 1, Strategy: &towlinev1.RolloutStrategy{OnSupersede: "Queue"},
 					Status: &towlinev1.RolloutStatus{State: "Progressing"}}})
@@ -77,7 +81,11 @@ func TestHeirWhoseQueuedPutIsNotKnown(t *testing.T) {
 			}
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {
 				x := NewSuccession(l, one)
-				x.Drafts = func(context.Context, *wire.Module, *storev1.ModuleRecord, int64) Draft { return tc.draft }
+				x.Drafts = func(context.Context, *wire.Module, *storev1.ModuleRecord, int64) Draft {
+					d := tc.draft
+					d.At += rev
+					return d
+				}
 				heirs, err := x.Of(t.Context(), r, fleet.Cluster{Name: "c1"}, sync(1, 1, had), sync(2, 2, has))
 				if err != nil {
 					return err

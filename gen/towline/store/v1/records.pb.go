@@ -3316,7 +3316,11 @@ type FollowRecord struct {
 	// Since when looks come to nothing.
 	Since *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
 	// SHA-256 of what the last look fetched that came to something.
-	Fetched       []byte `protobuf:"bytes,10,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	Fetched []byte `protobuf:"bytes,10,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	// The revision that the store had when the look began, so that what was fetched is not older than what was written up to it; 0: not known.
+	Began int64 `protobuf:"varint,11,opt,name=began,proto3" json:"began,omitempty"`
+	// The incarnation of the store then: a restored one counts its revisions anew.
+	Incarnation   string `protobuf:"bytes,12,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3419,6 +3423,20 @@ func (x *FollowRecord) GetFetched() []byte {
 		return x.Fetched
 	}
 	return nil
+}
+
+func (x *FollowRecord) GetBegan() int64 {
+	if x != nil {
+		return x.Began
+	}
+	return 0
+}
+
+func (x *FollowRecord) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
 }
 
 // CatalogRecord is catalogs/PROJECT/NAME.
@@ -4098,7 +4116,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"HoldRecord\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\tconfirmedR\fconfirmed_byR\n" +
-	"generation\"\xda\x02\n" +
+	"generation\"\x92\x03\n" +
 	"\fFollowRecord\x12\x1d\n" +
 	"\n" +
 	"module_uid\x18\x01 \x01(\tR\tmoduleUid\x12\x1e\n" +
@@ -4113,7 +4131,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\amessage\x18\b \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
 	"\afetched\x18\n" +
-	" \x01(\fR\afetched\"Z\n" +
+	" \x01(\fR\afetched\x12\x14\n" +
+	"\x05began\x18\v \x01(\x03R\x05began\x12 \n" +
+	"\vincarnation\x18\f \x01(\tR\vincarnation\"Z\n" +
 	"\rCatalogRecord\x12-\n" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
 	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\x82\x02\n" +
