@@ -77,11 +77,11 @@ func TestQueuedPutOfOneThatFollowsNothing(t *testing.T) {
 			two := func(b2 string) *towlinev1.Module {
 				m := following("two", f.url)
 				m.Spec.Source.Git.Path, m.Spec.Source.Follow = "two", nil
-				m.Spec.Bindings = []*towlinev1.Binding{{Name: "b2", Value: b2}}
+				m.Spec.Bindings = []*towlinev1.Binding{{Name: "B", Value: &b2}}
 				return queueing(m)
 			}
 			f.put(two("1"))
-			f.awaitTracker("two", "c", "ready", ready)
+			f.until("two", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
 			f.queued(two("2"))
 			f.push("a", tc.two)
 			one := following("one", f.url)

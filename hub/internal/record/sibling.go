@@ -18,12 +18,12 @@ type letting struct {
 	rec    *storev1.ModuleRecord // nil: it cannot be read, or is gone
 	newest *storev1.RevisionRecord
 	took   map[string]*storev1.RevisionRecord // the newest of its revisions, by what they are of: one of before may be in a cluster still
-	at     int64                              // since when it lets go: that its newest revision was cut, or what came after that
+	at     int64                              // the store's revision since which it lets go: its newest was cut, or what came after that
 	anew   bool                               // something did: it was deleted, or a revision that was there already has begun
 	looked *storev1.FollowRecord              // what is known of the looks at its source
 	reason string                             // why it does not take up what is there; empty: it does
 	sees   string                             // what the ref came to for it last
-	since  int64                              // when the last look began of which something came; 0: not known
+	since  int64                              // the store's revision at which the last look began of which something came; 0: not known
 	waits  bool                               // for its put to have a revision
 }
 
@@ -64,7 +64,7 @@ func (l *letting) decided(r store.Reader, put, cut store.Entry) {
 		l.at = made(cut)
 	}
 	if ro := rollouts.Driven(r, l.ref); ro != nil {
-		if begun, _ := r.Get(store.RolloutKey(l.ref, ro.GetRollout().GetNumber())); made(begun) > l.at {
+		if begun, there := r.Get(store.RolloutKey(l.ref, ro.GetRollout().GetNumber())); there && made(begun) > l.at {
 			l.at, l.anew = made(begun), true
 		}
 	}
