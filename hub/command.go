@@ -89,10 +89,11 @@ func (f *serveFlags) etcdFlags(fl *pflag.FlagSet) {
 	fl.StringVar(&a.PasswordFile, "etcd-password-file", "", "file of the user's password (default: $"+EtcdPasswordEnv+")")
 }
 
-// How much the heap may grow between two collections, as heap.Tune takes it.
+// How much the heap may grow between two collections, as heap.Tune takes it. A higher floor costs memory for good, as what agents keep for
+// long then lies scattered among more garbage.
 const (
 	HeapPercent = 100
-	HeapFloor   = 128 << 20
+	HeapFloor   = 64 << 20
 )
 
 // minQuota is the smallest store that does anything useful.
