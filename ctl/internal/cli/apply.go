@@ -146,8 +146,15 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if run.modules > 1 && !run.dry() {
 		run.batch = rand.Text()
 	}
-	errs = append(errs, run.putAll(ctx, clusters)...)
+	failed := run.putAll(ctx, clusters)
+	errs = append(errs, failed...)
+	if len(failed) > 0 && run.modules > 0 && !run.dry() {
+		return joinCodes(append(errs, errors.New("no module was put: their placements may follow labels that clusters were to get"), prune.not(), run.print()))
+	}
 	errs = append(errs, run.putAll(ctx, modules)...)
+	if run.broken {
+		errs = append(errs, errors.New("the modules that were put begin without the rest, and what they let go to that is deleted: apply again within 30 seconds to prevent it"))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return joinCodes(append(errs, prune.not(), run.print(), run.follow(ctx)))
 	}
@@ -214,6 +221,7 @@ type applyRun struct {
 	rollouts []followed
 	modules  int    // that are not put yet
 	batch    string // of several modules
+	broken   bool   // the put of a module failed: the batch is not whole
 	with     []*v1.ModuleOrder
 	tried    map[*v1.Module]tried
 }
@@ -367,9 +375,10 @@ func (r *applyRun) tornVariants(ctx context.Context, of clusterMove, modules []r
 
 func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 	r.modules--
-	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0, Plan: r.o.plan, With: r.with,
+	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0 || r.broken, Plan: r.o.plan, With: r.with,
 		Set: r.o.set.name, Take: r.o.set.take})
 	if err != nil {
+		r.broken = r.batch != ""
 		return err
 	}
 	return r.module(resp)

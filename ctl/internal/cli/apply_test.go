@@ -365,6 +365,39 @@ func TestNoClusterMovesWhileAModuleIsRefused(t *testing.T) {
 	}
 }
 
+// A cluster that is refused, or whose put is lost, has the labels of before: no module is put whose placement may follow those that it was to get.
+func TestNoModuleIsPutWhenAClusterIsNot(t *testing.T) {
+	cluster := "\n---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {team: b}}\n"
+	hub := &fakeHub{put: putAnswer(), badCluster: fleet.Invalid("metadata.labels", "is wrong"), putPlan: &v1.PutClusterResponse{}}
+	got := hub.run(t, run{stdin: shopYAML + cluster}, "apply", "-f", "-")
+	if got.code != 1 || got.out != "" || !strings.Contains(got.err, "cluster c1: metadata.labels: is wrong") || !strings.Contains(got.err, "no module was put: ") {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	for _, put := range putsOf(hub) {
+		if _, is := put.(*v1.PutModuleRequest); is {
+			t.Errorf("the hub was asked %v", put)
+		}
+	}
+}
+
+// One put of several is lost, though all were checked: the batch stays open, so that none of the others begins at once without that.
+func TestBatchOfWhichAPutIsLostStaysOpen(t *testing.T) {
+	hub := &fakeHub{put: putAnswer(), loses: "base"}
+	all := shopYAML
+	for _, name := range []string{"base", "web"} {
+		all += "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: "+name, 1)
+	}
+	got := hub.run(t, run{stdin: all}, "apply", "-f", "-")
+	if got.code != 1 || !strings.Contains(got.err, "was changed meanwhile") || !strings.Contains(got.err, "apply again within ") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	for _, put := range putsOf(hub) {
+		if m := put.(*v1.PutModuleRequest); m.GetBatch() == "" || !m.GetMore() {
+			t.Errorf("%s ends the batch", m.GetModule().GetMetadata().GetName())
+		}
+	}
+}
+
 // The labels of clusters and the placements that select by them change in one apply. Clusters are put first: by the placements of
 // before, modules would leave them, and come again.
 func TestClusterIsNotRelabelledBeforeItsModulesFollow(t *testing.T) {

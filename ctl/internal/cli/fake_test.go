@@ -54,6 +54,8 @@ type fakeHub struct {
 	rendered    [][]byte
 	put         *v1.PutModuleResponse
 	refuses     string // the only module that err is said of
+	loses       string // the module whose put is lost, though it was checked
+	badCluster  error  // what the put of a cluster fails with
 	diff        []*v1.DiffModuleResponse
 	explained   *v1.ExplainObjectResponse
 	putPlan     *v1.PutClusterResponse
@@ -155,6 +157,9 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 	h.note(r)
 	if h.err != nil && (h.refuses == "" || h.refuses == r.GetModule().GetMetadata().GetName()) {
 		return nil, rpc.ToStatus(h.err)
+	}
+	if h.loses == r.GetModule().GetMetadata().GetName() && !r.GetDryRun() {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrConflict, "module %s was changed meanwhile", h.loses))
 	}
 	out := proto.Clone(h.put).(*v1.PutModuleResponse)
 	if out.Module == nil {
@@ -330,6 +335,9 @@ func (h *fakeHub) WatchObjects(r *v1.WatchObjectsRequest, s grpc.ServerStreaming
 
 func (h *fakeHub) PutCluster(_ context.Context, r *v1.PutClusterRequest) (*v1.PutClusterResponse, error) {
 	h.note(r)
+	if h.badCluster != nil {
+		return nil, rpc.ToStatus(h.badCluster)
+	}
 	out := proto.Clone(h.putPlan).(*v1.PutClusterResponse)
 	out.Cluster = proto.CloneOf(r.GetCluster())
 	for _, c := range h.clusters {
