@@ -3,10 +3,13 @@ package hub_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
 )
 
 // TestWhereARolloutStandsIsData: the state is one word, and the stage, how far it is and who rolled back are fields beside
@@ -63,5 +66,33 @@ func TestModuleStaysRolledBackWhenAPutFails(t *testing.T) {
 	}
 	if put := w.put(module("shop", configMap("3"))); w.await("shop", put.GetRevision()).GetStatus().GetState() != "Succeeded" || w.module("shop").GetStatus().GetRolledBack() {
 		t.Errorf("after another put: %v", w.module("shop").GetStatus())
+	}
+}
+
+// TestModuleIsNotRolledBackWhereOthersKeepTheRevision: after a rollback in which only those that failed went back, the module is on its way
+// between both revisions, and a put of the same says where it stays.
+func TestModuleIsNotRolledBackWhereOthersKeepTheRevision(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.enroll("b", nil)
+	w.connectWith("b", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+		if s.Revision == 2 {
+			return simagent.Failing(s)
+		}
+		return simagent.Ready(s)
+	}})
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	next := module("shop", configMap("2"))
+	next.Spec.Rollout = &towlinev1.RolloutStrategy{OnFailure: "Rollback", Rollback: &towlinev1.RollbackStrategy{Scope: "Failed"}}
+	if r := w.await("shop", w.put(next).GetRevision()); r.GetStatus().GetState() != "RolledBack" {
+		t.Fatal(r)
+	}
+	if s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 2 }); s.GetRolledBack() || s.GetRevision() != 2 || s.GetUpdated() != 1 {
+		t.Errorf("one of two has r2: %v", s)
+	}
+	again := w.put(next)
+	at := slices.IndexFunc(again.GetWarnings(), func(n *towlinev1.Note) bool { return n.GetCode() == fleet.WarnStaysBack })
+	if at < 0 || again.GetWarnings()[at].GetFacts().GetCode() != "Failed" || again.GetWarnings()[at].GetFacts().GetRevision() != 1 {
+		t.Errorf("put again: %v", again)
 	}
 }

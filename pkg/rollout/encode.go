@@ -102,11 +102,21 @@ func outlineOf(b []byte) outline {
 // HeldAt reads from an encoded head the revision to which a rollout was rolled back with every cluster that it had moved;
 // 0: it was not, or only those that failed went back.
 func HeldAt(b []byte) int64 {
-	h := outlineOf(b)
-	if h.State != RolledBack || h.Back == nil || h.Back.Scope == ScopeFailed {
+	to, failed := WentBack(b)
+	if failed {
 		return 0
 	}
-	return h.Back.To
+	return to
+}
+
+// WentBack reads from an encoded head the revision to which clusters went back when a rollout was rolled back, and whether only those that
+// failed did, so that the others have the newer one; 0: it was not.
+func WentBack(b []byte) (to int64, failed bool) {
+	h := outlineOf(b)
+	if h.State != RolledBack || h.Back == nil {
+		return 0, false
+	}
+	return h.Back.To, h.Back.Scope == ScopeFailed
 }
 
 // PinsIn reads the pins from an encoded head. Most have none, and say so at a glance: lists of clusters ask of every module.

@@ -303,6 +303,9 @@ func diffCounts(g *v1.DiffGroup) string {
 			parts = append(parts, fmt.Sprintf("%d to %s", n, x.word))
 		}
 	}
+	if n := g.GetOmitted(); n > 0 {
+		parts = append(parts, number(n)+" more")
+	}
 	if n := g.GetUnchanged(); n > 0 || len(parts) == 0 {
 		parts = append(parts, number(n)+" unchanged")
 	}

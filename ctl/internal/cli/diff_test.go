@@ -59,7 +59,7 @@ module/shop selects 11 of 300 clusters; 1,234 objects in each
 
 canary: 1,234 unchanged
 
-prod-1, prod-2, prod-3, prod-4, prod-5 and 2 more: 2 to create, 1 to adopt, 1 to change, 1 to recreate, 1 to delete, 1 to release, 1 to hand over, 1 to keep, 1 to refuse, 1,230 unchanged
+prod-1, prod-2, prod-3, prod-4, prod-5 and 2 more: 2 to create, 1 to adopt, 1 to change, 1 to recreate, 1 to delete, 1 to release, 1 to hand over, 1 to keep, 1 to refuse, 2 more, 1,230 unchanged
   create     ConfigMap shop/new
   create     Part shop/one: its kind comes with the module
   change     Deployment shop/web

@@ -47,8 +47,12 @@ func (a *app) explainObject(ctx context.Context, c *client.Client, out *output, 
 func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 	var b strings.Builder
 	o := x.GetObject()
-	fmt.Fprintf(&b, "%s in cluster %s is %s, %s, %s%s.\n", objectText(o.GetObject()), o.GetCluster(), a.paint(stateColors[o.GetSync()], o.GetSync()),
-		a.paint(stateColors[o.GetHealth()], o.GetHealth()), a.paint(stateColors[o.GetDrift()], o.GetDrift()), sinceText(a.clock(o.GetSince())))
+	drift := ", " + a.paint(stateColors[o.GetDrift()], o.GetDrift())
+	if o.GetWatched() { // nobody compares it with anything
+		drift = ""
+	}
+	fmt.Fprintf(&b, "%s in cluster %s is %s, %s%s%s.\n", objectText(o.GetObject()), o.GetCluster(), a.cell(syncCell(o)),
+		a.paint(stateColors[o.GetHealth()], o.GetHealth()), drift, sinceText(a.clock(o.GetSince())))
 	if says := objectSays(o); says != "" && says != "-" {
 		fmt.Fprintf(&b, "%s.\n", strings.TrimSuffix(sentence(says), "."))
 	}

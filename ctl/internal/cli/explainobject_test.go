@@ -48,15 +48,18 @@ func TestExplainWatchedObject(t *testing.T) {
 		Kind: "Database", Namespace: "shop", Name: "db"}, Sync: "OutOfSync", Health: "Missing", Drift: "InSync", Reason: "Missing", Message: "does not exist"}}
 	hub := &fakeHub{explained: x}
 	same(t, hub.run(t, run{}, "explain", "object", "Database/shop/db", "--cluster", "prod-eu-11").out, `
-Database shop/db in cluster prod-eu-11 is OutOfSync, Missing, InSync.
+Database shop/db in cluster prod-eu-11 is OutOfSync, Missing.
 Does not exist.
 Module shop only watches it, in r42 (spec.watch): it is somebody else's, and its health counts for the module.
 `)
+	a := &app{}
 	there := &v1.Object{Watched: true, Sync: "Synced", Health: "Healthy", Drift: "InSync", Object: x.GetObject().GetObject()}
+	if got := a.objectExplained(&v1.ExplainObjectResponse{Object: there}); !strings.Contains(got, " is Watched, Healthy") || strings.Contains(got, "InSync") {
+		t.Error(got)
+	}
 	if got := syncCell(there); got.Text != "Watched" {
 		t.Errorf("a list says %q", got.Text)
 	}
-	a := &app{}
 	if got := a.objectBranches([]*v1.Object{there}, true); len(got) != 1 || !strings.Contains(got[0].text, "watched only") {
 		t.Errorf("a tree says %+v", got)
 	}

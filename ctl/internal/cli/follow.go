@@ -8,6 +8,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // followCell is in a list how a source is followed: what it came to and when, or what is wrong.
@@ -69,6 +70,8 @@ func followSays(reason string, s *v1.ModuleStatus) string {
 		return "its source is looked at by itself"
 	case follow.ReasonRolledBack:
 		return revision(s.GetFollow().GetSuspendedRevision()) + " was rolled back, and is not rolled out again before the source has something else, or by: towline resync"
+	case rollout.ReasonRestored:
+		return "its source is not looked at by itself: " + standsSays
 	case follow.ReasonUnavailable, follow.ReasonNotFound, follow.ReasonDenied, follow.ReasonNeedsSecret:
 		return "its source cannot be had; what runs stays: " + s.GetFollow().GetMessage()
 	case follow.ReasonTooLarge, follow.ReasonInvalid, follow.ReasonUnverified:

@@ -276,7 +276,11 @@ func warningSays(module string, n *v1.Note) string {
 	case fleet.WarnRestored:
 		return "it begins later: " + standsSays
 	case fleet.WarnStaysBack:
-		return fmt.Sprintf("stays at %s since %s was rolled back; put a changed module, or: towline rollout retry %s", revision(f.GetRevision()), f.GetRollout(), module)
+		where := ""
+		if f.GetCode() == string(rollout.ScopeFailed) {
+			where = " where it failed"
+		}
+		return fmt.Sprintf("stays at %s%s since %s was rolled back; put a changed module, or: towline rollout retry %s", revision(f.GetRevision()), where, f.GetRollout(), module)
 	}
 	return n.GetCode()
 }

@@ -349,7 +349,7 @@ func (a *app) deleteSecret(ctx context.Context, c *client.Client, o *deleteOptio
 		}
 		req.Uid, req.Used = x.GetMetadata().GetUid(), len(x.GetUsedBy()) > 0
 		if req.GetUsed() {
-			return agree(int32(len(x.GetUsedBy())), "module uses it and cannot be fetched without it: ", "modules use it and cannot be fetched without it: ") + strings.Join(x.GetUsedBy(), ", "), nil
+			return agree(int32(len(x.GetUsedBy())), "module uses it", "modules use it") + ", whose source cannot be fetched, or whose binding has no value, where no other secret of the name is: " + strings.Join(x.GetUsedBy(), ", "), nil
 		}
 		return "no module uses it", nil
 	})

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -232,6 +233,9 @@ func (a *app) wait(ctx context.Context, ref fleet.RolloutID, o *waitOptions, sta
 	}
 	if reached {
 		return nil
+	}
+	if stage != "" && err == nil && len(last.GetStatus().GetStages()) == 0 && last.GetStatus().GetState() == stateSucceeded {
+		return &exitError{exitFailed, fmt.Errorf("rollout %s has no stages, so stage %s was not waited for", last.GetId(), stage)}
 	}
 	return o.finish(refText(ref), last, err)
 }

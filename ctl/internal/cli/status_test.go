@@ -129,6 +129,11 @@ func TestRolloutWaitForStage(t *testing.T) {
 	if got := hub.run(t, run{}, "rollout", "wait", "--id", "shop/57", "--for", "stage=canary"); got.code != 1 {
 		t.Errorf("a rollout that is on its way back from a stage that was done: exit %d", got.code)
 	}
+	whole := ended("Succeeded", func(s *v1.RolloutStatus) { s.Stages = nil })
+	hub.watch = watching(whole)
+	if got := hub.run(t, run{}, "rollout", "wait", "--id", "shop/57", "--for", "stage=canary"); got.code != 1 || !strings.Contains(got.err, "has no stages") {
+		t.Errorf("a rollout that has no stages: exit %d: %s", got.code, got.err)
+	}
 	if asked[*v1.WatchRolloutRequest](hub).GetNumber() != 57 {
 		t.Error("--id did not name the rollout to the hub")
 	}

@@ -2743,7 +2743,8 @@ type ModuleStatus struct {
 	Unassigned int32 `protobuf:"varint,26,opt,name=unassigned,proto3" json:"unassigned,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=since,proto3" json:"since,omitempty"`
-	// Set after a rollback: the clusters keep the revision that it went back to, whatever the spec says, until a put or a retry.
+	// Set after a rollback: the clusters keep the revision that it went back to, whatever the spec says, until a put or a retry. Not after one
+	// in which only clusters that failed went back: the others have the newest.
 	RolledBack bool `protobuf:"varint,16,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
 	// Ready; and Following of a module that follows its source: False when looks come to nothing, with the reason, and while the
 	// source renders to what was rolled back, with the reason RolledBack.

@@ -122,6 +122,9 @@ func (a *API) showCatalog(r store.Reader, ref fleet.ModuleRef, rec *storev1.Cata
 		c.Status = proto.CloneOf(state.GetStatus())
 		c.Status.Next = next
 	}
+	if record.Stands(r) { // no source is looked at by itself
+		c.Status.Next = nil
+	}
 	c.Status.Modules = modules
 	switch s := c.Status; {
 	case rec.GetDeleting():

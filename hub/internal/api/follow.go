@@ -19,6 +19,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -275,6 +276,9 @@ func (a *API) followStatus(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 			out.Next = timestamppb.New(next)
 		}
 	}
+	if record.Stands(r) { // no source is looked at by itself
+		out.Next = nil
+	}
 	newest := record.NewestRevision(r, ref)
 	out.Looked, out.ResolvedRef = memory.GetLooked(), memory.GetResolvedRef()
 	if cut := newest.GetRevision().GetMetadata().GetCreationTimestamp(); out.Looked == nil || cut.AsTime().After(out.Looked.AsTime()) {
@@ -283,14 +287,14 @@ func (a *API) followStatus(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 	if !record.Mended(r, ref, memory) {
 		out.Reason, out.Message, out.Since = memory.GetReason(), memory.GetMessage(), memory.GetSince()
 	}
-	if s.GetRolledBack() {
+	if rollouts.RolledBack(r, ref, rollouts.Last(r, ref)) {
 		out.SuspendedRevision = s.GetRevision()
 	}
 	return out
 }
 
 // followingCondition states whether the source of a module is followed.
-func followingCondition(s *towlinev1.ModuleStatus) *towlinev1.Condition {
+func followingCondition(r store.Reader, s *towlinev1.ModuleStatus) *towlinev1.Condition {
 	f := s.GetFollow()
 	c := &towlinev1.Condition{Type: follow.Condition, Status: fleet.ConditionTrue, Reason: follow.ReasonFollows, ObservedGeneration: s.GetObservedGeneration()}
 	switch {
@@ -298,6 +302,8 @@ func followingCondition(s *towlinev1.ModuleStatus) *towlinev1.Condition {
 		c.Status, c.Reason, c.Message, c.LastTransitionTime = fleet.ConditionFalse, f.GetReason(), f.GetMessage(), f.GetSince()
 	case f.GetSuspendedRevision() != 0:
 		c.Status, c.Reason, c.LastTransitionTime = fleet.ConditionFalse, follow.ReasonRolledBack, s.GetSince()
+	case record.Stands(r):
+		c.Status, c.Reason = fleet.ConditionFalse, rollout.ReasonRestored
 	}
 	return c
 }

@@ -21,7 +21,7 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 	var lines []line[*towlinev1.Hold]
 	err := a.overview(ctx, req.GetMinRevision(), func(o overview) error {
 		record.EachHold(o, func(h *towlinev1.Hold, e store.Entry) {
-			if (req.GetProject() == "" || h.GetProject() == req.GetProject() || h.GetModule() == "") &&
+			if (req.GetProject() == "" || h.GetProject() == req.GetProject() || h.GetModule() == "" && h.GetCatalog() == "") &&
 				(req.GetModule() == "" || h.GetModule() == req.GetModule()) && (req.GetCluster() == "" || h.GetCluster() == req.GetCluster()) {
 				lines = append(lines, shown(showHold(h, e), oldestFirst))
 			}

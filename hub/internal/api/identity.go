@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -103,7 +102,7 @@ func (a *API) ListAuthorities(ctx context.Context, req *towlinev1.ListAuthoritie
 	return &towlinev1.ListAuthoritiesResponse{Authorities: all}, err
 }
 
-// PutProject makes a project or changes its labels.
+// PutProject makes a project or changes its labels, annotations and spec.
 func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) (*towlinev1.PutProjectResponse, error) {
 	in := req.GetProject().GetMetadata()
 	if err := fleet.ValidateLabel(in.GetName()); err != nil {
@@ -120,11 +119,11 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 		if err := record.AsSeen(w, store.ProjectPrefix+in.GetName(), projectObject(in.GetName()), prev, in); err != nil {
 			return err
 		}
-		if exists && maps.Equal(prev.GetLabels(), in.GetLabels()) && proto.Equal(old.GetProject().GetSpec(), spec) {
+		if exists && sameWords(prev, in) && proto.Equal(old.GetProject().GetSpec(), spec) {
 			resp.Result, resp.Project = resultUnchanged, old.GetProject()
 			return nil
 		}
-		meta := &towlinev1.Metadata{Name: in.GetName(), Labels: in.GetLabels(), Uid: prev.GetUid(), Generation: prev.GetGeneration() + 1,
+		meta := &towlinev1.Metadata{Name: in.GetName(), Labels: in.GetLabels(), Annotations: in.GetAnnotations(), Uid: prev.GetUid(), Generation: prev.GetGeneration() + 1,
 			CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: who(ctx), ChangeReason: req.GetReason()}
 		resp.Result = putResult(!exists, true)
 		if !exists {

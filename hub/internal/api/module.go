@@ -378,8 +378,11 @@ func (a *API) describePut(r overview, m *wire.Module, req *towlinev1.PutModuleRe
 	if resp.Module != nil {
 		resp.Module.Status = status
 	}
-	if status.GetRolledBack() && resp.GetResult() == resultUnchanged {
-		stays := note(fleet.WarnStaysBack, &towlinev1.Facts{Revision: status.GetSucceededRevision(), Rollout: status.GetRollout()})
+	if to, failed := rollouts.WentBack(r, m.Ref, rollouts.Last(r, m.Ref)); to != 0 && resp.GetResult() == resultUnchanged {
+		stays := note(fleet.WarnStaysBack, &towlinev1.Facts{Revision: to, Rollout: status.GetRollout()})
+		if failed {
+			stays.Facts.Code = string(rollout.ScopeFailed)
+		}
 		stays.Actions = []*towlinev1.Action{{Method: rollout.DoRetry, Project: m.Ref.Project, Module: m.Ref.Name}}
 		resp.Warnings = append(resp.Warnings, stays)
 	}

@@ -34,7 +34,8 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = rollouts.Standing(r, ref)
 	newest := rollouts.Last(r, ref)
-	s.RolledBack = rollouts.RolledBack(r, ref, newest)
+	_, some := rollouts.WentBack(r, ref, newest)
+	s.RolledBack = rollouts.RolledBack(r, ref, newest) && !some
 	countClusters(r, ref, s)
 	state := a.describeRollout(r, ref, rec, newest, s)
 	record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
@@ -48,7 +49,7 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s.Conditions = conditions(rec, s, state)
 	s.Follow = a.followStatus(r, ref, rec, s)
 	if s.Follow != nil && rec.GetDeleting() == "" {
-		s.Conditions = append(s.Conditions, followingCondition(s))
+		s.Conditions = append(s.Conditions, followingCondition(r, s))
 	}
 	return s
 }

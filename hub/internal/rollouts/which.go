@@ -137,10 +137,21 @@ func OutlookOf(ro *storev1.RolloutRecord) rollout.Outlook {
 // RolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says. A put that
 // failed before it had a revision changes nothing of that.
 func RolledBack(r store.Reader, ref fleet.ModuleRef, newest *storev1.RolloutRecord) bool {
+	return StateOf(thatCounts(r, ref, newest)) == rollout.RolledBack
+}
+
+// WentBack is to which revision clusters went in a rollback that counts as in RolledBack, and whether only those that failed did; 0: there
+// was none.
+func WentBack(r store.Reader, ref fleet.ModuleRef, newest *storev1.RolloutRecord) (to int64, failed bool) {
+	return rollout.WentBack(thatCounts(r, ref, newest).GetHead())
+}
+
+// thatCounts is the module's newest rollout, but for one that failed before it had a revision.
+func thatCounts(r store.Reader, ref fleet.ModuleRef, newest *storev1.RolloutRecord) *storev1.RolloutRecord {
 	if newest.GetRollout().GetRevision() == 0 && Ended(newest) {
-		newest = Driven(r, ref)
+		return Driven(r, ref)
 	}
-	return StateOf(newest) == rollout.RolledBack
+	return newest
 }
 
 // External reports that another program assigns the module: its put says so, and the hub has no rollout of it that decides. A put
