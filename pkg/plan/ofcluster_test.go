@@ -47,11 +47,11 @@ func TestUseOfANamespaceOfTheClusterEnds(t *testing.T) {
 	in.Tombstone, in.Policy = true, fleet.DeleteDelete
 	r := owned(fleet.ObjectID{Kind: "Namespace", Name: "kube-system"})
 	r.State = Used
-	if in.Leaves(r) {
+	if in.Leaves(r, nil) {
 		t.Error("the labels stay")
 	}
 	r.Delete = fleet.DeleteOrphan
-	if !in.Leaves(r) {
+	if !in.Leaves(r, nil) {
 		t.Error("the labels go, though the module is orphaned")
 	}
 }

@@ -480,8 +480,20 @@ func Survives(policies []fleet.Policy, id fleet.ObjectID, labels map[string]stri
 	return in.Releases(Record{ID: id, Prune: p.Prune, Delete: p.Delete, Named: Named(policies, id)})
 }
 
-// Leaves reports that what we wrote into a used object stays there when the module lets it go.
-func (in PruneInput) Leaves(r Record) bool { return in.stays(r) }
+// Leaves reports that what we wrote into a used object with these labels stays there when the module lets it go.
+func (in PruneInput) Leaves(r Record, labels map[string]string) bool {
+	if in.Tombstone {
+		return in.stays(RememberLabels(in.Policies, r, labels))
+	}
+	p, _ := in.policy(r, labels)
+	return in.stays(r) || p.Delete == fleet.DeleteOrphan
+}
+
+// Keeps reports that a policy keeps an object with these labels that the sync does not list.
+func (in PruneInput) Keeps(r Record, labels map[string]string) bool {
+	p, _ := in.policy(r, labels)
+	return !in.Tombstone && !in.reads(r.ID) && (p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy() && !in.recycled(r))
+}
 
 // Releases reports that the object stays in the cluster without our marks.
 func (in PruneInput) Releases(r Record) bool { return ofCluster(r.ID) || in.stays(r) }

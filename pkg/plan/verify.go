@@ -79,7 +79,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	switch {
 	case in.reads(r.ID), p.Delete == fleet.DeleteOrphan, in.Tombstone && p.Prune == fleet.PruneNever:
 		return Release, RuleProtection
-	case !in.Tombstone && (p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy() && !in.recycled(r)):
+	case in.Keeps(r, s.Labels):
 		return Stay, RuleProtection
 	case bootstrapped(r):
 		return Release, RuleSensitiveKind

@@ -67,7 +67,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 			e.left[r.ID] = true // should it, its owners are to be taken from it before
 		}
 	}
-	e.w.doom(e.doomed)
+	e.doom()
 	for _, r := range todo.Release {
 		e.left[r.ID] = true
 	}
@@ -107,10 +107,12 @@ func (e *eraser) mayBeLeft(r plan.Record) bool {
 	return plan.MayBeLeft(e.in.Policies, r)
 }
 
-// doom tells the other modules what is about to be deleted of this one.
-func (w *worker) doom(doomed map[fleet.ObjectID]bool) {
-	doomed = maps.Clone(doomed)
-	w.doomed.Store(&doomed)
+// doom tells the other modules what is about to be deleted of this one. Of what goes with its module they know no more than that, so that
+// what may be left by labels which could not be read is not among it.
+func (e *eraser) doom() {
+	doomed := maps.Clone(e.doomed)
+	maps.DeleteFunc(doomed, func(id fleet.ObjectID, _ bool) bool { return e.in.Tombstone && e.left[id] })
+	e.w.doomed.Store(&doomed)
 }
 
 // stage removes or releases the objects of one stage. It reports whether all are gone, so that the next stage may begin.
@@ -118,7 +120,7 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 	for _, k := range e.checked {
 		delete(e.doomed, k.Record.ID)
 	}
-	e.w.doom(e.doomed)
+	e.doom()
 	// What was refused goes last, for the stage ends with the first that is: the others must not wait for it.
 	slices.SortStableFunc(records, func(a, b plan.Record) int { return cmp.Compare(e.w.pruning.refused[a.ID], e.w.pruning.refused[b.ID]) })
 	results := make(chan erased, cap(e.w.m.slots))

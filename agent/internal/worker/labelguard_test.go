@@ -118,6 +118,67 @@ func TestWhatIsKeptAfterAllIsAskedAbout(t *testing.T) {
 	}
 }
 
+// TestUnreadLabelKeepsAnObjectFromAnotherModulesOwner: two modules go at once, and one has the owner of what the other has, which a label
+// keeps that cannot be read for a while.
+func TestUnreadLabelKeepsAnObjectFromAnotherModulesOwner(t *testing.T) {
+	r := newRig(t)
+	policies := keptBy(fleet.Policy{Prune: fleet.PruneNever})
+	s, base := r.bundle("shop", policies, certificate("b2xk")), r.bundle("base", nil, configMap("owner", "k: v"))
+	r.set([]fleet.Sync{s, base})
+	r.ready(s)
+	r.ready(base)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.patch("v1", "secrets", "s", "ana", `{"metadata":{"labels":{"keep":"yes"}}}`)
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/secrets/s") {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	tomb := r.tombstoneOf(policies)
+	r.set([]fleet.Sync{base}, tomb)
+	r.eventually("its end is decided", func() bool {
+		rec := r.m.inventory.Get(fleet.ObjectID{Kind: "Secret", Namespace: r.ns, Name: "s"})
+		return rec != nil && rec.Deleting != 0
+	})
+	r.set(nil, tomb, r.tombstone("base", fleet.DeleteDelete))
+	r.wait("base", "gone, or waiting", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseRemoved || len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "would go with it")
+	})
+	r.count.upset(nil)
+	for _, m := range []string{"base", "shop"} {
+		r.wait(m, "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	}
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("it is another one, or gone: %q was %q", got, uid)
+	}
+}
+
+// TestLabelsOfWhatIsKeptAreReadOnce: a policy lets go what has a label, and keeps all else. Which of that an object is, is not read for each
+// revision again.
+func TestLabelsOfWhatIsKeptAreReadOnce(t *testing.T) {
+	r := newRig(t)
+	policies := append(keptBy(fleet.Policy{Prune: fleet.PruneOnUpdate}), fleet.Policy{Prune: fleet.PruneNever})
+	s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("kept", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	for i := range 3 {
+		if i > 0 {
+			r.count.take()
+		}
+		s = r.bundle("shop", policies, configMap("a", fmt.Sprintf("k: v%d", i)))
+		r.set([]fleet.Sync{s})
+		r.wait("shop", "it is kept", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation && len(x.Extras) == 1 })
+	}
+	_, paths := r.count.take()
+	if slices.ContainsFunc(paths, func(p string) bool { return strings.HasSuffix(p, "/configmaps/kept") }) {
+		t.Errorf("read again: %v", paths)
+	}
+}
+
 // TestLabelThatKeepsAnObjectWhenItsModuleGoes: somebody labels a live object so that a policy keeps or leaves it, and the module goes while
 // it lists the object, or its cluster leaves the fleet. It stays also where its owner goes.
 func TestLabelThatKeepsAnObjectWhenItsModuleGoes(t *testing.T) {

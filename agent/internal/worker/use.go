@@ -237,7 +237,12 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 		e.take(erased{record: r, leaving: leaving{reason: plan.ReasonHeld, message: why}})
 		return
 	}
-	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) && !e.w.m.appliesAs(live) {
+	there := err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating
+	if there && e.in.Keeps(r, seen.Labels) {
+		e.take(erased{record: r, kept: e.keep(r, seen, plan.RuleProtection)})
+		return
+	}
+	if there && !e.in.Leaves(r, seen.Labels) && !e.w.m.appliesAs(live) {
 		err = e.takeBack(ctx, r, res, live)
 	}
 	switch {

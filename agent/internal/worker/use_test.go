@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -103,6 +104,36 @@ func TestUsedNamespaceOutlivesItsModule(t *testing.T) {
 				t.Errorf("%v", live)
 			}
 		})
+	}
+}
+
+// TestLabelsKeepWhatWasAppliedToAUsedNamespace: somebody labels a Namespace that a module uses so that a policy keeps what the module applied
+// to it, or leaves it there.
+func TestLabelsKeepWhatWasAppliedToAUsedNamespace(t *testing.T) {
+	for name, policy := range map[string]fleet.Policy{"kept": {Prune: fleet.PruneNever}, "left": {Delete: fleet.DeleteOrphan}} {
+		for _, removed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, removed %t", name, removed), func(t *testing.T) {
+				r := newRig(t)
+				policies := keptBy(policy)
+				s := r.bundle("shop", policies, namespace("$NS", enforce+": restricted"), configMap("a", "k: v"))
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+				r.label(r.ns, "ana", `{"keep":"yes"}`)
+				if removed {
+					r.set(nil, r.tombstoneOf(policies))
+					r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+				} else {
+					s = r.bundle("shop", policies, configMap("a", "k: v"))
+					r.set([]fleet.Sync{s})
+					r.wait("shop", "kept, or left", func(x fleet.SyncStatus) bool {
+						return x.Ready && x.Generation == s.Generation && len(x.Extras) == map[string]int{"kept": 1}[name]
+					})
+				}
+				if l := r.namespace(r.ns).GetLabels(); l[enforce] != "restricted" {
+					t.Errorf("labels %v", l)
+				}
+			})
+		}
 	}
 }
 
