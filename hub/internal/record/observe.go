@@ -79,7 +79,8 @@ func (v View) untold(r store.Reader, run *rollouts.Run, name fleet.ClusterName, 
 	if left := until.Sub(v.now); left <= 0 || left > 2*toldWithin { // a clock was set back
 		return 0
 	}
-	if !v.asks(r, run.Module, run.Plan.Revision) && !v.asks(r, run.Module, run.Plan.From) {
+	back := run.State.Back
+	if !v.asks(r, run.Module, run.Plan.Revision) && !v.asks(r, run.Module, run.Plan.From) && (back == nil || !v.asks(r, run.Module, back.To)) {
 		return 0
 	}
 	return rollout.At(until)

@@ -51,3 +51,33 @@ func TestSessionsThatBreakGiveNoMoreTimeToTell(t *testing.T) {
 		}
 	}
 }
+
+// It is waited for because of any revision that the rollout may give the cluster: its own, the one before, and the one that a person has it
+// go back to.
+func TestRevisionsForWhichItIsWaited(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	s := &storev1.SessionRecord{Started: timestamppb.New(now), Features: []string{wire.FeatureCapabilities}}
+	back := rollout.State{Head: rollout.Head{Back: &rollout.Back{To: 3}}}
+	for name, tc := range map[string]struct {
+		state rollout.State
+		asks  int64
+		waits bool
+	}{
+		"none asks":                   {state: back},
+		"its own":                     {asks: 9, waits: true},
+		"the one before":              {asks: 8, waits: true},
+		"where it goes back to":       {state: back, asks: 3, waits: true},
+		"where it does not, asks":     {asks: 3},
+		"its own, while it goes back": {state: back, asks: 9, waits: true},
+	} {
+		if err := storetest.New(t).View(t.Context(), 0, func(r store.Reader) error {
+			v := View{now: now, asking: map[int64]bool{3: false, 8: false, 9: false, tc.asks: tc.asks != 0}}
+			if got := v.untold(r, &rollouts.Run{Plan: &rollout.Plan{Revision: 9, From: 8}, State: tc.state}, "a", s); got != 0 != tc.waits {
+				t.Errorf("%s: until %v", name, got)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
