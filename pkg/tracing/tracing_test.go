@@ -3,8 +3,12 @@ package tracing
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"log/slog"
+	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -201,9 +205,31 @@ func TestFilesThatAreNotThereYet(t *testing.T) {
 			t.Errorf("%s: said is %q", want, said)
 		}
 	}
-	c := Options{CACert: none}.fresh()
-	if _, _, err := c.Clone().ClientHandshake(t.Context(), "c", nil); err == nil || !strings.Contains(err.Error(), "--otlp-cacert") {
-		t.Errorf("a connection without the file: %v", err)
+}
+
+// A connection to the collector is made with what the files have then.
+func TestConnectionReadsTheFiles(t *testing.T) {
+	collector := httptest.NewTLSServer(nil)
+	defer collector.Close()
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	c := Options{CACert: ca}.fresh()
+	if _, _, err := c.Clone().ClientHandshake(t.Context(), "example.com:4317", nil); err == nil || !strings.Contains(err.Error(), "--otlp-cacert") {
+		t.Errorf("without the file: %v", err)
+	}
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: collector.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, good := range map[string]bool{"example.com:4317": true, "other.example.org:4317": false} {
+		here, there := net.Pipe()
+		served := make(chan error, 1)
+		go func() {
+			served <- tls.Server(there, &tls.Config{Certificates: collector.TLS.Certificates, NextProtos: []string{"h2"}}).HandshakeContext(t.Context())
+		}()
+		if _, _, err := c.Clone().ClientHandshake(t.Context(), name, here); (err == nil) != good {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = here.Close()
+		<-served
 	}
 }
 
