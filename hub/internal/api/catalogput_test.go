@@ -99,6 +99,33 @@ func TestCatalogKnowsWhatItPutInALookThatFailed(t *testing.T) {
 	}
 }
 
+// Where one put of a look fails the batch stays open after the last one, for the look is made again, and may put that: none of the others begins
+// at once without it.
+func TestCatalogLeavesABatchOpenThatIsNotWhole(t *testing.T) {
+	x := newCatalogAPI(t)
+	if _, err := x.ApplyCatalog(t.Context(), x.look, x.plan("cart", "a", "news", "a", "shop", "a")); err != nil {
+		t.Fatal(err)
+	}
+	open := func() (n int) {
+		_ = x.s.View(t.Context(), 0, func(r store.Reader) error {
+			r.Scan(store.BatchPrefix, func(store.Entry) bool { n++; return true })
+			return nil
+		})
+		return n
+	}
+	if n := open(); n != 0 {
+		t.Fatalf("all is put, and %d batches are open", n)
+	}
+	plan := x.plan("cart", "b", "news", "b", "shop", "b")
+	x.byHand("news", "by hand")
+	if _, err := x.ApplyCatalog(t.Context(), x.look, plan); !errors.Is(err, fleet.ErrConflict) {
+		t.Fatalf("not a conflict: %v", err)
+	}
+	if n := open(); n != 1 {
+		t.Errorf("%d batches are open", n)
+	}
+}
+
 // What a person puts as the files say it counts as put by the catalog from the next look on, and its rollout, ended, stays so.
 func TestCatalogKnowsWhatAPersonPutBeforeIt(t *testing.T) {
 	x := newCatalogAPI(t)

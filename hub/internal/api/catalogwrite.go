@@ -240,7 +240,7 @@ func (a *API) ApplyCatalog(ctx context.Context, look record.CatalogLook, plan ca
 	return done, ctx.Err()
 }
 
-// putFiles puts what is to be put, as one batch.
+// putFiles puts what is to be put, as one batch. Where one of it is not put the batch stays open: the look is made again, and may put that.
 func (a *API) putFiles(ctx context.Context, look record.CatalogLook, files []catalogFile, plan catalog.Plan, done *record.CatalogDone) (errs []error) {
 	by, with, batch := authorOf(look), ordersOf(files), rand.Text()
 	of := map[string]catalogFile{}
@@ -253,7 +253,7 @@ func (a *API) putFiles(ctx context.Context, look record.CatalogLook, files []cat
 		module.Metadata.Uid, module.Metadata.ResourceVersion, module.Metadata.Generation = p.UID, p.Version, 0
 		req := &towlinev1.PutModuleRequest{Module: module, Reason: look.Reason, With: with}
 		if len(plan.Puts) > 1 {
-			req.Batch, req.More = batch, i < len(plan.Puts)-1
+			req.Batch, req.More = batch, i < len(plan.Puts)-1 || len(errs) > 0
 		}
 		by.take = p.Takes
 		resp, err := a.putAs(ctx, req, by)

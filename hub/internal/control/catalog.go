@@ -316,15 +316,26 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 	for _, f := range plan.Conflicts {
 		s.Conflicts = append(s.Conflicts, &towlinev1.CatalogConflict{Module: f.Name, File: f.At, Reason: f.Reason, Owner: f.Owner, Rollout: f.Rollout})
 	}
+	for _, l := range plan.Later {
+		if l.At != "" {
+			s.Waits = append(s.Waits, waitOf(l))
+		}
+	}
 	if len(plan.Refused) > 0 {
+		x.stays(plan)
 		return &lookError{&record.CatalogProblems{List: plan.Refused}, catalog.ReasonNeeded}
 	}
 	if plan.Waits && !x.released(plan) {
+		x.stays(plan)
 		return c.waitForPerson(ctx, x, plan)
 	}
 	x.later(plan)
+	if err := c.begins(ctx, x, plan); err != nil {
+		return err
+	}
 	x.done, err = c.o.Catalogs.ApplyCatalog(ctx, look, plan)
 	if list, _ := problemsOf(err); list != nil {
+		x.stays(plan)
 		return &lookError{err, catalog.ReasonRefused}
 	}
 	if err != nil {
@@ -364,14 +375,13 @@ func (x *catalogue) isConfirmed(g catalog.Gone) bool {
 	return slices.Contains(x.was.GetConfirmed(), item) || x.confirmed && slices.Contains(x.held.GetItems(), item)
 }
 
-// later notes what a plan leaves for a later look, and what of that a person has confirmed.
+// later notes what goes by a later look, and what of that a person has confirmed.
 func (x *catalogue) later(plan catalog.Plan) {
 	s := x.next.GetStatus()
 	x.next.Confirmed = nil
 	for _, l := range plan.Later {
-		s.Waits = append(s.Waits, &towlinev1.CatalogWait{Module: l.Name, File: l.At, Reason: l.Reason, Rollout: l.Rollout, By: l.By})
 		if l.At == "" {
-			s.Leftover = append(s.Leftover, l.Name)
+			s.Waits, s.Leftover = append(s.Waits, waitOf(l)), append(s.Leftover, l.Name)
 		}
 	}
 	for _, g := range plan.Goes {
@@ -379,6 +389,10 @@ func (x *catalogue) later(plan catalog.Plan) {
 			x.next.Confirmed = append(x.next.Confirmed, catalogItem(g))
 		}
 	}
+}
+
+func waitOf(l catalog.Later) *towlinev1.CatalogWait {
+	return &towlinev1.CatalogWait{Module: l.Name, File: l.At, Reason: l.Reason, Rollout: l.Rollout, By: l.By}
 }
 
 func catalogItem(g catalog.Gone) string { return "module " + g.Name + ", " + g.UID }

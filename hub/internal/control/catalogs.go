@@ -130,7 +130,8 @@ type catalogMemory struct {
 // next is when a catalog is looked at; zero: when somebody asks.
 func (m catalogMemory) next(now, led time.Time) time.Time {
 	s := m.state.GetStatus()
-	if s.GetObservedGeneration() != m.generation || m.confirmed || m.over && m.state.GetFailing() == nil {
+	over := m.over && m.state.GetFailing() == nil && s.GetHold() == "" // else something else is in the way, too
+	if s.GetObservedGeneration() != m.generation || m.confirmed || over {
 		return now
 	}
 	known := follow.Memory{Looked: s.GetLooked().AsTime()}

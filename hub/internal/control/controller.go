@@ -232,7 +232,7 @@ func (c *Controller) fence() store.Fence {
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
 	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.FollowPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.CatalogStates, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	for {
 		select {
@@ -370,7 +370,7 @@ func (c *Controller) touchKey(key string) {
 		}
 	case store.BatchPrefix:
 		c.modules.add(key)
-	case store.FollowPrefix:
+	case store.FollowPrefix, store.CatalogStates:
 		c.touchUnknown()
 	case store.RequestPrefix:
 		if ref, ok := store.SplitModule(key); ok {

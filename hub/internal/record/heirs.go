@@ -428,8 +428,8 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 }
 
 // successors are a module as those of its revisions have it that it is going to have somewhere (see ofRevisions), and as the put
-// does that has no revision yet: until it has one the rollout before it goes on. One that follows our source and is behind may take
-// anything that is let go.
+// does that has no revision yet: until it has one the rollout before it goes on. One that follows our source and is behind,
+// or is held back by our catalog, may take anything that is let go.
 func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) ([]successor, error) {
 	out, err := x.ofRevisions(ctx, r, ref)
 	for i := range out {
@@ -441,7 +441,7 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 	}
 	lets := x.letting(r)
 	x.overtaken = x.overtaken || lets.overtakenBy(r, ref, rec)
-	if lets.behind(r, ref, rec) {
+	if lets.behind(r, ref, rec) || heldBack(r, ref, rec, x.ref) {
 		if m, err := wire.ModuleFromProto(rec.GetModule()); err == nil {
 			out = append(out, successor{ref: ref, unknown: true, module: m})
 		}

@@ -1,0 +1,69 @@
+package control
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
+)
+
+// begins has the store say, before the first put of a look, which modules are put later, beside those that were to be until now: what others let
+// go by that look may be theirs. It says of no generation that it was looked at, so that a hub which leads before the look has ended looks at
+// once, and puts the rest.
+func (c *Controller) begins(ctx context.Context, x *catalogue, plan catalog.Plan) error {
+	s := x.next.GetStatus()
+	if len(plan.Puts)+len(plan.Prunes) == 0 || len(plan.Puts) < 2 && len(s.GetConflicts())+len(s.GetWaits()) == 0 {
+		return nil
+	}
+	return c.update(ctx, func(w store.Writer) error {
+		rec, _, _ := store.Get[*storev1.CatalogRecord](w, store.CatalogKey(x.ref))
+		if rec.GetCatalog().GetMetadata().GetUid() != x.next.GetCatalogUid() {
+			return nil
+		}
+		out := &storev1.CatalogState{CatalogUid: x.next.GetCatalogUid()}
+		if old, _, _ := store.Get[*storev1.CatalogState](w, store.CatalogStateKey(x.ref)); old.GetCatalogUid() == out.GetCatalogUid() {
+			out = proto.CloneOf(old)
+		}
+		if out.Status == nil {
+			out.Status = &towlinev1.CatalogStatus{}
+		}
+		out.Status.ObservedGeneration = 0
+		leavesOut(out.Status, s, func(string) bool { return true })
+		w.Put(store.CatalogStateKey(x.ref), out)
+		return nil
+	})
+}
+
+// stays notes of the modules that a plan puts, and that were not put, what the look before has said of them: that they are put later is true
+// still.
+func (x *catalogue) stays(plan catalog.Plan) {
+	leavesOut(x.next.GetStatus(), x.was.GetStatus(), func(module string) bool {
+		put := slices.Contains(x.done.Created, module) || slices.Contains(x.done.Configured, module)
+		return !put && slices.ContainsFunc(plan.Puts, func(p catalog.Put) bool { return p.Name == module })
+	})
+}
+
+// leavesOut adds what a status says of modules that are put later to one that does not say so.
+func leavesOut(to, from *towlinev1.CatalogStatus, of func(module string) bool) {
+	adds := func(module string) bool {
+		return of(module) && record.LeavesOut(from, module) && !record.LeavesOut(to, module)
+	}
+	conflicts, waits := slices.Clone(to.GetConflicts()), slices.Clone(to.GetWaits())
+	for _, x := range from.GetConflicts() {
+		if adds(x.GetModule()) {
+			conflicts = append(conflicts, x)
+		}
+	}
+	for _, x := range from.GetWaits() {
+		if adds(x.GetModule()) {
+			waits = append(waits, x)
+		}
+	}
+	to.Conflicts, to.Waits = conflicts, waits
+}

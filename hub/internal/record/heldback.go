@@ -1,0 +1,43 @@
+package record
+
+import (
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// heldBack reports that a module is of the catalog that another one is of, too, and that what its files say of it has come to nothing at its
+// source, or is not put for now. What the files move from the one to the other may be listed by that: what it is to list is not known until its
+// source can be had, or it is put.
+func heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, letsGo fleet.ModuleRef) bool {
+	r = store.Untracked(r)
+	other, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(letsGo))
+	if ref == letsGo || rec.GetOriginUid() == "" || rec.GetOriginUid() != other.GetOriginUid() {
+		return false
+	}
+	return SourceFailed(r, ref) || leftOut(r, ref, rec)
+}
+
+// leftOut reports that the catalog of a module has something of it in its files that is put later.
+func leftOut(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	name, _ := fleet.OfCatalog(rec.GetModule().GetMetadata().GetOrigin())
+	state, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(fleet.ModuleRef{Project: ref.Project, Name: name}))
+	return state.GetCatalogUid() == rec.GetOriginUid() && LeavesOut(state.GetStatus(), ref.Name)
+}
+
+// LeavesOut reports that a catalog says that it puts a module later: something is in the way for now.
+func LeavesOut(s *towlinev1.CatalogStatus, module string) bool {
+	for _, c := range s.GetConflicts() {
+		if c.GetModule() == module && (c.GetReason() == catalog.Paused || c.GetReason() == catalog.Stopped) {
+			return true
+		}
+	}
+	for _, w := range s.GetWaits() {
+		if w.GetModule() == module && w.GetFile() != "" {
+			return true
+		}
+	}
+	return false
+}
