@@ -37,8 +37,10 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 		}
 	}
 	switch {
-	case in.Tombstone, len(change) == 0:
+	case in.Tombstone, len(change) == 0 && !slices.ContainsFunc(out.Kept, waitsStill):
 		out.Change = Change{}
+		return doomed
+	case len(change) == 0: // it is not over
 		return doomed
 	case in.Confirmed:
 		out.Change = Change{Owned: in.owned(change), Confirmed: in.Age.Generation}
@@ -46,6 +48,7 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 	case c.Owned == 0:
 		c.Owned = in.owned(change) + begun
 	}
+	c.Owned = min(c.Owned, c.Gone+begun+in.left(change)) // what went otherwise, to another module too, is not of this one any more
 	out.Change = c
 	goes := c.Gone + begun
 	for _, r := range change {
@@ -64,6 +67,13 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 		}
 	}
 	return in.hold(held, doomed, out)
+}
+
+// waitsStill reports that an object is to go as well, unless another module takes it. When its waiting ends it counts with what has gone by
+// then.
+func waitsStill(k Kept) bool {
+	waits := k.Reason == ReasonAwaitingHeir || k.Reason == ReasonAwaitingModules || k.Reason == ReasonHeld
+	return waits && k.Record.State == Owned
 }
 
 // hold has objects wait for a confirm, whatever else they wait for.
@@ -90,16 +100,22 @@ func awaitingConfirm(r Record) Kept {
 // owned is how many objects the module had before this sync, with those that are to go. Of what labels may keep that are not known it
 // cannot be said that it goes, so that it does not count; 0 would say that there is no change.
 func (in PruneInput) owned(change []Record) int {
-	n := 0
+	unknown := 0
 	for _, r := range change {
-		if in.labels(r) != nil || !in.AsksLabels(r) {
-			n++
+		if in.labels(r) == nil && in.AsksLabels(r) {
+			unknown++
 		}
 	}
+	return max(in.left(change)-unknown, 1)
+}
+
+// left is how many objects of before this sync the module still has, whatever becomes of them.
+func (in PruneInput) left(change []Record) int {
+	n := len(change)
 	for _, r := range in.Records {
 		if in.Desired(r.ID) && r.State == Owned && r.bornBefore(in.Age) {
 			n++
 		}
 	}
-	return max(n, 1)
+	return n
 }

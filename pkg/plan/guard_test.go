@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -50,6 +51,82 @@ func guardOverPasses(t *testing.T, waits func(*PruneInput)) {
 	}
 }
 
+// TestGuardOverWaiting: a change is not over while some of it waits that is to go as well, and counts with what is gone then.
+func TestGuardOverWaiting(t *testing.T) {
+	for name, wait := range map[string]func(*PruneInput, []fleet.ObjectID){
+		"for heirs": func(in *PruneInput, ids []fleet.ObjectID) {
+			var keys []uint64
+			for _, id := range ids {
+				keys = append(keys, assemble.HeirKey(id))
+			}
+			slices.Sort(keys)
+			in.Heirs = []fleet.Heir{{Module: other, Keys: keys}}
+		},
+		"for a module that could not be taken": func(in *PruneInput, _ []fleet.ObjectID) { in.Untaken = []fleet.ModuleRef{other} },
+		"held": func(in *PruneInput, ids []fleet.ObjectID) {
+			in.Held = func(id fleet.ObjectID) string {
+				if slices.Contains(ids, id) {
+					return "annotation"
+				}
+				return ""
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input()
+			in.Records = nil
+			var waiting []fleet.ObjectID
+			for i := range 28 { // of 40; 12 are gone
+				r := owned(cm(fmt.Sprintf("cm-%02d", i)))
+				if in.Records = append(in.Records, r); i < 12 {
+					waiting = append(waiting, r.ID)
+				}
+			}
+			in.Desired = func(id fleet.ObjectID) bool { return id.Name >= "cm-12" }
+			in.Change = Change{Owned: 28, Gone: 12}
+			after := in
+			wait(&in, waiting)
+			out := Prune(in)
+			if out.Change != in.Change || len(out.Delete)+len(out.Held) != 0 {
+				t.Errorf("while they wait: %+v, %d stages, %d held", out.Change, len(out.Delete), len(out.Held))
+			}
+			after.Change = out.Change
+			if out := Prune(after); len(out.Held) != 12 || len(out.Delete) != 0 {
+				t.Errorf("when they wait no more %d are held, and %d stages go", len(out.Held), len(out.Delete))
+			}
+			after.Confirmed = true
+			if out := Prune(after); len(out.Held) != 0 || len(slices.Concat(out.Delete...)) != 12 {
+				t.Errorf("after the confirm %d are held", len(out.Held))
+			}
+			after.Records = slices.DeleteFunc(slices.Clone(after.Records), func(r Record) bool { return slices.Contains(waiting, r.ID) })
+			if out := Prune(after); out.Change != (Change{}) {
+				t.Errorf("when another module has them: %+v", out.Change)
+			}
+		})
+	}
+}
+
+// TestGuardOfWhatIsLeft: while a change is not over, what another module took over, or others deleted, is not of the module any more.
+func TestGuardOfWhatIsLeft(t *testing.T) {
+	in := input()
+	hangs := owned(cm("cm-hangs"))
+	hangs.Deleting = 1
+	in.Records = []Record{hangs}
+	for i := range 20 { // of 100
+		in.Records = append(in.Records, owned(cm(fmt.Sprintf("cm-%02d", i))))
+	}
+	in.Change = Change{Owned: 100}
+	in.Desired = func(id fleet.ObjectID) bool { return id.Name >= "cm-18" && id != hangs.ID }
+	out := Prune(in)
+	if len(out.Held) != 18 || out.Change.Owned != 21 {
+		t.Errorf("%d are held of 18 that go; %+v", len(out.Held), out.Change)
+	}
+	in.Desired = func(id fleet.ObjectID) bool { return id.Name >= "cm-09" && id != hangs.ID }
+	if out := Prune(in); len(out.Held) != 0 {
+		t.Errorf("%d are held, of 9 of 20", len(out.Held))
+	}
+}
+
 func sorted[V any](m map[fleet.ObjectID]V) []fleet.ObjectID {
 	return slices.SortedFunc(maps.Keys(m), fleet.ObjectID.Compare)
 }
@@ -66,6 +143,7 @@ type world struct {
 
 	// The naive history: what there was when the change began, and what went of it without a person's word.
 	before map[fleet.ObjectID]bool
+	mine   map[fleet.ObjectID]bool // what of that no other module took
 	lost   int
 	blamed map[fleet.ObjectID]bool // a person let it go
 }
@@ -124,6 +202,21 @@ func (w *world) count() {
 	for id := range w.records {
 		if w.mayGo(id) {
 			w.before[id] = true
+		}
+	}
+	w.mine = maps.Clone(w.before)
+}
+
+// handOver has another module take what this one listed, but for what was being deleted: that is lost.
+func (w *world) handOver(t *rapid.T) {
+	for _, id := range sorted(w.desired) {
+		_, have := w.records[id]
+		if _, begun := w.stuck[id]; have && !begun && rapid.IntRange(0, 9).Draw(t, "hand over") < 4 {
+			delete(w.desired, id)
+			delete(w.records, id)
+			delete(w.mine, id)
+			delete(w.blamed, id)
+			delete(w.kept, id)
 		}
 	}
 }
@@ -186,8 +279,9 @@ func (w *world) pass(t *rapid.T) {
 	if in.Confirmed { // a person looked: from here on it is another change
 		w.count()
 	}
-	going := slices.Concat(out.Delete...)
+	going, decided := slices.Concat(out.Delete...), false
 	for _, r := range going {
+		decided = decided || r.Deleting == 0
 		if r.Deleting == 0 || in.Confirmed {
 			r.Deleting = in.Age.Generation
 			w.records[r.ID] = r
@@ -211,6 +305,9 @@ func (w *world) pass(t *rapid.T) {
 	}
 	if w.lost > GuardObjects && 2*w.lost > len(w.before) {
 		t.Fatalf("%d of %d went without a confirm", w.lost, len(w.before))
+	}
+	if decided && w.lost > GuardObjects && 2*w.lost > len(w.mine) {
+		t.Fatalf("%d of %d that no other module took went without a confirm", w.lost, len(w.mine))
 	}
 }
 
@@ -241,7 +338,7 @@ func TestGuardProperty(t *testing.T) {
 		}
 		w.applyAll()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"revision", "keep", "ready", "unready", "old pods", "apply", "confirm", "end", "pass", "pass", "pass"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"revision", "keep", "ready", "unready", "old pods", "apply", "hand over", "confirm", "end", "pass", "pass", "pass"}).Draw(t, "step") {
 			case "revision":
 				w.revision(t)
 			case "keep":
@@ -254,6 +351,8 @@ func TestGuardProperty(t *testing.T) {
 				w.in.Old = "Deployment web has 2"
 			case "apply":
 				w.applyAll()
+			case "hand over":
+				w.handOver(t)
 			case "confirm":
 				w.in.Confirmed = true
 			case "end": // of the deletions that hung
