@@ -37,3 +37,43 @@ func TestConfirmIsOfTheValuesOfThen(t *testing.T) {
 		t.Error("what the old names leave behind counts as confirmed")
 	}
 }
+
+// TestConfirmIsOfTheHeirsOfThen: what waited for another module was on no list that a person was shown. When that does not take it after all,
+// it goes by another word only.
+func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", nil)
+	w.connectWith("c", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		if s.Module.Name != "one" || s.Revision != 2 {
+			return st
+		}
+		left(&st, s.Heirs, !s.PruneConfirmed)
+		for i := range st.Extras {
+			st.Extras[i].Held = len(s.Heirs) == 0
+		}
+		if !s.PruneConfirmed {
+			st.Extras = append(st.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "n"}, Version: "v1", Held: true})
+		}
+		return st
+	}})
+	w.await("one", w.put(listing("one", "a", "m", "n")).GetRevision())
+	w.put(waiting(listing("two", "b", "m")))
+	w.await("one", w.put(listing("one", "a")).GetRevision())
+	w.awaitHeir("c", "one", "m", "two")
+	confirmed := func() bool { return w.held("c", "one").PruneConfirmed }
+	w.confirm(w.awaitHold())
+	w.eventually(func() bool {
+		holds, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+		must(t, err)
+		return confirmed() && len(holds.GetHolds()) == 0
+	})
+
+	w.put(waiting(listing("two", "b")))
+	w.awaitHeir("c", "one", "m", "")
+	if confirmed() {
+		t.Error("what waited for two counts as confirmed")
+	}
+	w.confirm(w.awaitHold())
+	w.eventually(confirmed)
+}

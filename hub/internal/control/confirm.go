@@ -4,17 +4,22 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 // pruneHold is the wait for a person that an agent asks for; nil: it asks for none.
@@ -54,6 +59,24 @@ func pruneConfirmed(r store.Reader, t record.Tracked) bool {
 		return was && h == nil
 	}
 	return record.Confirmed(r, h.GetHold())
+}
+
+// lapses reports that what a person let go is not all that goes now: what waited for an heir was on no list, and of the heirs that the module
+// is to be told now nobody is to have some of it. Nobody can tell that of what is not listed.
+func lapses(t record.Tracked, heirs []*agentv1.Heir) bool {
+	if len(record.HeirsOf(t.Desired)) == 0 {
+		return false
+	}
+	now, err := wire.HeirsFromProto(heirs)
+	t.ListExtras()
+	o := t.Input.Observed
+	if err != nil || o == nil || o.MoreExtras || t.Unlisted() > 0 {
+		return true
+	}
+	return slices.ContainsFunc(o.Extras, func(x fleet.ExtraObject) bool {
+		_, promised := assemble.HeirOf(now, x.ID)
+		return x.Reason == plan.ReasonAwaitingHeir && !promised
+	})
 }
 
 // putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for.
