@@ -26,7 +26,7 @@ const (
 	PreconditionGeneration Precondition = "GENERATION"       // nobody changed the spec since the caller saw it
 	PreconditionVersion    Precondition = "RESOURCE_VERSION" // nobody changed the object since the caller saw it
 	PreconditionState      Precondition = "STATE"            // the state of the object allows it
-	PreconditionUnlocked   Precondition = "UNLOCKED"         // no person has locked the cluster
+	PreconditionUnlocked   Precondition = "UNLOCKED"         // no person has locked the cluster, or revoked it
 )
 
 // Hint is what an error says to programs beside its kind.

@@ -290,8 +290,8 @@ func refused(err error) bool {
 	return errors.Is(err, fleet.ErrDenied) && !strings.Contains(err.Error(), "handshake failed")
 }
 
-// left reports that a refusal ends a removal: the agent was told to leave, and the hub has forgotten its cluster. A cluster that is locked is
-// not forgotten, and the removal stands still. The agent that was told so may meet alerts alone afterwards, also after a restart: it stays
+// left reports that a refusal ends a removal: the agent was told to leave, and the hub has forgotten its cluster. A cluster that is locked or
+// revoked is not forgotten, and the removal stands still. The agent that was told so may meet alerts alone afterwards, also after a restart: it stays
 // frozen until it is welcome.
 func (l *Loop) left(err error) bool {
 	return refused(err) && l.o.Desired.Held().Leaving.Objects != "" && !l.frozen && fleet.HintOf(err).Unmet != fleet.PreconditionUnlocked

@@ -247,6 +247,9 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 		if rec.GetRevoked() && len(rec.GetCertificates()) == 0 {
 			return nil
 		}
+		if rec.GetRemoving() != "" && !rec.GetRevoked() { // its agent is to stop, so that nobody waits for it any more
+			rec.Removing, rec.Cluster.Metadata.DeletionTimestamp = "", nil
+		}
 		rec.Revoked, rec.Certificates = true, nil
 		cutSession(w, c, r.now())
 		changedBy(rec, caller, reason)

@@ -10,6 +10,22 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// A removal that is under way ends when the cluster is revoked: nobody waits for its agent any more, and what is not deleted yet stays.
+func TestRevokeEndsARemoval(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", "uid-1")
+	if _, _, err := w.RemoveCluster(t.Context(), "a", registry.Removal{Objects: "delete"}, registry.Word{By: "ana"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Revoke(t.Context(), ana, "a", "", "the wrong cluster"); err != nil {
+		t.Fatal(err)
+	}
+	if rec := w.cluster("a"); !rec.GetRevoked() || rec.GetRemoving() != "" || rec.GetCluster().GetMetadata().GetDeletionTimestamp() != nil {
+		t.Errorf("the record is %v", rec)
+	}
+	w.token("a", true) // it may join anew
+}
+
 // Who is told nothing any more deletes nothing, and nobody may ask for that; nor does a removal say that somebody is told who is not let in.
 func TestNobodyIsToldToDeleteWhoIsToldNothing(t *testing.T) {
 	nothing := func(*world) error { return nil }

@@ -381,6 +381,9 @@ func TestRevokedAgentThatReadsNothingIsCut(t *testing.T) {
 			w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 1, Ended: timestamppb.Now()})
 		},
 		"revoked": func(w store.Writer) { w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Revoked: true}) },
+		"removed by force": func(w store.Writer) {
+			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Revoked: true, Removing: "keep"})
+		},
 		"locked": func(w store.Writer) {
 			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Lock: &towlinev1.ClusterLock{By: "ana"}})
 		},
@@ -416,8 +419,8 @@ func TestRevokedAgentThatReadsNothingIsCut(t *testing.T) {
 			}
 			if err := <-ended; !errors.Is(err, want) || time.Since(began) > 5*time.Second {
 				t.Errorf("ended with %v after %s", err, time.Since(began))
-			} else if locked := fleet.HintOf(err).Unmet == fleet.PreconditionUnlocked; locked != (name == "locked") {
-				t.Errorf("ended with %v, by which it knows that it is locked: %v", err, locked)
+			} else if stop := fleet.HintOf(err).Unmet == fleet.PreconditionUnlocked; stop != (name == "locked" || name == "revoked") {
+				t.Errorf("ended with %v, by which it knows that it is to stop: %v", err, stop)
 			}
 			cancel()
 			<-served
