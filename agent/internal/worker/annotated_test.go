@@ -291,6 +291,58 @@ func TestAnnotatedRemoval(t *testing.T) {
 	}
 }
 
+// TestAnnotatedWhileTheRemovalGoesOn: an annotation that comes while one step of a removal goes on stops the next one as a whole.
+func TestAnnotatedWhileTheRemovalGoesOn(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, "apiVersion: v1\nkind: Service\nmetadata: {name: first, namespace: "+r.ns+"}\nspec: {ports: [{port: 80}]}", configMap("a", "k: one"), configMap("b", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	id := fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "a"}
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodDelete && strings.HasSuffix(q.URL.Path, "/services/first") {
+			once.Do(func() {
+				r.notes("a", fleet.HoldAnnotation, "INC-42")
+				r.eventually("the watch tells of it", func() bool { return r.m.hold(id) != nil })
+			})
+		}
+		return nil
+	})
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool {
+		return len(x.Holds) == 1 && x.Reason == plan.ReasonHeld && strings.Contains(x.Message, "INC-42")
+	})
+	if r.get("v1", "services", "first") != nil || r.data("b", "k") != "one" {
+		t.Error("the removal did not stop between two steps")
+	}
+	r.notes("a", fleet.HoldAnnotation, "null")
+	r.wait("shop", "removed", isRemoved)
+}
+
+// TestOrphanOutlivesALeave: what a person said of a module that is to be let go stays so when the cluster is to be removed with its
+// objects before that is done.
+func TestOrphanOutlivesALeave(t *testing.T) {
+	r := newRig(t)
+	s, other := r.bundle("shop", nil, configMap("a", "k: one"), configMap("b", "k: one")), r.bundle("other", nil, configMap("c", "k: one"))
+	r.set([]fleet.Sync{s, other})
+	r.ready(s)
+	r.ready(other)
+	r.notes("a", fleet.HoldAnnotation, "INC-42")
+	r.annotated("shop", "a")
+	r.set([]fleet.Sync{other}, r.tombstone("shop", fleet.DeleteOrphan))
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld && len(x.Holds) == 1 })
+	r.m.Leave(fleet.Leave{Objects: fleet.LeaveDelete})
+	r.eventually("the others go", func() bool { return r.data("c", "k") == "<gone>" })
+	if policy, removed := r.m.removalOf(fleet.ModuleRef{Project: "default", Name: "shop"}); !removed || policy != fleet.DeleteOrphan {
+		t.Errorf("the other modules take it for removed: %v, %q", removed, policy)
+	}
+	r.notes("a", fleet.HoldAnnotation, "null")
+	r.wait("shop", "removed", isRemoved)
+	if r.data("a", "k") != "one" || r.data("b", "k") != "one" {
+		t.Error("what was to be left is deleted")
+	}
+}
+
 // TestAnnotatedOnItsWayOut: what was sent already is not taken back, so that an annotation on what is being deleted holds nothing up.
 func TestAnnotatedOnItsWayOut(t *testing.T) {
 	r := newRig(t)

@@ -327,9 +327,12 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		policy = fleet.DeleteDelete
 	}
 	for ref, t := range out {
-		generation, kept := t.sync.Generation, ""
+		generation, kept, policy := t.sync.Generation, "", policy
 		if t.kind == targetTombstone {
 			generation, kept = t.tombstone.Generation, t.tombstone.Policies
+			if t.tombstone.Policy == fleet.DeleteOrphan { // a person said so of this module
+				policy = fleet.DeleteOrphan
+			}
 		}
 		out[ref] = target{kind: targetTombstone, reported: generation, hold: d.leave.Hold || slices.Contains(d.leave.Held, ref), lineage: math.MaxUint64,
 			policies: t.sync.Policies, tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: policy, Policies: kept}}

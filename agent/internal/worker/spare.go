@@ -119,18 +119,18 @@ func (m *Manager) isGoing(namespace string, o watch.Owner) bool {
 func (m *Manager) removalOf(ref fleet.ModuleRef) (policy string, removed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch d := m.desired; {
-	case d == nil:
+	d := m.desired
+	if d == nil {
+		return "", false
+	}
+	i := slices.IndexFunc(d.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref })
+	switch {
+	case i >= 0 && (d.leave.Objects == "" || d.assemblage.Tombstones[i].Policy == fleet.DeleteOrphan):
+		return d.assemblage.Tombstones[i].Policy, true
 	case d.leave.Objects == fleet.LeaveDelete:
 		return fleet.DeleteDelete, true
-	case d.leave.Objects != "":
-		return fleet.DeleteOrphan, true
-	default:
-		if i := slices.IndexFunc(d.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref }); i >= 0 {
-			return d.assemblage.Tombstones[i].Policy, true
-		}
 	}
-	return "", false
+	return fleet.DeleteOrphan, d.leave.Objects != ""
 }
 
 // goesAlong reports that all owners of an object go by the plan, or with another module, so that it is left to nobody.
