@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 )
 
 // letsGo is one as of a push that moves m to two, which cannot take it up.
@@ -91,4 +92,23 @@ func TestQueuedPutOfOneThatFollowsNothing(t *testing.T) {
 			f.awaitHeir("c", "one", "m", tc.heir)
 		})
 	}
+}
+
+// TestRollbackOfOneWhosePushIsNotSeen: a push moves to another module what only the newest revision of the one has, and before anybody has
+// looked the one is rolled back: that stays until somebody has looked for the other, which is soon.
+func TestRollbackOfOneWhosePushIsNotSeen(t *testing.T) {
+	f := newFolders(t, true)
+	f.push("a m n", "b")
+	for _, name := range []string{"one", "two"} {
+		m := following(name, f.url)
+		m.Spec.Source.Git.Path, m.Spec.Source.Follow.Interval = name, "1h"
+		f.await(name, f.put(m).GetRevision())
+	}
+	f.at("one", 2)
+	f.push("a m", "b n")
+	f.back.Store(true)
+	f.act(client.Word{Module: "one", Verb: "rollback"})
+	f.at("one", 1)
+	f.awaitHeir("c", "one", "n", "two")
+	f.lostNothing()
 }

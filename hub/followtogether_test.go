@@ -23,6 +23,7 @@ type folders struct {
 	repo *sourcetest.Repo
 	url  string
 	down atomic.Bool // the server answers that it cannot now
+	back atomic.Bool // one goes back to its first revision, and lets n go
 	mu   sync.Mutex
 	lost []fleet.Assemblage
 }
@@ -42,7 +43,7 @@ func newFolders(t *testing.T, follow bool) *folders {
 	t.Cleanup(srv.Close)
 	f.url = srv.URL
 	f.enroll("c", nil)
-	key := assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"})
+	key := func(name string) uint64 { return assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name}) }
 	f.connectWith("c", simagent.Options{Remove: removedButKept, Took: func(a fleet.Assemblage) {
 		at := func(name string) *fleet.Sync {
 			i := slices.IndexFunc(a.Syncs, func(s fleet.Sync) bool { return s.Module.Name == name })
@@ -56,16 +57,19 @@ func newFolders(t *testing.T, follow bool) *folders {
 			return
 		}
 		var heirs []fleet.Heir
+		dropped := key("m")
 		gone := slices.IndexFunc(a.Tombstones, func(d fleet.Tombstone) bool { return d.Module.Name == "one" })
 		switch {
 		case gone >= 0:
 			heirs = a.Tombstones[gone].Heirs
 		case one != nil && one.Revision == 2: // which alone does not list m
 			heirs = one.Heirs
+		case one != nil && one.Revision == 1 && f.back.Load():
+			heirs, dropped = one.Heirs, key("n")
 		default:
 			return
 		}
-		if !slices.ContainsFunc(heirs, func(h fleet.Heir) bool { return h.Unknown || slices.Contains(h.Keys, key) }) {
+		if !slices.ContainsFunc(heirs, func(h fleet.Heir) bool { return h.Unknown || slices.Contains(h.Keys, dropped) }) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.lost = append(f.lost, a)

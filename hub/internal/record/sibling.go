@@ -19,7 +19,7 @@ type letting struct {
 	newest *storev1.RevisionRecord
 	took   map[string]*storev1.RevisionRecord // the newest of its revisions, by what they are of: one of before may be in a cluster still
 	at     int64                              // the store's revision since which it lets go: its newest was cut, or what came after that
-	anew   bool                               // something did: it was deleted, or a revision that was there already has begun
+	anew   bool                               // something did: it was deleted, or goes back to a revision, or begins one that was there already
 	looked *storev1.FollowRecord              // what is known of the looks at its source
 	reason string                             // why it does not take up what is there; empty: it does
 	sees   string                             // what the ref came to for it last
@@ -52,7 +52,8 @@ func newLetting(r store.Reader, ref fleet.ModuleRef) *letting {
 	return out
 }
 
-// decided finds since when it lets go. A retry, and a put that finds what the newest revision has, begin that anew, long after it was cut.
+// decided finds since when it lets go. A retry, and a put that finds what the newest revision has, begin that anew, long after it was cut; so
+// does what goes back.
 func (l *letting) decided(r store.Reader, put, cut store.Entry) {
 	made := func(e store.Entry) int64 {
 		if e.CreateRevision == 0 { // in the transaction that asks
@@ -66,6 +67,11 @@ func (l *letting) decided(r store.Reader, put, cut store.Entry) {
 	if ro := rollouts.Driven(r, l.ref); ro != nil {
 		if begun, there := r.Get(store.RolloutKey(l.ref, ro.GetRollout().GetNumber())); there && made(begun) > l.at {
 			l.at, l.anew = made(begun), true
+		}
+		if back := ro.GetBackSince(); back != 0 {
+			if l.anew = true; back <= r.Revision()+1 { // else it is of before a restore
+				l.at = max(l.at, back)
+			}
 		}
 	}
 	if l.rec.GetDeleting() != "" {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -47,7 +48,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		deleted          time.Duration         // when the other was deleted, if it was
 		next             time.Duration         // when a revision of another source was cut for it, if one was
 		mine             *storev1.FollowRecord // the look at the other
-		again            bool                  // the other's rollout was begun anew an hour later
+		again, back      bool                  // the other's rollout was begun anew, or went back, an hour later
 		ahead, old       bool                  // the clock of the look was ahead; it was by a hub of before
 		behind, unlooked bool
 		overtaken        bool // the other is, by what was seen of the module
@@ -75,6 +76,8 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
 		"the other's revision has begun anew":                                  {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), again: true, behind: true, unlooked: true},
 		"the other's revision has begun anew, and it was looked at since":      {src: branch("main"), two: branch("main"), has: "x", looked: looked(2*time.Hour, "y"), again: true},
+		"the other goes back":                                                  {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), back: true, behind: true, unlooked: true},
+		"the other went back, and it was looked at since":                      {src: branch("main"), two: branch("main"), has: "x", looked: looked(2*time.Hour, "y"), back: true},
 		"it was looked at before, by a clock that was ahead":                   {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), ahead: true, behind: true, unlooked: true, overtaken: true},
 		"it was looked at by a hub of before":                                  {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), old: true, behind: true, unlooked: true, overtaken: true},
 		"it was looked at by a hub of before, which changed nothing":           {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), old: true},
@@ -158,6 +161,14 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			}
 			if tc.again {
 				second = append(second, rollout(one, 3, 2, time.Hour))
+			}
+			if tc.back {
+				second = append(second, func(w store.Writer) {
+					ro, _, _ := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(one, 2))
+					ro = proto.CloneOf(ro)
+					ro.BackSince = w.Revision() + 1
+					w.Put(store.RolloutKey(one, 2), ro)
+				})
 			}
 			if tc.next != 0 {
 				second = append(second, rollout(one, 3, 3, tc.next), func(w store.Writer) { w.Put(store.RevisionKey(one, 3), revision(3, to, tc.src, y)) })

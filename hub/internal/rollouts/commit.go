@@ -43,6 +43,10 @@ func (run *Run) Write(w store.Writer, d rollout.Decision, chunks []int, now time
 		return nil, fleet.Errorf(fleet.ErrConflict, "rollout %s ended meanwhile", run.Plan.ID)
 	}
 	next := proto.CloneOf(rec)
+	if d.State.Back != nil && rec.GetBackSince() == 0 {
+		next.BackSince = w.Revision() + 1
+		w.Put(store.RolloutKey(run.Module, run.Number), proto.CloneOf(next)) // what the step lets go is by that already
+	}
 	if step != nil {
 		if err := Stands(w, run.Module, run.Number); err != nil {
 			return nil, err

@@ -1905,7 +1905,9 @@ type RolloutRecord struct {
 	// No person asked for it: it takes the place of no rollout that a person paused.
 	Unasked bool `protobuf:"varint,7,opt,name=unasked,proto3" json:"unasked,omitempty"`
 	// The batch that it was put with, of that the part of the key of its BatchRecord behind the prefix; empty: it stands alone.
-	Batch         string `protobuf:"bytes,8,opt,name=batch,proto3" json:"batch,omitempty"`
+	Batch string `protobuf:"bytes,8,opt,name=batch,proto3" json:"batch,omitempty"`
+	// The first revision of the store in which it may go back; 0: it does not.
+	BackSince     int64 `protobuf:"varint,9,opt,name=back_since,json=backSince,proto3" json:"back_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1987,6 +1989,13 @@ func (x *RolloutRecord) GetBatch() string {
 		return x.Batch
 	}
 	return ""
+}
+
+func (x *RolloutRecord) GetBackSince() int64 {
+	if x != nil {
+		return x.BackSince
+	}
+	return 0
 }
 
 // BatchRecord is batches/DIGEST: puts that belong together are under way, of which not all are in. It is written with each of them, in its
@@ -3989,7 +3998,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x04apis\x18\x03 \x01(\x05R\x04apis\"]\n" +
 	"\x12CapabilitiesRecord\x123\n" +
 	"\x03sum\x18\x01 \x01(\v2!.towline.store.v1.CapabilitiesSumR\x03sum\x12\x12\n" +
-	"\x04apis\x18\x02 \x01(\fR\x04apis\"\xd0\x01\n" +
+	"\x04apis\x18\x02 \x01(\fR\x04apis\"\xef\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
@@ -3997,7 +4006,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x06chunks\x18\x04 \x01(\x05R\x06chunks\x12\x18\n" +
 	"\afetched\x18\x06 \x01(\fR\afetched\x12\x18\n" +
 	"\aunasked\x18\a \x01(\bR\aunasked\x12\x14\n" +
-	"\x05batch\x18\b \x01(\tR\x05batchJ\x04\b\x05\x10\x06\"=\n" +
+	"\x05batch\x18\b \x01(\tR\x05batch\x12\x1d\n" +
+	"\n" +
+	"back_since\x18\t \x01(\x03R\tbackSinceJ\x04\b\x05\x10\x06\"=\n" +
 	"\vBatchRecord\x12.\n" +
 	"\x04last\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"\"\n" +
 	"\fRolloutChunk\x12\x12\n" +
