@@ -98,17 +98,17 @@ func TestQueuedPutOfOneThatFollowsNothing(t *testing.T) {
 // looked the one is rolled back: that stays until somebody has looked for the other, which is soon.
 func TestRollbackOfOneWhosePushIsNotSeen(t *testing.T) {
 	f := newFolders(t, true)
-	f.push("a m n", "b")
+	f.push("a m k", "b")
 	for _, name := range []string{"one", "two"} {
 		m := following(name, f.url)
 		m.Spec.Source.Git.Path, m.Spec.Source.Follow.Interval = name, "1h"
 		f.await(name, f.put(m).GetRevision())
 	}
 	f.at("one", 2)
-	f.push("a m", "b n")
+	f.push("a m", "b k")
 	f.back.Store(true)
 	f.act(client.Word{Module: "one", Verb: "rollback"})
 	f.at("one", 1)
-	f.awaitHeir("c", "one", "n", "two")
+	f.awaitHeir("c", "one", "k", "two")
 	f.lostNothing()
 }

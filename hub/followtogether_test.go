@@ -23,7 +23,7 @@ type folders struct {
 	repo *sourcetest.Repo
 	url  string
 	down atomic.Bool // the server answers that it cannot now
-	back atomic.Bool // one goes back to its first revision, and lets n go
+	back atomic.Bool // one goes back to its first revision, and lets k go
 	mu   sync.Mutex
 	lost []fleet.Assemblage
 }
@@ -62,10 +62,10 @@ func newFolders(t *testing.T, follow bool) *folders {
 		switch {
 		case gone >= 0:
 			heirs = a.Tombstones[gone].Heirs
-		case one != nil && one.Revision == 2: // which alone does not list m
+		case one != nil && one.Revision == 2 && one.Objects == 1: // which alone does not list m
 			heirs = one.Heirs
 		case one != nil && one.Revision == 1 && f.back.Load():
-			heirs, dropped = one.Heirs, key("n")
+			heirs, dropped = one.Heirs, key("k")
 		default:
 			return
 		}
