@@ -43,7 +43,9 @@ func newFolders(t *testing.T, follow bool) *folders {
 	t.Cleanup(srv.Close)
 	f.url = srv.URL
 	f.enroll("c", nil)
-	key := func(name string) uint64 { return assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name}) }
+	key := func(name string) uint64 {
+		return assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name})
+	}
 	f.connectWith("c", simagent.Options{Remove: removedButKept, Took: func(a fleet.Assemblage) {
 		at := func(name string) *fleet.Sync {
 			i := slices.IndexFunc(a.Syncs, func(s fleet.Sync) bool { return s.Module.Name == name })
