@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
@@ -72,6 +74,9 @@ func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) ([]
 	switch {
 	case apply.IsGone(err):
 		return nil, nil
+	case apierrors.IsNotFound(err): // the kind has gone since it was found
+		d.m.mapper.Reset(res.Group)
+		return nil, fmt.Errorf("%s: %w", id, err)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", id, err)
 	case string(live.UID) != o.UID:

@@ -531,19 +531,6 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 	return w.seenOn(r.ID, live), live, nil
 }
 
-// seenOn is what the metadata of a live object say.
-func (w *worker) seenOn(id fleet.ObjectID, live *metav1.PartialObjectMetadata) plan.Seen {
-	seen := plan.Seen{Found: true, UID: string(live.UID), Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers,
-		Labels: live.Labels, Annotations: live.Annotations, Proof: apply.ProofOf(live.ManagedFields)}
-	seen.Owners, seen.Listed = ownersOf(live.OwnerReferences), apply.ListedKeys(live.ManagedFields)
-	var ours *apply.PathSet
-	if known := w.m.inventory.Get(id); known != nil && known.UID == seen.UID {
-		ours = known.Paths
-	}
-	seen.Appliers = apply.AppliersOfAll(live.ManagedFields, ours)
-	return seen
-}
-
 // holdsUp says why an object that is being deleted is still there.
 func (w *worker) holdsUp(ctx context.Context, res apply.Resource, r plan.Record, seen plan.Seen) string {
 	if !plan.IsNamespace(r.ID) {

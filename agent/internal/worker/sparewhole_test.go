@@ -130,3 +130,42 @@ func TestWhatGoesItselfHoldsUpNothing(t *testing.T) {
 		})
 	}
 }
+
+// tenants is a cluster-scoped custom kind, as that of Capsule.
+const tenants = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: tenants.$NS.example.com}
+spec:
+  group: $NS.example.com
+  scope: Cluster
+  names: {kind: Tenant, plural: tenants}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+`
+
+// TestNamespaceGoesAfterItsOwnerAndThatOnesKind: a module brings a kind along, an object of it and a Namespace that this owns, and goes. The
+// garbage collector may not come to know the kind before it is gone, and then takes nothing.
+func TestNamespaceGoesAfterItsOwnerAndThatOnesKind(t *testing.T) {
+	r := newRig(t)
+	name := r.ns + "-oil"
+	s := r.bundle("shop", nil, tenants, "apiVersion: $NS.example.com/v1\nkind: Tenant\nmetadata: {name: $NS-oil}\n", "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-oil}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	t.Cleanup(func() { _ = r.res("v1", "namespaces", "").Delete(context.Background(), name, metav1.DeleteOptions{}) })
+	owner, err := r.res(r.group()+"/v1", "tenants", "").Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"Tenant","name":%q,"uid":%q,"controller":true}]}}`, r.group()+"/v1", name, owner.GetUID())
+	if _, err := r.res("v1", "namespaces", "").Patch(context.Background(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "capsule"}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	ns, err := r.res("v1", "namespaces", "").Get(context.Background(), name, metav1.GetOptions{})
+	if err == nil && ns.GetDeletionTimestamp() == nil {
+		t.Errorf("it stays, with labels %v and owners %v", ns.GetLabels(), ns.GetOwnerReferences())
+	}
+}
