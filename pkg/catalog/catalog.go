@@ -87,10 +87,15 @@ type Input struct {
 	Modules []Module
 	// Below are modules that stand in folders below, which are not read, by name with their place.
 	Below map[string]string
-	Prune bool
+	// Elsewhere are those that another catalog of the project reads.
+	Elsewhere map[string]Place
+	Prune     bool
 	// Person says that somebody asks for this, and Take that he wants what is of others, too.
 	Person, Take bool
 }
+
+// Place is where another catalog has a module.
+type Place struct{ At, Catalog string }
 
 // Put is a module that is written.
 type Put struct {
@@ -216,6 +221,10 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 	for _, m := range gone {
 		if at := in.Below[m.Name]; at != "" {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which is not read: say recursive: true, or move that out of the folder", m.Name, at))
+		}
+		if x := in.Elsewhere[m.Name]; x.At != "" {
+			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which catalog %s reads: towline resync catalog %s --take has that catalog take it over as it is, else take it out of there",
+				m.Name, x.At, x.Catalog, x.Catalog))
 		}
 		for _, name := range dependents(in, files, goes, m.Name) {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, but module %s, which stays, depends on it: keep it, or take it out of dependsOn there", m.Name, name))

@@ -63,7 +63,7 @@ func Load(paths []string, opts Options) ([]Resource, error) {
 // LoadFiles reads the files of a folder as Load reads a directory, in the order of their names; files are by slash-separated path, and an
 // empty folder is the top. skipped are those below the folder, which are not read unless opts say Recursive.
 func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Resource, skipped []string, err error) {
-	read, skipped := inFolder(files, folder, opts.Recursive)
+	read, skipped := InFolder(files, folder, opts.Recursive)
 	var errs []error
 	for _, name := range read {
 		if len(files[name]) > maxFile {
@@ -76,8 +76,8 @@ func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Re
 	return found, skipped, errors.Join(errs...)
 }
 
-// inFolder are the files with resources in a folder, and those below it that are not read.
-func inFolder(files map[string][]byte, folder string, recursive bool) (read, skipped []string) {
+// InFolder are the files with resources in a folder, and those below it that are not read.
+func InFolder(files map[string][]byte, folder string, recursive bool) (read, skipped []string) {
 	under := strings.Trim(folder, "/") + "/"
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		rest, in := strings.CutPrefix("/"+name, "/"+strings.TrimPrefix(under, "/"))

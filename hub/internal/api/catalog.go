@@ -189,7 +189,7 @@ func countCatalogs(r store.Reader, project string) (n int) {
 		n++
 		return true
 	})
-	return n
+	return n + len(r.Damaged(store.CatalogPrefix+project+"/"))
 }
 
 // DeleteCatalog removes one. Its modules are of nobody from that commit on, because the catalog that they name is gone; those that go with

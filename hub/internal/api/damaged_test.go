@@ -324,3 +324,26 @@ func TestFirstNumbersStay(t *testing.T) {
 		t.Errorf("shop/6 to shop/8: %v, %v", list, err)
 	}
 }
+
+// TestProjectWhoseModuleCannotBeReadIsNotDeleted: what it has counts, and is put again in it.
+func TestProjectWhoseModuleCannotBeReadIsNotDeleted(t *testing.T) {
+	for _, key := range []string{store.ModuleKey(fleet.ModuleRef{Project: "web", Name: "shop"}), store.CatalogKey(fleet.ModuleRef{Project: "web", Name: "team"})} {
+		b := memory.New()
+		s := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+		a := newAPIOn(t, s, func(w store.Writer) {
+			w.Put(store.ProjectPrefix+"web", &storev1.ProjectRecord{Project: &towlinev1.Project{Metadata: &towlinev1.Metadata{Name: "web"}}})
+			if strings.HasPrefix(key, store.ModulePrefix) {
+				w.Put(key, &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "shop", Project: "web"}}})
+			} else {
+				w.Put(key, &storev1.CatalogRecord{Catalog: &towlinev1.Catalog{Metadata: &towlinev1.Metadata{Name: "team", Project: "web"}}})
+			}
+		})
+		storetest.Damage(t, b, key)
+		if _, err := s.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.DeleteProject(t.Context(), &towlinev1.DeleteProjectRequest{Name: "web"}); !errors.Is(err, fleet.ErrPrecondition) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}

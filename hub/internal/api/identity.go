@@ -175,6 +175,7 @@ func countModules(r store.Reader, p *towlinev1.Project) *towlinev1.Project {
 		p.Modules++
 		return true
 	})
+	p.Modules += int32(len(r.Damaged(store.ModulePrefix + p.GetMetadata().GetName() + "/")))
 	p.Secrets = int32(len(secretKeys(r, p.GetMetadata().GetName())))
 	return p
 }

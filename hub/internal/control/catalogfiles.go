@@ -1,14 +1,18 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
@@ -56,6 +60,36 @@ func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.Catalog
 	return out, modulesIn(files, skipped), nil
 }
 
+// elsewhere are the modules that other catalogs of the project have in the same files: what was moved there from the folder of one is to be taken
+// over as it is, not deleted and made anew. How the files of another one are broken is its own matter.
+func (c *Controller) elsewhere(ctx context.Context, x *catalogue, files map[string][]byte) (map[string]catalog.Place, error) {
+	out := map[string]catalog.Place{}
+	upstream := wire.Upstream(x.rec.GetCatalog().GetSpec().GetSource())
+	if upstream == "" || !x.c.Prune {
+		return out, nil
+	}
+	var others []*wire.Catalog
+	if err := c.view(ctx, func(r store.Reader) error {
+		store.Scan(r, store.CatalogPrefix+x.ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
+			other, err := wire.CatalogFromProto(rec.GetCatalog())
+			if err == nil && e.Key != store.CatalogKey(x.ref) && !rec.GetDeleting() && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream {
+				others = append(others, other)
+			}
+			return true
+		})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	for _, other := range others {
+		names, _ := resource.InFolder(files, other.Folder, other.Recursive)
+		for name, at := range modulesIn(files, names) {
+			out[name] = catalog.Place{At: at, Catalog: other.Ref.Name}
+		}
+	}
+	return out, nil
+}
+
 // said are the errors that an error joins.
 func said(err error) (out []string) {
 	if err == nil {
@@ -71,7 +105,7 @@ func said(err error) (out []string) {
 	return out
 }
 
-// modulesIn are the modules of files that are not read, with their place. Whatever else they have, or how they are broken, is not looked at.
+// modulesIn are the modules of files that are not read for the catalog, with their place. Whatever else they have, or how they are broken, is not looked at.
 func modulesIn(files map[string][]byte, names []string) map[string]string {
 	out := map[string]string{}
 	group, _, _ := strings.Cut(fleet.APIVersion, "/")

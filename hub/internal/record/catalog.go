@@ -25,7 +25,9 @@ type CatalogLook struct {
 	Files      []CatalogFile
 	// Below are modules in folders that are not read, by name with their place.
 	Below map[string]string
-	Prune bool
+	// Elsewhere are those that another catalog of the project reads in the same files.
+	Elsewhere map[string]catalog.Place
+	Prune     bool
 	// Person says that somebody asks, and Take that he wants what is of others, too.
 	Person, Take bool
 	// ResolvedRef is what the ref came to, and Reason why the modules are put, for the record.
