@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
@@ -76,4 +77,35 @@ func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
 	}
 	w.confirm(w.awaitHold())
 	w.eventually(confirmed)
+}
+
+// TestConfirmOutlivesWhatIsTaken: when the other module is assigned what waited for it, nothing goes that a person was not asked about.
+func TestConfirmOutlivesWhatIsTaken(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", nil)
+	w.connectWith("c", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		if s.Module.Name != "one" || s.Revision != 2 {
+			return st
+		}
+		if left(&st, s.Heirs, false); !s.PruneConfirmed {
+			st.Extras = append(st.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "n"}, Version: "v1", Held: true})
+		}
+		return st
+	}})
+	w.await("one", w.put(listing("one", "a", "m", "n")).GetRevision())
+	w.put(waiting(listing("two", "b", "m")))
+	w.await("one", w.put(listing("one", "a")).GetRevision())
+	w.awaitHeir("c", "one", "m", "two")
+	w.confirm(w.awaitHold())
+	w.eventually(func() bool { return w.held("c", "one").PruneConfirmed })
+
+	maria, err := w.Identity.CreateUser(w.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
+	must(t, err)
+	_, err = w.as(maria.GetToken()).Steer(w.ctx, client.Word{Module: "two", Verb: "approve"})
+	must(t, err)
+	w.awaitHeir("c", "one", "m", "")
+	if !w.held("c", "one").PruneConfirmed {
+		t.Error("what two has taken is asked for once more")
+	}
 }

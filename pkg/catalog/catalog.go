@@ -211,6 +211,15 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 		slices.Sort(p.Kept)
 		return
 	}
+	if in.Take { // what it lost to another catalog is taken over there, as it takes over what it has
+		gone = slices.DeleteFunc(gone, func(m Module) bool {
+			moved := in.Elsewhere[m.Name].At != ""
+			if moved {
+				p.Kept = append(p.Kept, m.Name)
+			}
+			return moved
+		})
+	}
 	if len(files) == 0 && len(gone) > 0 {
 		p.Refused = append(p.Refused, "the files have no module, and all of the catalog would go; to delete it with them: towline delete catalog NAME --cascade")
 	}

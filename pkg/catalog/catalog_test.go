@@ -164,6 +164,8 @@ func TestDecide(t *testing.T) {
 			"create n, prune a, refuse: module a is in the files no more, but module n, which stays, depends on it: keep it, or take it out of dependsOn there"},
 		{"it was moved to another catalog", Input{Files: files("x=1"), Modules: []Module{mine("x=1"), mine("a=1")}, Prune: true, Elsewhere: map[string]Place{"a": {"b/a.yaml:1", "other"}}},
 			"prune a, refuse: module a is in b/a.yaml:1, which catalog other reads: towline resync catalog other --take has that catalog take it over as it is, else take it out of there"},
+		{"two catalogs took each other's", Input{Files: files("x=1"), Modules: []Module{owned("x=0", "catalog/other"), mine("a=1"), mine("b=1")}, Prune: true, Take: true, Elsewhere: map[string]Place{"a": {"b/a.yaml:1", "other"}}},
+			"take x, prune b, keep a"},
 		{"it was moved into a folder below", Input{Files: files("x=1"), Modules: []Module{mine("x=1"), mine("a=1")}, Prune: true, Below: map[string]string{"a": "old/a.yaml:1"}},
 			"prune a, refuse: module a is in old/a.yaml:1, which is not read: say recursive: true, or move that out of the folder"},
 		{"no file is there", Input{Modules: []Module{mine("a=1")}, Prune: true},

@@ -269,6 +269,11 @@ func (w *world) pass(t *rapid.T) {
 	if w.before == nil {
 		w.count()
 	}
+	for id := range w.records {
+		if w.mayGo(id) { // what came since, or is kept no more, is the module's, too
+			w.mine[id] = true
+		}
+	}
 	in := w.input()
 	out := Prune(in)
 	if w.rescue(out.Kept) {

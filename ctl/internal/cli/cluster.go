@@ -295,6 +295,9 @@ func (a *app) revokeCommand() *cobra.Command {
 				return err
 			}
 			a.printf("cluster/%s revoked; let it in again with: towline cluster join %s --reissue\n", name, name)
+			if was.GetStatus().GetState() == string(fleet.ClusterRemoving) {
+				a.warnf("cluster %s: its removal has ended with that, and what is not let go of yet stays; to forget the cluster: towline cluster remove %s", name, name)
+			}
 			a.warnCutOff(was)
 			return nil
 		},

@@ -155,7 +155,7 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 		a.answer <- catalogAnswer{x.done, told}
 	}
 	if err != nil {
-		if called {
+		if called || len(asks) > 0 { // who asked is told, and what was put of a batch is not left without the rest
 			c.catalogs.callAgain(ref, time.Now())
 		}
 		return 0, err
@@ -283,7 +283,7 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 		_, reason := problemsOf(err)
 		return &lookError{err, reason}
 	}
-	elsewhere, err := c.elsewhere(ctx, x, artifact.Files)
+	elsewhere, err := c.elsewhere(ctx, x, files, artifact.Files)
 	if err != nil {
 		return err
 	}

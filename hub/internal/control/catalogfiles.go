@@ -61,8 +61,9 @@ func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.Catalog
 }
 
 // elsewhere are the modules that other catalogs of the project have in the same files: what was moved there from the folder of one is to be taken
-// over as it is, not deleted and made anew. How the files of another one are broken is its own matter.
-func (c *Controller) elsewhere(ctx context.Context, x *catalogue, files map[string][]byte) (map[string]catalog.Place, error) {
+// over as it is, not deleted and made anew. How the files of another one are broken is its own matter. None are looked for while the catalog
+// lists all that it has.
+func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (map[string]catalog.Place, error) {
 	out := map[string]catalog.Place{}
 	upstream := wire.Upstream(x.rec.GetCatalog().GetSpec().GetSource())
 	if upstream == "" || !x.c.Prune {
@@ -70,6 +71,9 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, files map[stri
 	}
 	var others []*wire.Catalog
 	if err := c.view(ctx, func(r store.Reader) error {
+		if !loses(r, x, lists) {
+			return nil
+		}
 		store.Scan(r, store.CatalogPrefix+x.ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 			other, err := wire.CatalogFromProto(rec.GetCatalog())
 			if err == nil && e.Key != store.CatalogKey(x.ref) && !rec.GetDeleting() && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream {
@@ -88,6 +92,20 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, files map[stri
 		}
 	}
 	return out, nil
+}
+
+// loses reports that a catalog may have modules that its files list no more.
+func loses(r store.Reader, x *catalogue, lists []record.CatalogFile) (any bool) {
+	named := map[string]bool{}
+	for _, f := range lists {
+		named[f.Module.GetMetadata().GetName()] = true
+	}
+	uid, prefix := x.rec.GetCatalog().GetMetadata().GetUid(), store.ModulePrefix+x.ref.Project+"/"
+	store.Scan(r, prefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
+		any = rec.GetOriginUid() == uid && !named[rec.GetModule().GetMetadata().GetName()]
+		return !any
+	})
+	return any || len(r.Damaged(prefix)) > 0
 }
 
 // said are the errors that an error joins.

@@ -62,8 +62,8 @@ func pruneConfirmed(r store.Reader, t record.Tracked) bool {
 }
 
 // lapses reports that what a person let go is not all that goes now: what waited for an heir was on no list, and of the heirs that the module
-// is to be told now nobody is to have some of it. Nobody can tell that of what is not listed.
-func lapses(t record.Tracked, heirs []*agentv1.Heir) bool {
+// is to be told now nobody is to have some of it, who does not have it by now (taken). Nobody can tell that of what is not listed.
+func lapses(t record.Tracked, heirs []*agentv1.Heir, taken func(fleet.ObjectID) bool) bool {
 	if len(record.HeirsOf(t.Desired)) == 0 {
 		return false
 	}
@@ -75,7 +75,7 @@ func lapses(t record.Tracked, heirs []*agentv1.Heir) bool {
 	}
 	return slices.ContainsFunc(o.Extras, func(x fleet.ExtraObject) bool {
 		_, promised := assemble.HeirOf(now, x.ID)
-		return x.Reason == plan.ReasonAwaitingHeir && !promised
+		return x.Reason == plan.ReasonAwaitingHeir && !promised && !taken(x.ID)
 	})
 }
 

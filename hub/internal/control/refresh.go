@@ -113,7 +113,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	next := &storev1.DesiredRecord{Rollout: t.Desired.GetRollout(), Sync: &agentv1.Sync{Revision: s.GetRevision(), Bundle: s.GetBundle(), Values: out.values}}
 	heirs, others, err := x.inherit(ctx, t, cluster, next)
 	if others {
-		out.heirs, out.prune = heirs, out.prune && !lapses(t, heirs)
+		out.heirs, out.prune = heirs, out.prune && !lapses(t, heirs, func(id fleet.ObjectID) bool { return x.heirs.Taken(ctx, x.r, cluster.Name, id) })
 	}
 	if changed || differ || others || err != nil {
 		return out, true, err

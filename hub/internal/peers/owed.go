@@ -5,6 +5,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"towline.dev/towline/pkg/guard"
 )
 
 // tellAgain is how long after a call that was not heard it is told again.
@@ -89,5 +91,5 @@ func (o *owed) tellAll(ctx context.Context) bool {
 func within(ctx context.Context, tell func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, leadPatience)
 	defer cancel()
-	return tell(ctx)
+	return guard.Run(func() error { return tell(ctx) })
 }

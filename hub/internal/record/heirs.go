@@ -357,6 +357,14 @@ func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterNam
 	return assemble.HeirKeys(entries, s.GetValues()), true, err
 }
 
+// Taken reports that another module, which was found to be about to have something, is assigned an object in a cluster: it is an heir no more.
+func (x *Succession) Taken(ctx context.Context, r store.Reader, c fleet.ClusterName, id fleet.ObjectID) bool {
+	return slices.ContainsFunc(x.others, func(o successor) bool {
+		keys, _, err := x.has(ctx, r, c, o.ref)
+		return err == nil && keys[assemble.HeirKey(id)]
+	})
+}
+
 // assigned is what a module is assigned in a cluster; nil: nothing.
 func assigned(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *agentv1.Sync {
 	d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(c, ref))

@@ -155,7 +155,12 @@ func (l *letting) unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 // look after that has seen that, or what is there instead.
 func (l *letting) unseenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, f *storev1.FollowRecord) bool {
 	has := l.has(rec)
-	if has == nil || f != nil && began(r, f) >= l.at {
+	switch {
+	case has == nil:
+		return false
+	case strayed(r, ref, f, has):
+		return true
+	case f != nil && began(r, f) >= l.at:
 		return false
 	}
 	if l.decides(has) {
@@ -166,6 +171,21 @@ func (l *letting) unseenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 	}
 	files := Digest(has.GetArtifact()) // of what has no ref it is all that there is
 	return Digest(f.GetFetched()) != files && Digest(NewestRevision(r, ref).GetArtifact()) != files
+}
+
+// strayed reports that a rollout of a module has begun since it was looked at, of something else than that look saw and than the one has: it
+// took what was there at its turn, which nobody has noted.
+func strayed(r store.Reader, ref fleet.ModuleRef, f *storev1.FollowRecord, has *storev1.RevisionRecord) bool {
+	last := rollouts.Last(r, ref).GetRollout()
+	took := Revision(r, ref, last.GetRevision())
+	if f == nil || took == nil || !begunSince(r, ref, last, f) {
+		return false
+	}
+	if to := took.GetRevision().GetResolvedRef(); to != "" {
+		return to != f.GetResolvedRef() && to != has.GetRevision().GetResolvedRef()
+	}
+	files := Digest(took.GetArtifact())
+	return files != Digest(f.GetFetched()) && files != Digest(has.GetArtifact())
 }
 
 // overtakenBy reports that a look at another module found something else in their source than the one has: that may list again what it lets

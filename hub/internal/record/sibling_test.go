@@ -53,12 +53,14 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		behind, unlooked bool
 		overtaken        bool // the other is, by what was seen of the module
 	}{
-		"nobody has looked":                                  {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
-		"it was looked at before":                            {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "x"), behind: true, unlooked: true, overtaken: true},
-		"it was cut of that, and looked before":              {src: branch("main"), two: branch("main"), has: "y", looked: looked(-time.Minute, "x"), overtaken: true},
-		"it was looked at, which changed nothing":            {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "y")},
-		"the branch was set back":                            {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), overtaken: true},
-		"the branch was set back, and the other has seen it": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), mine: looked(2*time.Minute, "x")},
+		"nobody has looked":                                    {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
+		"it was looked at before":                              {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "x"), behind: true, unlooked: true, overtaken: true},
+		"it was cut of that, and looked before":                {src: branch("main"), two: branch("main"), has: "y", looked: looked(-time.Minute, "x"), overtaken: true},
+		"it was looked at, which changed nothing":              {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "y")},
+		"its turn took what was there, which nobody looked at": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), retried: time.Minute, behind: true, unlooked: true},
+		"its turn took what a look saw":                        {src: branch("main"), two: branch("main"), has: "y", looked: looked(time.Minute, "y"), retried: time.Minute},
+		"the branch was set back":                              {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), overtaken: true},
+		"the branch was set back, and the other has seen it":   {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), mine: looked(2*time.Minute, "x")},
 		"the branch was set back, which the other cannot take up": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"),
 			mine: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Minute)), ResolvedRef: "x", Reason: follow.ReasonPaused}, overtaken: true},
 		"the branch was set back, and the server was away when the other looked": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"),
@@ -145,16 +147,18 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			if tc.fails {
 				of = 0
 			}
+			before := []func(store.Writer){func(w store.Writer) {
+				w.Put(store.ModuleKey(two), rec("two", tc.two))
+				w.Put(store.RevisionKey(two, 1), revision(1, tc.has, tc.two, x))
+			}}
 			first, second := []func(store.Writer){func(w store.Writer) {
 				w.Put(store.ModuleKey(one), rec("one", tc.src))
-				w.Put(store.ModuleKey(two), rec("two", tc.two))
 				w.Put(store.RevisionKey(one, 2), revision(2, to, took, y))
-				w.Put(store.RevisionKey(two, 1), revision(1, tc.has, tc.two, x))
 			}, rollout(one, 2, 2, 0)}, []func(store.Writer){}
 			if tc.put > 0 {
 				second = append(second, rollout(two, 1, of, tc.put))
 			} else {
-				first = append(first, rollout(two, 1, of, tc.put))
+				before = append(before, rollout(two, 1, of, tc.put))
 			}
 			if tc.retried != 0 {
 				second = append(second, rollout(two, 2, of, tc.retried))
@@ -178,6 +182,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 				gone.Deleting = "Delete"
 				second = append(second, func(w store.Writer) { w.Put(store.ModuleKey(one), gone) })
 			}
+			did(before...)
 			was := did(first...)
 			is := did(second...)
 			look := func(ref fleet.ModuleRef, uid string, f *storev1.FollowRecord) func(store.Writer) {

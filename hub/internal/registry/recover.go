@@ -125,6 +125,8 @@ func recoverIn(w store.Writer, caller rpc.Caller, uid string, next *storev1.Cert
 	switch {
 	case !ok:
 		return nil, false, unregistered(c)
+	case rec.GetRevoked() && rec.GetRemoving() == "":
+		return nil, false, fleet.With(revoked(c), fleet.Hint{Unmet: fleet.PreconditionUnlocked}) // it is to stop, also if it was told to leave before
 	case rec.GetRevoked():
 		return nil, false, revoked(c)
 	case rec.GetLock() != nil:

@@ -116,8 +116,12 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 		},
 	} {
 		w.pass(time.Minute) // the failed attempts of an address are limited
-		if _, err := w.Recover(t.Context(), e()); err == nil || errors.Is(err, fleet.ErrExhausted) {
+		_, err := w.Recover(t.Context(), e())
+		if err == nil || errors.Is(err, fleet.ErrExhausted) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if stops := fleet.HintOf(err).Unmet == fleet.PreconditionUnlocked; stops != (name == "revoked") {
+			t.Errorf("%s: an agent that was told to leave is to stop: %v", name, stops)
 		}
 	}
 	w.pass(24 * time.Hour)
