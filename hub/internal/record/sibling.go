@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -134,12 +135,19 @@ func (l *letting) behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.Modul
 	case reason == "":
 		return l.unseenBy(r, ref, rec, f)
 	case follow.OfServer(reason):
+		if has := l.has(rec); has != nil && l.decides(has) && f.GetLooked().AsTime().Sub(f.GetSince().AsTime()) < awayFor {
+			return true
+		}
 		// A server that is away is so for both: what both have seen, and taken up, is known.
 		seen := l.seen(rec)
 		return seen == "" || seen != f.GetResolvedRef()
 	}
 	return true
 }
+
+// awayFor is how long a server is away before what both have seen of it is all that there is for what lets go without having looked itself:
+// it may have refused one of the many looks that this asks for. Who looked last is stored about once an hour.
+const awayFor = 15 * time.Minute
 
 // unlooked reports that a module is behind only because nobody has looked for it at what the one has: a look ends that.
 func (l *letting) unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {

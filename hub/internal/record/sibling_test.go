@@ -70,6 +70,8 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		"the other is deleted, and nobody has looked since":        {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), deleted: time.Hour, behind: true, unlooked: true},
 		"the other is deleted, and its server is away": {src: branch("main"), two: branch("main"), has: "x", deleted: time.Hour,
 			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
+		"the other is deleted, and its server went away just now": {src: branch("main"), two: branch("main"), has: "x", deleted: time.Hour, behind: true,
+			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), Since: timestamppb.New(cut.Add(2*time.Hour - time.Minute)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
 		"the other is deleted, and it was looked at since":                {src: branch("main"), two: branch("main"), has: "x", looked: looked(2*time.Hour, "y"), deleted: time.Hour},
 		"the other has another source by now":                             {src: branch("next"), two: branch("main"), has: "x", next: time.Hour, looked: looked(time.Minute, "y"), behind: true, unlooked: true},
 		"the other has another source by now, and it cannot be rendered":  {src: branch("next"), two: branch("main"), has: "x", next: time.Hour, looked: invalid(), behind: true},
