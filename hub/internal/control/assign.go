@@ -181,7 +181,7 @@ func stopped(d *storev1.DesiredRecord) bool { return wasHeld(d) || len(d.GetSync
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
 	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
-		ProblemRevision: a.revision, Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
+		ProblemRevision: a.revision, FirstGeneration: old.GetFirstGeneration(), Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
 }
 
 // materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a

@@ -78,9 +78,10 @@ func leftFleet(r store.Reader, name fleet.ClusterName) bool {
 	place := record.At(r, name, true)
 	for _, ref := range record.ModulesOf(r, name) {
 		t, _ := place.Track(ref)
+		generation := given(t.Desired, ack, session)
 		switch {
-		case !given(t.Desired, ack, session), t.Observed == nil && untaken(t.Desired, ack, session, ref):
-		case t.Observed == nil, earlier(t.Observed.GetStatus().GetGeneration(), t.Desired, ack, ref):
+		case generation == 0, t.Observed == nil && untaken(t.Desired, ack, session, ref):
+		case t.Observed == nil, earlier(t.Observed.GetStatus().GetGeneration(), generation, ack, ref):
 			return false
 		}
 	}
@@ -92,17 +93,18 @@ func leftFleet(r store.Reader, name fleet.ClusterName) bool {
 	return left
 }
 
-// given reports that the agent may have been given what is assigned. It was not if that could not be made, or came only after
-// it was told to leave.
-func given(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.SessionRecord) bool {
-	generation := record.GivenGeneration(d)
+// given is the generation of the newest word of the module that the agent may have been given, as far as is known; 0: it was given
+// none. What could not be made it was not given, nor what came only after it was told to leave. Where that took the place of what
+// came before, it may have that.
+func given(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.SessionRecord) uint64 {
+	generation, told := record.GivenGeneration(d), ack.GetTold()
 	switch {
-	case record.Damaged(d):
-		return true
-	case ack.GetLeaving() && ack.GetEpoch() == s.GetEpoch():
-		return generation != 0 && generation <= max(ack.GetTold(), ack.GetGeneration())
+	case record.Damaged(d), !ack.GetLeaving(), ack.GetEpoch() != s.GetEpoch(), generation <= max(told, ack.GetGeneration()):
+		return generation
+	case told == 0 || d.GetFirstGeneration() > told: // of an agent that has lost what it was given, told is what it was given since
+		return 0
 	}
-	return generation != 0
+	return max(d.GetFirstGeneration(), 1)
 }
 
 // untaken reports that the cluster never had a module of which there is no report: its agent, which was told to leave, has refused what it
@@ -113,8 +115,7 @@ func untaken(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.Sessio
 
 // earlier reports that a module which is Removed was removed for an earlier word than the agent was given since, so that it
 // may be there again. An agent that has lost what it was given knows no generation, and lets go of all that it finds.
-func earlier(removed uint64, d *storev1.DesiredRecord, ack *storev1.AckRecord, ref fleet.ModuleRef) bool {
-	given := record.GivenGeneration(d)
+func earlier(removed, given uint64, ack *storev1.AckRecord, ref fleet.ModuleRef) bool {
 	if removed == 0 || removed >= given {
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -114,6 +115,59 @@ func TestClusterIsForgottenWithNothingInIt(t *testing.T) {
 				w.Put(store.ClusterKey("a"), rec)
 				w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 4, VoidBefore: 3})
 				tc.put(w)
+			})
+			l.must(l.reconcileCluster(t.Context(), "a"))
+			l.read(func(r store.Reader) {
+				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
+					t.Errorf("forgotten: %t", !there)
+				}
+			})
+		})
+	}
+}
+
+// An assignment that came after the agent was told to leave, or while it was away, may have taken the place of one that the agent
+// was given and has not reported on. The cluster is not forgotten before it has; nobody waits for what it was never given.
+func TestClusterIsNotForgottenWithAnEarlierWordInIt(t *testing.T) {
+	sync := func(generation uint64) *storev1.DesiredRecord {
+		return &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: shop.String(), Generation: generation, Revision: 1}}
+	}
+	again := record.Assign(record.Assign(nil, sync(3)), sync(9))
+	unkept := sync(9)
+	cannot := new(assigner).problem(nil, 3, "no value")
+	for name, tc := range map[string]struct {
+		desired *storev1.DesiredRecord
+		told    uint64
+		removed uint64 // the generation that the agent reports it Removed for; 0: it reports nothing
+		gone    bool
+	}{
+		"it may have what came before":                    {desired: again, told: 5},
+		"it is away with what came before":                {desired: again, told: 3},
+		"it never had any of it":                          {desired: again, told: 2, gone: true},
+		"it has lost what it was given":                   {desired: again, gone: true},
+		"it has removed what came before":                 {desired: again, told: 5, removed: 3, gone: true},
+		"what it removed came before all of that":         {desired: again, told: 5, removed: 2},
+		"what came after is its removal":                  {desired: record.Leave(again, tomb(9), true), told: 5},
+		"what came after is the next module of the name":  {desired: record.Assign(record.Leave(again, tomb(9), true), sync(11)), told: 5},
+		"what came after cannot be made, then it can":     {desired: record.Assign(new(assigner).problem(again, 10, "no value"), sync(11)), told: 5},
+		"what came before could not be made":              {desired: record.Assign(cannot, sync(9)), told: 5, gone: true},
+		"nobody kept what came first":                     {desired: unkept, told: 5},
+		"nobody kept what came first, and it has nothing": {desired: unkept, gone: true},
+		"nobody kept what came first, and it is removed":  {desired: unkept, told: 5, removed: 3, gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeader(t)
+			l.put(func(w store.Writer) {
+				rec := clusterRecord("a")
+				rec.Removing = "delete"
+				w.Put(store.ClusterKey("a"), rec)
+				w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 4})
+				w.Put(store.DesiredKey("a", shop), tc.desired)
+				w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: 4, Leaving: true, Told: tc.told, StatusDigest: []byte("nothing")})
+				if tc.removed > 0 {
+					w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Epoch: 4, Status: &agentv1.SyncStatus{Module: shop.String(),
+						Generation: tc.removed, Phase: string(fleet.PhaseRemoved)}})
+				}
 			})
 			l.must(l.reconcileCluster(t.Context(), "a"))
 			l.read(func(r store.Reader) {

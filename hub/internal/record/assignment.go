@@ -47,9 +47,13 @@ const generationLeap = 1 << 32
 // Assign is the record of an assignment that follows old. After a final tombstone it waits its turn.
 func Assign(old, next *storev1.DesiredRecord) *storev1.DesiredRecord {
 	if !old.GetFinal() {
+		next.FirstGeneration = old.GetFirstGeneration()
+		if GivenGeneration(old) == 0 {
+			next.FirstGeneration = GivenGeneration(next)
+		}
 		return next
 	}
-	return &storev1.DesiredRecord{Rollout: next.GetRollout(), Tombstone: old.GetTombstone(), Final: true,
+	return &storev1.DesiredRecord{Rollout: next.GetRollout(), Tombstone: old.GetTombstone(), Final: true, FirstGeneration: old.GetFirstGeneration(),
 		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), NextRevision: next.GetSync().GetRevision(), NextGeneration: next.GetSync().GetGeneration()}
 }
 
@@ -66,7 +70,8 @@ func Leave(old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool)
 	if ofEarlier(old) {
 		rollout = 0
 	}
-	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final, Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
+	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final, FirstGeneration: old.GetFirstGeneration(),
+		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
 }
 
 // ofEarlier reports that the tombstone is that of a module which had the name before: the one that has it now waits.

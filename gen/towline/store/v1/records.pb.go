@@ -2204,9 +2204,12 @@ type DesiredRecord struct {
 	BeforeUnknown bool `protobuf:"varint,12,opt,name=before_unknown,json=beforeUnknown,proto3" json:"before_unknown,omitempty"`
 	// The digest of what the cluster could do when the revision was chosen for it, if that made a difference and its agent had told: it
 	// stays with what was rendered for that as long as it has the revision.
-	Capabilities  []byte `protobuf:"bytes,13,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Capabilities []byte `protobuf:"bytes,13,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// The generation with which the cluster was given the module after it had none; whatever follows that until the module is gone from
+	// there keeps it. 0: it was not given any yet, or the record is of before this was kept.
+	FirstGeneration uint64 `protobuf:"varint,14,opt,name=first_generation,json=firstGeneration,proto3" json:"first_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *DesiredRecord) Reset() {
@@ -2328,6 +2331,13 @@ func (x *DesiredRecord) GetCapabilities() []byte {
 		return x.Capabilities
 	}
 	return nil
+}
+
+func (x *DesiredRecord) GetFirstGeneration() uint64 {
+	if x != nil {
+		return x.FirstGeneration
+	}
+	return 0
 }
 
 // RecycleRecord is recycles/CLUSTER/PROJECT/MODULE: orders of people to delete trackers of revisions there. Written by the API; the
@@ -4021,7 +4031,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xfa\x03\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xa5\x04\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
@@ -4036,7 +4046,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	" \x03(\tR\x05needs\x12/\n" +
 	"\x06before\x18\v \x03(\v2\x17.towline.store.v1.GivenR\x06before\x12%\n" +
 	"\x0ebefore_unknown\x18\f \x01(\bR\rbeforeUnknown\x12\"\n" +
-	"\fcapabilities\x18\r \x01(\fR\fcapabilities\"G\n" +
+	"\fcapabilities\x18\r \x01(\fR\fcapabilities\x12)\n" +
+	"\x10first_generation\x18\x0e \x01(\x04R\x0ffirstGeneration\"G\n" +
 	"\rRecycleRecord\x126\n" +
 	"\x06orders\x18\x01 \x03(\v2\x1e.towline.store.v1.RecycleOrderR\x06orders\"\x97\x01\n" +
 	"\fRecycleOrder\x123\n" +
