@@ -22,7 +22,8 @@ import (
 type bare struct {
 	agentv1.UnimplementedAgentServiceServer
 	agentv1.UnimplementedEnrollmentServiceServer
-	kv *clientv3.Client
+	kv   *clientv3.Client
+	room chan struct{} // for so many puts at a time
 
 	mu  sync.Mutex
 	raw []*tls.Conn
@@ -34,7 +35,7 @@ func newBare(args []string) (func(words []string) (string, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bare{}
+	b := &bare{room: make(chan struct{}, 2000)}
 	if b.kv, err = openEtcd(args[0]); err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func (b *bare) Connect(st grpc.BidiStreamingServer[agentv1.ConnectRequest, agent
 		case *agentv1.ConnectRequest_Hello:
 			answer.Frame = &agentv1.ConnectResponse_Welcome{Welcome: &agentv1.Welcome{Epoch: 1}}
 		case *agentv1.ConnectRequest_Status:
-			if _, err := b.kv.Put(st.Context(), "observed/"+f.Status.GetSyncs()[0].GetModule(), string(f.Status.GetDigest())); err != nil {
+			if err := b.put(st.Context(), "observed/"+f.Status.GetSyncs()[0].GetModule(), string(f.Status.GetDigest())); err != nil {
 				return err
 			}
 			answer.Frame = &agentv1.ConnectResponse_StatusAck{StatusAck: &agentv1.StatusAck{Sequence: f.Status.GetSequence()}}
@@ -144,8 +145,15 @@ func (b *bare) Connect(st grpc.BidiStreamingServer[agentv1.ConnectRequest, agent
 	}
 }
 
+// put is one of many at a time: etcd takes some 5,000 of them, and refuses what is more.
+func (b *bare) put(ctx context.Context, key, value string) error {
+	b.room <- struct{}{}
+	defer func() { <-b.room }()
+	_, err := b.kv.Put(ctx, key, value)
+	return err
+}
+
 // Renew is one put behind one call.
 func (b *bare) Renew(ctx context.Context, in *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
-	_, err := b.kv.Put(ctx, "call", string(in.GetCsr()))
-	return &agentv1.RenewResponse{}, err
+	return &agentv1.RenewResponse{}, b.put(ctx, "call", string(in.GetCsr()))
 }
