@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
@@ -113,9 +114,15 @@ func TestModuleWaitsForAnotherInOtherClusters(t *testing.T) {
 	if tr := x.tracker("shop", "w1"); tr.GetRevision() != 0 {
 		t.Errorf("it has begun: %v", tr)
 	}
-	why := ro.GetStatus().GetWaitingFor()[0]
-	if c := why.GetCauses(); why.GetReason() != rollout.ReasonAwaitingDependency || len(c) != 1 || c[0].GetSubject().GetName() != "e2" || !strings.Contains(c[0].GetFacts().GetDetail(), "not established") {
-		t.Errorf("%v", why)
+	for deadline := time.Now().Add(10 * time.Second); ; ro = x.waits(put.GetRevision(), waitsIn(2, "e2")) { // its agent may not have said it yet
+		why := ro.GetStatus().GetWaitingFor()[0]
+		c := why.GetCauses()
+		if why.GetReason() == rollout.ReasonAwaitingDependency && len(c) == 1 && c[0].GetSubject().GetName() == "e2" && strings.Contains(c[0].GetFacts().GetDetail(), "not established") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(why)
+		}
 	}
 	x.breaks("e2", false)
 	x.await("shop", put.GetRevision())

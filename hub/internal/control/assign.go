@@ -180,7 +180,7 @@ func wasHeld(d *storev1.DesiredRecord) bool {
 func stopped(d *storev1.DesiredRecord) bool { return wasHeld(d) || len(d.GetSync().GetHeld()) > 0 }
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
-	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
+	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Capabilities: old.GetCapabilities(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.revision, FirstGeneration: old.GetFirstGeneration(), Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
 }
 

@@ -110,7 +110,16 @@ func given(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.SessionR
 // untaken reports that the cluster never had a module of which there is no report: its agent, which was told to leave, has refused what it
 // was given of it. Of what it had taken before it would have reported, as of others.
 func untaken(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.SessionRecord, ref fleet.ModuleRef) bool {
-	return ack.GetLeaving() && ack.GetEpoch() == s.GetEpoch() && len(ack.GetStatusDigest()) > 0 && refused(ack, ref, record.GivenGeneration(d))
+	last := record.GivenGeneration(d)
+	switch {
+	case !ack.GetLeaving(), ack.GetEpoch() != s.GetEpoch(), len(ack.GetStatusDigest()) == 0:
+		return false
+	case refused(ack, ref, last):
+		return true
+	}
+	// The last word it was not given any more, and it has answered all that it was.
+	return last > max(ack.GetTold(), ack.GetGeneration()) && ack.GetGeneration() >= ack.GetTold() &&
+		slices.ContainsFunc(ack.GetRefused(), func(x *agentv1.Refusal) bool { return x.GetModule() == ref.String() })
 }
 
 // earlier reports that a module which is Removed was removed for an earlier word than the agent was given since, so that it

@@ -59,6 +59,8 @@ func TestClusterIsForgottenThatNeverTookAModule(t *testing.T) {
 		ack  *storev1.AckRecord
 		gone bool
 	}{
+		"what came before was refused, and this it was not given any more": {&storev1.AckRecord{Epoch: 4, Generation: 6, Refused: refusal(6), Leaving: true, Told: 6, StatusDigest: []byte("all")}, true},
+		"the same, and its last answer is on its way":                      {&storev1.AckRecord{Epoch: 4, Generation: 5, Refused: refusal(5), Leaving: true, Told: 6, StatusDigest: []byte("all")}, false},
 		"refused": {&storev1.AckRecord{Epoch: 4, Generation: 9, Refused: refusal(9), Leaving: true, Told: 9, StatusDigest: []byte("all")}, true},
 		"what came before was refused, and this may be on its way": {&storev1.AckRecord{Epoch: 4, Generation: 9, Refused: refusal(7), Leaving: true, Told: 9, StatusDigest: []byte("all")}, false},
 		"its answer is of the session before":                      {&storev1.AckRecord{Epoch: 3, Generation: 9, Refused: refusal(9), Leaving: true, Told: 9, StatusDigest: []byte("all")}, false},
@@ -72,7 +74,7 @@ func TestClusterIsForgottenThatNeverTookAModule(t *testing.T) {
 				rec.Removing = "delete"
 				w.Put(store.ClusterKey("a"), rec)
 				w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 4})
-				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(9)})
+				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(9), FirstGeneration: 3})
 				w.Put(store.AckKey("a"), tc.ack)
 			})
 			l.must(l.reconcileCluster(t.Context(), "a"))

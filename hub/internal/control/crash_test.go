@@ -63,12 +63,12 @@ func TestProblemKeepsTheTombstone(t *testing.T) {
 	l.put(func(w store.Writer) {
 		w.Put(store.ClusterKey("a"), clusterRecord("a"))
 		w.Put(store.RevisionKey(shop, 2), rev)
-		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5)})
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5), Capabilities: []byte("can")})
 		w.Put(store.StepKey(shop, 2, 1), &storev1.StepRecord{Generation: 9, Revision: 2, Clusters: []string{"a"}})
 	})
 	l.finish(&rollouts.Run{Module: shop, Number: 2})
 	d := l.desired("a")
-	if d.GetTombstone().GetGeneration() != 5 || !strings.Contains(d.GetProblem(), "REGION") {
+	if d.GetTombstone().GetGeneration() != 5 || !strings.Contains(d.GetProblem(), "REGION") || string(d.GetCapabilities()) != "can" {
 		t.Fatalf("desired: %v", d)
 	}
 	l.read(func(r store.Reader) {

@@ -234,6 +234,10 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 	return wire.HeirsToProto(heirs), !assemble.EqualHeirs(was, heirs), nil
 }
 
+// againAway is how long after it is found that a server is away its modules are looked at again, if something is kept for them: their interval
+// may be a day.
+const againAway = 5 * time.Minute
+
 // callUnlooked has the sources of those be looked at soon that may be heirs only because they have not seen what the module's source has.
 func (x *refresher) callUnlooked(ctx context.Context) {
 	for ref := range x.heirs.Unknown {
@@ -245,8 +249,12 @@ func (x *refresher) callUnlooked(ctx context.Context) {
 		}
 		x.called[ref] = true
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(x.r), store.ModuleKey(ref))
-		if rec.GetDeleting() == "" && x.heirs.Unlooked(ctx, x.r, ref, rec) {
+		switch {
+		case rec.GetDeleting() != "":
+		case x.heirs.Unlooked(ctx, x.r, ref, rec):
 			x.c.lookSoon(x.r, ref, rec)
+		case x.heirs.Away(x.r, ref, rec):
+			x.c.callAt(ref, time.Now().Add(againAway), false) // of several calls the earliest counts, so that asking again puts off nothing
 		}
 	}
 }

@@ -146,8 +146,8 @@ func (l *letting) behind(r store.Reader, ref fleet.ModuleRef, rec *storev1.Modul
 }
 
 // awayFor is how long a server is away before what both have seen of it is all that there is for what lets go without having looked itself:
-// it may have refused one of the many looks that this asks for. Who looked last is stored about once an hour.
-const awayFor = 15 * time.Minute
+// it may have refused one of the many looks that this asks for.
+const awayFor = time.Hour
 
 // unlooked reports that a module is behind only because nobody has looked for it at what the one has: a look ends that.
 func (l *letting) unlooked(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
@@ -203,12 +203,26 @@ func (l *letting) overtakenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 		return false
 	}
 	r = store.Untracked(r)
+	if rec.GetModule().GetSpec().GetSource().GetFollow() == nil {
+		return l.outrun(r, ref)
+	}
 	f := said(r, ref, rec)
 	saw := glimpse{ref: seenRef(r, ref, rec), at: began(r, f)}
 	if f.GetReason() == "" { // else it says what was taken up before
 		saw.files = Digest(f.GetFetched())
 	}
 	return f != nil && !follow.OfServer(f.GetReason()) && !l.knows(saw)
+}
+
+// outrun is overtakenBy for a module that follows nothing: nobody looks at it, so what its turn took is all that was seen.
+func (l *letting) outrun(r store.Reader, ref fleet.ModuleRef) bool {
+	last := rollouts.Last(r, ref).GetRollout()
+	took := Revision(r, ref, last.GetRevision())
+	e, _ := r.Get(store.RolloutKey(ref, last.GetNumber()))
+	if took == nil || e.CreateRevision <= l.at || wire.Upstream(took.GetRevision().GetSpec().GetSource()) != l.upstream() {
+		return false
+	}
+	return !l.knows(glimpse{took.GetRevision().GetResolvedRef(), Digest(took.GetArtifact()), e.CreateRevision})
 }
 
 // shares reports that the one follows the source that another module has, and waits for nothing from there.
@@ -290,6 +304,16 @@ func (x *Succession) Unlooked(ctx context.Context, r store.Reader, ref fleet.Mod
 	}
 	d := x.Drafts(ctx, m, rec, ro.GetRollout().GetNumber())
 	return d.Known && !d.Failed && d.behind(x.letting(r), ref, rec)
+}
+
+// Away reports that a module may be anything's heir because its server, or for the one itself its own, was away at the last look: a later one
+// may end that.
+func (x *Succession) Away(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	l := x.letting(r)
+	if ref == x.ref {
+		return x.overtaken && follow.OfServer(l.reason)
+	}
+	return l.sibling(ref, rec) && follow.OfServer(said(store.Untracked(r), ref, rec).GetReason())
 }
 
 // letting is the module itself, read once.

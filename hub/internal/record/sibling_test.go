@@ -52,6 +52,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		ahead, old       bool                  // the clock of the look was ahead; it was by a hub of before
 		behind, unlooked bool
 		overtaken        bool // the other is, by what was seen of the module
+		away             bool // a later look may find the server back
 	}{
 		"nobody has looked":                                    {src: branch("main"), two: branch("main"), has: "x", behind: true, unlooked: true},
 		"it was looked at before":                              {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "x"), behind: true, unlooked: true, overtaken: true},
@@ -59,6 +60,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		"it was looked at, which changed nothing":              {src: branch("main"), two: branch("main"), has: "x", looked: looked(-time.Minute, "y")},
 		"its turn took what was there, which nobody looked at": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), retried: time.Minute, behind: true, unlooked: true},
 		"its turn took what a look saw":                        {src: branch("main"), two: branch("main"), has: "y", looked: looked(time.Minute, "y"), retried: time.Minute},
+		"it follows nothing, and its turn took what was there": {src: branch("main"), two: without(branch("main")), has: "x", retried: time.Minute, overtaken: true},
 		"the branch was set back":                              {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), overtaken: true},
 		"the branch was set back, and the other has seen it":   {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), mine: looked(2*time.Minute, "x")},
 		"the branch was set back, which the other cannot take up": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"),
@@ -70,7 +72,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		"the other is deleted, and nobody has looked since":        {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), deleted: time.Hour, behind: true, unlooked: true},
 		"the other is deleted, and its server is away": {src: branch("main"), two: branch("main"), has: "x", deleted: time.Hour,
 			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
-		"the other is deleted, and its server went away just now": {src: branch("main"), two: branch("main"), has: "x", deleted: time.Hour, behind: true,
+		"the other is deleted, and its server went away just now": {src: branch("main"), two: branch("main"), has: "x", deleted: time.Hour, behind: true, away: true,
 			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), Since: timestamppb.New(cut.Add(2*time.Hour - time.Minute)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
 		"the other is deleted, and it was looked at since":                {src: branch("main"), two: branch("main"), has: "x", looked: looked(2*time.Hour, "y"), deleted: time.Hour},
 		"the other has another source by now":                             {src: branch("next"), two: branch("main"), has: "x", next: time.Hour, looked: looked(time.Minute, "y"), behind: true, unlooked: true},
@@ -212,6 +214,9 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 				m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(two))
 				lets := newLetting(r, one)
 				behind, unlooked, overtaken := lets.behind(r, two, m), NewSuccession(library{}, one).Unlooked(t.Context(), r, two, m), lets.overtakenBy(r, two, m)
+				if tc.away && !NewSuccession(library{}, one).Away(r, two, m) {
+					t.Error("nobody looks again before its interval")
+				}
 				if behind != tc.behind || unlooked != tc.unlooked || overtaken != tc.overtaken {
 					t.Errorf("behind %v, unlooked %v, overtaken %v", behind, unlooked, overtaken)
 				}
