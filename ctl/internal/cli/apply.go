@@ -137,7 +137,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	errs := run.putAll(ctx, before)
-	refused, harmless := run.refused(ctx, clusters, modules)
+	refused, harmless := run.refused(ctx, clusters, modules, prune)
 	errs = append(errs, refused...)
 	if len(refused) > 0 && !run.dry() {
 		errs = append(errs, run.putAll(ctx, harmless)...)
@@ -258,10 +258,10 @@ func (r *applyRun) putAll(ctx context.Context, resources []resource.Resource) (e
 
 // refused asks the hub what is wrong with modules, before any of them or a cluster is put: what one lets go, and another one was to
 // take that is refused, would be deleted; and so would what a module has in a cluster that gets other labels, if the placement that is
-// to follow them is refused, or comes after them; and so what other overrides leave out. harmless are the clusters in which nothing goes,
-// whatever is refused.
-func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Resource) (errs []error, harmless []resource.Resource) {
-	if len(modules) == 0 || len(modules)+len(clusters) == 1 {
+// to follow them is refused, or comes after them; and so what other overrides leave out, or what is pruned had
+// and a single one was to take. harmless are the clusters in which nothing goes, whatever is refused.
+func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Resource, prune *pruning) (errs []error, harmless []resource.Resource) {
+	if len(modules) == 0 || len(modules)+len(clusters) == 1 && prune.not() == nil {
 		return nil, nil
 	}
 	if !r.dry() { // whose answers say the same
