@@ -9,7 +9,6 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/source/sourcetest"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/testkit/simagent"
 )
 
 // inline is a source of ConfigMaps, as a file of a catalog has it.
@@ -32,15 +31,7 @@ type moving struct{ *catalogWorld }
 // newMoving begins with two as it is given.
 func newMoving(t *testing.T, two string) *moving {
 	w := &moving{&catalogWorld{world: newWorld(t, false), repo: sourcetest.NewRepo(t)}}
-	w.enroll("c", nil)
-	w.connectWith("c", simagent.Options{
-		Report: func(s fleet.Sync) fleet.SyncStatus {
-			st := simagent.Ready(s)
-			left(&st, s.Heirs, s.Module.Name == "one" && s.Revision == 2)
-			return st
-		},
-		Remove: removedButKept,
-	})
+	w.keepsForHeirs()
 	srv := httptest.NewServer(w.repo.Handler())
 	t.Cleanup(srv.Close)
 	w.url = srv.URL + "/repo.git"

@@ -39,9 +39,8 @@ func TestConfirmIsOfTheValuesOfThen(t *testing.T) {
 	}
 }
 
-// TestConfirmIsOfTheHeirsOfThen: what waited for another module was on no list that a person was shown. When that does not take it after all,
-// it goes by another word only.
-func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
+// confirmedBeside is one whose second revision drops n, which a person has let go, and m, which waits for two; says is what its agent tells of m.
+func confirmedBeside(t *testing.T, says func(st *fleet.SyncStatus, s fleet.Sync)) *world {
 	w := newWorld(t, true)
 	w.enroll("c", nil)
 	w.connectWith("c", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
@@ -49,11 +48,7 @@ func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
 		if s.Module.Name != "one" || s.Revision != 2 {
 			return st
 		}
-		left(&st, s.Heirs, !s.PruneConfirmed)
-		for i := range st.Extras {
-			st.Extras[i].Held = len(s.Heirs) == 0
-		}
-		if !s.PruneConfirmed {
+		if says(&st, s); !s.PruneConfirmed {
 			st.Extras = append(st.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "n"}, Version: "v1", Held: true})
 		}
 		return st
@@ -62,8 +57,21 @@ func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
 	w.put(waiting(listing("two", "b", "m")))
 	w.await("one", w.put(listing("one", "a")).GetRevision())
 	w.awaitHeir("c", "one", "m", "two")
-	confirmed := func() bool { return w.held("c", "one").PruneConfirmed }
 	w.confirm(w.awaitHold())
+	w.eventually(func() bool { return w.held("c", "one").PruneConfirmed })
+	return w
+}
+
+// TestConfirmIsOfTheHeirsOfThen: what waited for another module was on no list that a person was shown. When that does not take it after all,
+// it goes by another word only.
+func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
+	w := confirmedBeside(t, func(st *fleet.SyncStatus, s fleet.Sync) {
+		left(st, s.Heirs, !s.PruneConfirmed)
+		for i := range st.Extras {
+			st.Extras[i].Held = len(s.Heirs) == 0
+		}
+	})
+	confirmed := func() bool { return w.held("c", "one").PruneConfirmed }
 	w.eventually(func() bool {
 		holds, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
 		must(t, err)
@@ -81,25 +89,7 @@ func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
 
 // TestConfirmOutlivesWhatIsTaken: when the other module is assigned what waited for it, nothing goes that a person was not asked about.
 func TestConfirmOutlivesWhatIsTaken(t *testing.T) {
-	w := newWorld(t, true)
-	w.enroll("c", nil)
-	w.connectWith("c", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
-		st := simagent.Ready(s)
-		if s.Module.Name != "one" || s.Revision != 2 {
-			return st
-		}
-		if left(&st, s.Heirs, false); !s.PruneConfirmed {
-			st.Extras = append(st.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "n"}, Version: "v1", Held: true})
-		}
-		return st
-	}})
-	w.await("one", w.put(listing("one", "a", "m", "n")).GetRevision())
-	w.put(waiting(listing("two", "b", "m")))
-	w.await("one", w.put(listing("one", "a")).GetRevision())
-	w.awaitHeir("c", "one", "m", "two")
-	w.confirm(w.awaitHold())
-	w.eventually(func() bool { return w.held("c", "one").PruneConfirmed })
-
+	w := confirmedBeside(t, func(st *fleet.SyncStatus, s fleet.Sync) { left(st, s.Heirs, false) })
 	maria, err := w.Identity.CreateUser(w.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
 	must(t, err)
 	_, err = w.as(maria.GetToken()).Steer(w.ctx, client.Word{Module: "two", Verb: "approve"})

@@ -11,13 +11,7 @@ import (
 func letsGo(t *testing.T) *folders {
 	f := newFolders(t, true)
 	f.push("a", "b m broken")
-	if _, err := f.resync("two"); err == nil {
-		t.Fatal("what cannot be rendered is taken")
-	}
-	one := following("one", f.url)
-	one.Spec.Source.Git.Path, one.Spec.Source.Follow.Interval = "one", "1h"
-	f.put(one)
-	f.at("one", 2)
+	f.oneBeginsWithoutTwo()
 	f.awaitHeir("c", "one", "m", "two")
 	return f
 }

@@ -276,6 +276,18 @@ func TestPutOfWhatCouldNotBeRendered(t *testing.T) {
 	f.moduleIs("two", func(s *towlinev1.ModuleStatus) bool { return s.GetFollow().GetReason() == "" })
 }
 
+// oneBeginsWithoutTwo has two refused for what cannot be rendered, and one take what a push has for it.
+func (f *folders) oneBeginsWithoutTwo() {
+	f.t.Helper()
+	if _, err := f.resync("two"); err == nil {
+		f.t.Fatal("what cannot be rendered is taken")
+	}
+	one := following("one", f.url)
+	one.Spec.Source.Git.Path, one.Spec.Source.Follow.Interval = "one", "1h"
+	f.put(one)
+	f.at("one", 2)
+}
+
 // TestAllWhoHaveNotLookedAreCalled: what one lets go waits for a module that cannot be rendered, and for another one behind that which only
 // has to be looked at: that is.
 func TestAllWhoHaveNotLookedAreCalled(t *testing.T) {
@@ -285,13 +297,7 @@ func TestAllWhoHaveNotLookedAreCalled(t *testing.T) {
 	zoo.Spec.Source.Git.Path = "zoo"
 	f.await("zoo", f.put(zoo).GetRevision())
 	f.pushAll(map[string]string{"one": "a", "two": "b broken", "zoo": "z m"})
-	if _, err := f.resync("two"); err == nil {
-		t.Fatal("what cannot be rendered is taken")
-	}
-	one := following("one", f.url)
-	one.Spec.Source.Git.Path, one.Spec.Source.Follow.Interval = "one", "1h"
-	f.put(one)
-	f.at("one", 2)
+	f.oneBeginsWithoutTwo()
 	f.at("zoo", 2)
 	f.lostNothing()
 }

@@ -64,6 +64,13 @@ func newHeirs(t *testing.T) *world { return newHeirsOf(t, listing("one", "a", "m
 // newHeirsOf is newHeirs with one as it is given.
 func newHeirsOf(t *testing.T, one *towlinev1.Module) *world {
 	w := newWorld(t, true)
+	w.keepsForHeirs()
+	w.await("one", w.put(one).GetRevision())
+	return w
+}
+
+// keepsForHeirs connects c, whose agent keeps what it is told to keep, and what the second revision of one drops.
+func (w *world) keepsForHeirs() {
 	w.enroll("c", nil)
 	w.connectWith("c", simagent.Options{
 		Report: func(s fleet.Sync) fleet.SyncStatus {
@@ -73,8 +80,6 @@ func newHeirsOf(t *testing.T, one *towlinev1.Module) *world {
 		},
 		Remove: removedButKept,
 	})
-	w.await("one", w.put(one).GetRevision())
-	return w
 }
 
 // left says that m is left, where it is kept for heirs or is slow to go.

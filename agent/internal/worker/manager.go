@@ -322,22 +322,23 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		}
 		return out
 	}
-	policy := fleet.DeleteOrphan
-	if d.leave.Objects == fleet.LeaveDelete {
-		policy = fleet.DeleteDelete
-	}
 	for ref, t := range out {
-		generation, kept, policy := t.sync.Generation, "", policy
+		generation, kept := t.sync.Generation, ""
 		if t.kind == targetTombstone {
 			generation, kept = t.tombstone.Generation, t.tombstone.Policies
-			if t.tombstone.Policy == fleet.DeleteOrphan { // a person said so of this module
-				policy = fleet.DeleteOrphan
-			}
 		}
 		out[ref] = target{kind: targetTombstone, reported: generation, hold: d.leave.Hold || slices.Contains(d.leave.Held, ref), lineage: math.MaxUint64,
-			policies: t.sync.Policies, tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: policy, Policies: kept}}
+			policies: t.sync.Policies, tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: d.leaves(t.tombstone), Policies: kept}}
 	}
 	return out
+}
+
+// leaves is what becomes of a module's objects when the cluster leaves the fleet; the tombstone is the module's, or none.
+func (d *desired) leaves(t fleet.Tombstone) string {
+	if d.leave.Objects != fleet.LeaveDelete || t.Policy == fleet.DeleteOrphan { // a person said so of this module
+		return fleet.DeleteOrphan
+	}
+	return fleet.DeleteDelete
 }
 
 // changed routes an event to the module of the object.

@@ -123,14 +123,15 @@ func (m *Manager) removalOf(ref fleet.ModuleRef) (policy string, removed bool) {
 	if d == nil {
 		return "", false
 	}
+	var of fleet.Tombstone
 	i := slices.IndexFunc(d.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref })
-	switch {
-	case i >= 0 && (d.leave.Objects == "" || d.assemblage.Tombstones[i].Policy == fleet.DeleteOrphan):
-		return d.assemblage.Tombstones[i].Policy, true
-	case d.leave.Objects == fleet.LeaveDelete:
-		return fleet.DeleteDelete, true
+	if i >= 0 {
+		of = d.assemblage.Tombstones[i]
 	}
-	return fleet.DeleteOrphan, d.leave.Objects != ""
+	if d.leave.Objects != "" {
+		return d.leaves(of), true
+	}
+	return of.Policy, i >= 0
 }
 
 // goesAlong reports that all owners of an object go by the plan, or with another module, so that it is left to nobody.

@@ -269,7 +269,7 @@ const removeAgent = "\n  kubectl -n towline-system delete deployment,daemonset t
 // warnCutOff says of a cluster whose agent was away before it was shut out that it does not know that yet.
 func (a *app) warnCutOff(was *v1.Cluster) {
 	if fleet.ClusterState(was.GetStatus().GetState()) == fleet.ClusterDisconnected {
-		a.notef("Warning: cluster %s: its agent is away; if it runs, it goes on with what it was told before, and corrects drift, until it reaches the hub and is refused\n", was.GetMetadata().GetName())
+		a.warnf("cluster %s: its agent is away; if it runs, it goes on with what it was told before, and corrects drift, until it reaches the hub and is refused", was.GetMetadata().GetName())
 	}
 }
 

@@ -183,14 +183,20 @@ func (a *app) getTrackers(ctx context.Context, c *client.Client, o *getOptions, 
 
 // trackersBy reads every page, and of how many clusters nobody knows now.
 func trackersBy(ctx context.Context, c *client.Client, f *v1.ObjectFilter) (out []*v1.Tracker, away int32, err error) {
-	for token := ""; ; {
+	last, err := lastPage(func(token string) (*v1.ListTrackersResponse, error) {
 		resp, err := c.Trackers.ListTrackers(ctx, &v1.ListTrackersRequest{Filter: f, PageToken: token})
-		if err != nil {
-			return nil, 0, err
-		}
 		out = append(out, resp.GetTrackers()...)
-		if token = resp.GetNextPageToken(); token == "" {
-			return out, resp.GetAway(), nil
+		return resp, err
+	})
+	return out, last.GetAway(), err
+}
+
+// lastPage asks for every page, and returns the last one, which holds what is told of all.
+func lastPage[R interface{ GetNextPageToken() string }](ask func(token string) (R, error)) (R, error) {
+	for token := ""; ; {
+		resp, err := ask(token)
+		if token = resp.GetNextPageToken(); err != nil || token == "" {
+			return resp, err
 		}
 	}
 }
@@ -230,16 +236,12 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 
 // objects reads every page. The last one holds what is told of all.
 func (a *app) objects(ctx context.Context, c *client.Client, f *v1.ObjectFilter) (out []*v1.Object, last *v1.ListObjectsResponse, err error) {
-	for token := ""; ; {
+	last, err = lastPage(func(token string) (*v1.ListObjectsResponse, error) {
 		resp, err := c.Trackers.ListObjects(ctx, &v1.ListObjectsRequest{Filter: f, PageSize: 1000, PageToken: token})
-		if err != nil {
-			return nil, nil, err
-		}
 		out = append(out, resp.GetObjects()...)
-		if token = resp.GetNextPageToken(); token == "" {
-			return out, resp, nil
-		}
-	}
+		return resp, err
+	})
+	return out, last, err
 }
 
 // awayUnknown says of how many clusters it is not known whether anything matches there now.

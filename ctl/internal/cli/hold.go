@@ -167,7 +167,7 @@ func (a *app) holdCommand() *cobra.Command {
 			}
 			a.printf("hold/%s put%s; end it with: towline unhold %s\n", resp.GetHold().GetId(), end, resp.GetHold().GetId())
 			if why, until := a.absent(cmd.Context(), resp.GetHold()); why != "" {
-				a.notef("Warning: %s: until %s the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n", why, until)
+				a.warnf("%s: until %s the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once", why, until)
 			}
 			return nil
 		},

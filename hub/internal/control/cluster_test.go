@@ -39,14 +39,20 @@ func TestClusterIsForgottenByItsLastWord(t *testing.T) {
 				w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Status: &agentv1.SyncStatus{Module: shop.String(),
 					Generation: tc.removed, Phase: string(fleet.PhaseRemoved)}})
 			})
-			l.must(l.reconcileCluster(t.Context(), "a"))
-			l.read(func(r store.Reader) {
-				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
-					t.Errorf("forgotten: %t", !there)
-				}
-			})
+			l.forgets(t, tc.gone)
 		})
 	}
+}
+
+// forgets looks at a, and wants it to be forgotten, or not.
+func (l *leader) forgets(t *testing.T, gone bool) {
+	t.Helper()
+	l.must(l.reconcileCluster(t.Context(), "a"))
+	l.read(func(r store.Reader) {
+		if _, there := r.Get(store.ClusterKey("a")); there == gone {
+			t.Errorf("forgotten: %t", !there)
+		}
+	})
 }
 
 // A module that its agent never took is reported by nobody. The cluster is forgotten without a word of it, once the agent that leaves
@@ -77,12 +83,7 @@ func TestClusterIsForgottenThatNeverTookAModule(t *testing.T) {
 				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(9), FirstGeneration: 3})
 				w.Put(store.AckKey("a"), tc.ack)
 			})
-			l.must(l.reconcileCluster(t.Context(), "a"))
-			l.read(func(r store.Reader) {
-				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
-					t.Errorf("forgotten: %t", !there)
-				}
-			})
+			l.forgets(t, tc.gone)
 		})
 	}
 }
@@ -118,12 +119,7 @@ func TestClusterIsForgottenWithNothingInIt(t *testing.T) {
 				w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 4, VoidBefore: 3})
 				tc.put(w)
 			})
-			l.must(l.reconcileCluster(t.Context(), "a"))
-			l.read(func(r store.Reader) {
-				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
-					t.Errorf("forgotten: %t", !there)
-				}
-			})
+			l.forgets(t, tc.gone)
 		})
 	}
 }
@@ -171,12 +167,7 @@ func TestClusterIsNotForgottenWithAnEarlierWordInIt(t *testing.T) {
 						Generation: tc.removed, Phase: string(fleet.PhaseRemoved)}})
 				}
 			})
-			l.must(l.reconcileCluster(t.Context(), "a"))
-			l.read(func(r store.Reader) {
-				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
-					t.Errorf("forgotten: %t", !there)
-				}
-			})
+			l.forgets(t, tc.gone)
 		})
 	}
 }

@@ -40,8 +40,8 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 }
 
 // draft renders a put. What cannot be rendered is going to list nothing (see record.Draft of others of its source); for want of a secret, or of the server that has
-// its source, or by the hub's own trouble, it cannot be rendered yet. at is the store's
-// revision when it begins.
+// its source, or by the hub's own trouble, it cannot be rendered yet. at is the
+// store's revision when it begins.
 func (c *Controller) draft(ctx context.Context, m *wire.Module, at int64) (record.Draft, error) {
 	x, err := c.makeObjects(ctx, m)
 	if ctx.Err() != nil {

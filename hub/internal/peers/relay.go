@@ -165,21 +165,21 @@ func (l Leader) Resync(ctx context.Context, ref fleet.ModuleRef, by record.Ask, 
 
 // Called has the source of a module be looked at soon. A call that the hub that leads has not heard is an error, and is told it again.
 func (l Leader) Called(ref fleet.ModuleRef) error {
-	return l.hear("module "+ref.Display(), func(ctx context.Context) error {
-		h := l.away()
-		if h == nil {
-			return l.Driver.Called(ref)
-		}
-		return l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
-			_, err := c.Call(ctx, &hubv1.CallRequest{Instance: h.GetInstance(), Project: ref.Project, Module: ref.Name})
-			return err
-		})
+	return l.hear("module "+ref.Display(), func() error { return l.Driver.Called(ref) }, func(ctx context.Context, instance string, c hubv1.RelayServiceClient) error {
+		_, err := c.Call(ctx, &hubv1.CallRequest{Instance: instance, Project: ref.Project, Module: ref.Name})
+		return err
 	})
 }
 
-// hear has a call heard by the hub that leads.
-func (l Leader) hear(subject string, tell func(context.Context) error) error {
-	err := l.Peers.owed.hear(context.Background(), subject, tell)
+// hear has a call heard by the hub that leads: here, or there.
+func (l Leader) hear(subject string, here func() error, there func(ctx context.Context, instance string, c hubv1.RelayServiceClient) error) error {
+	err := l.Peers.owed.hear(context.Background(), subject, func(ctx context.Context) error {
+		h := l.away()
+		if h == nil {
+			return here()
+		}
+		return l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error { return there(ctx, h.GetInstance(), c) })
+	})
 	if err != nil {
 		l.Peers.o.Log.Warn("a webhook is not heard by the hub that leads; it is told again", "subject", subject, "error", err)
 	}
@@ -202,14 +202,8 @@ func (l Leader) ResyncCatalog(ctx context.Context, ref fleet.ModuleRef, by recor
 
 // CatalogCalled has the source of a catalog be looked at soon, as Called has that of a module.
 func (l Leader) CatalogCalled(ref fleet.ModuleRef) error {
-	return l.hear("catalog "+ref.Display(), func(ctx context.Context) error {
-		h := l.away()
-		if h == nil {
-			return l.Driver.CatalogCalled(ref)
-		}
-		return l.tell(ctx, h, func(ctx context.Context, c hubv1.RelayServiceClient) error {
-			_, err := c.CallCatalog(ctx, &hubv1.CallCatalogRequest{Instance: h.GetInstance(), Project: ref.Project, Catalog: ref.Name})
-			return err
-		})
+	return l.hear("catalog "+ref.Display(), func() error { return l.Driver.CatalogCalled(ref) }, func(ctx context.Context, instance string, c hubv1.RelayServiceClient) error {
+		_, err := c.CallCatalog(ctx, &hubv1.CallCatalogRequest{Instance: instance, Project: ref.Project, Catalog: ref.Name})
+		return err
 	})
 }

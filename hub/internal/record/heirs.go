@@ -449,7 +449,7 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 	}
 	lets := x.letting(r)
 	x.overtaken = x.overtaken || lets.overtakenBy(r, ref, rec)
-	if lets.behind(r, ref, rec) || heldBack(r, ref, rec, x.ref) {
+	if lets.behind(r, ref, rec) || lets.heldBack(r, ref, rec) {
 		if m, err := wire.ModuleFromProto(rec.GetModule()); err == nil {
 			out = append(out, successor{ref: ref, unknown: true, module: m})
 		}

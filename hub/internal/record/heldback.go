@@ -8,15 +8,14 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// heldBack reports that a module is of the catalog that another one is of, too, and that what its files say of it has come to nothing at its
+// heldBack reports that a module is of the catalog that the one is of, too, and that what its files say of it has come to nothing at its
 // source, or is not put for now. What the files move from the one to the other may be listed by that: what it is to list is not known until its
 // source can be had, or it is put.
-func heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, letsGo fleet.ModuleRef) bool {
-	r = store.Untracked(r)
-	other, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(letsGo))
-	if ref == letsGo || rec.GetOriginUid() == "" || rec.GetOriginUid() != other.GetOriginUid() {
+func (l *letting) heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	if ref == l.ref || rec.GetOriginUid() == "" || rec.GetOriginUid() != l.rec.GetOriginUid() {
 		return false
 	}
+	r = store.Untracked(r)
 	return SourceFailed(r, ref) || leftOut(r, ref, rec)
 }
 

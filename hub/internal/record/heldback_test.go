@@ -64,10 +64,10 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {
-				if got := heldBack(r, two, rec("two", tc.two), one); got != tc.want {
+				if got := newLetting(r, one).heldBack(r, two, rec("two", tc.two)); got != tc.want {
 					t.Errorf("held back: %v", got)
 				}
-				if heldBack(r, two, rec("two", tc.two), two) {
+				if newLetting(r, two).heldBack(r, two, rec("two", tc.two)) {
 					t.Error("it waits for itself")
 				}
 				return nil

@@ -174,11 +174,8 @@ func (l *letting) unseenBy(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 	if l.decides(has) {
 		return true
 	}
-	if to := has.GetRevision().GetResolvedRef(); to != "" {
-		return seenRef(r, ref, rec) != to && NewestRevision(r, ref).GetRevision().GetResolvedRef() != to
-	}
-	files := Digest(has.GetArtifact()) // of what has no ref it is all that there is
-	return Digest(f.GetFetched()) != files && Digest(NewestRevision(r, ref).GetArtifact()) != files
+	looked := glimpse{ref: seenRef(r, ref, rec), files: Digest(f.GetFetched())}
+	return !looked.is(has) && !glimpseOf(NewestRevision(r, ref)).is(has)
 }
 
 // strayed reports that a rollout of a module has begun since it was looked at, of something else than that look saw and than the one has: it
@@ -189,11 +186,8 @@ func strayed(r store.Reader, ref fleet.ModuleRef, f *storev1.FollowRecord, has *
 	if f == nil || took == nil || !begunSince(r, ref, last, f) {
 		return false
 	}
-	if to := took.GetRevision().GetResolvedRef(); to != "" {
-		return to != f.GetResolvedRef() && to != has.GetRevision().GetResolvedRef()
-	}
-	files := Digest(took.GetArtifact())
-	return files != Digest(f.GetFetched()) && files != Digest(has.GetArtifact())
+	looked := glimpse{ref: f.GetResolvedRef(), files: Digest(f.GetFetched())}
+	return !looked.is(took) && !glimpseOf(has).is(took)
 }
 
 // overtakenBy reports that a look at another module found something else in their source than the one has: that may list again what it lets
@@ -222,7 +216,9 @@ func (l *letting) outrun(r store.Reader, ref fleet.ModuleRef) bool {
 	if took == nil || e.CreateRevision <= l.at || wire.Upstream(took.GetRevision().GetSpec().GetSource()) != l.upstream() {
 		return false
 	}
-	return !l.knows(glimpse{took.GetRevision().GetResolvedRef(), Digest(took.GetArtifact()), e.CreateRevision})
+	saw := glimpseOf(took)
+	saw.at = e.CreateRevision
+	return !l.knows(saw)
 }
 
 // shares reports that the one follows the source that another module has, and waits for nothing from there.
@@ -238,6 +234,19 @@ type glimpse struct {
 	ref   string
 	files fleet.Digest
 	at    int64
+}
+
+// glimpseOf is what a revision was made of.
+func glimpseOf(rev *storev1.RevisionRecord) glimpse {
+	return glimpse{ref: rev.GetRevision().GetResolvedRef(), files: Digest(rev.GetArtifact())}
+}
+
+// is reports that the revision is of what was seen. Of what has no ref the files are all that there is.
+func (g glimpse) is(rev *storev1.RevisionRecord) bool {
+	if to := rev.GetRevision().GetResolvedRef(); to != "" {
+		return g.ref == to
+	}
+	return g.files == Digest(rev.GetArtifact())
 }
 
 // knows reports that the one has what somebody saw of their source, or was looked at since, and could take up what is there.
@@ -277,15 +286,15 @@ func (d Draft) outdated(l *letting, has *storev1.RevisionRecord) bool {
 	if l.decides(has) {
 		return true
 	}
-	if to := has.GetRevision().GetResolvedRef(); to != "" {
-		return d.Ref != to
-	}
-	return d.Files != Digest(has.GetArtifact())
+	return !d.saw().is(has)
 }
+
+// saw is what was fetched for it.
+func (d Draft) saw() glimpse { return glimpse{d.Ref, d.Files, d.At} }
 
 // overtakes reports that the draft of a module is of something else in their source than the one has that lets something go.
 func (d Draft) overtakes(l *letting, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	return d.Known && !d.Failed && l.shares(ref, rec) && !l.knows(glimpse{d.Ref, d.Files, d.At})
+	return d.Known && !d.Failed && l.shares(ref, rec) && !l.knows(d.saw())
 }
 
 // Unlooked reports that a module may be anything's heir only because nobody has looked for it at what the one has that lets go, or that did

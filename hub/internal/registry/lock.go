@@ -13,11 +13,23 @@ import (
 	"towline.dev/towline/pkg/rpc"
 )
 
-// Locked is why an agent is refused whose cluster a person has locked. It is not told who did that, nor why. By the hint an agent that was
-// told to leave knows that the hub has not forgotten its cluster.
+// Locked is why an agent is refused whose cluster a person has locked. It is not told who did that, nor why.
 func Locked(c fleet.ClusterName) error {
-	return fleet.With(fleet.Errorf(fleet.ErrDenied, "cluster %s: is locked; its agent is let in again after: towline cluster unlock %s", c, c),
-		fleet.Hint{Unmet: fleet.PreconditionUnlocked})
+	return notForgotten(fleet.Errorf(fleet.ErrDenied, "cluster %s: is locked; its agent is let in again after: towline cluster unlock %s", c, c))
+}
+
+// notForgotten has the agent that is refused know that the hub has not forgotten its cluster: it is to stop, also if it was told to leave before.
+func notForgotten(err error) error {
+	return fleet.With(err, fleet.Hint{Unmet: fleet.PreconditionUnlocked})
+}
+
+// Revoked is the error by which the agent of a cluster is refused that is revoked, or removed; rec is nil of one that is forgotten. Only of the
+// first it is said that the hub has not forgotten it.
+func Revoked(rec *storev1.ClusterRecord, err error) error {
+	if rec == nil || rec.GetRemoving() != "" {
+		return err
+	}
+	return notForgotten(err)
 }
 
 // Lock keeps the agent of a cluster out until Unlock: its session ends, and it is given none, no certificate and no join. Nothing else

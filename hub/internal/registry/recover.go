@@ -125,10 +125,8 @@ func recoverIn(w store.Writer, caller rpc.Caller, uid string, next *storev1.Cert
 	switch {
 	case !ok:
 		return nil, false, unregistered(c)
-	case rec.GetRevoked() && rec.GetRemoving() == "":
-		return nil, false, fleet.With(revoked(c), fleet.Hint{Unmet: fleet.PreconditionUnlocked}) // it is to stop, also if it was told to leave before
 	case rec.GetRevoked():
-		return nil, false, revoked(c)
+		return nil, false, Revoked(rec, revoked(c))
 	case rec.GetLock() != nil:
 		return nil, false, Locked(c)
 	case rec.GetUid() != uid:

@@ -221,11 +221,7 @@ func (x *session) dismissed(rec *storev1.ClusterRecord) error {
 	case rec != nil && !rec.GetRevoked():
 		return nil
 	}
-	err := fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster)
-	if rec == nil || rec.GetRemoving() != "" {
-		return err
-	}
-	return fleet.With(err, fleet.Hint{Unmet: fleet.PreconditionUnlocked}) // it is to stop, also if it was told to leave before
+	return registry.Revoked(rec, fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster))
 }
 
 // stalled says why the agent counts as lost.
