@@ -138,6 +138,23 @@ func (r *Reporter) Leave() {
 	r.leaving = true
 }
 
+// AllRemoved reports that the newest status of every module is that it is removed; of one that is owed there must be a status.
+func (r *Reporter) AllRemoved() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for m := range r.expected {
+		if r.current[m] == nil {
+			return false
+		}
+	}
+	for _, e := range r.current {
+		if e.class != string(fleet.PhaseRemoved) {
+			return false
+		}
+	}
+	return true
+}
+
 // Report takes the newest status of a module. That of a module that nobody expects is dropped, unless it is a stray:
 // objects of a module that the record of what is desired has lost must be seen.
 func (r *Reporter) Report(s fleet.SyncStatus) {

@@ -34,7 +34,8 @@ func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
 		s.index(index(h.sync("web", 9, "b")))
 		expect(t, "worker after the leave", a.settle())
 		expect(t, "answer, for which the hub waits", refusals(s.ack()), "default/web@9")
-		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 was removed") // the hub forgets it: no freeze, the leave goes on
+		a.reports.Report(fleet.SyncStatus{Module: ref("web"), Phase: fleet.PhaseRemoved})
+		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 was removed") // the hub forgets it: no freeze, the agent is through
 		expect(t, "worker after the end", a.settle())
 		a.stop()
 		b := start(t, h, state)
@@ -49,6 +50,25 @@ func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
 			t.Errorf("after a restart %v is reported", got)
 		}
 	})
+}
+
+// Who is forgotten by force while it deletes stops: the hub waits for one that is not through, unless a person says otherwise.
+func TestAgentThatIsForgottenWhileItDeletesStops(t *testing.T) {
+	for objects, want := range map[string][]string{"delete": {"freeze true cluster c1 was removed"}, "keep": nil} {
+		bubble(t, func(t *testing.T, h *hub) {
+			a := start(t, h, newState())
+			defer a.stop()
+			s := h.next()
+			s.welcome(1)
+			s.index(index(h.sync("web", 5, "a"), h.sync("api", 5, "b")))
+			s.ack()
+			s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: objects}}})
+			a.reports.Report(fleet.SyncStatus{Module: ref("web"), Phase: fleet.PhaseRemoved})
+			a.settle()
+			s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 was removed")
+			expect(t, "worker that is told to "+objects, a.settle(), want...)
+		})
+	}
 }
 
 // A lock stops a removal that is under way, also over a restart, until the cluster is unlocked.

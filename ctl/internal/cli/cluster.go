@@ -188,7 +188,8 @@ func (a *app) removeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Take a cluster out of the fleet",
 		Long: "The agent takes its marks off the objects (or deletes them, with --objects=delete), stops and confirms. One that is away does so\n" +
-			"when it is back; the lines to run in the cluster instead are printed. With --force it is told nothing, and keeps the objects.",
+			"when it is back; the lines to run in the cluster instead are printed. With --force it is told nothing, and keeps the objects: one\n" +
+			"that was told to delete them, and is connected, stops.",
 		Args: exactly(1, "a cluster"), ValidArgsFunction: a.completeArg("cluster"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -240,6 +241,9 @@ func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, 
 		return nil
 	}
 	a.printf("cluster/%s %s\n", name, removalText(name, found.GetStatus(), silent, req.GetObjects() == "delete"))
+	if why, _ := absence(found.GetStatus()); silent && why == agentAway && found.GetStatus().GetState() == string(fleet.ClusterRemoving) {
+		a.warnf("cluster %s: its agent is away; if it was told to delete what the modules have there, it goes on with that until you have removed it", name)
+	}
 	return nil
 }
 
@@ -253,7 +257,7 @@ func removalText(name string, s *v1.ClusterStatus, silent, deletes bool) string 
 	}
 	now, then := absence(s)
 	if now == "" { // it went a moment ago
-		now, then = "its agent is away", "it is back"
+		now, then = agentAway, "it is back"
 	}
 	if deletes {
 		return fmt.Sprintf("removing; %s, and what the modules have there is deleted when %s", now, then)
