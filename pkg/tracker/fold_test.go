@@ -205,7 +205,7 @@ func TestRows(t *testing.T) {
 	if r := rows[1]; r.State != changed || r.Reason != "Drifted" || r.Field != "/data/a" || r.ChangedBy != "kubectl" || !r.Since.Equal(later) {
 		t.Errorf("b: %+v", r)
 	}
-	if r := rows[2]; !r.Extra || r.ID.Name != "old" || r.Reason != "Kept" || r.Message != "by policy" || r.State != fine {
+	if r := rows[2]; !r.Extra || r.ID.Name != "old" || r.Reason != "Kept" || r.Message != "by policy" || r.State != noDrift(fine) {
 		t.Errorf("extra: %+v", r)
 	}
 	for name, in := range map[string]Input{
@@ -238,18 +238,73 @@ func TestLastWord(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for i, r := range Rows(in, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}}}, nil) {
-		want := []fleet.ObjectState{fine, changed, fine}[i]
+		want := []fleet.ObjectState{fine, changed, noDrift(fine)}[i]
 		if r.State != unknownState() || r.Was == nil || *r.Was != want {
 			t.Errorf("%s: %+v, was %+v", r.ID, r.State, r.Was)
 		}
 	}
 	for name, in := range map[string]Input{
-		"seen":                   {Connected: true, Desired: desired(2), Observed: report},
-		"no report":              {Desired: desired(2)},
-		"of an older generation": {Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+		"seen":             {Connected: true, Desired: desired(2), Observed: report},
+		"no report":        {Desired: desired(2)},
+		"of other objects": {Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Bundle = fleet.Digest{1} })},
+		"of a stray":       {Desired: desired(2), Observed: with(observed(fleet.PhaseStray, false, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+		"on its way":       {Connected: true, Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+		"damaged":          {Desired: &fleet.Sync{}, Observed: with(observed(fleet.PhaseFailed, false), func(s *fleet.SyncStatus) { s.Bundle = fleet.Digest{} })},
 	} {
 		if got := Fold(in); got.Was != nil {
 			t.Errorf("%s: was %+v", name, got.Was)
+		}
+	}
+}
+
+func noDrift(s fleet.ObjectState) fleet.ObjectState {
+	s.Drift = fleet.DriftUnknown
+	return s
+}
+
+// TestLastWordOutlivesWhatTheHubNotes: how a cluster that is away stood is no matter of what the hub has noted since for the same objects.
+func TestLastWordOutlivesWhatTheHubNotes(t *testing.T) {
+	before := with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })
+	for name, in := range map[string]Input{
+		"a hold":               {Desired: desired(2), Observed: before},
+		"a value that is gone": {Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine, fine), Problem: "no value"},
+	} {
+		got := Fold(in)
+		if w := got.Was; w == nil || !w.Ready || w.Health != fleet.HealthHealthy || w.Counts.Healthy != 2 {
+			t.Errorf("%s: the last word: %+v", name, w)
+		}
+		if got.Current || got.Written || got.Ready || got.Counts.Healthy != 0 || got.Health != fleet.HealthUnknown {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// TestWritten: a revision is in a cluster when all of it was applied there once. That drift is corrected changes nothing in that.
+func TestWritten(t *testing.T) {
+	missing := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftInSync}
+	deleted, taken, unseen := missing, missing, unknownState()
+	deleted.Drift, taken.Drift, unseen.Drift = fleet.DriftDrifted, fleet.DriftConflict, fleet.DriftInSync
+	for name, tc := range map[string]struct {
+		report *fleet.SyncStatus
+		want   bool
+	}{
+		"applied":                        {observed(fleet.PhaseApplied, true, fine, fine), true},
+		"applied, not watched yet":       {observed(fleet.PhaseApplied, true, fine, unseen), true},
+		"applied, two writers":           {observed(fleet.PhaseApplied, true, fine, taken), true},
+		"drift that is corrected":        {observed(fleet.PhaseApplying, false, fine, changed), true},
+		"drift that cannot be corrected": {observed(fleet.PhaseFailed, false, fine, deleted), true},
+		"held afterwards":                {observed(fleet.PhaseHeld, false, fine, changed), true},
+		"held before":                    {observed(fleet.PhaseHeld, false, fine, missing), false},
+		"on its way":                     {observed(fleet.PhaseApplying, false, fine, missing), false},
+		"failed":                         {observed(fleet.PhaseFailed, false, fine, missing), false},
+		"somebody else's":                {observed(fleet.PhaseFailed, false, fine, taken), false},
+		"a sync that cannot be read":     {observed(fleet.PhaseFailed, false), false},
+		"a stray":                        {observed(fleet.PhaseStray, false, fine, fine), false},
+	} {
+		for _, connected := range []bool{true, false} {
+			if got := Fold(Input{Connected: connected, Desired: desired(2), Observed: tc.report}); got.Written != tc.want {
+				t.Errorf("%s, connected %t: written %t", name, connected, got.Written)
+			}
 		}
 	}
 }

@@ -75,6 +75,7 @@ func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
 			continue // wanted again since that was reported
 		}
 		r := Row{ID: x.ID, Version: x.Version, Extra: true, Revision: x.Revision, Reason: x.Reason, Message: x.Message, Since: in.Since}
+		x.State.Drift = fleet.DriftUnknown // nobody compares it with anything
 		r.set(in, x.State)
 		rows = append(rows, r)
 	}

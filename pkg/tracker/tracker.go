@@ -54,6 +54,8 @@ type Tracker struct {
 	Held bool
 	// Current: the report speaks of the generation and bundle wanted now.
 	Current bool
+	// Written: by that report every object of the sync was applied as it says, though one may have been changed by others since.
+	Written bool
 	// Failed: it cannot get there by itself.
 	Failed   bool
 	Removing bool
@@ -101,8 +103,8 @@ func (in Input) Seen() bool { return in.Connected && !in.Unheard }
 // asLastHeard takes from a tracker all that only the agent can say, and keeps it as its last word. What the hub itself
 // knows stays: what was assigned, why it could not be, and that the agent confirmed a removal.
 func asLastHeard(in Input, t Tracker) Tracker {
-	if t.Current {
-		t.Was = &Was{Sync: t.Sync, Health: t.Health, Ready: t.Fine(), Counts: t.Counts}
+	if then, ok := lastWord(in, t); ok {
+		t.Was = &Was{Sync: then.Sync, Health: then.Health, Ready: then.Fine(), Counts: then.Counts}
 	}
 	t.Counts = Counts{Objects: t.Counts.Objects, Extra: t.Counts.Extra}
 	t.Ready, t.Held = false, false
@@ -127,6 +129,20 @@ func asLastHeard(in Input, t Tracker) Tracker {
 		}
 	}
 	return t
+}
+
+// lastWord is the tracker by what was reported last. That is of how the cluster stood, whatever the hub has noted since without a word from
+// it: a hold, or a value that it lost, changes nothing there. What was said of other objects is no word of these.
+func lastWord(in Input, t Tracker) (Tracker, bool) {
+	switch {
+	case t.Current:
+		return t, true
+	case in.Desired == nil || in.Tombstone != nil || in.Before != nil || in.Observed == nil || in.Regressed:
+		return t, false
+	case in.Desired.Bundle.IsZero() || in.Observed.Bundle != in.Desired.Bundle || in.Observed.Phase == fleet.PhaseStray:
+		return t, false
+	}
+	return foldCurrent(in, Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing}), true
 }
 
 // unseen says why nothing is known now.
@@ -232,6 +248,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 			t.Reason, t.Message = x.Reason, x.Message
 		}
 	}
+	t.Written = written(in, o)
 	t.Held = synced && o.Phase == fleet.PhaseHeld
 	if synced && o.Phase == fleet.PhaseApplied || t.Held {
 		t.Sync = fleet.SyncSynced
@@ -250,6 +267,17 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		t.Ready, t.Health, t.Reason, t.Message = false, fleet.HealthUnknown, fleet.TrackerTooOld, in.Unable
 	}
 	return t
+}
+
+// written goes by the phase, which knows what was written before a watch has shown it, and else by the objects: while drift is corrected
+// the phase is that of a sync that is on its way.
+func written(in Input, o *fleet.SyncStatus) bool {
+	if len(o.States) != in.Desired.Objects || o.Phase == fleet.PhaseStray {
+		return false
+	}
+	return o.Phase == fleet.PhaseApplied || !slices.ContainsFunc(o.States, func(s fleet.ObjectState) bool {
+		return s.Sync != fleet.SyncSynced && (s.Sync != fleet.SyncOutOfSync || s.Drift != fleet.DriftDrifted)
+	})
 }
 
 // drifted reports that an object was applied and changed by somebody afterwards. Of what was not applied the agent says

@@ -2717,7 +2717,8 @@ type ModuleStatus struct {
 	SucceededRevision int64 `protobuf:"varint,3,opt,name=succeeded_revision,json=succeededRevision,proto3" json:"succeeded_revision,omitempty"`
 	// Clusters that the placement selects or that still have the module.
 	Clusters int32 `protobuf:"varint,4,opt,name=clusters,proto3" json:"clusters,omitempty"`
-	// Clusters that run the newest revision's sync as assigned.
+	// Clusters in which every object of the newest revision was applied as assigned, by the last word of each; what others changed since
+	// counts.
 	Updated int32 `protobuf:"varint,5,opt,name=updated,proto3" json:"updated,omitempty"`
 	// Ready by generation and digest, all objects healthy.
 	Healthy int32 `protobuf:"varint,6,opt,name=healthy,proto3" json:"healthy,omitempty"`

@@ -28,8 +28,9 @@ type Cell struct {
 	Health     fleet.Health
 	Class      tracker.Class
 	Fine       bool
-	Current    bool
-	Removing   bool
+	// Written says that the cluster had all of the revision, by its last word of what it is to have.
+	Written  bool
+	Removing bool
 	// Hold says that the cluster was told to write nothing.
 	Hold bool
 	// Held is how many of its objects annotations in the cluster hold.
@@ -55,7 +56,7 @@ type Cell struct {
 type Module struct {
 	Clusters, Objects, Drifted, Unjudged   int
 	Healthy, Progressing, Bad, Away, Holds int
-	current                                map[int64]int // clusters that run a revision as it is now, by the revision
+	written                                map[int64]int // clusters that have all of a revision, by the revision
 	// Held is how many objects of it annotations hold.
 	Held int
 	// Unlisted is in how many clusters there may be objects that the bundles do not list.
@@ -66,8 +67,8 @@ type Module struct {
 // Bundles are those that clusters are to have, in no order.
 func (m Module) Bundles() []fleet.Digest { return slices.Collect(maps.Keys(m.bundles)) }
 
-// Updated is how many clusters run the revision.
-func (m Module) Updated(revision int64) int { return m.current[revision] }
+// Updated is how many clusters have all of the revision.
+func (m Module) Updated(revision int64) int { return m.written[revision] }
 
 // Cluster is the sum of a cluster over the modules in it.
 type Cluster struct {

@@ -191,7 +191,7 @@ func (f *fleetOf) check(t *rapid.T) {
 				m := modules[ref]
 				addTo(&m, tr)
 				modules[ref] = m
-				if tr.Tracker.Current && !tr.Tracker.Removing {
+				if tr.Tracker.Written && !tr.Tracker.Removing {
 					updated[fmt.Sprint(ref, tr.Revision())]++
 				}
 				addToCluster(&sum, tr)
@@ -218,7 +218,7 @@ func (f *fleetOf) check(t *rapid.T) {
 					t.Fatalf("module %s: %d clusters run r%d, want %d", ref, got.Updated(n), n, updated[fmt.Sprint(ref, n)])
 				}
 			}
-			got.current = nil
+			got.written = nil
 			if want, wanted := modules[ref]; has != wanted || !reflect.DeepEqual(got, want) {
 				t.Fatalf("module %s: %+v, want %+v", ref, got, want)
 			}

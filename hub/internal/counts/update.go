@@ -200,7 +200,7 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 	}
 	m := x.modules[ref]
 	if m == nil {
-		m = &module{sum: Module{current: map[int64]int{}, bundles: map[fleet.Digest]int{}}}
+		m = &module{sum: Module{written: map[int64]int{}, bundles: map[fleet.Digest]int{}}}
 		x.modules[ref], x.refs = m, insert(x.refs, ref, compareRefs)
 	}
 	if had {
@@ -230,7 +230,7 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 
 func cellOf(t record.Tracked) Cell {
 	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
-		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Current: t.Tracker.Current, Removing: t.Tracker.Removing,
+		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Written: t.Tracker.Written, Removing: t.Tracker.Removing,
 		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(), Held: len(t.HeldThere()),
 		Rows: int(t.Desired.GetSync().GetObjects() + t.Desired.GetSync().GetWatched()), Watched: t.Desired.GetSync().GetWatched() > 0, Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
 		Uncounted: !t.Tracker.Current && t.Input.Reported()}
@@ -273,11 +273,11 @@ func (m *Module) count(c Cell, n int) {
 	case tracker.Away:
 		m.Away += n
 	}
-	if c.Removing || !c.Current {
+	if c.Removing || !c.Written {
 		return
 	}
-	if m.current[c.Revision] += n; m.current[c.Revision] == 0 {
-		delete(m.current, c.Revision)
+	if m.written[c.Revision] += n; m.written[c.Revision] == 0 {
+		delete(m.written, c.Revision)
 	}
 }
 
