@@ -291,3 +291,29 @@ func TestNewClusterIsWaitedForToTell(t *testing.T) {
 		})
 	}
 }
+
+// TestClusterThatIsMadeAnewIsNoOther: what the cluster before could do is no word of one that is made anew under its name, and what was
+// rendered for that is rendered again when this one has told. One whose agent joins anew keeps what it has.
+func TestClusterThatIsMadeAnewIsNoOther(t *testing.T) {
+	for uid, objects := range map[string]int{"uid-a": 2, "uid-new": 1} {
+		w := newWorld(t, true)
+		w.joinAble("a", served("v1.33.1", monitors))
+		w.await("shop", w.put(askingChart()).GetRevision())
+		if had := w.held("a", "shop"); had.Objects != 2 {
+			t.Fatalf("a has %+v", had)
+		}
+		w.leaves("a")
+		got, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "a", Reissue: true})
+		must(t, err)
+		w.redeems("a", got.GetToken(), uid)
+		c, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "a"})
+		must(t, err)
+		if known := c.GetCluster().GetStatus().GetApis() > 0; known != (uid == "uid-a") {
+			t.Errorf("%s: what it can do is known: %t", uid, known)
+		}
+		w.connectWith("a", simagent.Options{Can: served("v1.34.0")})
+		w.awaitCluster("a", "Ready")
+		w.knowsAble("a", served("v1.34.0"))
+		w.awaitTracker("shop", "a", "with what it has", func(tr *towlinev1.Tracker) bool { return tr.GetReady() && w.held("a", "shop").Objects == objects })
+	}
+}

@@ -16,8 +16,23 @@ import (
 
 // CapabilitiesSum is what a cluster can do, in short, as its agent told last; nil: it has not told.
 func CapabilitiesSum(r store.Reader, c fleet.ClusterName) *storev1.CapabilitiesSum {
+	return capabilitiesRecord(r, c).GetSum()
+}
+
+// capabilitiesRecord is what a cluster's agent told; nil: it has not told. What another cluster could do that had the name before, as one
+// that was made anew, says nothing of this one.
+func capabilitiesRecord(r store.Reader, c fleet.ClusterName) *storev1.CapabilitiesRecord {
 	rec, _, _ := store.Get[*storev1.CapabilitiesRecord](r, store.CapabilityKey(c))
-	return rec.GetSum()
+	if since := anew(r, c).GetAnewEpoch(); since > 0 && rec.GetEpoch() <= since {
+		return nil
+	}
+	return rec
+}
+
+// anew is the record that says since when another cluster has the name.
+func anew(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
+	rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(c))
+	return rec
 }
 
 // capabilities is the digest of what a cluster can do; zero: it has not told.
@@ -36,7 +51,7 @@ type Able struct {
 
 // Add reads what a cluster can do, and returns its digest; zero: it has not told.
 func (x Capable) Add(r store.Reader, c fleet.ClusterName) fleet.Digest {
-	rec, _, _ := store.Get[*storev1.CapabilitiesRecord](r, store.CapabilityKey(c))
+	rec := capabilitiesRecord(r, c)
 	digest := Digest(rec.GetSum().GetDigest())
 	if _, known := x[digest]; digest.IsZero() || known {
 		return digest
@@ -67,7 +82,8 @@ func (x Capable) Find(r store.Reader, wanted fleet.Digest) (Able, bool) {
 
 // VariantFor is the variant of a revision that is a cluster's: by its labels, and by what it can do now, or could when the revision was
 // chosen for it. A revision does not change under a cluster that has it: it keeps what it was given even if it can do something else
-// since, as long as the revision has that for its labels. What was chosen before the cluster told anything does not count.
+// since, as long as the revision has that for its labels. What was chosen before the cluster told anything does not count, nor what was
+// chosen for another cluster that had the name, once this one has told.
 func VariantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord, overrides []fleet.Override, c fleet.Cluster) fleet.Variant {
 	if !rev.GetByCapabilities() {
 		return assemble.VariantOf(overrides, c)
@@ -83,13 +99,15 @@ func variantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord
 	v := assemble.VariantOf(overrides, c)
 	r = store.Untracked(r)
 	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
-	if chosen := Digest(d.GetCapabilities()); !chosen.IsZero() && d.GetSync().GetRevision() == rev.GetRevision().GetNumber() {
+	can := capabilities(r, c.Name)
+	anothers := !can.IsZero() && Generation(d) <= anew(r, c.Name).GetAnewGeneration()
+	if chosen := Digest(d.GetCapabilities()); !chosen.IsZero() && !anothers && d.GetSync().GetRevision() == rev.GetRevision().GetNumber() {
 		v.Capabilities = chosen
 		if has(v) {
 			return v
 		}
 	}
-	v.Capabilities = capabilities(r, c.Name)
+	v.Capabilities = can
 	return v
 }
 

@@ -16,6 +16,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -242,6 +243,10 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 	used.Used, used.KeyHash = timestamppb.New(a.now), a.keyHash[:]
 	w.Put(tokenKey(a.token.ID), used)
 	endSession(w, c, a.now)
+	if rec.GetUid() != "" && rec.GetUid() != a.uid { // what is known of the cluster before is no word of this one
+		s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
+		rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), record.LastGeneration(store.Untracked(w))
+	}
 	rec.Uid, rec.Revoked, rec.Joined = a.uid, false, timestamppb.New(a.now)
 	rec.JoinGeneration++
 	rec.Attention, rec.AttentionAt, rec.Regressed = "", nil, ""

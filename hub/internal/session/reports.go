@@ -194,7 +194,7 @@ func (r *reports) capabilities(in *agentv1.Capabilities) error {
 	sum := &storev1.CapabilitiesSum{Digest: all.Digest().Bytes(), KubernetesVersion: all.KubeVersion, Apis: int32(len(all.APIs))}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.can = &storev1.CapabilitiesRecord{Sum: sum, Apis: in.GetApis()}
+	r.can = &storev1.CapabilitiesRecord{Sum: sum, Apis: in.GetApis(), Epoch: r.x.epoch}
 	r.signal()
 	return nil
 }

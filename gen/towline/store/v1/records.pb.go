@@ -845,9 +845,13 @@ type ClusterRecord struct {
 	// Keys of the annotations that it said then.
 	AppliedAnnotations []string `protobuf:"bytes,12,rep,name=applied_annotations,json=appliedAnnotations,proto3" json:"applied_annotations,omitempty"`
 	// While it is set: no session, no join, no certificate, and nothing else changes.
-	Lock          *v1.ClusterLock `protobuf:"bytes,13,opt,name=lock,proto3" json:"lock,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Lock *v1.ClusterLock `protobuf:"bytes,13,opt,name=lock,proto3" json:"lock,omitempty"`
+	// Since another Kubernetes cluster has the name: sessions up to this one were of the cluster before. 0: always.
+	AnewEpoch uint64 `protobuf:"varint,14,opt,name=anew_epoch,json=anewEpoch,proto3" json:"anew_epoch,omitempty"`
+	// The last generation that was given out before that.
+	AnewGeneration uint64 `protobuf:"varint,15,opt,name=anew_generation,json=anewGeneration,proto3" json:"anew_generation,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClusterRecord) Reset() {
@@ -969,6 +973,20 @@ func (x *ClusterRecord) GetLock() *v1.ClusterLock {
 		return x.Lock
 	}
 	return nil
+}
+
+func (x *ClusterRecord) GetAnewEpoch() uint64 {
+	if x != nil {
+		return x.AnewEpoch
+	}
+	return 0
+}
+
+func (x *ClusterRecord) GetAnewGeneration() uint64 {
+	if x != nil {
+		return x.AnewGeneration
+	}
+	return 0
 }
 
 // Certificate is one client certificate of a cluster.
@@ -1838,7 +1856,9 @@ type CapabilitiesRecord struct {
 	// See CapabilitiesSum; the digest is of the version and the apis (pkg/fleet).
 	Sum *CapabilitiesSum `protobuf:"bytes,1,opt,name=sum,proto3" json:"sum,omitempty"`
 	// As in towline.agent.v1.Capabilities.
-	Apis          []byte `protobuf:"bytes,2,opt,name=apis,proto3" json:"apis,omitempty"`
+	Apis []byte `protobuf:"bytes,2,opt,name=apis,proto3" json:"apis,omitempty"`
+	// The session that told; 0: one of before this was kept.
+	Epoch         uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1885,6 +1905,13 @@ func (x *CapabilitiesRecord) GetApis() []byte {
 		return x.Apis
 	}
 	return nil
+}
+
+func (x *CapabilitiesRecord) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
 }
 
 // RolloutRecord is starts/PROJECT/MODULE/N while the rollout waits for its revision, written by the API in the transaction of the
@@ -3926,7 +3953,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"origin_uid\x18\a \x01(\tR\toriginUid\x12%\n" +
 	"\x0eput_generation\x18\b \x01(\x03R\rputGeneration\x12\x1d\n" +
 	"\n" +
-	"put_digest\x18\t \x01(\fR\tputDigestJ\x04\b\x02\x10\x03R\flast_rollout\"\xa6\x04\n" +
+	"put_digest\x18\t \x01(\fR\tputDigestJ\x04\b\x02\x10\x03R\flast_rollout\"\xee\x04\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -3941,7 +3968,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	" \x01(\tR\tregressed\x12%\n" +
 	"\x0eapplied_labels\x18\v \x03(\tR\rappliedLabels\x12/\n" +
 	"\x13applied_annotations\x18\f \x03(\tR\x12appliedAnnotations\x12+\n" +
-	"\x04lock\x18\r \x01(\v2\x17.towline.v1.ClusterLockR\x04lock\"\xf5\x01\n" +
+	"\x04lock\x18\r \x01(\v2\x17.towline.v1.ClusterLockR\x04lock\x12\x1d\n" +
+	"\n" +
+	"anew_epoch\x18\x0e \x01(\x04R\tanewEpoch\x12'\n" +
+	"\x0fanew_generation\x18\x0f \x01(\x04R\x0eanewGeneration\"\xf5\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x19\n" +
 	"\bkey_hash\x18\x02 \x01(\fR\akeyHash\x127\n" +
@@ -4005,10 +4035,11 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x0fCapabilitiesSum\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12-\n" +
 	"\x12kubernetes_version\x18\x02 \x01(\tR\x11kubernetesVersion\x12\x12\n" +
-	"\x04apis\x18\x03 \x01(\x05R\x04apis\"]\n" +
+	"\x04apis\x18\x03 \x01(\x05R\x04apis\"s\n" +
 	"\x12CapabilitiesRecord\x123\n" +
 	"\x03sum\x18\x01 \x01(\v2!.towline.store.v1.CapabilitiesSumR\x03sum\x12\x12\n" +
-	"\x04apis\x18\x02 \x01(\fR\x04apis\"\xef\x01\n" +
+	"\x04apis\x18\x02 \x01(\fR\x04apis\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xef\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
