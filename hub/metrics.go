@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
@@ -69,10 +70,7 @@ func (h *Hub) counted(prefix string) func() float64 {
 func (h *Hub) rollouts() map[string]float64 {
 	out := map[string]float64{}
 	h.look(func(r store.Reader) {
-		store.Scan(r, store.RolloutPrefix, func(x *storev1.RolloutRecord, _ store.Entry) bool {
-			out[x.GetRollout().GetStatus().GetState()]++
-			return true
-		})
+		rollouts.All(r, "", func(x *storev1.RolloutRecord, _ store.Entry) { out[x.GetRollout().GetStatus().GetState()]++ })
 	})
 	return out
 }

@@ -3,15 +3,19 @@ package cli
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // getAudit shows what was done and what was refused, the newest last, so that it is what a person sees first in a terminal. Names
@@ -23,22 +27,96 @@ func (a *app) getAudit(ctx context.Context, c *client.Client, o *getOptions, nam
 	if len(names) == 0 {
 		names = []string{""}
 	}
-	since := a.Now().Add(-o.since)
+	all, err := auditSince(ctx, c, o, names, a.Now().Add(-o.since))
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 && !o.structured() {
+		a.notef("Nothing is recorded%s of the last %s.\n", aboutText(names, o.by), span(o.since))
+		return nil
+	}
+	return auditView.print(a, &o.output, all, false)
+}
+
+// auditSince are the entries about some names, or all, from a time on, the newest last.
+func auditSince(ctx context.Context, c *client.Client, o *getOptions, names []string, since time.Time) ([]*v1.AuditEntry, error) {
 	var all []*v1.AuditEntry
 	var errs []error
 	for _, name := range names {
 		found, err := collect(c.AllAuditEntries(ctx, &v1.ListAuditEntriesRequest{Subject: name, Caller: o.by, Refused: o.refused, Since: timestamppb.New(since)}))
 		all, errs = append(all, found...), append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
+	slices.SortStableFunc(all, func(x, y *v1.AuditEntry) int { return x.GetTime().AsTime().Compare(y.GetTime().AsTime()) })
+	return all, errors.Join(errs...)
+}
+
+// auditEvery is how often a hub is asked for new entries.
+var auditEvery = 2 * time.Second
+
+// auditLate is how much later than another entry one may come that is older: hubs have clocks of their own, and write several at once.
+const auditLate = time.Minute
+
+// watchAudit shows the entries and then each new one.
+func (a *app) watchAudit(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	if o.since <= 0 {
+		return usagef("--since %s: write how long back, such as 24h", o.since)
+	}
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	w := &watcher[*v1.AuditEntry]{a: a, o: o, view: auditView, keep: func(*v1.AuditEntry) bool { return true }, absent: func([]*v1.AuditEntry) error { return nil }}
+	t := auditTail{watcher: w, since: a.Now().Add(-o.since), shown: map[string]time.Time{},
+		ask: func(since time.Time) ([]*v1.AuditEntry, error) { return auditSince(ctx, c, o, names, since) }}
+	for {
+		if err := t.look(); err != nil {
+			return err
+		}
+		if err := backoff.Wait(ctx, auditEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// auditTail shows each entry once.
+type auditTail struct {
+	*watcher[*v1.AuditEntry]
+	ask   func(since time.Time) ([]*v1.AuditEntry, error)
+	since time.Time
+	shown map[string]time.Time // of what may be answered again
+}
+
+// look shows what is new. A hub that does not answer, and did before, is asked again the next time.
+func (t *auditTail) look() error {
+	found, err := t.ask(t.since)
+	switch {
+	case err != nil && t.synced && errors.Is(err, fleet.ErrUnavailable):
+		t.a.onBreak(err)
+		return nil
+	case err != nil:
 		return err
 	}
-	slices.SortStableFunc(all, func(x, y *v1.AuditEntry) int { return x.GetTime().AsTime().Compare(y.GetTime().AsTime()) })
-	if len(all) == 0 && !o.structured() {
-		a.notef("Nothing is recorded%s of the last %s.\n", aboutText(names, o.by), span(o.since))
+	for _, e := range found {
+		key, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
+		if err != nil {
+			return err
+		}
+		if _, before := t.shown[string(key)]; before {
+			continue
+		}
+		at := e.GetTime().AsTime()
+		t.shown[string(key)] = at
+		if from := at.Add(-auditLate); from.After(t.since) {
+			t.since = from
+		}
+		if err := t.take(client.Change[*v1.AuditEntry]{Type: client.Added, Item: e}); err != nil {
+			return err
+		}
+	}
+	maps.DeleteFunc(t.shown, func(_ string, at time.Time) bool { return at.Before(t.since) })
+	if t.synced {
 		return nil
 	}
-	return auditView.print(a, &o.output, all, false)
+	return t.take(client.Change[*v1.AuditEntry]{Type: client.Synced})
 }
 
 func aboutText(names []string, by string) string {

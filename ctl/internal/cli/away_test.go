@@ -3,8 +3,10 @@ package cli
 import (
 	"strings"
 	"testing"
+	"time"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // What is ordered of a cluster whose agent does not hear it now is not said to be done there.
@@ -23,6 +25,11 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		{state("a", "Disconnected", nil), "unhold freeze-1", "hold/freeze-1 ended; its agent is away: heard of there when it is back\n"},
 		{state("a", "Ready", nil), "unhold freeze-1", "hold/freeze-1 ended\n"},
 		{state("a", "Ready", nil), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\n"},
+		{state("a", "Locked", &v1.ClusterLock{}), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: it is locked: until it is unlocked the hold is not heard of there; the annotation towline.dev/hold holds an object at once\n"},
+		{state("a", "Disconnected", nil), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is away: until it is back the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
+		{state("a", "Removing", nil), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
+		{away(state("a", "Removing", nil)), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent +
+			"\nWarning: cluster a: its agent is away; if it was told to delete what the modules have there, it goes on with that until you have removed it\n"},
 		{state("a", "Ready", nil), "cluster lock a", "cluster/a locked; let its agent in again with: towline cluster unlock a\n"},
 		{state("a", "Locked", &v1.ClusterLock{}), "cluster remove a --objects=delete --yes", "cluster/a removing; it is locked, and what the modules have there is deleted when it is unlocked\n"},
 		{state("a", "Revoked", nil), "cluster remove a", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
@@ -33,6 +40,39 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		if got := tc.hub.run(t, run{}, strings.Fields(tc.command)...); got.code != 0 || got.out+got.err != tc.want {
 			t.Errorf("%s: %d\n%s%s want\n%s", tc.command, got.code, got.out, got.err, tc.want)
 		}
+	}
+}
+
+func away(h *fakeHub) *fakeHub {
+	h.clusters[0].Status.Away = true
+	return h
+}
+
+// What is known of a cluster whose agent is not there, or of which nobody knows, is no number as of now.
+func TestWhatIsKnownOfWhoIsAway(t *testing.T) {
+	cluster := func(name string, s *v1.ClusterStatus) *v1.Cluster {
+		s.Modules, s.LastSeen = 2, ago(10*time.Second)
+		return &v1.Cluster{Metadata: &v1.Metadata{Name: name}, Spec: &v1.ClusterSpec{}, Status: s}
+	}
+	trouble := []*v1.Condition{{Type: "StateWritable", Status: "False", Reason: "ReadOnly", LastTransitionTime: ago(time.Hour)}}
+	expected := &v1.Note{Code: fleet.AttentionStrays, Facts: &v1.Facts{Count: 2}}
+	hub := &fakeHub{clusters: []*v1.Cluster{
+		cluster("damaged", &v1.ClusterStatus{State: "Damaged"}),
+		cluster("gone", &v1.ClusterStatus{State: "Disconnected", Away: true, Conditions: trouble, Attention: expected}),
+		cluster("leaves", &v1.ClusterStatus{State: "Removing", Away: true}),
+		cluster("new", &v1.ClusterStatus{State: "Ready", WasHealthy: 2}),
+		cluster("stranger", &v1.ClusterStatus{State: "Unregistered"}),
+	}}
+	same(t, hub.run(t, run{}, "get", "clusters").out, `
+NAME      STATE         LAST SEEN  MODULES    HEALTHY  DRIFT  HOLD                                                                 AGENT  KUBERNETES
+damaged   Damaged       now              2          ?      ?  -                                                                    -      -
+gone      Disconnected  10s ago          2  ? (was 0)      ?  2 stray syncs; as last heard: StateWritable is False: ReadOnly (1h)  -      -
+leaves    Removing      10s ago          2  ? (was 0)      ?  -                                                                    -      -
+new       Ready         now              2  ? (was 2)      ?  -                                                                    -      -
+stranger  Unregistered  now              2          ?      ?  -                                                                    -      -
+`)
+	if out := hub.run(t, run{}, "explain", "cluster", "gone").out; !strings.Contains(out, "as last heard: StateWritable is False") {
+		t.Errorf("explain: %s", out)
 	}
 }
 

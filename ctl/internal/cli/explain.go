@@ -313,7 +313,7 @@ func clusterReasons(c *v1.Cluster) []*v1.Reason {
 			Actions: []*v1.Action{{Method: rollout.DoUnlockCluster, Cluster: subject.GetName()}}})
 	}
 	for _, x := range troubles(s) {
-		add(&v1.Reason{Reason: x.GetType(), Facts: &v1.Facts{Detail: conditionSays(x)}, Since: x.GetLastTransitionTime()})
+		add(&v1.Reason{Reason: x.GetType(), Facts: &v1.Facts{Detail: heardThen(s) + conditionSays(x)}, Since: x.GetLastTransitionTime()})
 	}
 	if n := s.GetAttention(); n != nil {
 		add(&v1.Reason{Reason: n.GetCode(), Facts: n.GetFacts(), Since: s.GetSince()})

@@ -78,6 +78,7 @@ type fakeHub struct {
 	recataloged *v1.ResyncCatalogResponse
 	err         error // of every write
 	watchEnds   error // after the changes; nil: never
+	audited     int   // how often the audit was asked for
 	noWatch     int   // how many watches of a rollout find no hub
 	noHolds     int   // how many lists of holds do
 	removes     bool  // what is deleted is gone at once
@@ -486,11 +487,6 @@ func (h *fakeHub) ListUsers(context.Context, *v1.ListUsersRequest) (*v1.ListUser
 
 func (h *fakeHub) ListCertificates(context.Context, *v1.ListCertificatesRequest) (*v1.ListCertificatesResponse, error) {
 	return &v1.ListCertificatesResponse{Certificates: h.certs}, nil
-}
-
-func (h *fakeHub) ListAuditEntries(_ context.Context, r *v1.ListAuditEntriesRequest) (*v1.ListAuditEntriesResponse, error) {
-	h.note(r)
-	return &v1.ListAuditEntriesResponse{Entries: h.audit}, nil
 }
 
 func (h *fakeHub) RevokeCertificate(_ context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {

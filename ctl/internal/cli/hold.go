@@ -82,6 +82,19 @@ func (a *app) release(ctx context.Context, h *v1.Hold, reason, done string) erro
 	return nil
 }
 
+// meanwhile is what goes on where a hold is not heard of. An agent that was locked out, or whose identity is revoked, writes nothing, and
+// counts as away, too.
+func meanwhile(h *v1.Hold, why string) string {
+	const goesOn = ", what was told before goes on, and drift is corrected"
+	switch {
+	case h.GetCluster() == "":
+		return goesOn + ", except in one that is locked or revoked"
+	case why != agentAway:
+		return ""
+	}
+	return goesOn
+}
+
 // absent says why what a hold is of does not hear of a change of it now, and until when; empty: all hear of it.
 func (a *app) absent(ctx context.Context, h *v1.Hold) (why, until string) {
 	switch {
@@ -167,7 +180,7 @@ func (a *app) holdCommand() *cobra.Command {
 			}
 			a.printf("hold/%s put%s; end it with: towline unhold %s\n", resp.GetHold().GetId(), end, resp.GetHold().GetId())
 			if why, until := a.absent(cmd.Context(), resp.GetHold()); why != "" {
-				a.warnf("%s: until %s the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once", why, until)
+				a.warnf("%s: until %s the hold is not heard of there%s; the annotation towline.dev/hold holds an object at once", why, until, meanwhile(resp.GetHold(), why))
 			}
 			return nil
 		},

@@ -133,7 +133,7 @@ func kinds() []*kind {
 		{
 			name: "audit", plural: "audit", message: &v1.AuditEntry{},
 			filters: []string{"by", "since", "refused"},
-			get:     (*app).getAudit,
+			get:     (*app).getAudit, watch: (*app).watchAudit,
 		},
 		{
 			name: "hold", plural: "holds", project: true, message: &v1.Hold{},

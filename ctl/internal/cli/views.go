@@ -249,6 +249,8 @@ func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 	switch {
 	case fleet.ClusterState(s.GetState()) == fleet.ClusterPending:
 		healthy, drift = text("-"), text("-")
+	case slices.Contains([]string{"Damaged", "Unregistered"}, s.GetState()): // nobody has counted
+		healthy, drift = colored(table.Grey, "?"), colored(table.Grey, "?")
 	case unseen(s):
 		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetWasHealthy())), colored(table.Grey, "?")
 	}
@@ -266,11 +268,13 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 		return "never"
 	case fleet.ClusterState(s.GetState()) == fleet.ClusterReady, fleet.ClusterState(s.GetState()) == fleet.ClusterCordoned:
 		return "now"
-	case fleet.ClusterState(s.GetState()) != fleet.ClusterDisconnected && s.GetLock() == nil && a.Now().Sub(s.GetLastSeen().AsTime()) < 30*time.Second:
+	case fleet.ClusterState(s.GetState()) != fleet.ClusterDisconnected && s.GetLock() == nil && !s.GetAway() && a.Now().Sub(s.GetLastSeen().AsTime()) < 30*time.Second:
 		return "now"
 	}
 	return a.since(s.GetLastSeen()) + " ago"
 }
+
+const agentAway = "its agent is away"
 
 // absence says why the agent of a cluster hears of nothing now, and until when; empty: it is there, or there is none.
 func absence(s *v1.ClusterStatus) (why, until string) {
@@ -279,8 +283,8 @@ func absence(s *v1.ClusterStatus) (why, until string) {
 		return "its identity is revoked", "it has joined again"
 	case s.GetLock() != nil:
 		return "it is locked", "it is unlocked"
-	case state == fleet.ClusterDisconnected, state == fleet.ClusterRemoving && unseen(s):
-		return "its agent is away", "it is back"
+	case state == fleet.ClusterDisconnected, s.GetAway():
+		return agentAway, "it is back"
 	}
 	return "", ""
 }
@@ -290,10 +294,9 @@ func unseen(s *v1.ClusterStatus) bool {
 	switch fleet.ClusterState(s.GetState()) {
 	case fleet.ClusterDisconnected, fleet.ClusterRevoked, fleet.ClusterLocked:
 		return true
-	case fleet.ClusterRemoving:
-		return s.GetWasHealthy() > 0
 	}
-	return blind(s)
+	// One whose agent has come back says nothing of what it has in the first moment, nor does one that is told nothing.
+	return s.GetAway() || blind(s) || s.GetHealthy() == 0 && s.GetWasHealthy() > 0
 }
 
 // blind reports that the agent does not see its cluster, so that what is known of it is as last heard.
@@ -310,11 +313,19 @@ func troubles(s *v1.ClusterStatus) []*v1.Condition {
 	})
 }
 
+// heardThen begins what a cluster's agent said of it, if that is not there any more.
+func heardThen(s *v1.ClusterStatus) string {
+	if s.GetAway() || fleet.ClusterState(s.GetState()) == fleet.ClusterDisconnected {
+		return "as last heard: "
+	}
+	return ""
+}
+
 // localPolicy is what the cluster's agent says of the policy that its own people gave it.
 func (a *app) localPolicy(s *v1.ClusterStatus) string {
 	for _, c := range s.GetConditions() {
 		if c.GetType() == string(fleet.ConditionLocalPolicy) {
-			return a.condition(c)
+			return heardThen(s) + a.condition(c)
 		}
 	}
 	return "none"
@@ -353,6 +364,9 @@ func (a *app) attention(c *v1.Cluster) table.Cell {
 		}
 		if said != "" {
 			all = append(all, said)
+		}
+		if then := heardThen(s); then != "" { // what is said by the hub is as of now
+			all = []string{strings.TrimPrefix(said+"; "+then+strings.Join(all[:len(troubles)], "; "), "; ")}
 		}
 		return colored(table.Red, strings.Join(all, "; "))
 	}

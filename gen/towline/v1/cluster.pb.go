@@ -278,7 +278,10 @@ type ClusterStatus struct {
 	Apis int32 `protobuf:"varint,23,opt,name=apis,proto3" json:"apis,omitempty"`
 	// Who locked its identity, so that its agent is not let in until a person unlocks it; unset: nobody. The state says something else of
 	// one that is also being removed or revoked.
-	Lock          *ClusterLock `protobuf:"bytes,24,opt,name=lock,proto3" json:"lock,omitempty"`
+	Lock *ClusterLock `protobuf:"bytes,24,opt,name=lock,proto3" json:"lock,omitempty"`
+	// Its agent has joined, and has no live session: what is said of it is as last heard. The state says so, too, but of one that is being
+	// removed.
+	Away          bool `protobuf:"varint,25,opt,name=away,proto3" json:"away,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -474,6 +477,13 @@ func (x *ClusterStatus) GetLock() *ClusterLock {
 	return nil
 }
 
+func (x *ClusterStatus) GetAway() bool {
+	if x != nil {
+		return x.Away
+	}
+	return false
+}
+
 // ClusterLock keeps a cluster's agent out, and everything that is known of the cluster as it is.
 type ClusterLock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -658,7 +668,7 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"\x91\a\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xa5\a\n" +
 	"\rClusterStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x127\n" +
 	"\tlast_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
@@ -687,7 +697,8 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05holds\x18\x14 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12#\n" +
 	"\x04pins\x18\x15 \x03(\v2\x0f.towline.v1.PinR\x04pins\x12\x12\n" +
 	"\x04apis\x18\x17 \x01(\x05R\x04apis\x12+\n" +
-	"\x04lock\x18\x18 \x01(\v2\x17.towline.v1.ClusterLockR\x04lockJ\x04\b\n" +
+	"\x04lock\x18\x18 \x01(\v2\x17.towline.v1.ClusterLockR\x04lock\x12\x12\n" +
+	"\x04away\x18\x19 \x01(\bR\x04awayJ\x04\b\n" +
 	"\x10\v\"g\n" +
 	"\vClusterLock\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +

@@ -147,7 +147,7 @@ func (a *API) showCluster(r overview, rec *storev1.ClusterRecord) *towlinev1.Clu
 	}
 	connected := record.Connected(rec, a.o.Sessions.Connected(name))
 	state, since := record.State(r, rec, connected)
-	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid(), Lock: rec.GetLock()}
+	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid(), Lock: rec.GetLock(), Away: rec.GetJoined() != nil && !connected}
 	if code := rec.GetAttention(); code != "" {
 		s.Attention = note(code, nil)
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -60,8 +61,12 @@ func damagedClusters(r store.Reader, name string) []*towlinev1.Cluster {
 		if name != "" && name != string(c) {
 			continue
 		}
-		out = append(out, &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: &towlinev1.Metadata{Name: string(c)},
-			Status: &towlinev1.ClusterStatus{State: stateDamaged, Modules: int32(len(record.ModulesOf(r, c))), Attention: note(fleet.AttentionDamaged, nil)}})
+		s := &towlinev1.ClusterStatus{State: stateDamaged, Modules: int32(len(record.ModulesOf(r, c))), Attention: note(fleet.AttentionDamaged, nil)}
+		session, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(c))
+		if at := record.LastWord(r, c, session); !at.IsZero() {
+			s.LastSeen = timestamppb.New(at)
+		}
+		out = append(out, &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: &towlinev1.Metadata{Name: string(c)}, Status: s})
 	}
 	return out
 }

@@ -161,7 +161,7 @@ type drafts struct {
 	list map[draftKey]drafted
 }
 
-const maxDrafts = 256
+const maxDrafts = 4096
 
 // drafted is a draft, and whether its source is to be fetched again.
 type drafted struct {

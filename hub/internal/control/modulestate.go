@@ -9,6 +9,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracing"
 )
 
 // maxDirty is how many clusters a module remembers one by one before it looks at all of them.
@@ -44,8 +45,23 @@ type moduleState struct {
 	shared *record.Shared
 	// refused are the clusters that the last run would have taken the module from, had the placement not had it there.
 	refused []fleet.ClusterName
+	// spans are those of clusters that were sent of a rollout.
+	spans struct {
+		number int64
+		sent   map[tracing.ID]bool
+	}
 	// graced says that the last run was in the grace after the hub's start: all clusters are looked at once when that ends.
 	graced bool
+}
+
+// spanned reports that a span of the rollout was sent before, and notes that it is.
+func (s *moduleState) spanned(number int64, id tracing.ID) bool {
+	if s.spans.number != number || s.spans.sent == nil {
+		s.spans.number, s.spans.sent = number, map[tracing.ID]bool{}
+	}
+	before := s.spans.sent[id]
+	s.spans.sent[id] = true
+	return before
 }
 
 // How long reports are gathered before a run.

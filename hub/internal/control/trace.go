@@ -109,7 +109,11 @@ func (c *Controller) traceDecision(run *rollouts.Run, d rollout.Decision, began 
 	}
 	for _, t := range d.Moves {
 		if t.Kind == rollout.OfCluster && inFlight(t.From) && !inFlight(t.To) {
-			c.o.Tracer.Emit(clusterSpan(of, run, d, t, now))
+			s := clusterSpan(of, run, d, t, now)
+			if c.state(run.Module).spanned(run.Number, s.ID) { // it was passed over, say, and came to an end after that
+				s.ID, s.Parent = tracing.NewID(), s.ID
+			}
+			c.o.Tracer.Emit(s)
 		}
 	}
 }
