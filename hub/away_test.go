@@ -218,3 +218,25 @@ func TestAfterAHubsStartNothingIsHealthyUntilItIsHeard(t *testing.T) {
 	w.connect("a", nil)
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 1 })
 }
+
+// What a cluster that is away said last stands, whatever people order of it since; and one that is to leave says that it is away.
+func TestLastWordOfAClusterOutlivesOrders(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.leaves("a")
+	before := w.trackers(nil)[0].GetGeneration()
+	_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop"})
+	must(t, err)
+	w.eventually(func() bool { return w.trackers(nil)[0].GetGeneration() > before })
+	_, err = w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a"})
+	must(t, err)
+	got, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "a"})
+	must(t, err)
+	if s := got.GetCluster().GetStatus(); s.GetState() != "Removing" || !s.GetAway() || s.GetHealthy() != 0 || s.GetWasHealthy() != 1 {
+		t.Errorf("cluster: %v", s)
+	}
+	if tr := w.trackers(nil)[0]; tr.GetHealth() != "Unknown" || tr.GetWasHealth() != "Healthy" || tr.GetWasHealthy() != 1 {
+		t.Errorf("tracker: %v", tr)
+	}
+}

@@ -18,7 +18,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	old := w.cur
 	w.cur = t
 	w.yields = yieldsOf(t.sync)
-	w.pruning = pruneState{labels: w.pruning.labels} // which are held against the version that the watch has
+	w.pruning = w.pruning.before(t.kind)
 	w.doomed.Store(nil)
 	if t.kind != targetTombstone { // what a removal left, a module that is put again may take up
 		w.m.inventory.ForgetLeft(func(ref fleet.ModuleRef) bool { return ref != w.ref })

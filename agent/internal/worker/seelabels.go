@@ -21,6 +21,15 @@ type seenLabels struct {
 	labels  map[string]string
 }
 
+// before is what counts of a look for another target: labels, which are held against the version that the watch has. Where the watch of a
+// kind does not work they may be older than what a person says with them, so those of a module that goes are read anew.
+func (p pruneState) before(kind targetKind) pruneState {
+	if kind == targetTombstone {
+		return pruneState{}
+	}
+	return pruneState{labels: p.labels}
+}
+
 // seeLabels reads the labels of what goes or stays by them, so that the plan knows. It reports whether there is anything new to plan
 // with. Those of an object that a module which goes is to keep are noted, for whoever asks what becomes of it.
 func (e *eraser) seeLabels(ctx context.Context) bool {

@@ -130,3 +130,14 @@ func TestObjectThatIsKeptAfterAllOutlivesItsOwner(t *testing.T) {
 		})
 	}
 }
+
+// TestLabelsOfAModuleThatGoesAreReadAnew: somebody labels an object to be kept, and deletes its module right after, while the watch of the kind does
+// not work: what was read for the revision is not taken for what is there.
+func TestLabelsOfAModuleThatGoesAreReadAnew(t *testing.T) {
+	p := pruneState{labels: map[fleet.ObjectID]seenLabels{{Kind: "Secret", Name: "s"}: {uid: "u"}}}
+	for kind, want := range map[targetKind]int{targetSync: 1, targetTombstone: 0} {
+		if got := len(p.before(kind).labels); got != want {
+			t.Errorf("target %v: %d labels are remembered, want %d", kind, got, want)
+		}
+	}
+}
