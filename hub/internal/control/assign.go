@@ -179,8 +179,15 @@ func wasHeld(d *storev1.DesiredRecord) bool {
 // stopped reports that nothing, or not every object, may be deleted by the record.
 func stopped(d *storev1.DesiredRecord) bool { return wasHeld(d) || len(d.GetSync().GetHeld()) > 0 }
 
+// problem keeps what a cluster has. A removal that the cluster was told of stands still meanwhile: it is to have the module again. But one of a
+// deleted module goes on, which comes before another one of its name.
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
-	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Capabilities: old.GetCapabilities(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
+	dead := old.GetTombstone()
+	if dead != nil && !old.GetFinal() && !dead.GetHold() {
+		dead = proto.CloneOf(dead)
+		dead.Hold, dead.Generation = true, generation
+	}
+	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Capabilities: old.GetCapabilities(), Tombstone: dead, Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.revision, FirstGeneration: old.GetFirstGeneration(), Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
 }
 

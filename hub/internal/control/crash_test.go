@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -68,7 +70,7 @@ func TestProblemKeepsTheTombstone(t *testing.T) {
 	})
 	l.finish(&rollouts.Run{Module: shop, Number: 2})
 	d := l.desired("a")
-	if d.GetTombstone().GetGeneration() != 5 || !strings.Contains(d.GetProblem(), "REGION") || string(d.GetCapabilities()) != "can" {
+	if dead := d.GetTombstone(); dead.GetGeneration() != 9 || !dead.GetHold() || !strings.Contains(d.GetProblem(), "REGION") || string(d.GetCapabilities()) != "can" {
 		t.Fatalf("desired: %v", d)
 	}
 	l.read(func(r store.Reader) {
@@ -76,6 +78,35 @@ func TestProblemKeepsTheTombstone(t *testing.T) {
 			t.Errorf("tracker: %+v", tr.Tracker)
 		}
 	})
+	looks := func(change func(w store.Writer)) *storev1.DesiredRecord {
+		l.put(change)
+		l.must(l.reconcileAssigned(t.Context(), shop, nil, true, nil))
+		return l.desired("a")
+	}
+	removing := clusterRecord("a")
+	removing.Removing = fleet.LeaveKeep
+	if d := looks(func(w store.Writer) { w.Put(store.ClusterKey("a"), removing) }); d.GetTombstone().GetHold() || d.GetProblem() == "" {
+		t.Errorf("the cluster is removed: %v", d)
+	}
+	if d := looks(func(w store.Writer) { w.Put(store.ClusterKey("a"), clusterRecord("a")) }); !d.GetTombstone().GetHold() || d.GetProblem() == "" {
+		t.Errorf("it is to have the module: %v", d)
+	}
+	l.leaves("a", leaving{})
+	if d := looks(func(store.Writer) {}); d.GetTombstone().GetHold() || d.GetTombstone() == nil || d.GetProblem() != "" {
+		t.Errorf("it is to leave after all: %v", d)
+	}
+	if d := looks(func(w store.Writer) {
+		again := proto.CloneOf(d)
+		again.Tombstone.Hold = false // of a hub of before
+		w.Put(store.DesiredKey("a", shop), again)
+	}); !d.GetTombstone().GetHold() {
+		t.Errorf("it goes on: %v", d)
+	}
+	labelled := clusterRecord("a")
+	labelled.Cluster.Metadata.Labels = map[string]string{"region": "eu"}
+	if d := looks(func(w store.Writer) { w.Put(store.ClusterKey("a"), labelled) }); d.GetTombstone() != nil || d.GetSync().GetValues()["REGION"] != "eu" {
+		t.Errorf("it can have the module: %v", d)
+	}
 }
 
 // The leader may forget a confirmed tombstone before the rollout has seen the confirmation.

@@ -170,11 +170,18 @@ func (x *refresher) assigner(ctx context.Context, t record.Tracked, revision int
 }
 
 // removal compares a tombstone with the holds, with who is to have what it takes away, and with a later word that the
-// objects are to be left.
+// objects are to be left. Below a problem it stands still (see assigner.problem), until the cluster can be assigned the module again, or that is
+// to leave it after all.
 func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (refresh, bool, error) {
 	dead := t.Desired.GetTombstone()
+	stands := x.standsStill(t)
+	if stands {
+		if again, needed, err := x.look(ctx, t, cluster); needed || err != nil {
+			return again, needed, err
+		}
+	}
 	x.c.noteAwaiting(t.Module, t.Cluster, nil)
-	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.StopsRemoval(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
+	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: stands || x.holds.StopsRemoval(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
 		policy: dead.GetPolicy()}
 	if m := x.deleting; m != nil && record.Unsaid(t.Desired, m.GetDeleting(), m.GetFirstRollout()) {
 		out.policy = m.GetDeleting()
@@ -184,6 +191,15 @@ func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet
 		out.heirs = heirs
 	}
 	return out, out.hold != dead.GetHold() || out.policy != dead.GetPolicy() || others, err
+}
+
+// standsStill reports that a removal goes on no more because the cluster is to have the module again, and cannot be assigned it.
+func (x *refresher) standsStill(t record.Tracked) bool {
+	if t.Desired.GetProblem() == "" || t.Desired.GetFinal() || x.deleting != nil {
+		return false
+	}
+	rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(x.r), store.ClusterKey(t.Cluster))
+	return rec.GetRemoving() == ""
 }
 
 // againUnknown is how soon it is looked again who the heirs are, while that cannot be said of all; the longer that lasts the more rarely: each

@@ -231,7 +231,7 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 func cellOf(t record.Tracked) Cell {
 	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
 		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Written: t.Tracker.Written, Removing: t.Tracker.Removing,
-		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(), Held: len(t.HeldThere()),
+		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold() && t.Desired.GetProblem() == "", Seen: t.Input.Seen(), Held: len(t.HeldThere()),
 		Rows: int(t.Desired.GetSync().GetObjects() + t.Desired.GetSync().GetWatched()), Watched: t.Desired.GetSync().GetWatched() > 0, Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
 		Uncounted: !t.Tracker.Current && t.Input.Reported()}
 	if o := t.Input.Observed; o != nil && o.Extra() > 0 {

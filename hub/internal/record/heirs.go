@@ -201,11 +201,11 @@ func (x *Succession) Leave(ctx context.Context, r store.Reader, c fleet.ClusterN
 	return next, nil
 }
 
-// keeping is what the policies of a sync say of what stays when it is removed. Of policies that cannot be read it may be
-// anything, so that what an agent without its records finds of the module stays.
+// keeping is what the policies of a sync say of what stays when it is removed. Of policies that cannot be read, or of a sync that could not be
+// and says nothing, it may be anything, so that what an agent without its records finds of the module stays.
 func (x *Succession) keeping(ctx context.Context, s *agentv1.Sync) []byte {
 	digest := Digest(s.GetPolicies())
-	if digest.IsZero() {
+	if digest.IsZero() && len(s.GetBundle()) > 0 {
 		return nil
 	}
 	if set, err := x.policies(ctx, digest); err == nil {

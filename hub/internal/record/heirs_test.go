@@ -108,6 +108,24 @@ func TestHeirsOfWhatCannotBeRead(t *testing.T) {
 	}
 }
 
+// What an assignment that is damaged says of what stays is not known: all does. One without policies says that nothing does.
+func TestDamagedSyncKeepsAll(t *testing.T) {
+	l, one := library{}, fleet.ModuleRef{Project: "default", Name: "one"}
+	standIn, _ := StandIn(store.DesiredKey("c1", one), errors.New("a bit is flipped"))
+	sound := &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: one, Generation: 2, Revision: 2, Bundle: l.add("x"), Objects: 1})}
+	if err := storetest.New(t).View(t.Context(), 0, func(r store.Reader) error {
+		for old, keeps := range map[*storev1.DesiredRecord]bool{standIn.(*storev1.DesiredRecord): true, sound: false} {
+			next, err := NewSuccession(l, one).Leave(t.Context(), r, "c1", old, wire.TombstoneToProto(fleet.Tombstone{Module: one, Generation: 3, Policy: fleet.DeleteDelete}), true)
+			if err != nil || (len(next.GetTombstone().GetPolicies()) > 0) != keeps {
+				t.Errorf("keeps %v, %v: %v", next.GetTombstone().GetPolicies(), err, old)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What is let go is kept as long as nobody can read what another module is about to list, unless that is in the cluster already.
 func TestHeirsThatCannotBeRead(t *testing.T) {
 	one, two := fleet.ModuleRef{Project: "default", Name: "one"}, fleet.ModuleRef{Project: "default", Name: "two"}
