@@ -60,15 +60,15 @@ func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.Catalog
 	return out, modulesIn(files, skipped), nil
 }
 
-// elsewhere are the modules that other catalogs of the project have in the same files: what was moved there from the folder of one is to be taken
-// over as it is, not deleted and made anew. How the files of another one are broken is its own matter. None are looked for while the catalog
-// lists all that it has.
+// elsewhere are the modules that other catalogs of the project have in the same files, or of which their last look found that they are of this one:
+// what was moved there is to be taken over as it is, not deleted and made anew. How the files of another one are broken is its own matter. None
+// are looked for while the catalog lists all that it has.
 func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (map[string]catalog.Place, error) {
 	out := map[string]catalog.Place{}
-	upstream := wire.Upstream(x.rec.GetCatalog().GetSpec().GetSource())
-	if upstream == "" || !x.c.Prune {
+	if !x.c.Prune {
 		return out, nil
 	}
+	upstream := wire.Upstream(x.rec.GetCatalog().GetSpec().GetSource())
 	var others []*wire.Catalog
 	if err := c.view(ctx, func(r store.Reader) error {
 		if !loses(r, x, lists) {
@@ -76,8 +76,12 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		}
 		store.Scan(r, store.CatalogPrefix+x.ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 			other, err := wire.CatalogFromProto(rec.GetCatalog())
-			if err == nil && e.Key != store.CatalogKey(x.ref) && !rec.GetDeleting() && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream {
+			switch {
+			case err != nil || e.Key == store.CatalogKey(x.ref) || rec.GetDeleting():
+			case upstream != "" && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream:
 				others = append(others, other)
+			default:
+				c.wanted(r, x.ref, other.Ref, rec, out)
 			}
 			return true
 		})
@@ -92,6 +96,22 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		}
 	}
 	return out, nil
+}
+
+// wanted adds the modules of one catalog that another one, of another source, has in its files, too.
+func (c *Controller) wanted(r store.Reader, of, by fleet.ModuleRef, rec *storev1.CatalogRecord, to map[string]catalog.Place) {
+	s, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(by))
+	if known, _ := c.CatalogSeen(by); known != nil {
+		s = known
+	}
+	if s.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
+		return
+	}
+	for _, f := range s.GetStatus().GetConflicts() {
+		if f.GetReason() == catalog.Owned && f.GetOwner() == fleet.CatalogOrigin(of.Name) {
+			to[f.GetModule()] = catalog.Place{At: f.GetFile(), Catalog: by.Name}
+		}
+	}
 }
 
 // loses reports that a catalog may have modules that its files list no more.
