@@ -76,7 +76,7 @@ func (c *chaos) puts(name string) {
 		w = c.given(name, w)
 	}
 	c.wish(func(x *wish) { x.modules[name] = w })
-	c.change(name, w, "", false)
+	_ = c.change(name, w, "", false)
 }
 
 // insists puts a module, whatever runs: a rollout that keeps it out is aborted.

@@ -59,7 +59,7 @@ func (c *chaos) goesBack() {
 	c.start()
 	for _, name := range modules {
 		if w, there := now.modules[name]; there {
-			c.change(name, w, "", false)
+			_ = c.change(name, w, "", false)
 			continue
 		}
 		project, module := split(name)

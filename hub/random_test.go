@@ -252,7 +252,7 @@ func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 }
 
 // put makes a module what it is to be from now on. What other modules do not list any more, it may take over.
-func (c *chaos) change(name string, w want, batch string, more bool) {
+func (c *chaos) change(name string, w want, batch string, more bool) error {
 	m, fails := c.spec(name, w), false
 	switch c.rand.IntN(c.most(6, 5)) {
 	case 0, 1:
@@ -266,9 +266,15 @@ func (c *chaos) change(name string, w want, batch string, more bool) {
 	c.mu.Unlock()
 	err := c.insists(name, &towlinev1.PutModuleRequest{Module: m, Batch: batch, More: more})
 	c.note("put %s %s in %q%s, %v %s: %v", name, w.objects, w.zone, w.named, m.Spec.Rollout, m.Spec.Source.GetHttp().GetUrl(), err)
-	if err != nil { // one that is being deleted, and held
+	if err != nil && !comesTooLate(err) { // one that is being deleted, and held
 		c.wish(func(x *wish) { delete(x.modules, name) })
 	}
+	return err
+}
+
+// comesTooLate reports that a put was refused because those before it in its batch did not begin without it.
+func comesTooLate(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "it comes too late")
 }
 
 // some are one or more clusters, those among them that are not there.
@@ -361,17 +367,26 @@ func (c *chaos) move(from, _ string) {
 	b.objects = strings.Join(slices.Compact(letters), "")
 	c.wish(func(x *wish) { x.modules[from], x.modules[to] = a, b })
 	batch := strconv.FormatUint(c.rand.Uint64(), 36)
-	puts := [2]func(more bool){func(more bool) { c.change(from, a, batch, more) }, func(more bool) { c.change(to, b, batch, more) }}
+	puts := [2]func(batch string, more bool) error{
+		func(batch string, more bool) error { return c.change(from, a, batch, more) },
+		func(batch string, more bool) error { return c.change(to, b, batch, more) },
+	}
 	if c.rand.IntN(2) == 0 {
 		puts[0], puts[1] = puts[1], puts[0]
 	}
-	puts[0](true)
+	_ = puts[0](batch, true)
 	if c.restarts && c.rand.IntN(4) == 0 {
 		c.note("restart in the middle of a batch")
 		c.restart()
 		c.turns(clusters...)
 	}
-	puts[1](false)
+	switch err := puts[1](batch, false); {
+	case comesTooLate(err):
+		_ = puts[0](batch, true)
+		_ = puts[1](batch, false)
+	case err != nil: // what was put before it does not begin without it
+		_ = puts[0](batch+"again", false)
+	}
 }
 
 // turns notes that the agents of clusters came or went.
@@ -511,7 +526,7 @@ func (c *chaos) part() {
 		default:
 			w.objects = letters
 			c.wish(func(x *wish) { x.modules[name] = w })
-			c.change(name, w, "", false)
+			_ = c.change(name, w, "", false)
 		}
 	}
 }

@@ -69,6 +69,8 @@ type Module struct {
 	// Put is the digest of the spec that this catalog has put last, and Stopped the rollout of that, if a person ended it.
 	Put     fleet.Digest
 	Stopped string
+	// Unbegun says that its newest rollout ended before it began, because the rest of what it was put with never came.
+	Unbegun bool
 	// Paused is the rollout that runs, if a person paused it.
 	Paused string
 	// Running is the rollout that runs, if it lets no other begin.
@@ -182,7 +184,8 @@ func Most(gone, had int) bool { return gone > 1 && 2*gone > had }
 
 // file decides on a module of the files.
 func (p *Plan) file(in Input, f File, m Module, there bool) {
-	same := there && m.Spec == f.Spec && m.Words == f.Words
+	same := there && m.Spec == f.Spec && m.Words == f.Words && !m.Unbegun
+	begins := m.Spec != f.Spec || m.Unbegun
 	switch {
 	case !there:
 		p.Puts = append(p.Puts, Put{Name: f.Name})
@@ -193,9 +196,9 @@ func (p *Plan) file(in Input, f File, m Module, there bool) {
 	case m.Mine && same && m.Put == f.Spec: // one that is the same by a person's hand is put, so that what becomes of its rollout counts
 	case m.Stopped != "" && m.Put == f.Spec && m.Spec != f.Spec && !in.Person:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Stopped, Rollout: m.Stopped})
-	case m.Paused != "" && m.Spec != f.Spec && !in.Person: // a rollout would begin, and end the one that is paused
+	case m.Paused != "" && begins && !in.Person: // a rollout would begin, and end the one that is paused
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Paused, Rollout: m.Paused})
-	case m.Running != "" && m.Spec != f.Spec:
+	case m.Running != "" && begins:
 		p.Later = append(p.Later, Later{Name: f.Name, Reason: Running, At: f.At, Rollout: m.Running})
 	default:
 		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version, Takes: !m.Mine})

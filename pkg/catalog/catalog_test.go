@@ -49,6 +49,8 @@ func paused(m Module) Module { m.Paused = m.Name + "/6"; return m }
 
 func running(m Module) Module { m.Running = m.Name + "/7"; return m }
 
+func unbegun(m Module) Module { m.Unbegun = true; return m }
+
 func needs(m Module, names ...string) Module { m.Needs = names; return m }
 
 func damaged(name string, needs ...string) Module {
@@ -133,6 +135,11 @@ func TestDecide(t *testing.T) {
 		{"it runs, and is another's", Input{Files: files("a=2"), Modules: []Module{running(owned("a=1", ""))}}, "Owned a"},
 		{"it runs, and a person takes it", Input{Files: files("a=2"), Modules: []Module{running(owned("a=1", ""))}, Person: true, Take: true}, "later a RolloutRunning a/7"},
 		{"it runs, and a person takes it as it is", Input{Files: files("a=1"), Modules: []Module{running(owned("a=1", ""))}, Person: true, Take: true}, "take a"},
+
+		{"the rest of what it was put with never came", Input{Files: files("a=1", "b=1"), Modules: []Module{unbegun(mine("a=1")), mine("b=1")}}, "put a"},
+		{"nor for what another has taken", Input{Files: files("a=1"), Modules: []Module{unbegun(owned("a=1", ""))}}, "Owned a"},
+		{"nor begun, and what runs is paused", Input{Files: files("a=1"), Modules: []Module{unbegun(paused(mine("a=1")))}}, "Paused a a/6"},
+		{"nor begun, and what runs lets no other begin", Input{Files: files("a=1"), Modules: []Module{unbegun(running(mine("a=1")))}}, "later a RolloutRunning a/7"},
 
 		{"its record is damaged", Input{Files: files("a=1", "b=2"), Modules: []Module{damaged("a"), mine("b=1")}, Prune: true}, "put b, Damaged a"},
 		{"damaged, and a person takes", Input{Files: files("a=1"), Modules: []Module{damaged("a")}, Person: true, Take: true}, "Damaged a"},

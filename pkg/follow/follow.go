@@ -133,6 +133,8 @@ type Found struct {
 	Aborted bool
 	// Planned says that the newest rollout was bound to a plan, which the source did not render to.
 	Planned bool
+	// Unbegun says that the newest rollout did not begin, because the rest of what it was put with never came.
+	Unbegun bool
 	// Paused says that a person paused the rollout that runs. What begins nevertheless is said, and waits.
 	Paused bool
 	// Person says that a person asked for the look.
@@ -141,7 +143,7 @@ type Found struct {
 
 // Begins reports that a rollout begins. What stopped is not begun again by itself: the source has what it stopped with.
 func (f Found) Begins() bool {
-	if f.Aborted || f.Planned {
+	if f.Aborted || f.Planned || f.Unbegun {
 		return f.Person
 	}
 	return f.Uncut || !f.Same || f.Stopped && f.Person

@@ -116,6 +116,8 @@ func TestBegins(t *testing.T) {
 		{"it was rolled back, and has changed", Found{Stopped: true}, true},
 		{"it was rolled back, and a person asks", Found{Same: true, Stopped: true, Person: true}, true},
 		{"the last put got no revision", Found{Same: true, Uncut: true}, true},
+		{"nor did it begin, for the rest of what it was put with never came", Found{Uncut: true, Stopped: true, Unbegun: true}, false},
+		{"it did not begin, and a person asks", Found{Uncut: true, Stopped: true, Unbegun: true, Person: true}, true},
 	} {
 		if got := c.f.Begins(); got != c.want {
 			t.Errorf("%s: begins %v", c.name, got)

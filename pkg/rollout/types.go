@@ -197,6 +197,8 @@ const (
 	ReasonBehindPause = "BehindPause"
 	// ReasonPutsAhead: others of the same batch of puts are still to come.
 	ReasonPutsAhead = "PutsAhead"
+	// ReasonPutsMissing: others of the same batch of puts never came, so that it did not begin.
+	ReasonPutsMissing = "PutsMissing"
 	// ReasonRestored: the hub's store was restored from a backup, and nothing begins before that is settled.
 	ReasonRestored = "HubRestored"
 )

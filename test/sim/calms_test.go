@@ -60,7 +60,7 @@ func (w *world) renews(b *box) {
 		if m, ok := now.modules[name]; ok && now.selects(m, b.name) {
 			m.number = w.number()
 			w.judge.wish(func(x *wish) { x.modules[name] = m })
-			w.put(name, m, "", false)
+			_ = w.put(name, m, "", false)
 			return
 		}
 	}
@@ -82,7 +82,7 @@ func (w *world) takesBack(b *box, meanwhile func()) {
 			if m.letters == free {
 				meanwhile()
 			}
-			w.put(name, m, "", false)
+			_ = w.put(name, m, "", false)
 			pause(w.between(time.Second, 10*time.Second))
 		}
 		return

@@ -40,7 +40,7 @@ func spec(name string, m want) *towlinev1.Module {
 }
 
 // put makes a module what is wanted. A refusal ends the wish.
-func (w *world) put(name string, m want, batch string, more bool) {
+func (w *world) put(name string, m want, batch string, more bool) error {
 	what := fmt.Sprintf("put %s %s/%d in %q, batch %q", name, m.letters, m.number, m.zone, batch)
 	err := w.insist(what, func(ctx context.Context) error {
 		got, err := w.Modules.PutModule(ctx, &towlinev1.PutModuleRequest{Module: spec(name, m), Batch: batch, More: more})
@@ -56,7 +56,31 @@ func (w *world) put(name string, m want, batch string, more bool) {
 	})
 	if err != nil {
 		w.note("    refused: %v", err)
-		w.judge.wish(func(x *wish) { delete(x.modules, name) })
+		if !comesTooLate(err) {
+			w.judge.wish(func(x *wish) { delete(x.modules, name) })
+		}
+	}
+	return err
+}
+
+// comesTooLate reports that a put was refused because those before it in its batch did not begin without it.
+func comesTooLate(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "it comes too late")
+}
+
+// together puts two modules as one batch, and both again where that was broken off before the second one came.
+func (w *world) together(one, two string, m map[string]want, batch string) {
+	for {
+		_ = w.put(one, m[one], batch, true)
+		err := w.put(two, m[two], batch, false)
+		switch {
+		case err == nil:
+			return
+		case !comesTooLate(err):
+			_ = w.put(one, m[one], batch+"again", false)
+			return
+		}
+		batch = strconv.FormatUint(w.rnd.Uint64(), 36)
 	}
 }
 
@@ -93,7 +117,7 @@ func (w *world) puts() {
 		m.letters = free[0]
 	}
 	w.judge.wish(func(x *wish) { x.modules[name] = m })
-	w.put(name, m, "", false)
+	_ = w.put(name, m, "", false)
 }
 
 // moves has an object of one module be another one's, in one batch.
@@ -111,19 +135,18 @@ func (w *world) moves() {
 	batch := strconv.FormatUint(w.rnd.Uint64(), 36)
 	if w.wild && w.chance(3) { // for some time both list it
 		w.judge.wish(func(x *wish) { x.modules[from] = now.modules[from] })
-		w.put(to, b, "", false)
+		_ = w.put(to, b, "", false)
 		pause(w.between(time.Millisecond, time.Minute))
 		w.judge.wish(func(x *wish) { x.modules[from] = a })
-		w.put(from, a, "", false)
+		_ = w.put(from, a, "", false)
 		return
 	}
+	both := map[string]want{from: a, to: b}
 	if w.chance(2) {
-		w.put(from, a, batch, true)
-		w.put(to, b, batch, false)
+		w.together(from, to, both, batch)
 		return
 	}
-	w.put(to, b, batch, true)
-	w.put(from, a, batch, false)
+	w.together(to, from, both, batch)
 }
 
 func (w *world) deletes() {

@@ -18,7 +18,7 @@ func TestRestartedAgentIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, dir)
 		w.judge.wish(func(x *wish) { x.modules["one"] = want{number: 1, letters: "ab"} })
-		w.put("one", want{number: 1, letters: "ab"}, "", false)
+		_ = w.put("one", want{number: 1, letters: "ab"}, "", false)
 		w.rests()
 		for round := range restarts {
 			for _, name := range clusterNames {

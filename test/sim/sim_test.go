@@ -148,7 +148,7 @@ func (w *world) heals() {
 		if m, ok := w.judge.now().modules[name]; ok {
 			m.number = w.number()
 			w.judge.wish(func(x *wish) { x.modules[name] = m })
-			w.put(name, m, "", false)
+			_ = w.put(name, m, "", false)
 		}
 	}
 }

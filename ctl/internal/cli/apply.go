@@ -153,7 +153,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	errs = append(errs, run.putAll(ctx, modules)...)
 	if run.broken {
-		errs = append(errs, errors.New("the modules that were put begin without the rest, and what they let go to that is deleted: apply again within 30 seconds to prevent it"))
+		errs = append(errs, errors.New("the modules that were put do not begin without the rest, and what runs stays: apply all of them again"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return joinCodes(append(errs, prune.not(), run.print(), run.follow(ctx)))

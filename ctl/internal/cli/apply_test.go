@@ -388,7 +388,7 @@ func TestBatchOfWhichAPutIsLostStaysOpen(t *testing.T) {
 		all += "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: "+name, 1)
 	}
 	got := hub.run(t, run{stdin: all}, "apply", "-f", "-")
-	if got.code != 1 || !strings.Contains(got.err, "was changed meanwhile") || !strings.Contains(got.err, "apply again within ") {
+	if got.code != 1 || !strings.Contains(got.err, "was changed meanwhile") || !strings.Contains(got.err, "apply all of them again") {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
 	for _, put := range putsOf(hub) {

@@ -53,7 +53,7 @@ func (a *app) rolloutSays(reason string, f *v1.Facts) string {
 	case rollout.ReasonBehindPause:
 		return "begins when " + f.GetRollout() + ", which somebody paused, goes on or has ended; nobody asked for this one"
 	case rollout.ReasonPutsAhead:
-		return "begins when the other modules that are put with it are in, or none has come for " + span(f.GetFor().AsDuration())
+		return "begins when the other modules that are put with it are in, and not at all if none comes for " + span(f.GetFor().AsDuration())
 	case rollout.ReasonHubTrouble, rollout.ReasonStoreFull:
 		return f.GetDetail() + "; it is tried again"
 	case rollout.ReasonNeedsSecret:

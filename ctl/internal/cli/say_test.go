@@ -165,6 +165,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonDependentsFirst, "", &v1.Facts{Names: []string{"shop", "web"}}},
 			{rollout.ReasonSourcesAhead, "", &v1.Facts{Names: []string{"base", "db"}}},
 			{rollout.ReasonBehindPause, "", &v1.Facts{Rollout: "shop/57"}}, {rollout.ReasonPutsAhead, "", &v1.Facts{For: durationpb.New(30 * time.Second)}},
+			{rollout.ReasonPutsMissing, "", &v1.Facts{Detail: "the rest of what it was put with never came, so that it has not begun"}},
 			{rollout.ReasonHubTrouble, "", &v1.Facts{Detail: "etcd does not answer"}}, {rollout.ReasonStoreFull, "", &v1.Facts{Detail: "the store is full"}},
 			{rollout.ReasonNeedsSecret, "", &v1.Facts{Detail: "source.http.secretName: secret repo is not there: towline secret set repo KEY=-"}},
 			{rollout.ReasonSourceAway, "", &v1.Facts{Names: []string{"charts.example.com"}, For: durationpb.New(12 * time.Minute), Detail: "source https://charts.example.com: cannot be reached: connection refused"}},

@@ -32,9 +32,10 @@ type PutModuleRequest struct {
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Check and tell what would happen, change nothing.
 	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Of puts that belong together, such as those of one apply: the same word in each. What one of the modules lets go and
-	// another lists then goes over whatever their order is: a module that has a rollout already begins the next one when the
-	// last put is in, or none has come for 30 seconds. Empty: the put stands alone.
+	// Of puts that belong together, such as those of one apply: the same word in each, and another one the next time. What one
+	// of the modules lets go and another lists then goes over whatever their order is: a module that has a rollout already
+	// begins the next one when the last put is in. If none has come for 30 seconds it does not, and a later one is refused: all are
+	// to be put again. Empty: the put stands alone.
 	Batch string `protobuf:"bytes,4,opt,name=batch,proto3" json:"batch,omitempty"`
 	// Others of the batch follow.
 	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`

@@ -9,6 +9,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -31,7 +32,8 @@ func batchOf(ctx context.Context, req *towlinev1.PutModuleRequest) string {
 }
 
 // gather notes in the transaction of a put that others of its batch are to come, or that this is the last one. What begins nothing has
-// nobody wait, but for those that wait already. A put that is refused ends no batch: whoever puts it may mend it.
+// nobody wait, but for those that wait already. A put that is refused ends no batch: whoever puts it may mend it. One that comes when the batch
+// has been broken off is refused: those before it have not begun, and what it lets go may be what they list.
 func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModuleRequest, begins bool) error {
 	id := batchOf(ctx, req)
 	if id == "" {
@@ -39,6 +41,9 @@ func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModu
 	}
 	key := store.BatchKey(id)
 	old, _, open := store.Get[*storev1.BatchRecord](w, key)
+	if (open && !req.GetMore() || !open && begins) && record.BrokenOff(w, id) {
+		return fleet.Errorf(fleet.ErrPrecondition, "it comes too late: what was put with it before did not begin, since nothing more came for %s; put all of it again, as a new batch (towline apply)", record.BatchPatience)
+	}
 	switch {
 	case !req.GetMore():
 		if open {
@@ -54,6 +59,33 @@ func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModu
 	}
 	w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(a.now())})
 	return nil
+}
+
+// endBatches ends the batches in which modules of a catalog wait that were put by looks before, or by tries of this one: nothing of the files is
+// to come any more.
+func (a *API) endBatches(ctx context.Context, look record.CatalogLook, files []catalogFile) error {
+	keys := map[string]bool{}
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		for _, f := range files {
+			ro := rollouts.Last(r, f.m.Ref)
+			if id := record.Gathering(r, f.m.Ref); id != "" && ro.GetRollout().GetStatus().GetStartedBy() == fleet.CatalogOrigin(look.Ref.Name) {
+				keys[store.BatchKey(id)] = true
+			}
+		}
+		return nil
+	}); err != nil || len(keys) == 0 {
+		return err
+	}
+	_, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		if err := authorOf(look).may(w); err != nil {
+			return err
+		}
+		for key := range keys {
+			w.Delete(key)
+		}
+		return nil
+	})
+	return err
 }
 
 // mayOpen refuses more batches than may be under way.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +14,11 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/wire"
 )
@@ -81,6 +84,87 @@ func TestBatchOfPuts(t *testing.T) {
 			t.Errorf("the last one, which changes nothing: %v, %s", err, last())
 		}
 	})
+}
+
+// broken has what waits for the rest of its batch in a module end as the leader ends it when that never comes.
+func broken(t *testing.T, s *storetest.Store, name string) {
+	t.Helper()
+	ref := fleet.ModuleRef{Project: fleet.DefaultProject, Name: name}
+	rev, err := s.Update(t.Context(), func(w store.Writer) error {
+		store.Scan(w, store.BatchPrefix, func(_ *storev1.BatchRecord, e store.Entry) bool {
+			w.Delete(e.Key)
+			return true
+		})
+		return rollouts.Close(w, ref, func(int64) bool { return true }, rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: rollout.ReasonPutsMissing}}, time.Now())
+	})
+	if err == nil {
+		err = s.View(t.Context(), rev, func(store.Reader) error { return nil }) // it is seen from here on
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A put that comes when its batch has been broken off, the last one or not, would let go what those before it were to list, and is refused as long as
+// these have not begun. All of it put again begins, and so does what is retried, or put alone.
+func TestPutOfABatchThatIsBrokenOff(t *testing.T) {
+	s := storetest.New(t)
+	a := newAPIOn(t, s, func(store.Writer) {})
+	put := func(name, text, batch string, more bool) (string, error) {
+		resp, err := a.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: textual(name, text), Batch: batch, More: more})
+		return resp.GetRollout(), err
+	}
+	puts := func(name, text, batch string, more bool, want string) {
+		t.Helper()
+		if id, err := put(name, text, batch, more); err != nil || id != want {
+			t.Errorf("%s: %q, %v, want %q", name, id, err, want)
+		}
+	}
+	puts("one", "a", "", false, "one/1")
+	puts("two", "a", "", false, "two/1")
+	puts("one", "b", "x", true, "one/2")
+	broken(t, s, "one")
+	for _, more := range []bool{false, true} {
+		if _, err := put("two", "b", "x", more); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "too late") {
+			t.Fatalf("more: %v: %v", more, err)
+		}
+	}
+	puts("one", "b", "y", true, "one/3")
+	puts("two", "b", "x", true, "two/2")
+	broken(t, s, "one")
+	if got, err := a.RetryRollout(t.Context(), &towlinev1.RetryRolloutRequest{Module: "one"}); err != nil || got.GetAnswer().GetId() != "one/4" {
+		t.Errorf("a retry: %v, %v", got, err)
+	}
+	broken(t, s, "one")
+	puts("one", "b", "", false, "one/5")
+}
+
+// Who puts all of a batch again, while what was put of it waits for the rest, has that wait for the new one: the old one ends without it.
+func TestBatchIsPutAgain(t *testing.T) {
+	s := storetest.New(t)
+	a := newAPIOn(t, s, func(store.Writer) {})
+	as := func(name string) context.Context {
+		return rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: name, Role: rpc.RoleAdmin})
+	}
+	for _, tc := range []struct {
+		by, text, batch string
+		more            bool
+		want            string
+	}{
+		{"ana", "a", "", false, "one/1"},
+		{"ana", "b", "x", true, "one/2"},
+		{"ana", "b", "x", true, ""},
+		{"ana", "b", "", false, ""},
+		{"ben", "b", "y", true, ""},
+		{"ana", "b", "y", true, "one/3"},
+		{"ana", "b", "z", false, "one/4"},
+		{"ana", "b", "w", false, ""},
+	} {
+		resp, err := a.PutModule(as(tc.by), &towlinev1.PutModuleRequest{Module: textual("one", tc.text), Batch: tc.batch, More: tc.more})
+		if err != nil || resp.GetRollout() != tc.want {
+			t.Errorf("%+v: %q, %v", tc, resp.GetRollout(), err)
+		}
+	}
 }
 
 // More batches than may be under way are refused, with the put that would open one.

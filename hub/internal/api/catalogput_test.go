@@ -2,11 +2,14 @@ package api
 
 import (
 	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/catalog"
@@ -107,6 +110,7 @@ func TestCatalogLeavesABatchOpenThatIsNotWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func() (n int) {
+		x.byHand("now", time.Now().String()) // what came before that is seen
 		_ = x.s.View(t.Context(), 0, func(r store.Reader) error {
 			r.Scan(store.BatchPrefix, func(store.Entry) bool { n++; return true })
 			return nil
@@ -123,6 +127,45 @@ func TestCatalogLeavesABatchOpenThatIsNotWhole(t *testing.T) {
 	}
 	if n := open(); n != 1 {
 		t.Errorf("%d batches are open", n)
+	}
+	x.byHand("cart", "by hand")
+	if _, err := x.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: textual("cart", "b"), Batch: "a person's", More: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.ApplyCatalog(t.Context(), x.look, x.plan("cart", "b", "news", "b", "shop", "b")); err != nil {
+		t.Fatal(err)
+	}
+	if n := open(); n != 1 {
+		t.Errorf("the next try has put the rest, and %d batches are open beside that of a person", n-1)
+	}
+}
+
+// What did not begin, because a look did not come to put all, is put again by the next one that does.
+func TestCatalogPutsAgainWhatDidNotBegin(t *testing.T) {
+	x := newCatalogAPI(t)
+	if _, err := x.ApplyCatalog(t.Context(), x.look, x.plan("cart", "a", "shop", "a")); err != nil {
+		t.Fatal(err)
+	}
+	plan := x.plan("cart", "b", "shop", "b")
+	x.byHand("shop", "by hand")
+	if _, err := x.ApplyCatalog(t.Context(), x.look, plan); !errors.Is(err, fleet.ErrConflict) {
+		t.Fatalf("not a conflict: %v", err)
+	}
+	broken(t, x.s, "cart")
+	done, err := x.ApplyCatalog(t.Context(), x.look, x.plan("cart", "b", "shop", "b"))
+	if err != nil || !slices.Equal(done.Configured, []string{"cart", "shop"}) {
+		t.Fatalf("came to %v, %v", done, err)
+	}
+	if err := x.s.View(t.Context(), 0, func(r store.Reader) error {
+		if ro := rollouts.Unresolved(r, fleet.ModuleRef{Project: fleet.DefaultProject, Name: "cart"}); ro.GetRollout().GetNumber() != 3 {
+			t.Errorf("it has not begun: %v", ro)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if plan := x.plan("cart", "b", "shop", "b"); len(plan.Puts) != 0 {
+		t.Errorf("put again and again: %+v", plan)
 	}
 }
 

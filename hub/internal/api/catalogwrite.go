@@ -172,6 +172,7 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 		}
 		m.Running = rollouts.Rejecting(r, ref)
 		if m.Mine {
+			m.Unbegun = rollouts.PutsMissing(rollouts.Last(r, ref))
 			m.Put, m.Stopped = lastPut(r, ref, rec, puts[ref.Name])
 		}
 		out = append(out, m)
@@ -225,6 +226,9 @@ func (a *API) ApplyCatalog(ctx context.Context, look record.CatalogLook, plan ca
 	}
 	errs := a.putFiles(ctx, look, files, plan, &done)
 	if len(errs) == 0 {
+		if err := a.endBatches(ctx, look, files); err != nil {
+			return done, err
+		}
 		errs = a.prunePlanned(ctx, look, plan, &done)
 	}
 	problems := &record.CatalogProblems{}

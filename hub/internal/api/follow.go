@@ -177,6 +177,9 @@ func (a *API) auditStarted(ctx context.Context, list []record.News, numbers []in
 func (a *API) startSome(ctx context.Context, list []record.News, batch string, first, more bool) (numbers []int64, err error) {
 	_, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		numbers = nil
+		if !first && !record.Gathers(w, batch) { // those before did not begin without the rest
+			return fleet.Errorf(fleet.ErrConflict, "module %s begins too late for others that were to begin with it; try again", list[0].Module.Display())
+		}
 		for _, n := range list {
 			number, err := a.startFollowed(w, n, batch)
 			if !first && (errors.Is(err, fleet.ErrPrecondition) || errors.Is(err, fleet.ErrConflict)) {

@@ -241,13 +241,13 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-	again := same && (by == nil || by.again) && (record.SourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()) || by == nil && outgrown(w, m.Ref))
+	again := same && a.triesAgain(ctx, w, m.Ref, req, by)
 	unchanged := same && !again && sameWords(old.GetModule().GetMetadata(), meta) && had == from.name
 	if unchanged && !by.notes(old) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
-	if exists && !same {
+	if exists && (!same || again) {
 		if err := by.mayBegin(w, m.Ref); err != nil {
 			return err
 		}
@@ -281,6 +281,25 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	w.Put(key, rec)
 	resp.Module = proto.CloneOf(rec.GetModule())
 	return nil
+}
+
+// triesAgain reports that a put of what a module is already begins another rollout. A catalog has that done by a person, but for what did not begin
+// because a look before did not come to put all.
+func (a *API) triesAgain(ctx context.Context, r store.Reader, ref fleet.ModuleRef, req *towlinev1.PutModuleRequest, by *author) bool {
+	switch {
+	case record.SourceFailed(r, ref):
+		return by == nil || by.again || rollouts.PutsMissing(rollouts.Last(r, ref))
+	case by != nil:
+		return false
+	}
+	return req.GetPlan() != "" && !isPlanned(r, ref, req.GetPlan()) || outgrown(r, ref) || leftWaiting(r, ref, who(ctx), batchOf(ctx, req))
+}
+
+// leftWaiting reports that a module waits for the rest of what somebody put with it, who puts it with others anew.
+func leftWaiting(r store.Reader, ref fleet.ModuleRef, by, batch string) bool {
+	ro := rollouts.Unresolved(r, ref).GetRollout()
+	waits := record.AwaitsPuts(r, ref, ro.GetNumber())
+	return batch != "" && waits != "" && waits != batch && ro.GetStatus().GetStartedBy() == by
 }
 
 // outgrown reports that clusters can do something else than when the module's newest revision was chosen for them, and nothing is under way:

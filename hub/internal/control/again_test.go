@@ -1,6 +1,8 @@
 package control
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -152,7 +155,7 @@ func TestBatchThatIsBrokenOff(t *testing.T) {
 			l.put(func(w store.Writer) { w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(at)}) })
 		}
 		open := func() (open bool) {
-			l.read(func(r store.Reader) { open = record.GathersBatch(r, "b") })
+			l.read(func(r store.Reader) { open = record.Gathers(r, "b") })
 			return open
 		}
 		last(time.Now())
@@ -181,4 +184,79 @@ func TestBatchThatIsBrokenOff(t *testing.T) {
 			t.Errorf("of a backup: looked at again in %s", again)
 		}
 	})
+}
+
+// waitIn has so many modules wait in the batch b: m0 for its first rollout, and of the others the one before runs. Of m1 a look began it.
+func (l *leader) waitIn(modules int) {
+	l.t.Helper()
+	for i := range modules {
+		ref := fleet.ModuleRef{Project: shop.Project, Name: fmt.Sprintf("m%d", i)}
+		l.put(func(w store.Writer) {
+			m := moduleRecord()
+			m.Module.Metadata.Name = ref.Name
+			w.Put(store.ModuleKey(ref), m)
+			n := int64(1)
+			if i > 0 {
+				runs := rolloutRecord(1, string(rollout.Progressing))
+				runs.Rollout.Module = ref.Name
+				w.Put(store.RolloutKey(ref, 1), runs)
+				n = 2
+			}
+			ro := rolloutRecord(n, string(rollout.Pending))
+			ro.Rollout.Module, ro.Rollout.Revision, ro.Batch = ref.Name, 0, "b"
+			ro.Rollout.Metadata = &towlinev1.Metadata{Project: ref.Project}
+			if i == 1 {
+				ro.Fetched = l.bundle.Bytes()
+			}
+			w.Put(store.StartKey(ref, n), ro)
+		})
+	}
+}
+
+// What waits for the rest of a batch that never comes does not begin, however much that is, and what runs stays; but for the first rollout of
+// a module, which lets nothing go. What a look began is looked at again. While a put comes all the same, what has not ended goes on to wait.
+func TestBrokenOffBatchBeginsNothing(t *testing.T) {
+	const modules = store.MaxOps/4 + 5
+	l := newLeader(t)
+	key := store.BatchKey("b")
+	l.waitIn(modules)
+	l.put(func(w store.Writer) {
+		w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(time.Now().Add(-time.Hour))})
+	})
+	ended := func() (ended int, broken bool) {
+		l.read(func(r store.Reader) {
+			for i := range modules {
+				ref := fleet.ModuleRef{Project: shop.Project, Name: fmt.Sprintf("m%d", i)}
+				last := rollouts.Last(r, ref)
+				if i > 0 && rollouts.StateOf(rollouts.Get(r, ref, 1)) != rollout.Progressing {
+					t.Errorf("%s: what runs has ended", ref.Name)
+				}
+				if said := last.GetRollout().GetStatus().GetFacts().GetDetail(); rollouts.PutsMissing(last) {
+					if ended++; !strings.Contains(said, "towline rollout retry "+ref.Name) && i != 1 {
+						t.Errorf("%s says %q", ref.Name, said)
+					}
+				}
+			}
+			broken = record.BrokenOff(r, "b")
+		})
+		return ended, broken
+	}
+	if err := l.breakOff(t.Context(), key, 1); err != nil {
+		t.Fatal(err)
+	}
+	if n, broken := ended(); n > 0 || broken {
+		t.Fatalf("another put has come, and %d have ended", n)
+	}
+	l.runModule(t.Context(), key)
+	if n, broken := ended(); n != modules-1 || !broken {
+		t.Errorf("%d of %d have ended; broken off: %v", n, modules, broken)
+	}
+	l.read(func(r store.Reader) {
+		if record.Gathers(r, "b") || rollouts.Unresolved(r, fleet.ModuleRef{Project: shop.Project, Name: "m0"}) == nil {
+			t.Error("the batch is open, or the first rollout of a module has ended")
+		}
+	})
+	if len(l.looker.entries) != 1 {
+		t.Errorf("%d modules are looked at again", len(l.looker.entries))
+	}
 }

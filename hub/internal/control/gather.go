@@ -8,8 +8,10 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // oldBatch is how old the newest put of a batch may be, by the clock of the hub that took it. What is older comes from a backup, or nobody led
@@ -113,7 +115,7 @@ func (c *Controller) waitForBatch(id string, ref fleet.ModuleRef, clusters ...fl
 	c.gathered.wait(store.BatchKey(id), ref, clusters...)
 	open := false
 	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
-		open = record.GathersBatch(r, id)
+		open = record.Gathers(r, id)
 		return nil
 	})
 	if !open {
@@ -133,7 +135,8 @@ func (c *Controller) endBatch(key string) {
 	}
 }
 
-// runBatch ends a batch for which no put has come for too long, and says in how long it is to be looked at again; 0: it is over.
+// runBatch ends a batch for which no put has come for too long, and says in how long it is to be looked at again; 0: it is over. What waits
+// in it does not begin: what it lets go may be what the rest was to list.
 func (c *Controller) runBatch(ctx context.Context, key string) (again time.Duration, err error) {
 	var found bool
 	var version int64
@@ -155,11 +158,60 @@ func (c *Controller) runBatch(ctx context.Context, key string) (again time.Durat
 	if until := c.gathered.see(key, version, last, time.Now()); time.Now().Before(until) {
 		return time.Until(until), nil
 	}
-	c.o.Log.Warn("no put of a batch has come for too long; its modules begin without the rest", "batch", strings.TrimPrefix(key, store.BatchPrefix))
-	return 0, c.update(ctx, func(w store.Writer) error {
-		if now, found := w.Get(key); found && now.ModRevision == version {
-			w.Delete(key)
-		}
+	return 0, c.breakOff(ctx, key, version)
+}
+
+// breakOff ends the rollouts that wait in a batch, and last the batch, while that is as it was seen. Of more than one transaction takes, those
+// that have ended have a put refused that comes meanwhile (see record.BrokenOff).
+func (c *Controller) breakOff(ctx context.Context, key string, version int64) error {
+	id := strings.TrimPrefix(key, store.BatchPrefix)
+	var waiting []*storev1.RolloutRecord
+	if err := c.view(ctx, func(r store.Reader) error {
+		waiting = record.WaitIn(r, id)
 		return nil
-	})
+	}); err != nil {
+		return err
+	}
+	if len(waiting) > 0 {
+		c.o.Log.Warn("no put of a batch has come for too long; its modules do not begin", "batch", id, "modules", len(waiting))
+	}
+	for stands, ended := true, time.Now(); stands; {
+		some := waiting[:min(len(waiting), store.MaxOps/4)]
+		waiting = waiting[len(some):]
+		if err := c.update(ctx, func(w store.Writer) error {
+			e, found := w.Get(key)
+			if stands = found && e.ModRevision == version; !stands {
+				return nil
+			}
+			if len(waiting) == 0 {
+				w.Delete(key)
+			}
+			return endUnbegun(w, some, ended)
+		}); err != nil {
+			return err
+		}
+		for _, ro := range some {
+			if stands && rollouts.OfLook(ro) {
+				c.callAt(rollouts.ModuleOf(ro), time.Now(), false)
+			}
+		}
+		stands = stands && len(waiting) > 0
+	}
+	return nil
+}
+
+// endUnbegun ends rollouts that wait for puts which never came.
+func endUnbegun(w store.Writer, list []*storev1.RolloutRecord, now time.Time) error {
+	for _, ro := range list {
+		ref := rollouts.ModuleOf(ro)
+		why := "the rest of what it was put with never came, so that it has not begun: put all of it again, or have it begin without that: towline rollout retry " + ref.Display()
+		if rollouts.OfLook(ro) {
+			why = "others that were to begin with it have not, so that it has not begun: it is looked at again if it follows its source, else by towline resync " + ref.Display()
+		}
+		if err := rollouts.Close(w, ref, func(n int64) bool { return n == ro.GetRollout().GetNumber() },
+			rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: rollout.ReasonPutsMissing, Message: why}}, now); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -90,6 +90,7 @@ func (c *Controller) sight(ctx context.Context, ref fleet.ModuleRef) (s *sight, 
 		s.found.Paused = rollouts.PausedByPerson(r, ref)
 		s.stuck = s.waits && s.found.Paused && last.GetUnasked()
 		s.found.Planned = failed && last.GetRollout().GetPlan() != ""
+		s.found.Unbegun = rollouts.PutsMissing(last) && !rollouts.OfLook(last) // a look begins all of a source anew
 		s.found.Stopped = failed || rollouts.RolledBack(r, ref, last)
 		s.found.Uncut = (failed || s.stuck) && s.newest.GetRevision().GetModuleGeneration() != rec.GetModule().GetMetadata().GetGeneration()
 		return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"time"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -23,23 +24,53 @@ func BatchID(by, word string) string {
 func Gathering(r store.Reader, ref fleet.ModuleRef) string {
 	r = store.Untracked(r)
 	id := rollouts.Last(r, ref).GetBatch()
-	if id == "" || !GathersBatch(r, id) {
+	if id == "" || !Gathers(r, id) {
 		return ""
 	}
 	return id
 }
 
-// GathersBatch reports that not all puts of a batch are in.
-func GathersBatch(r store.Reader, id string) bool {
+// Gathers reports that not all puts of a batch are in.
+func Gathers(r store.Reader, id string) bool {
 	_, open := r.Get(store.BatchKey(id))
 	return open
+}
+
+// WaitIn are the newest rollouts of modules that have no revision because not all puts of a batch are in.
+func WaitIn(r store.Reader, id string) (list []*storev1.RolloutRecord) {
+	r = store.Untracked(r)
+	store.Scan(r, store.StartPrefix, func(ro *storev1.RolloutRecord, e store.Entry) bool {
+		ref, ok := store.SplitModule(e.Key)
+		if ok && ro.GetBatch() == id && rollouts.Unresolved(r, ref) == ro && mayWait(r, ref, ro.GetRollout().GetNumber()) {
+			list = append(list, ro)
+		}
+		return true
+	})
+	return list
+}
+
+// BrokenOff reports that a batch ended without all of its puts, and that modules which it left as they were are so still: the rest comes too late.
+func BrokenOff(r store.Reader, id string) (broken bool) {
+	r = store.Untracked(r)
+	store.Scan(r, store.RolloutPrefix, func(ro *storev1.RolloutRecord, e store.Entry) bool {
+		ref, ok := store.SplitModule(e.Key)
+		broken = ok && ro.GetBatch() == id && rollouts.PutsMissing(ro) && rollouts.Last(r, ref).GetRollout().GetNumber() == ro.GetRollout().GetNumber()
+		return !broken
+	})
+	return broken
 }
 
 // AwaitsPuts is Gathering for a module whose rollout of a number has no revision yet: it gets none before. The first rollout of a module lets
 // nothing go, and does not wait.
 func AwaitsPuts(r store.Reader, ref fleet.ModuleRef, number int64) string {
-	if first, _ := rollouts.First(r, ref); number <= max(first, 1) {
+	if !mayWait(r, ref, number) {
 		return ""
 	}
 	return Gathering(r, ref)
+}
+
+// mayWait reports that a rollout is not the first one of its module.
+func mayWait(r store.Reader, ref fleet.ModuleRef, number int64) bool {
+	first, _ := rollouts.First(r, ref)
+	return number > max(first, 1)
 }

@@ -328,6 +328,20 @@ func DamagedNumber(r store.Reader, prefix string, ref fleet.ModuleRef) (number i
 	return number
 }
 
+// OfLook reports that a look at its source began a rollout that has no revision yet, or never got one.
+func OfLook(ro *storev1.RolloutRecord) bool { return len(ro.GetFetched()) > 0 }
+
+// ModuleOf is the module of a rollout.
+func ModuleOf(ro *storev1.RolloutRecord) fleet.ModuleRef {
+	x := ro.GetRollout()
+	return fleet.ModuleRef{Project: x.GetMetadata().GetProject(), Name: x.GetModule()}
+}
+
+// PutsMissing reports that a rollout did not begin because the rest of what it was put with never came.
+func PutsMissing(ro *storev1.RolloutRecord) bool {
+	return StateOf(ro) == rollout.Failed && ro.GetRollout().GetStatus().GetReason() == rollout.ReasonPutsMissing
+}
+
 // Ended reports that a rollout decides nothing new for its plan.
 func Ended(ro *storev1.RolloutRecord) bool { return StateOf(ro).Ended() }
 
