@@ -88,7 +88,7 @@ func (c *crowd) join(hub, file string) (string, error) {
 				return err
 			}
 			m := &member{}
-			m.Agent = simagent.New(simagent.Options{Hub: hub, Identity: id, Keep: true, Beat: beat, Reconnect: 500 * time.Millisecond, Took: m.took, Report: c.says})
+			m.Agent = simagent.New(simagent.Options{Hub: hub, Identity: id, Keep: true, Beat: beat, Reconnect: 200 * time.Millisecond, MaxReconnect: fleet.MaxReconnect, Took: m.took, Report: c.says})
 			go func() { _ = m.Run(context.Background()) }() // ends with the process
 			mu.Lock()
 			defer mu.Unlock()

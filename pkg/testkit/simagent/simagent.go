@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	mathrand "math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/rpc/jointoken"
@@ -123,8 +125,9 @@ type Options struct {
 	Secrets    func(*agentv1.Secrets)
 	// Can is what charts may ask of its cluster; nil: it does not tell.
 	Can *fleet.Capabilities
-	// Reconnect is the pause after a broken session; default 50ms.
-	Reconnect time.Duration
+	// Reconnect is the pause after a broken session; default 50ms. MaxReconnect has it grow as a real agent's does while no hub welcomes
+	// it, up to this; 0: it stays.
+	Reconnect, MaxReconnect time.Duration
 	// Beat is the time between heartbeats; default 5s.
 	Beat time.Duration
 }
@@ -250,14 +253,20 @@ func (i *Identity) Connect(hub string, shown bool) (*grpc.ClientConn, error) {
 // Run keeps a session until ctx ends.
 func (a *Agent) Run(ctx context.Context) error {
 	t := rpc.ClientTLS{CAs: a.o.Identity.cas, Certificate: a.o.Identity.cert}.Config()
+	tries := backoff.New(backoff.Policy{Min: 2 * a.o.Reconnect, Max: a.o.MaxReconnect, Jitter: 1}, mathrand.Float64)
 	for ctx.Err() == nil {
 		a.Tries.Add(1)
+		welcomes := a.Sessions.Load()
 		_ = a.session(ctx, t)
-		timer := time.NewTimer(a.o.Reconnect)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
+		if a.Sessions.Load() != welcomes {
+			tries.Reset()
+		}
+		pause := a.o.Reconnect
+		if a.o.MaxReconnect > 0 {
+			pause = tries.Next()
+		}
+		if backoff.Wait(ctx, pause) != nil {
+			return nil
 		}
 	}
 	return nil
