@@ -133,6 +133,6 @@ func (a *API) beat(ctx context.Context, id string) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		a.o.Log.Warn("the modules of a batch may begin without the rest", "error", err)
+		a.o.Log.Warn("that a batch is under way could not be noted; without that its modules do not begin", "error", err)
 	}
 }
