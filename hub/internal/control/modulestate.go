@@ -35,6 +35,11 @@ type moduleState struct {
 	}
 	// variants are those that are to be rendered of revisions, by their number.
 	variants map[int64][]fleet.Variant
+	// spans are those of clusters that were sent of a rollout.
+	spans struct {
+		number int64
+		sent   map[tracing.ID]bool
+	}
 
 	took    atomic.Int64 // nanoseconds of the last run
 	awaited atomic.Int64 // clusters that may report soon
@@ -45,17 +50,14 @@ type moduleState struct {
 	shared *record.Shared
 	// refused are the clusters that the last run would have taken the module from, had the placement not had it there.
 	refused []fleet.ClusterName
-	// spans are those of clusters that were sent of a rollout.
-	spans struct {
-		number int64
-		sent   map[tracing.ID]bool
-	}
 	// graced says that the last run was in the grace after the hub's start: all clusters are looked at once when that ends.
 	graced bool
 }
 
 // spanned reports that a span of the rollout was sent before, and notes that it is.
 func (s *moduleState) spanned(number int64, id tracing.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.spans.number != number || s.spans.sent == nil {
 		s.spans.number, s.spans.sent = number, map[tracing.ID]bool{}
 	}
