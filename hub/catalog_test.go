@@ -176,6 +176,7 @@ func TestCatalogNeverPrunesByMistake(t *testing.T) {
 		{"an empty folder", "NoModules", "folder modules of the source has no module", map[string]any{"modules/readme.txt": "none"}},
 		{"the folder is gone", "NoModules", "folder modules of the source has no module", map[string]any{"moved/a.yaml": good}},
 		{"no YAML", "InvalidFiles", "modules/b.yaml:1: is no YAML", map[string]any{"modules/a.yaml": good, "modules/b.yaml": "{"}},
+		{"an empty file", "InvalidFiles", "modules/b.yaml: is empty: was it cut off?", map[string]any{"modules/a.yaml": good, "modules/b.yaml": "\n", "modules/c.yaml": inGit("c", "1"), "modules/d.yaml": inGit("d", "1")}},
 		{"an unknown field", "InvalidFiles", "modules/b.yaml:5: module b: spec.namespaces: unknown field; did you mean namespace?", map[string]any{"modules/a.yaml": good, "modules/b.yaml": strings.Replace(inGit("b", "1"), "namespace:", "namespaces:", 1)}},
 		{"a module that is not valid", "InvalidFiles", "modules/b.yaml:1: module b: spec.placement", map[string]any{"modules/a.yaml": good, "modules/b.yaml": strings.Replace(inGit("b", "1"), "placement: {selector: {}}", "placement: {}", 1)}},
 		{"what cannot be rendered", "InvalidFiles", "modules/b.yaml:1: module b", map[string]any{"modules/a.yaml": good, "modules/b.yaml": strings.Replace(inGit("b", "1"), "kind: ConfigMap", "knid: ConfigMap", 1)}},

@@ -240,9 +240,11 @@ func TestHeldClusterKeepsTheName(t *testing.T) {
 	_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "a", Reason: "a look"})
 	must(t, err)
 	w.delete("shop", false)
-	_, err = w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("shop", configMap("2"))})
-	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "held in cluster a") {
-		t.Errorf("put: %v", err)
+	for _, dry := range []bool{true, false} {
+		_, err = w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("shop", configMap("2")), DryRun: dry})
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "held in cluster a") {
+			t.Errorf("put, dry %t: %v", dry, err)
+		}
 	}
 }
 

@@ -45,6 +45,9 @@ type Options struct {
 	Kinds []proto.Message
 	// KeepGeneration keeps metadata.generation and metadata.uid, which make a put conditional on them.
 	KeepGeneration bool
+	// Whole: what the files do not have counts as taken away, so that a file without anything in it, not even a comment, is an error. A
+	// program that fails after the shell has emptied its output leaves such a file.
+	Whole bool
 }
 
 // Load reads files, directories (*.yaml, *.yml, *.json) and "-" for stdin, in the order given. The error joins one
@@ -271,6 +274,9 @@ func Parse(source string, data []byte, opts Options) ([]Resource, error) {
 	docs, err := documents(source, data)
 	if err != nil {
 		return nil, err
+	}
+	if opts.Whole && len(docs) == 0 && !bytes.ContainsRune(data, '#') {
+		return nil, &Error{Source: source, Message: "is empty: was it cut off? Take the file away, or say so in a comment, if what it had is to go"}
 	}
 	var out []Resource
 	var errs []error

@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,12 +14,10 @@ import (
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
-	"towline.dev/towline/pkg/wire"
 )
 
 type applyOptions struct {
@@ -42,7 +38,7 @@ func (a *app) applyCommand() *cobra.Command {
 	o := &applyOptions{}
 	cmd := &cobra.Command{
 		Use: "apply -f FILE|DIR|-", Short: "Put modules, catalogs, clusters and projects on the hub",
-		Long: "Puts every resource of the files on the hub. A changed module starts a rollout; --wait follows it to its end.\n" +
+		Long: "Puts every resource of the files on the hub, after it has said of all of them that it takes them. A changed module starts a rollout; --wait follows it to its end.\n" +
 			"With --from DIR the files of a local folder are uploaded for all modules of the files with source: {upload: {}}; without it they keep what the hub has.\n" +
 			"With --set NAME the modules are of a set, and --prune deletes those of the set in the project that are in the files no more.\n\n" + exitHelp,
 		Example: "  towline apply -f shop.yaml -m 'shop 1.5.0 (PR 812)' --wait --timeout 30m\n" +
@@ -98,7 +94,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Kinds: inFiles(), Recursive: o.recursive, KeepGeneration: o.unchanged})
+	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Kinds: inFiles(), Recursive: o.recursive, KeepGeneration: o.unchanged, Whole: o.set.prune})
 	if err != nil {
 		return err
 	}
@@ -115,51 +111,69 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err != nil {
 		return err
 	}
-	run := &applyRun{a: a, o: o, c: c}
 	slices.SortStableFunc(found, func(x, y resource.Resource) int { return kindNamed(x.Kind).applied - kindNamed(y.Kind).applied })
-	var modules, clusters, before []resource.Resource
-	for _, r := range found {
-		switch r.Message.(type) {
-		case *v1.Module:
-			modules = append(modules, r)
-		case *v1.Cluster:
-			clusters = append(clusters, r)
-		default:
-			before = append(before, r)
-		}
-	}
-	if run.modules = len(modules); o.plan != "" && run.modules != 1 {
+	modules := only[*v1.Module](found)
+	run := &applyRun{a: a, o: o, c: c, modules: len(modules), with: ordersOf(modules)}
+	if o.plan != "" && run.modules != 1 {
 		return usagef("--plan is of one module; there are %d", run.modules)
 	}
-	run.with = ordersOf(modules)
 	prune, err := run.planPrune(ctx, modules)
 	if err != nil {
 		return err
 	}
-	errs := run.putAll(ctx, before)
-	refused, harmless := run.refused(ctx, clusters, modules, prune)
-	errs = append(errs, refused...)
-	if len(refused) > 0 && !run.dry() {
-		errs = append(errs, run.putAll(ctx, harmless)...)
-		return joinCodes(append(errs, prune.not(), run.print()))
+	if run.dry() {
+		return run.tell(ctx, found, prune)
 	}
-	if run.modules > 1 && !run.dry() {
-		run.batch = rand.Text()
+	return run.all(ctx, found, prune)
+}
+
+// only are those of one kind.
+func only[M proto.Message](all []resource.Resource) (out []resource.Resource) {
+	for _, x := range all {
+		if _, is := x.Message.(M); is {
+			out = append(out, x)
+		}
 	}
-	failed := run.putAll(ctx, clusters)
-	errs = append(errs, failed...)
-	if len(failed) > 0 && run.modules > 0 && !run.dry() {
-		return joinCodes(append(errs, errors.New("no module was put: their placements may follow labels that clusters were to get"), prune.not(), run.print()))
+	return out
+}
+
+// tell says what an apply would do, and what is wrong with it.
+func (r *applyRun) tell(ctx context.Context, all []resource.Resource, prune *pruning) error {
+	_, errs := r.torn(ctx, all)
+	if errs = append(errs, r.putAll(ctx, all)...); len(errs) > 0 {
+		return joinCodes(append(errs, prune.not(), r.print()))
 	}
-	errs = append(errs, run.putAll(ctx, modules)...)
-	if run.broken {
+	return joinCodes([]error{r.prune(ctx, prune), r.print()})
+}
+
+// all puts what is in the files, and deletes what is to go then. Nothing of it begins until all of it is known to be able to, and what
+// comes after one that fails all the same does not begin, but for the rest of a batch of modules.
+func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *pruning) error {
+	if len(all) > 1 || prune.not() != nil {
+		var errs []error
+		if all, errs = r.refused(ctx, all, prune); len(errs) > 0 {
+			return joinCodes(append(errs, prune.not(), r.print()))
+		}
+	}
+	if r.modules > 1 {
+		r.batch = rand.Text()
+	}
+	var errs []error
+	for i, x := range all {
+		if _, is := x.Message.(*v1.Module); len(errs) > 0 && !(is && r.broken) {
+			errs = append(errs, fmt.Errorf("not put, because of that: %s", strings.Join(namesOf(all[i:], nameOf), ", ")))
+			break
+		}
+		errs = append(errs, r.putAll(ctx, all[i:i+1])...)
+	}
+	if r.broken {
 		errs = append(errs, errors.New("the modules that were put do not begin without the rest, and what runs stays: apply all of them again"))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return joinCodes(append(errs, prune.not(), run.print(), run.follow(ctx)))
+	if len(errs) > 0 {
+		return joinCodes(append(errs, prune.not(), r.print(), r.follow(ctx)))
 	}
-	pruned := run.prune(ctx, prune)
-	return joinCodes([]error{pruned, run.print(), run.follow(ctx), run.pruneLater(ctx, prune), run.gone(ctx, prune)})
+	pruned := r.prune(ctx, prune)
+	return joinCodes([]error{pruned, r.print(), r.follow(ctx), r.pruneLater(ctx, prune), r.gone(ctx, prune)})
 }
 
 // ordersOf is what modules that are put together say of their order, which is judged over all of them; none: nothing is said.
@@ -222,27 +236,9 @@ type applyRun struct {
 	modules  int    // that are not put yet
 	batch    string // of several modules
 	broken   bool   // the put of a module failed: the batch is not whole
+	insists  int    // how often a put found no hub, and was repeated
 	with     []*v1.ModuleOrder
 	tried    map[*v1.Module]tried
-}
-
-// tried is what the hub says of a put before anything is put.
-type tried struct {
-	resp *v1.PutModuleResponse
-	err  error
-}
-
-// try asks the hub once what a put of a module would do.
-func (r *applyRun) try(ctx context.Context, m *v1.Module) (*v1.PutModuleResponse, error) {
-	out, known := r.tried[m]
-	if !known {
-		out.resp, out.err = r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: true, With: r.with, Set: r.o.set.name, Take: r.o.set.take})
-		if r.tried == nil {
-			r.tried = map[*v1.Module]tried{}
-		}
-		r.tried[m] = out
-	}
-	return out.resp, out.err
 }
 
 func (r *applyRun) dry() bool { return r.o.dryRun == "server" }
@@ -256,127 +252,11 @@ func (r *applyRun) putAll(ctx context.Context, resources []resource.Resource) (e
 	return errs
 }
 
-// refused asks the hub what is wrong with modules, before any of them or a cluster is put: what one lets go, and another one was to
-// take that is refused, would be deleted; and so would what a module has in a cluster that gets other labels, if the placement that is
-// to follow them is refused, or comes after them; and so what other overrides leave out, or what is pruned had
-// and a single one was to take. harmless are the clusters in which nothing goes, whatever is refused.
-func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Resource, prune *pruning) (errs []error, harmless []resource.Resource) {
-	if len(modules) == 0 || len(modules)+len(clusters) == 1 && prune.not() == nil {
-		return nil, nil
-	}
-	if !r.dry() { // whose answers say the same
-		errs = r.refusedModules(ctx, modules)
-	}
-	moves := make([]clusterMove, len(clusters))
-	for i, x := range clusters {
-		moves[i] = r.moveOf(ctx, x.Message.(*v1.Cluster))
-		errs = append(errs, torn(moves[i], modules)...)
-		errs = append(errs, r.tornVariants(ctx, moves[i], modules)...)
-	}
-	if len(errs) == 0 {
-		return nil, nil
-	}
-	for i, x := range clusters {
-		if moves[i].harmless() {
-			harmless = append(harmless, x)
-		} else if !r.dry() {
-			errs = append(errs, fmt.Errorf("cluster %s was not put: it would %s, and not all that comes with it is right", x.Meta().GetName(), moves[i]))
-		}
-	}
-	if len(modules) > 1 && !r.dry() {
-		errs = append(errs, fmt.Errorf("none of the %d modules was put: apply them together when all are right, or each alone", len(modules)))
-	}
-	return errs, harmless
-}
-
-func (r *applyRun) refusedModules(ctx context.Context, modules []resource.Resource) (errs []error) {
-	for _, x := range modules {
-		if _, err := r.try(ctx, x.Message.(*v1.Module)); err != nil {
-			errs = append(errs, inFile(x, err))
-		}
-	}
-	return errs
-}
-
-// clusterMove is what a cluster does by its new labels.
-type clusterMove struct {
-	then   *v1.Cluster // with the labels that it has then
-	leaves []string    // modules
-	loses  []string    // modules of which objects go by other overrides
-}
-
-func (m clusterMove) harmless() bool { return len(m.leaves)+len(m.loses) == 0 }
-
-func (m clusterMove) String() string {
-	var out []string
-	if len(m.leaves) > 0 {
-		out = append(out, "leave "+strings.Join(displayAll(m.leaves), ", "))
-	}
-	if len(m.loses) > 0 {
-		out = append(out, "lose objects of "+strings.Join(displayAll(m.loses), ", "))
-	}
-	return strings.Join(out, " and ")
-}
-
-// moveOf asks what a cluster does by its new labels. One that is refused moves nothing, and says so when it is put; what goes by the
-// labels that it has already does so whether it is put or not.
-func (r *applyRun) moveOf(ctx context.Context, in *v1.Cluster) clusterMove {
-	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: in, Apply: true, DryRun: true})
-	if err != nil {
-		return clusterMove{then: in}
-	}
-	m := clusterMove{then: cmp.Or(resp.GetCluster(), in), leaves: resp.GetLeaves(), loses: resp.GetLoses()}
-	if m.harmless() {
-		return m
-	}
-	old, err := r.c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: in.GetMetadata().GetName()})
-	if err == nil && maps.Equal(old.GetCluster().GetMetadata().GetLabels(), m.then.GetMetadata().GetLabels()) {
-		return clusterMove{then: m.then}
-	}
-	return m
-}
-
-// torn says which modules would leave a cluster when it gets its new labels, by the placements that hold until then, though by those
-// that are put after it they are to be there.
-func torn(of clusterMove, modules []resource.Resource) (errs []error) {
-	c, err := wire.ClusterFromProto(of.then)
-	if err != nil {
-		return nil
-	}
-	for _, x := range modules {
-		m, err := wire.ModuleFromProto(x.Message.(*v1.Module))
-		if err != nil || m.External || !slices.Contains(of.leaves, m.Ref.String()) || !assemble.Places(m.Placement, c, true) {
-			continue
-		}
-		errs = append(errs, fmt.Errorf("cluster %s: module %s would leave it before its new placement is put, and what it has there would be deleted: first apply module %s with a placement that selects the labels of before and of now",
-			c.Name, m.Ref.Display(), m.Ref.Display()))
-	}
-	return errs
-}
-
-// tornVariants says of which modules a cluster would lose objects when it gets its new labels, by the overrides that hold until then,
-// though the module that is put after it is another one.
-func (r *applyRun) tornVariants(ctx context.Context, of clusterMove, modules []resource.Resource) (errs []error) {
-	for _, x := range modules {
-		in := x.Message.(*v1.Module)
-		name := moduleName(in.GetMetadata().GetProject(), in.GetMetadata().GetName())
-		if !slices.Contains(displayAll(of.loses), name) {
-			continue
-		}
-		resp, err := r.try(ctx, in)
-		if err != nil || resp.GetResult() == "unchanged" { // what is refused is told elsewhere
-			continue
-		}
-		errs = append(errs, fmt.Errorf("cluster %s: by its new labels it would lose objects of module %s before the new %s is put, also those that this has: first apply module %s with overrides for the labels of before and of now, then the cluster",
-			of.then.GetMetadata().GetName(), name, name, name))
-	}
-	return errs
-}
-
 func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 	r.modules--
-	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0 || r.broken, Plan: r.o.plan, With: r.with,
-		Set: r.o.set.name, Take: r.o.set.take})
+	req := &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0 || r.broken, Plan: r.o.plan, With: r.with,
+		Set: r.o.set.name, Take: r.o.set.take}
+	resp, err := insisted(ctx, r, func() (*v1.PutModuleResponse, error) { return r.c.Modules.PutModule(ctx, req) })
 	if err != nil {
 		r.broken = r.batch != ""
 		return err
@@ -385,7 +265,8 @@ func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 }
 
 func (r *applyRun) putCluster(ctx context.Context, res resource.Resource) error {
-	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: res.Message.(*v1.Cluster), Reason: r.o.reason, Apply: true, DryRun: r.dry()})
+	req := &v1.PutClusterRequest{Cluster: res.Message.(*v1.Cluster), Reason: r.o.reason, Apply: true, DryRun: r.dry()}
+	resp, err := insisted(ctx, r, func() (*v1.PutClusterResponse, error) { return r.c.Clusters.PutCluster(ctx, req) })
 	if err != nil {
 		return err
 	}
@@ -395,7 +276,8 @@ func (r *applyRun) putCluster(ctx context.Context, res resource.Resource) error 
 }
 
 func (r *applyRun) putProject(ctx context.Context, res resource.Resource) error {
-	resp, err := r.c.Identity.PutProject(ctx, &v1.PutProjectRequest{Project: res.Message.(*v1.Project), Reason: r.o.reason, DryRun: r.dry()})
+	req := &v1.PutProjectRequest{Project: res.Message.(*v1.Project), Reason: r.o.reason, DryRun: r.dry()}
+	resp, err := insisted(ctx, r, func() (*v1.PutProjectResponse, error) { return r.c.Identity.PutProject(ctx, req) })
 	if err != nil {
 		return err
 	}
@@ -404,12 +286,18 @@ func (r *applyRun) putProject(ctx context.Context, res resource.Resource) error 
 	return nil
 }
 
+// nameOf is such as "module shop".
+func nameOf(res resource.Resource) string {
+	name := res.Meta().GetName()
+	if kindNamed(res.Kind).project {
+		name = moduleName(res.Meta().GetProject(), name)
+	}
+	return strings.ToLower(res.Kind) + " " + name
+}
+
 // inFile names the resource in front of an error of the hub that does not name it.
 func inFile(res resource.Resource, err error) error {
-	name := strings.ToLower(res.Kind) + " " + res.Meta().GetName()
-	if m, ok := res.Message.(*v1.Module); ok {
-		name = "module " + moduleName(m.GetMetadata().GetProject(), m.GetMetadata().GetName())
-	}
+	name := nameOf(res)
 	if strings.HasPrefix(err.Error(), name) || !errors.Is(err, fleet.ErrInvalid) {
 		return err
 	}
@@ -549,6 +437,29 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 	}
 	return nil
 }
+
+// insisted repeats a put that finds no hub, for as long as the modules of a batch wait for the rest: a hub that starts anew is there in
+// seconds. One that was taken, and of which the answer was lost, changes nothing by that. With --if-unchanged it would take its own
+// change for that of somebody else.
+func insisted[T any](ctx context.Context, r *applyRun, put func() (T, error)) (T, error) {
+	for {
+		resp, err := put()
+		if !errors.Is(err, fleet.ErrUnavailable) || r.dry() || r.o.unchanged || r.insists == maxInsists {
+			return resp, err
+		}
+		r.insists++
+		r.a.onBreak(err)
+		if backoff.Wait(ctx, putPause) != nil {
+			return resp, err
+		}
+	}
+}
+
+// maxInsists is how often the puts of one apply are repeated, and putPause what is between two: 18 seconds in all, of the 30 that a batch waits.
+const (
+	maxInsists = 60
+	putPause   = 300 * time.Millisecond
+)
 
 // insist asks until the hub, which is there, answers: that it starts anew is not the rollout's result.
 func (a *app) insist(ctx context.Context, ask func() error) error {

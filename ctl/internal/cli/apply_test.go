@@ -158,15 +158,15 @@ func TestApplyWaitNamesTheRolloutOfWhatIsUnchanged(t *testing.T) {
 	}
 }
 
-func TestApplyGoesOnAfterAnError(t *testing.T) {
+func TestApplyOfWhatIsRefused(t *testing.T) {
 	hub := &fakeHub{err: fleet.Invalid("spec.placement", "is empty; name clusters or a selector"), putPlan: &v1.PutClusterResponse{Result: "unchanged"}}
 	cluster := "---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1}\n"
 	got := hub.run(t, run{}, "apply", "-f", write(t, shopYAML+cluster))
-	if want := "Error: module shop: spec.placement: is empty; name clusters or a selector\n"; got.err != want || got.code != 1 {
+	if want := "Error: module shop: spec.placement: is empty; name clusters or a selector\n" + nothingPut; got.err != want || got.code != 1 {
 		t.Errorf("exit %d, stderr %q, want %q", got.code, got.err, want)
 	}
-	if got.out != "cluster/c1 unchanged\n" {
-		t.Errorf("stdout %q", got.out)
+	if got.out != "" || len(putsOf(hub)) > 0 {
+		t.Errorf("stdout %q, the hub was asked %v", got.out, putsOf(hub))
 	}
 	hub = &fakeHub{err: fleet.Invalid("module team/shop: a.yaml:2", "is not YAML")}
 	if got, want := hub.run(t, run{stdin: shopYAML}, "apply", "-p", "team", "-f", "-"), "Error: module team/shop: a.yaml:2: is not YAML\n"; got.err != want {
@@ -289,7 +289,7 @@ func TestClusterComesToNoOtherOverridesBeforeTheyFollow(t *testing.T) {
 		puts int
 	}{
 		"a module is refused": {&fakeHub{put: putAnswer(), refuses: "shop", err: fleet.Invalid("spec.package", "is wrong"), putPlan: loses}, nil,
-			"Error: cluster c1 was not put: it would lose objects of shop, and not all that comes with it is right\n", 0},
+			"Error: module shop: spec.package: is wrong\n" + nothingPut, 0},
 		"the module is put after it": {&fakeHub{put: putAnswer(), putPlan: loses}, nil,
 			"Error: cluster c1: by its new labels it would lose objects of module shop before the new shop is put", 0},
 		"a dry run says so": {&fakeHub{put: putAnswer(), putPlan: loses}, []string{"--dry-run=server"},
@@ -330,13 +330,13 @@ func TestModulesOfOneApplyAreABatch(t *testing.T) {
 }
 
 // None of several modules is put while one is refused: what one lets go would be deleted, since the other one that is to have it is not
-// there. What else is in the files is put.
+// there.
 func TestModulesOfOneApplyArePutTogetherOrNot(t *testing.T) {
 	hub := &fakeHub{put: putAnswer(), refuses: "base", err: fleet.Invalid("spec.placement", "is empty"), putPlan: &v1.PutClusterResponse{Result: "unchanged"}}
 	all := shopYAML + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: base", 1) + "\n---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1}\n"
 	got := hub.run(t, run{stdin: all}, "apply", "-f", "-")
-	want := "Error: module base: spec.placement: is empty\nError: none of the 2 modules was put: apply them together when all are right, or each alone\n"
-	if got.err != want || got.code != 1 || got.out != "cluster/c1 unchanged\n" {
+	want := "Error: module base: spec.placement: is empty\n" + nothingPut
+	if got.err != want || got.code != 1 || got.out != "" {
 		t.Errorf("exit %d, stdout %q, stderr %q, want %q", got.code, got.out, got.err, want)
 	}
 	for _, m := range hub.requests {
@@ -356,7 +356,7 @@ func TestNoClusterMovesWhileAModuleIsRefused(t *testing.T) {
 	for _, all := range []string{two, strings.Replace(shopYAML, "name: shop", "name: base", 1)} {
 		hub.requests = nil
 		got := hub.run(t, run{stdin: all + cluster}, "apply", "-f", "-")
-		if !strings.Contains(got.err, "Error: cluster c1 was not put: it would leave shop, and not all that comes with it is right\n") || got.code != 1 || got.out != "" {
+		if want := "Error: module base: spec.package: is wrong\n" + nothingPut; got.err != want || got.code != 1 || got.out != "" {
 			t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
 		}
 		if puts := putsOf(hub); len(puts) > 0 {
@@ -365,17 +365,23 @@ func TestNoClusterMovesWhileAModuleIsRefused(t *testing.T) {
 	}
 }
 
-// A cluster that is refused, or whose put is lost, has the labels of before: no module is put whose placement may follow those that it was to get.
+// A cluster that is refused, of which the hub says nothing, or whose put is lost, has the labels of before: no module is put whose placement may
+// follow those that it was to get.
 func TestNoModuleIsPutWhenAClusterIsNot(t *testing.T) {
 	cluster := "\n---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {team: b}}\n"
-	hub := &fakeHub{put: putAnswer(), badCluster: fleet.Invalid("metadata.labels", "is wrong"), putPlan: &v1.PutClusterResponse{}}
-	got := hub.run(t, run{stdin: shopYAML + cluster}, "apply", "-f", "-")
-	if got.code != 1 || got.out != "" || !strings.Contains(got.err, "cluster c1: metadata.labels: is wrong") || !strings.Contains(got.err, "no module was put: ") {
-		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
-	}
-	for _, put := range putsOf(hub) {
-		if _, is := put.(*v1.PutModuleRequest); is {
-			t.Errorf("the hub was asked %v", put)
+	for _, tt := range []struct {
+		hub  *fakeHub
+		want string
+		puts int // of clusters
+	}{
+		{&fakeHub{badCluster: fleet.Invalid("metadata.labels", "is wrong")}, "Error: cluster c1: metadata.labels: is wrong\n" + nothingPut, 0},
+		{&fakeHub{badCluster: fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping")}, "the hub is stopping\n" + nothingPut, 0},
+		{&fakeHub{badPut: fleet.Errorf(fleet.ErrConflict, "cluster c1 was changed meanwhile")}, "was changed meanwhile\nError: not put, because of that: module shop\n", 1},
+	} {
+		tt.hub.put, tt.hub.putPlan = putAnswer(), &v1.PutClusterResponse{}
+		got := tt.hub.run(t, run{stdin: shopYAML + cluster}, "apply", "-f", "-")
+		if got.code != 1 || got.out != "" || !strings.HasSuffix(got.err, tt.want) || len(putsOf(tt.hub)) != tt.puts {
+			t.Errorf("exit %d, stdout %q, stderr %q, want %q; the hub was asked %v", got.code, got.out, got.err, tt.want, putsOf(tt.hub))
 		}
 	}
 }

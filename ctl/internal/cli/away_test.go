@@ -14,7 +14,7 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 	state := func(name, state string, lock *v1.ClusterLock) *fakeHub {
 		hub := fullHub()
 		hub.clusters = []*v1.Cluster{{Metadata: &v1.Metadata{Name: name, Uid: "u-1"}, Status: &v1.ClusterStatus{State: state, Lock: lock}}}
-		hub.holds[1].Cluster = name
+		hub.holds[1].Cluster, hub.info.User = name, hub.holds[1].GetBy()
 		return hub
 	}
 	for _, tc := range []struct {

@@ -185,7 +185,8 @@ func (a *app) explainCatalog(ctx context.Context, _ *client.Client, name string)
 }
 
 func (r *applyRun) putCatalog(ctx context.Context, res resource.Resource) error {
-	resp, err := r.c.Catalogs.PutCatalog(ctx, &v1.PutCatalogRequest{Catalog: res.Message.(*v1.Catalog), Reason: r.o.reason, DryRun: r.dry()})
+	req := &v1.PutCatalogRequest{Catalog: res.Message.(*v1.Catalog), Reason: r.o.reason, DryRun: r.dry()}
+	resp, err := insisted(ctx, r, func() (*v1.PutCatalogResponse, error) { return r.c.Catalogs.PutCatalog(ctx, req) })
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,10 @@ func (h *fakeHub) GetCatalog(_ context.Context, r *v1.GetCatalogRequest) (*v1.Ge
 
 func (h *fakeHub) PutCatalog(_ context.Context, r *v1.PutCatalogRequest) (*v1.PutCatalogResponse, error) {
 	h.note(r)
-	return &v1.PutCatalogResponse{Catalog: r.GetCatalog(), Result: "created"}, nil
+	if h.sameCatalog {
+		return &v1.PutCatalogResponse{Catalog: r.GetCatalog(), Result: "unchanged"}, nil
+	}
+	return &v1.PutCatalogResponse{Catalog: r.GetCatalog(), Result: "configured"}, nil
 }
 
 func (h *fakeHub) DeleteCatalog(_ context.Context, r *v1.DeleteCatalogRequest) (*v1.DeleteCatalogResponse, error) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,21 +45,15 @@ func (a *app) deleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var errs []error
-			found, err = a.inOrder(cmd.Context(), found)
-			if err != nil {
+			for _, t := range found {
+				if err := o.fits(t); err != nil {
+					return err
+				}
+			}
+			if found, err = a.inOrder(cmd.Context(), found); err != nil {
 				return err
 			}
-			for _, t := range found {
-				if o.scope != (scopeOptions{}) && !t.kind.scopes {
-					return usagef("delete %s: --cluster and -l are for secrets", t.kind.plural)
-				}
-				if len(t.names) == 0 {
-					return usagef("delete %s: name what to delete", t.kind.plural)
-				}
-				errs = append(errs, eachName(t.names, func(name string) error { return a.deleteOne(cmd.Context(), o, t.kind, name) }))
-			}
-			return errors.Join(errs...)
+			return a.deleteAll(cmd.Context(), o, found)
 		},
 	}
 	f := cmd.Flags()
@@ -73,6 +68,87 @@ func (a *app) deleteCommand() *cobra.Command {
 	f.StringSliceVarP(&o.files, "filename", "f", nil, "delete what these files name")
 	o.scope.flags(f, "secrets: the one")
 	return cmd
+}
+
+// fits says what cannot be deleted so.
+func (o *deleteOptions) fits(t target) error {
+	switch {
+	case t.kind.delete == nil:
+		return usagef("%s cannot be deleted", t.kind.plural)
+	case o.revision != "" && !t.kind.revisions:
+		return usagef("--revision is for trackers, not %s", t.kind.plural)
+	case o.scope != (scopeOptions{}) && !t.kind.scopes:
+		return usagef("delete %s: --cluster and -l are for secrets", t.kind.plural)
+	case len(t.names) == 0:
+		return usagef("delete %s: name what to delete", t.kind.plural)
+	}
+	return nil
+}
+
+// deleteAll deletes one after the other. What is not there is as it is to be; what cannot be deleted has those of the kinds after it
+// stay: a cluster that left before its modules are gone would keep what they have there for good.
+func (a *app) deleteAll(ctx context.Context, o *deleteOptions, found []target) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.noneNeeded(ctx, c, o, found); err != nil {
+		return err
+	}
+	var errs []error
+	stays := false
+	for i, t := range found {
+		if stays && t.kind.name != found[i-1].kind.name {
+			var left []string
+			for _, t := range found[i:] {
+				left = append(left, t.kind.name+" "+strings.Join(t.names, ", "))
+			}
+			errs = append(errs, fmt.Errorf("not deleted, because of that: %s", strings.Join(left, "; ")))
+			break
+		}
+		errs = append(errs, eachName(t.names, func(name string) error {
+			err := a.deleteOne(ctx, o, t.kind, name)
+			stays = stays || err != nil && !errors.Is(err, fleet.ErrNotFound)
+			return err
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// noneNeeded refuses to begin with several of which one is a module that others need, which stay.
+func (a *app) noneNeeded(ctx context.Context, c *client.Client, o *deleteOptions, found []target) error {
+	goes, names := map[fleet.ModuleRef]bool{}, 0
+	for _, t := range found {
+		names += len(t.names)
+		for _, name := range t.names {
+			if t.kind.ordered == nil {
+				continue
+			}
+			ref, err := a.moduleRef(name)
+			if err != nil {
+				return err
+			}
+			goes[ref] = true
+		}
+	}
+	if len(goes) == 0 || names < 2 || o.force {
+		return nil
+	}
+	all, err := collect(c.AllModules(ctx, &v1.ListModulesRequest{}))
+	if err != nil {
+		return err
+	}
+	var leave, stay []*v1.Module
+	for _, m := range all {
+		switch {
+		case m.GetMetadata().GetDeletionTimestamp() != nil:
+		case goes[refOfModule(m)]:
+			leave = append(leave, m)
+		default:
+			stay = append(stay, m)
+		}
+	}
+	return neededBy(leave, stay, "is not deleted, and nothing of this command: module %s, which stays, depends on it; delete that in the same command, take it out of dependsOn there, or insist: --force")
 }
 
 func (a *app) deleteTargets(o *deleteOptions, args []string) ([]target, error) {
@@ -104,8 +180,13 @@ func (a *app) deleteTargets(o *deleteOptions, args []string) ([]target, error) {
 	return out, nil
 }
 
-// inOrder puts those into one target that are of a kind which has an order, and sorts them by it.
+// inOrder has catalogs and modules go first, and projects last, puts those into one target that are of a kind which has an order, and sorts
+// them by it.
 func (a *app) inOrder(ctx context.Context, found []target) ([]target, error) {
+	const notApplied = 2 // nothing but a project goes before its secrets, and no secret before the modules that need it
+	slices.SortStableFunc(found, func(x, y target) int {
+		return cmp.Or(y.kind.applied, notApplied) - cmp.Or(x.kind.applied, notApplied)
+	})
 	var out []target
 	for _, t := range found {
 		i := slices.IndexFunc(out, func(x target) bool { return t.kind.ordered != nil && x.kind.name == t.kind.name })
@@ -176,17 +257,18 @@ func (a *app) deleteOne(ctx context.Context, o *deleteOptions, k *kind, name str
 	if err != nil {
 		return err
 	}
-	if k.delete == nil {
-		return usagef("%s cannot be deleted", k.plural)
-	}
-	if o.revision != "" && !k.revisions {
-		return usagef("--revision is for trackers, not %s", k.plural)
-	}
 	return k.delete(a, ctx, c, o, name)
 }
 
 func (a *app) deleteCluster(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
-	return a.removeCluster(ctx, c, name, &v1.RemoveClusterRequest{Name: name, Objects: "keep", Reason: o.reason}, o.yes)
+	found, err := a.cluster(ctx, name)
+	if err != nil && !errors.Is(err, fleet.ErrCorrupt) {
+		return err
+	}
+	if err := a.ask(o.yes, "delete cluster "+name, "its agent leaves; what the modules have there stays, and nobody looks after it any more"); err != nil {
+		return err
+	}
+	return a.removeCluster(ctx, c, name, &v1.RemoveClusterRequest{Name: name, Uid: found.GetMetadata().GetUid(), Objects: "keep", Reason: o.reason}, o.yes)
 }
 
 func (a *app) deleteProject(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
@@ -381,6 +463,9 @@ func (a *app) ask(yes bool, what, consequence string) error {
 		return nil
 	}
 	said := what
+	if a.client != nil {
+		said += " (hub " + a.client.Server() + ")"
+	}
 	if consequence != "" {
 		said += ": " + consequence
 	}

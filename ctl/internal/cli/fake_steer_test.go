@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 )
@@ -80,5 +81,8 @@ func (h *fakeHub) DeleteToken(_ context.Context, r *v1.DeleteTokenRequest) (*v1.
 
 func (h *fakeHub) PutProject(_ context.Context, r *v1.PutProjectRequest) (*v1.PutProjectResponse, error) {
 	h.note(r)
+	if slices.Contains(h.knows, r.GetProject().GetMetadata().GetName()) {
+		return &v1.PutProjectResponse{Project: r.GetProject(), Result: "unchanged"}, nil
+	}
 	return &v1.PutProjectResponse{Project: r.GetProject(), Result: "created"}, nil
 }

@@ -53,9 +53,15 @@ type fakeHub struct {
 	revisions   []*v1.Revision
 	rendered    [][]byte
 	put         *v1.PutModuleResponse
-	refuses     string // the only module that err is said of
-	loses       string // the module whose put is lost, though it was checked
-	badCluster  error  // what the put of a cluster fails with
+	refuses     string   // the only module that err is said of
+	loses       string   // the module whose put is lost, though it was checked
+	badCluster  error    // what the put of a cluster fails with
+	badPut      error    // the same, but for a dry run
+	noPuts      int      // how many puts of modules find no hub
+	kept        error    // what a deletion that is only asked for fails with
+	knows       []string // projects that are there already
+	sameCatalog bool     // the put of a catalog changes nothing
+	stays       error    // what the deletion of a module fails with
 	diff        []*v1.DiffModuleResponse
 	explained   *v1.ExplainObjectResponse
 	putPlan     *v1.PutClusterResponse
@@ -159,6 +165,10 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 	if h.err != nil && (h.refuses == "" || h.refuses == r.GetModule().GetMetadata().GetName()) {
 		return nil, rpc.ToStatus(h.err)
 	}
+	if h.noPuts > 0 && !r.GetDryRun() {
+		h.noPuts--
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "starting"))
+	}
 	if h.loses == r.GetModule().GetMetadata().GetName() && !r.GetDryRun() {
 		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrConflict, "module %s was changed meanwhile", h.loses))
 	}
@@ -208,6 +218,12 @@ func (h *fakeHub) GetLogs(r *v1.GetLogsRequest, s grpc.ServerStreamingServer[v1.
 
 func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v1.DeleteModuleResponse, error) {
 	h.note(r)
+	if h.kept != nil && r.GetDryRun() {
+		return nil, rpc.ToStatus(h.kept)
+	}
+	if h.stays != nil && !r.GetDryRun() {
+		return nil, rpc.ToStatus(h.stays)
+	}
 	if h.needed > 0 && !r.GetDryRun() {
 		h.needed--
 		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrPrecondition, "module %s: a revision of shop that clusters have depends on it", r.GetName()))
@@ -338,6 +354,9 @@ func (h *fakeHub) PutCluster(_ context.Context, r *v1.PutClusterRequest) (*v1.Pu
 	h.note(r)
 	if h.badCluster != nil {
 		return nil, rpc.ToStatus(h.badCluster)
+	}
+	if h.badPut != nil && !r.GetDryRun() {
+		return nil, rpc.ToStatus(h.badPut)
 	}
 	out := proto.Clone(h.putPlan).(*v1.PutClusterResponse)
 	out.Cluster = proto.CloneOf(r.GetCluster())

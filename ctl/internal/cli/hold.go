@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ func (a *app) confirmCommand() *cobra.Command {
 			"On a terminal it asks first.",
 		Args: atLeast(1, "the id of a hold, as `towline get holds` shows it"), ValidArgsFunction: a.completeKind("hold"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.mayConfirm(cmd.Context(), args); err != nil {
+				return err
+			}
 			return eachName(args, func(id string) error { return a.confirm(cmd.Context(), bare(id, "hold"), reason, yes) })
 		},
 	}
@@ -33,12 +37,35 @@ func (a *app) confirmCommand() *cobra.Command {
 	return cmd
 }
 
+// mayConfirm refuses what waits for no confirm, before anything is released. One that is not there any more may have been confirmed.
+func (a *app) mayConfirm(ctx context.Context, args []string) error {
+	holds, err := a.holds(ctx, &v1.ListHoldsRequest{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, h := range holds {
+		if slices.Contains(args, h.GetId()) || slices.Contains(args, "hold/"+h.GetId()) {
+			errs = append(errs, confirmable(h))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// confirmable is an error for a hold that somebody put: it ends with that word, or in its cluster.
+func confirmable(h *v1.Hold) error {
+	if err := endsThere(h); err != nil || h.GetKind() != kindFreeze {
+		return err
+	}
+	return usagef("hold %s was put by %s and waits for no confirm: nothing is confirmed; to end it: towline unhold %s", h.GetId(), h.GetBy(), h.GetId())
+}
+
 func (a *app) confirm(ctx context.Context, id, reason string, yes bool) error {
 	h, err := a.hold(ctx, id)
 	if err != nil {
 		return err
 	}
-	if err := endsThere(h); err != nil {
+	if err := confirmable(h); err != nil {
 		return err
 	}
 	a.notef("%s\n", holdText(h))
@@ -217,7 +244,7 @@ func (a *app) holdSubject(args []string, inCluster string) (held, error) {
 	case err != nil:
 		return held{}, err
 	case k.hold == nil:
-		return held{}, errHeldWhat
+		return held{}, usagef("%s is a kind of Towline's, too, of which nothing is held; an object of a cluster is written: object %s --cluster C", k.name, strings.Join(args, " "))
 	}
 	return k.hold(a, name, inCluster)
 }
@@ -265,7 +292,7 @@ func (a *app) unholdCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.unhold(cmd.Context(), h, reason)
+				return a.unhold(cmd.Context(), h, a.me(cmd.Context()), reason)
 			}
 			of, err := a.holdSubject(args, cluster)
 			if err != nil {
@@ -279,13 +306,22 @@ func (a *app) unholdCommand() *cobra.Command {
 			if len(holds) == 0 {
 				return fleet.Errorf(fleet.ErrNotFound, "%s: is not held; see: towline get holds -A", strings.Join(args, " "))
 			}
-			// What was put at the hub comes first: that is what this command ends.
-			slices.SortStableFunc(holds, func(x, y *v1.Hold) int { return cmp.Compare(x.GetSource(), y.GetSource()) })
-			if err := a.unhold(cmd.Context(), holds[0], reason); err != nil {
+			// What was put at the hub comes first, and of that one's own: that is what this command ends.
+			me := a.me(cmd.Context())
+			others := func(h *v1.Hold) int {
+				if h.GetBy() == me {
+					return 0
+				}
+				return 1
+			}
+			slices.SortStableFunc(holds, func(x, y *v1.Hold) int {
+				return cmp.Or(cmp.Compare(x.GetSource(), y.GetSource()), others(x)-others(y))
+			})
+			if err := a.unhold(cmd.Context(), holds[0], me, reason); err != nil {
 				return err
 			}
 			for _, h := range holds[1:] {
-				a.notef("%s; end that with: %s\n", holdText(h), holdEnd(h))
+				a.notef("It is held still: %s; put by %s; end that with: %s\n", holdText(h), orDash(h.GetBy()), holdEnd(h))
 			}
 			return nil
 		},
@@ -312,12 +348,25 @@ func endsThere(h *v1.Hold) error {
 	return usagef("hold %s is an annotation on the object in cluster %s; take it away there: %s", h.GetId(), h.GetCluster(), holdEnd(h))
 }
 
-func (a *app) unhold(ctx context.Context, h *v1.Hold, reason string) error {
+// me is who the hub takes this command for; empty: it does not say.
+func (a *app) me(ctx context.Context) string {
+	info, err := a.serverInfo(ctx, false)
+	if err != nil {
+		return ""
+	}
+	return info.GetUser()
+}
+
+// unhold ends a hold, and says so where it is somebody else's, who counts on it.
+func (a *app) unhold(ctx context.Context, h *v1.Hold, me, reason string) error {
 	if err := endsThere(h); err != nil {
 		return err
 	}
 	if h.GetKind() != kindFreeze {
 		return usagef("hold %s waits for a confirm; release it with: towline confirm %s", h.GetId(), h.GetId())
+	}
+	if h.GetBy() != me {
+		a.warnf("%s; it was put by %s", holdText(h), orDash(h.GetBy()))
 	}
 	return a.release(ctx, h, reason, "ended")
 }

@@ -206,6 +206,92 @@ func TestRemoveIsOfWhatWasRead(t *testing.T) {
 	}
 }
 
+// A cluster whose agent is told to leave comes back by a new token only: it is asked for, and only the one that was there when it was.
+func TestDeleteClusterAsks(t *testing.T) {
+	hub := fullHub()
+	name := hub.clusters[0].GetMetadata().GetName()
+	hub.clusters[0].Metadata.Uid = "this-one"
+	for says, r := range map[string]run{"say --yes": {}, "not done": {terminal: true, stdin: "n\n"}} {
+		got := hub.run(t, r, "delete", "cluster", name)
+		if got.code == 0 || !strings.Contains(got.err, says) || !strings.Contains(strings.ToLower(got.err), "delete cluster "+name+" (hub hub.test:7444): its agent leaves") || asked[*v1.RemoveClusterRequest](hub) != nil {
+			t.Errorf("exit %d, %s; the hub was asked %v", got.code, got.err, asked[*v1.RemoveClusterRequest](hub))
+		}
+	}
+	got := hub.run(t, run{terminal: true, stdin: "y\n"}, "delete", "cluster", name)
+	if req := asked[*v1.RemoveClusterRequest](hub); got.code != 0 || req.GetUid() != "this-one" || req.GetObjects() != "keep" {
+		t.Errorf("exit %d, %s; the hub was asked %v", got.code, got.err, req)
+	}
+}
+
+// deletedOf is what was deleted, in its order.
+func deletedOf(h *fakeHub) string {
+	var out []string
+	for _, m := range h.requests {
+		switch r := m.(type) {
+		case *v1.DeleteModuleRequest:
+			if !r.GetDryRun() {
+				out = append(out, "module/"+r.GetName())
+			}
+		case *v1.RemoveClusterRequest:
+			out = append(out, "cluster/"+r.GetName())
+		case *v1.DeleteProjectRequest:
+			out = append(out, "project/"+r.GetName())
+		case *v1.DeleteTokenRequest:
+			out = append(out, "token/"+r.GetId())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// What one command deletes goes in the reverse of the order in which it is put, whatever the order of its names: a cluster that left before the
+// modules were gone would keep what they have there for good, and so it would if one of them cannot be deleted. What is not there is as it is to be.
+func TestDeleteGoesBackwards(t *testing.T) {
+	const files = "apiVersion: towline.dev/v1\nkind: Project\nmetadata: {name: web}\n---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: CLUSTER}\n---\n" + shopYAML
+	for name, tt := range map[string]struct {
+		args  []string
+		stays error
+		want  string
+	}{
+		"files":                    {[]string{"-f", "-"}, nil, "module/shop cluster/CLUSTER project/web"},
+		"names":                    {[]string{"token/t-1", "project/web", "cluster/CLUSTER", "module/shop"}, nil, "module/shop token/t-1 cluster/CLUSTER project/web"},
+		"one stays":                {[]string{"-f", "-"}, fleet.Errorf(fleet.ErrPrecondition, "module shop: others depend on it"), "module/shop"},
+		"one is not there":         {[]string{"cluster/CLUSTER", "module/none"}, nil, "cluster/CLUSTER"},
+		"one cannot be deleted":    {[]string{"module/shop", "rollout/shop/57"}, nil, ""},
+		"one is not named":         {[]string{"module/shop", "--revision", "r1"}, nil, ""},
+		"one that is of no secret": {[]string{"module/shop", "--cluster", "c1"}, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := fullHub()
+			cluster := hub.clusters[0].GetMetadata().GetName()
+			hub.stays, hub.removes = tt.stays, true
+			for i := range tt.args {
+				tt.args[i] = strings.Replace(tt.args[i], "CLUSTER", cluster, 1)
+			}
+			got := hub.run(t, run{stdin: strings.Replace(files, "CLUSTER", cluster, 1)}, append([]string{"delete", "--yes"}, tt.args...)...)
+			if order, want := deletedOf(hub), strings.Replace(tt.want, "CLUSTER", cluster, 1); order != want {
+				t.Errorf("exit %d, %s; deleted %q, want %q", got.code, got.err, order, want)
+			}
+			if says := "not deleted, because of that: cluster " + cluster + "; project web"; tt.stays != nil && (got.code == 0 || !strings.Contains(got.err, says)) {
+				t.Errorf("exit %d, %s, want %q", got.code, got.err, says)
+			}
+		})
+	}
+}
+
+// Of several none is deleted where one of them is needed by a module that stays.
+func TestDeleteOfSeveralBeginsWithNoneThatIsNeeded(t *testing.T) {
+	hub := setHub("base", "shop", "alone")
+	hub.modules[1].Spec.DependsOn = []*v1.Dependency{{Module: "base"}}
+	hub.removes = true
+	got := hub.run(t, run{}, "delete", "module", "alone", "base", "--yes")
+	if want := "module base is not deleted, and nothing of this command: module shop, which stays, depends on it"; got.code == 0 || !strings.Contains(got.err, want) || deletedOf(hub) != "" {
+		t.Errorf("exit %d, %s; deleted %q", got.code, got.err, deletedOf(hub))
+	}
+	if got := hub.run(t, run{}, "delete", "module", "base", "alone", "shop", "--yes"); got.code != 0 || deletedOf(hub) != "module/shop module/base module/alone" {
+		t.Errorf("exit %d, %s; deleted %q", got.code, got.err, deletedOf(hub))
+	}
+}
+
 func TestConfirmReleasesWhatWasShown(t *testing.T) {
 	hub := fullHub()
 	for _, h := range hub.holds {
@@ -216,6 +302,45 @@ func TestConfirmReleasesWhatWasShown(t *testing.T) {
 	}
 	if req := asked[*v1.ConfirmHoldRequest](hub); req.GetDigest() != "d1" || req.GetResourceVersion() != 77 || req.GetReason() != "looked at it" {
 		t.Errorf("the hub was asked %v: without the digest something else may be released", req)
+	}
+}
+
+// What a person holds waits for no confirm: whoever confirms all that there is, as a script does, ends no hold by that, and confirms nothing of it.
+func TestConfirmEndsNoHold(t *testing.T) {
+	hub := fullHub()
+	for _, args := range [][]string{{"hold/h-7", "hold/freeze-1"}, {"freeze-1"}} {
+		got := hub.run(t, run{}, append([]string{"confirm"}, args...)...)
+		want := "hold freeze-1 was put by ana and waits for no confirm: nothing is confirmed; to end it: towline unhold freeze-1"
+		if got.code != exitUsage || !strings.Contains(got.err, want) || asked[*v1.ConfirmHoldRequest](hub) != nil {
+			t.Errorf("exit %d, %s; the hub was asked %v", got.code, got.err, asked[*v1.ConfirmHoldRequest](hub))
+		}
+	}
+	// What was confirmed before does not keep the rest from it.
+	if got := hub.run(t, run{}, "confirm", "h-6", "h-7"); got.code != exitFailed || asked[*v1.ConfirmHoldRequest](hub).GetId() != "h-7" {
+		t.Errorf("exit %d, %s; the hub was asked %v", got.code, got.err, asked[*v1.ConfirmHoldRequest](hub))
+	}
+}
+
+// Of several holds of one thing one's own ends. Somebody else's ends where there is none, and it is said whose it was; what others hold still, too.
+func TestUnholdSaysWhoseHoldEnds(t *testing.T) {
+	hub := fullHub() // who asks is maria
+	ana := &v1.Hold{Id: "freeze-1", Kind: "Freeze", Project: "default", Module: "shop", By: "ana", Reason: "migration", Until: in(8 * time.Hour)}
+	maria := &v1.Hold{Id: "freeze-2", Kind: "Freeze", Project: "default", Module: "shop", By: "maria", Reason: "a look"}
+	for _, tt := range []struct {
+		holds     []*v1.Hold
+		args      string
+		ends      string
+		says, not string
+	}{
+		{[]*v1.Hold{ana, maria}, "module/shop", "freeze-2", "It is held still: hold freeze-1 (Freeze) of module shop: migration; put by ana; end that with: towline unhold freeze-1", "Warning"},
+		{[]*v1.Hold{ana}, "module/shop", "freeze-1", "Warning: hold freeze-1 (Freeze) of module shop: migration; it was put by ana", "held still"},
+		{[]*v1.Hold{ana, maria}, "freeze-1", "freeze-1", "Warning: hold freeze-1 (Freeze) of module shop: migration; it was put by ana", "held still"},
+	} {
+		hub.holds = tt.holds
+		got := hub.run(t, run{}, "unhold", tt.args)
+		if id := asked[*v1.ConfirmHoldRequest](hub).GetId(); got.code != 0 || id != tt.ends || !strings.Contains(got.err, tt.says) || strings.Contains(got.err, tt.not) {
+			t.Errorf("unhold %s: exit %d, ended %s, %s", tt.args, got.code, id, got.err)
+		}
 	}
 }
 
@@ -242,6 +367,7 @@ func TestHoldsOfObjects(t *testing.T) {
 		"hold Deployment/shop/web":                        "Deployment/shop/web: in which cluster? --cluster C",
 		"hold Deployment//web --cluster c1":               "write KIND/NAMESPACE/NAME",
 		"hold modul/shop --cluster c1":                    "did you mean modules?",
+		"hold Secret/shop/db --cluster c1":                "secret is a kind of Towline's, too, of which nothing is held; an object of a cluster is written: object Secret/shop/db --cluster C",
 		"hold module/shop --for 0s":                       "--for 0s: how long",
 		"hold module/shop --for 1h --until 12h":           "write --for or --until, not both",
 		"unhold Deployment/shop/api --cluster prod-eu-11": "Deployment/shop/api: is not held",
@@ -353,7 +479,7 @@ func TestNamesGoRound(t *testing.T) {
 		kind    string
 		command []string
 	}{
-		{"holds", []string{"confirm"}}, {"rollouts", []string{"rollout", "pause"}}, {"modules", []string{"rollout", "history"}},
+		{"holds", []string{"describe"}}, {"rollouts", []string{"rollout", "pause"}}, {"modules", []string{"rollout", "history"}},
 		{"modules", []string{"rollout", "resume"}}, {"modules", []string{"render"}}, {"modules", []string{"describe"}}, {"clusters", []string{"cluster", "cordon"}},
 		{"clusters", []string{"cluster", "revoke"}}, {"clusters", []string{"describe"}}, {"revisions", []string{"render"}}, {"revisions", []string{"describe"}},
 	} {

@@ -144,11 +144,16 @@ func (p *pruning) notBelow(o *applyOptions) error {
 
 // needed refuses to delete what modules that stay depend on, before anything is put.
 func (p *pruning) needed(stay []*v1.Module) error {
+	return neededBy(p.modules, stay, "is in the files no more, but module %s, which stays, depends on it: keep it, or take it out of dependsOn there")
+}
+
+// neededBy says of modules that are to go which of those that stay depend on them.
+func neededBy(leave, stay []*v1.Module, says string) error {
 	var errs []error
-	for _, m := range p.modules {
+	for _, m := range leave {
 		for _, other := range stay {
 			if slices.Contains(wire.DependenciesOf(refOfModule(other), other.GetSpec()), refOfModule(m)) {
-				errs = append(errs, fleet.Errorf(fleet.ErrPrecondition, "module %s is in the files no more, but module %s, which stays, depends on it: keep it, or take it out of dependsOn there", refOfModule(m).Display(), refOfModule(other).Display()))
+				errs = append(errs, fleet.Errorf(fleet.ErrPrecondition, "module %s "+says, refOfModule(m).Display(), refOfModule(other).Display()))
 			}
 		}
 	}
@@ -193,6 +198,19 @@ func (r *applyRun) deletePruned(ctx context.Context, m *v1.Module, dry bool) (*v
 	meta := m.GetMetadata()
 	return r.c.Modules.DeleteModule(ctx, &v1.DeleteModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(),
 		ResourceVersion: meta.GetResourceVersion(), Reason: r.o.reason, DryRun: dry, Force: dry})
+}
+
+// unprunable asks the hub what it would refuse to delete.
+func (r *applyRun) unprunable(ctx context.Context, p *pruning) (errs []error) {
+	if p == nil {
+		return nil
+	}
+	for _, m := range p.modules {
+		if _, err := r.deletePruned(ctx, m, true); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("module %s would not be pruned: %w", refOfModule(m).Display(), err))
+		}
+	}
+	return errs
 }
 
 // prune deletes what was planned, and says so; one that cannot be deleted stops no other. With --wait, what the clusters need until the

@@ -70,6 +70,8 @@ func TestApplyPrunesNothingByMistake(t *testing.T) {
 	dependent.modules[2].Spec.DependsOn = []*v1.Dependency{{Module: "old"}}
 	refuses := setHub("set/a:shop", "set/a:old")
 	refuses.err = fleet.Invalid("spec.placement", "is empty")
+	refusesToDelete := setHub("set/a:shop", "set/a:old")
+	refusesToDelete.kept = fleet.Errorf(fleet.ErrCorrupt, "module old: it is damaged")
 	for name, tc := range map[string]struct {
 		hub   *fakeHub
 		stdin string
@@ -78,13 +80,15 @@ func TestApplyPrunesNothingByMistake(t *testing.T) {
 		puts  int
 	}{
 		"no YAML":           {setHub("set/a:old"), "a: [", "", "is no YAML", 0},
-		"empty":             {setHub("set/a:old"), "", "", "there is no resource in it", 0},
+		"empty":             {setHub("set/a:old"), "", "", "stdin: is empty: was it cut off?", 0},
+		"only a comment":    {setHub("set/a:old"), "# all gone", "", "there is no resource in it", 0},
 		"one file is wrong": {setHub("set/a:old"), shopYAML + "\n---\nkind: Module\n", "", "apiVersion", 0},
 		"no module":         {setHub("set/a:old"), cluster, "", "--prune: the files have no module, and all of set a would go", 0},
 		"a put fails":       {refuses, shopYAML, "", "nothing is pruned, because not all of the files is put: module old would go", 0},
 		"is needed":         {dependent, shopYAML, "", "module old is in the files no more, but module alone, which stays, depends on it", 0},
 		"another project":   {setHub("set/a:old"), strings.Replace(shopYAML, "name: shop", "name: shop, project: team", 1), "", "module shop is of project team: --prune is of one project", 0},
-		"most of it":        {setHub("set/a:shop", "set/a:old", "set/a:older"), shopYAML, "", "prune 2 of the 3 modules of set a: module old removes 3 objects in 1 cluster; module older removes 3 objects in 1 cluster; say --yes", 0},
+		"may not go":        {refusesToDelete, shopYAML, "", "module old would not be pruned: module old: it is damaged", 0},
+		"most of it":        {setHub("set/a:shop", "set/a:old", "set/a:older"), shopYAML, "", "prune 2 of the 3 modules of set a (hub hub.test:7444): module old removes 3 objects in 1 cluster; module older removes 3 objects in 1 cluster; say --yes", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tc.hub.run(t, run{stdin: tc.stdin}, append([]string{"apply", "-f", "-", "--set", "a", "--prune"}, strings.Fields(tc.args)...)...)
@@ -120,6 +124,25 @@ func TestApplyPrunesNothingThatIsBelow(t *testing.T) {
 	must(os.Remove(below))
 	hub = setHub("set/a:shop", "set/a:old")
 	if got := hub.run(t, run{}, "apply", "-f", dir, "--set", "a", "--prune"); got.code != 0 || len(deletionsOf(hub)) != 1 {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
+
+// A file that is empty, as the shell leaves it for a program that fails: what it had does not count as taken away. Without --prune it is nobody's
+// matter.
+func TestApplyPrunesNothingOfAnEmptyFile(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"cart.yaml": "\n", "shop.yaml": shopYAML} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hub := setHub("set/a:shop", "set/a:cart")
+	got := hub.run(t, run{}, "apply", "-f", dir, "--set", "a", "--prune")
+	if want := filepath.Join(dir, "cart.yaml") + ": is empty"; got.code == 0 || !strings.Contains(got.err, want) || len(hub.requests) > 0 {
+		t.Errorf("exit %d, stdout %q, stderr %q, want %q; the hub was asked %v", got.code, got.out, got.err, want, hub.requests)
+	}
+	if got := hub.run(t, run{}, "apply", "-f", dir, "--set", "a"); got.code != 0 || len(putsOf(hub)) != 1 {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
 }

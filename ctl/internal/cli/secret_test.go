@@ -115,7 +115,7 @@ func TestSecretSet(t *testing.T) {
 // TestSecretDelete: it is said who uses a secret before it goes.
 func TestSecretDelete(t *testing.T) {
 	hub := fullHub()
-	if got := hub.run(t, run{}, "delete", "secret", "repo"); got.code != exitUsage || !strings.Contains(got.err, "delete secret repo: 1 module uses it, whose source cannot be fetched, or whose binding has no value, where no other secret of the name is: shop; say --yes") {
+	if got := hub.run(t, run{}, "delete", "secret", "repo"); got.code != exitUsage || !strings.Contains(got.err, "delete secret repo (hub hub.test:7444): 1 module uses it, whose source cannot be fetched, or whose binding has no value, where no other secret of the name is: shop; say --yes") {
 		t.Errorf("exit %d: %s", got.code, got.err)
 	}
 	if got := hub.run(t, run{}, "delete", "secret", "repo", "--yes", "-m", "gone"); got.code != exitOK || got.out != "secret/repo deleted\n" {

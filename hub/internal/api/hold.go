@@ -127,8 +127,7 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 			return nil, err
 		}
 	}
-	d := record.DigestOfFreeze(h)
-	h.Digest, h.Id = d.String(), record.HoldID(record.FreezeID, d)
+	h.Digest = record.DigestOfFreeze(h).String()
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if h.Module != "" {
 			ref := fleet.ModuleRef{Project: h.Project, Name: h.Module}
@@ -147,12 +146,8 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 				return err
 			}
 		}
-		key := store.HoldPrefix + h.Id
-		if old, _, ok := store.Get[*storev1.HoldRecord](w, key); ok && shortens(h, old.GetHold()) {
-			return fleet.Errorf(fleet.ErrConflict, "hold %s is there already, put by %s to last %s: yours would end it earlier; end it first: towline unhold %s",
-				h.Id, old.GetHold().GetBy(), lastsText(old.GetHold()), h.Id)
-		}
-		w.Put(key, &storev1.HoldRecord{Hold: proto.CloneOf(h)})
+		h.Id = freezeID(w, h, a.now())
+		w.Put(store.HoldPrefix+h.Id, &storev1.HoldRecord{Hold: proto.CloneOf(h)})
 		return nil
 	})
 	h.ResourceVersion = rev
@@ -187,20 +182,17 @@ func (a *API) speakOf(ctx context.Context, req *towlinev1.PutHoldRequest, h *tow
 	return nil
 }
 
-// shortens reports that a hold would end one of somebody else's earlier, who counts on it.
-func shortens(h, old *towlinev1.Hold) bool {
-	switch {
-	case h.GetUntil() == nil, h.GetBy() == old.GetBy():
-		return false
-	case old.GetUntil() == nil:
-		return true
+// freezeID is the id of a hold: of the same, whoever puts it again has one, and others have one of their own beside it. None of them
+// ends with another, for each counts on its own.
+func freezeID(r store.Reader, h *towlinev1.Hold, now time.Time) string {
+	first, own := record.HoldID(record.FreezeID, record.DigestOfFreeze(h)), record.HoldID(record.FreezeID, record.DigestOfFreezeBy(h))
+	if _, there := r.Get(store.HoldPrefix + own); there {
+		return own
 	}
-	return old.GetUntil().AsTime().After(h.GetUntil().AsTime())
-}
-
-func lastsText(h *towlinev1.Hold) string {
-	if h.GetUntil() == nil {
-		return "until somebody ends it"
+	old, _, there := store.Get[*storev1.HoldRecord](r, store.HoldPrefix+first)
+	until := old.GetHold().GetUntil()
+	if there && old.GetHold().GetBy() != h.GetBy() && (until == nil || until.AsTime().After(now)) {
+		return own
 	}
-	return "until " + h.GetUntil().AsTime().UTC().Format(time.RFC3339)
+	return first
 }

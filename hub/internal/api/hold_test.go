@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -18,23 +17,23 @@ import (
 	"towline.dev/towline/pkg/rpc"
 )
 
-// Whoever holds what somebody else holds already does not end that earlier: writes would begin while the other one counts
-// on the hold.
-func TestHoldOfSomebodyElseIsNotShortened(t *testing.T) {
+// Whoever holds what somebody else holds already has a hold of their own beside it: the first one keeps its reason and its end, and does not end
+// with the second. Who puts theirs again replaces that.
+func TestHoldOfSomebodyElseStaysBesideOnesOwn(t *testing.T) {
 	now := time.Now()
 	in := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(d)) }
 	for _, tc := range []struct {
-		name          string
-		there, then   *timestamppb.Timestamp // nil: without an end
-		by            string
-		refused, ends bool // ends: the hold ends at then
+		name        string
+		there, then *timestamppb.Timestamp // nil: without an end
+		by          string
+		both        bool
 	}{
-		{"an end, where there was none", nil, in(time.Hour), "ben", true, false},
-		{"an earlier end", in(2 * time.Hour), in(time.Hour), "ben", true, false},
-		{"a later end", in(time.Hour), in(2 * time.Hour), "ben", false, true},
-		{"no end, where there was one", in(time.Hour), nil, "ben", false, true},
-		{"an earlier end of one's own", in(2 * time.Hour), in(time.Hour), "ana", false, true},
-		{"after one that has ended", in(-time.Hour), in(time.Hour), "ben", false, true},
+		{"an end, where there was none", nil, in(time.Hour), "ben", true},
+		{"an earlier end", in(2 * time.Hour), in(time.Hour), "ben", true},
+		{"a later end", in(time.Hour), in(2 * time.Hour), "ben", true},
+		{"no end, where there was one", in(time.Hour), nil, "ben", true},
+		{"an earlier end of one's own", in(2 * time.Hour), in(time.Hour), "ana", false},
+		{"after one that has ended", in(-time.Hour), in(time.Hour), "ben", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := newAPI(t, func(w store.Writer) {
@@ -43,34 +42,70 @@ func TestHoldOfSomebodyElseIsNotShortened(t *testing.T) {
 			as := func(name string) context.Context {
 				return rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: name, Role: rpc.RoleAdmin})
 			}
-			first, err := a.PutHold(as("ana"), &towlinev1.PutHoldRequest{Cluster: "c1", Reason: "migration"})
-			if err != nil {
-				t.Fatal(err)
+			put := func(by, reason string, until *timestamppb.Timestamp) *towlinev1.Hold {
+				t.Helper()
+				got, err := a.PutHold(as(by), &towlinev1.PutHoldRequest{Cluster: "c1", Until: until, Reason: reason})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got.GetHold()
 			}
-			first.Hold.Until = tc.there // none is put with an end that is past
+			list := func() []*towlinev1.Hold {
+				t.Helper()
+				if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				got, err := a.ListHolds(as("ana"), &towlinev1.ListHoldsRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got.GetHolds()
+			}
+			first := put("ana", "migration", nil)
+			first.Until = tc.there // none is put with an end that is past
 			if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-				w.Put(store.HoldPrefix+first.GetHold().GetId(), &storev1.HoldRecord{Hold: first.GetHold()})
+				w.Put(store.HoldPrefix+first.GetId(), &storev1.HoldRecord{Hold: first})
 				return nil
 			}); err != nil {
 				t.Fatal(err)
 			}
-			_, err = a.PutHold(as(tc.by), &towlinev1.PutHoldRequest{Cluster: "c1", Until: tc.then})
-			if refused := errors.Is(err, fleet.ErrConflict); refused != tc.refused || refused && !strings.Contains(err.Error(), "ana") || !refused && err != nil {
-				t.Errorf("refused %t: %v", refused, err)
+			put(tc.by, "a look", in(30*time.Minute))
+			second := put(tc.by, "a look", tc.then)
+			holds := list()
+			if (len(holds) == 2) != tc.both || len(holds) > 2 {
+				t.Fatalf("holds %v", holds)
 			}
-			if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+			last := holds[len(holds)-1]
+			if last.GetBy() != tc.by || last.GetReason() != "a look" || !last.GetUntil().AsTime().Equal(tc.then.AsTime()) {
+				t.Errorf("the second is %v", last)
+			}
+			if !tc.both {
+				return
+			}
+			if holds[0].GetBy() != "ana" || holds[0].GetReason() != "migration" || !holds[0].GetUntil().AsTime().Equal(tc.there.AsTime()) {
+				t.Errorf("the first is %v", holds[0])
+			}
+			if _, err := a.ConfirmHold(as(tc.by), &towlinev1.ConfirmHoldRequest{Id: second.GetId(), Digest: second.GetDigest()}); err != nil {
 				t.Fatal(err)
 			}
-			list, err := a.ListHolds(as("ana"), &towlinev1.ListHoldsRequest{})
-			if err != nil || len(list.GetHolds()) != 1 {
-				t.Fatalf("%v, %v", list, err)
+			if holds := list(); len(holds) != 1 || holds[0].GetBy() != "ana" {
+				t.Errorf("holds after the second was ended: %v", holds)
 			}
-			want := first.GetHold().GetUntil()
-			if tc.ends {
-				want = tc.then
+			if err := a.o.Store.View(t.Context(), 0, func(r store.Reader) error {
+				if !record.ReadHolds(r, now).Frozen(fleet.ModuleRef{Project: fleet.DefaultProject, Name: "shop"}, "c1") {
+					t.Error("nothing is held")
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
 			}
-			if got := list.GetHolds()[0].GetUntil(); !got.AsTime().Equal(want.AsTime()) {
-				t.Errorf("ends at %v, want %v", got, want)
+			// The first one ends; the other's, put again, is the one that it was.
+			again := put(tc.by, "a look", nil)
+			if _, err := a.ConfirmHold(as("ana"), &towlinev1.ConfirmHoldRequest{Id: first.GetId()}); err != nil {
+				t.Fatal(err)
+			}
+			if put(tc.by, "a look", tc.then).GetId() != again.GetId() || len(list()) != 1 {
+				t.Errorf("holds %v", list())
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -226,7 +227,8 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	}
 	var deleted *storev1.ModuleRecord
 	if exists && old.GetDeleting() != "" {
-		if err := mayTakeName(w, m.Ref); err != nil && !req.GetDryRun() {
+		// That the removal is ordered is a matter of moments; what somebody holds is not, and a dry run is refused, too.
+		if err := mayTakeName(w, m.Ref); err != nil && (!req.GetDryRun() || errors.Is(err, fleet.ErrPrecondition)) {
 			return err
 		}
 		deleted, old, exists = old, nil, false

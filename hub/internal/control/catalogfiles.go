@@ -34,7 +34,7 @@ func (e errNoModules) Error() string {
 
 // readCatalog reads the files of a catalog as `towline apply -f DIR` does. What is wrong is a *record.CatalogProblems, or that there is nothing.
 func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, err error) {
-	found, skipped, err := resource.LoadFiles(files, c.Folder, resource.Options{Kinds: inCatalogs, Recursive: c.Recursive})
+	found, skipped, err := resource.LoadFiles(files, c.Folder, resource.Options{Kinds: inCatalogs, Recursive: c.Recursive, Whole: c.Prune})
 	problems := &record.CatalogProblems{List: said(err)}
 	for _, r := range found {
 		if m := r.Meta(); m.GetProject() == "" {

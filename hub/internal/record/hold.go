@@ -29,12 +29,21 @@ func HoldID(prefix string, d fleet.Digest) string { return prefix + hex.EncodeTo
 
 // DigestOfFreeze is over what a freeze is of.
 func DigestOfFreeze(h *towlinev1.Hold) fleet.Digest {
+	return fleet.DigestOf([]byte(freezeText(h)))
+}
+
+// DigestOfFreezeBy is over what a freeze is of and who put it.
+func DigestOfFreezeBy(h *towlinev1.Hold) fleet.Digest {
+	return fleet.DigestOf([]byte(freezeText(h) + "\x00\x00" + h.GetBy()))
+}
+
+func freezeText(h *towlinev1.Hold) string {
 	parts := []string{h.GetKind(), h.GetProject(), h.GetModule(), h.GetCluster()}
 	if h.GetObject() != nil {
 		id := ObjectOf(h.GetObject())
 		parts = append(parts, id.Group, id.Kind, id.Namespace, id.Name)
 	}
-	return fleet.DigestOf([]byte(strings.Join(parts, "\x00")))
+	return strings.Join(parts, "\x00")
 }
 
 // HoldModule is project/name of the hold's module; empty: all modules.
