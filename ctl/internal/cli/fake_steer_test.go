@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // The fake hub takes every word to a rollout, and answers as it is told to. What is deleted of it is deleted.
@@ -85,4 +87,17 @@ func (h *fakeHub) PutProject(_ context.Context, r *v1.PutProjectRequest) (*v1.Pu
 		return &v1.PutProjectResponse{Project: r.GetProject(), Result: "unchanged"}, nil
 	}
 	return &v1.PutProjectResponse{Project: r.GetProject(), Result: "created"}, nil
+}
+
+func (h *fakeHub) DeleteTracker(_ context.Context, r *v1.DeleteTrackerRequest) (*v1.DeleteTrackerResponse, error) {
+	h.note(r)
+	if r.GetDigest() != "d40" {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrConflict, "tracker %s@%s: r%d has something else by now", r.GetModule(), r.GetCluster(), r.GetRevision()))
+	}
+	return &v1.DeleteTrackerResponse{Objects: 2}, nil
+}
+
+func (h *fakeHub) DeleteUser(_ context.Context, r *v1.DeleteUserRequest) (*v1.DeleteUserResponse, error) {
+	h.note(r)
+	return &v1.DeleteUserResponse{}, nil
 }

@@ -464,14 +464,6 @@ func (h *fakeHub) GetTracker(_ context.Context, r *v1.GetTrackerRequest) (*v1.Ge
 	return &v1.GetTrackerResponse{Tracker: t}, nil
 }
 
-func (h *fakeHub) DeleteTracker(_ context.Context, r *v1.DeleteTrackerRequest) (*v1.DeleteTrackerResponse, error) {
-	h.note(r)
-	if r.GetDigest() != "d40" {
-		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrConflict, "tracker %s@%s: r%d has something else by now", r.GetModule(), r.GetCluster(), r.GetRevision()))
-	}
-	return &v1.DeleteTrackerResponse{Objects: 2}, nil
-}
-
 func (h *fakeHub) ListObjects(_ context.Context, r *v1.ListObjectsRequest) (*v1.ListObjectsResponse, error) {
 	h.note(r)
 	objects := slices.DeleteFunc(slices.Clone(h.objects), func(o *v1.Object) bool {
@@ -519,11 +511,6 @@ func (h *fakeHub) ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTo
 
 func (h *fakeHub) ListProjects(context.Context, *v1.ListProjectsRequest) (*v1.ListProjectsResponse, error) {
 	return &v1.ListProjectsResponse{Projects: h.projects}, nil
-}
-
-func (h *fakeHub) DeleteUser(_ context.Context, r *v1.DeleteUserRequest) (*v1.DeleteUserResponse, error) {
-	h.note(r)
-	return &v1.DeleteUserResponse{}, nil
 }
 
 // run is one call of the command.
