@@ -150,7 +150,7 @@ var secretRules = []shippedEntry{
 	{"secrets-store.csi.x-k8s.io", "SecretProviderClass SecretProviderClassPodStatus", rule{static: true}},
 	{"onepassword.com", "OnePasswordItem", rule{ready: "Ready"}},
 	{"secrets.doppler.com", "DopplerSecret", rule{ready: "secrets.doppler.com/SecretSyncReady"}},
-	{"k8s.keycloak.org", "Keycloak", rule{bad: "HasErrors", ready: "Ready"}},
+	{"k8s.keycloak.org", "Keycloak", rule{bad: "HasErrors", ready: "Ready", busy: "RollingUpdate"}},
 	{"k8s.keycloak.org", "KeycloakRealmImport", rule{bad: "HasErrors", ready: "Done"}},
 	{"keycloak.org", "*", rule{}},
 }

@@ -54,6 +54,11 @@ func (o *object) started() time.Time {
 // annotation is the value of an annotation, or "".
 func (o *object) annotation(key string) string { return text(mapOf(o.meta, "annotations"), key) }
 
+// namespaceOf is the namespace of what a reference of the object names: its own unless the reference says another.
+func (o *object) namespaceOf(ref map[string]any) string {
+	return nonEmpty(text(ref, "namespace"), text(o.meta, "namespace"))
+}
+
 func healthy() Result { return Result{Health: fleet.HealthHealthy} }
 
 func progressing(reason, message string) Result {

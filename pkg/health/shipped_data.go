@@ -3,6 +3,8 @@ package health
 import (
 	"fmt"
 	"strings"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // The judgements of single kinds of databases and workloads. Each reports whether it decides; otherwise the rest of its
@@ -453,4 +455,39 @@ func machineInstanceHealth(o *object) (Result, bool) {
 		return healthy(), true
 	}
 	return degraded(nonEmpty(ready.reason, "NotReady"), nonEmpty(ready.message, "the machine is not ready")), true
+}
+
+// arangoOutdated: a deployment is ready with the specification of before.
+func arangoOutdated(o *object) (Result, bool) {
+	c := o.condition("UpToDate")
+	fine := o.condition("Ready").is("True") && !o.condition("BootstrapFailed").is("True")
+	return progressing(nonEmpty(camel(c.reason), "NotUpToDate"), nonEmpty(c.message, "the newest specification is not applied yet")), fine && c.is("False")
+}
+
+// opensearchUpgrades: between the restarts of two nodes a cluster is green.
+func opensearchUpgrades(o *object) (Result, bool) {
+	is, want := text(o.status, "version"), text(mapOf(o.spec, "general"), "version")
+	upgrades := text(o.status, "phase") == "UPGRADING" || is != "" && want != "" && is != want
+	return progressing("Upgrading", "not all nodes have version "+want), upgrades && text(o.status, "health") == "green"
+}
+
+// planHealth: once a plan is complete, the reason may still be that of a job that failed before. With no concurrency no node is begun.
+func planHealth(o *object) (Result, bool) {
+	complete := o.condition("Complete")
+	known := o.condition("Validated").is("True") && o.condition("LatestResolved").is("True")
+	switch {
+	case !known || complete.kind == "":
+		return Result{}, false
+	case complete.is("True"):
+		return healthy(), true
+	case complete.reason == "SyncJob":
+		return progressing(complete.reason, nonEmpty(complete.message, "jobs run on the nodes")), true
+	}
+	return suspended("NoConcurrency", "spec.concurrency is 0: no node is begun"), count(o.spec, "concurrency", 0) == 0
+}
+
+// chartJobMade: that the job was made says nothing of its end, and nothing else in the status does.
+func chartJobMade(o *object) (Result, bool) {
+	r := Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status says that the job was made, not how it ended"}
+	return r, o.condition("JobCreated").is("True") && !o.condition("Failed").is("True")
 }

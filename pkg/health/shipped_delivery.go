@@ -32,11 +32,21 @@ func cronWorkflowHealth(o *object) (Result, bool) {
 
 // applicationError finds what keeps Argo CD from comparing or syncing an application. The health that it writes is of what is
 // in the cluster, which stays healthy when nothing new comes. The conditions have no status: one that is over is not listed.
+// Nor has the status a generation, but it says which source it was compared with.
 func applicationError(o *object) (Result, bool) {
 	for _, x := range listOf(o.status, "conditions") {
 		m, _ := x.(map[string]any)
 		if kind := text(m, "type"); strings.HasSuffix(kind, "Error") {
 			return degraded(kind, text(m, "message")), true
+		}
+	}
+	source, compared := mapOf(o.spec, "source"), mapOf(o.status, "sync", "comparedTo", "source")
+	if text(source, "repoURL") == "" || text(compared, "repoURL") == "" || len(listOf(o.spec, "sources")) > 0 {
+		return Result{}, false
+	}
+	for _, key := range []string{"repoURL", "targetRevision", "path", "chart"} {
+		if text(source, key) != text(compared, key) {
+			return progressing(ReasonOldGeneration, "the status speaks of another spec.source."+key), true
 		}
 	}
 	return Result{}, false
@@ -488,4 +498,32 @@ func routeHealth(o *object) (Result, bool) {
 		return r, true
 	}
 	return Result{Health: fleet.HealthProgressing, Reason: "NotAdmitted", Message: "no router has admitted the route yet"}, true
+}
+
+// packageHeld: where a person activates the revisions, a new one waits for that person.
+func packageHeld(o *object) (Result, bool) {
+	c := o.condition("Installed")
+	if c.is("False") && c.reason == "InactivePackageRevision" && text(o.spec, "revisionActivationPolicy") == "Manual" {
+		return suspended(c.reason, "spec.revisionActivationPolicy is Manual: somebody has to activate the newest revision"), true
+	}
+	return crossplaneTrouble(o)
+}
+
+// extensionHealth: what is installed or served may be of before; Progressing tells what became of the newest.
+func extensionHealth(o *object) (Result, bool) {
+	if text(o.spec, "availabilityMode") == "Unavailable" && o.condition("Serving").is("False") {
+		return suspended("Unavailable", "spec.availabilityMode is Unavailable"), true
+	}
+	c := o.condition("Progressing")
+	switch {
+	case !o.condition("Installed").is("True") && !o.condition("Serving").is("True"):
+		return Result{}, false
+	case o.stale(c):
+		return o.old(c.observed), true
+	case c.is("True") && !c.settled():
+		return progressing(c.reason, c.message), true
+	case c.is("False") && reasonClass(c.reason, "") == bad:
+		return degraded(c.reason, c.message), true
+	}
+	return Result{}, false
 }

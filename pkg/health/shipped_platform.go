@@ -2,6 +2,8 @@ package health
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,10 +38,31 @@ func gatewayRouteHealth(o *object) (Result, bool) {
 	var s signs
 	s.entries(o, "parents")
 	s.entries(o, "ancestors")
+	s.unansweredGateways(o)
 	if r, ok := s.verdict(); ok {
 		return r, true
 	}
 	return progressing(ReasonNoStatus, "no gateway says yet whether it accepts it"), true
+}
+
+// unansweredGateways are those of the route that say nothing of its newest generation, while others do: one that is slow, or that does
+// not exist. Not every mesh answers for a Service.
+func (s *signs) unansweredGateways(o *object) {
+	answers := listOf(o.status, "parents")
+	if len(answers) == 0 {
+		return
+	}
+	for _, x := range listOf(o.spec, "parentRefs") {
+		want, _ := x.(map[string]any)
+		answered := slices.ContainsFunc(answers, func(y any) bool {
+			e, _ := y.(map[string]any)
+			ref := mapOf(e, "parentRef")
+			return text(ref, "name") == text(want, "name") && o.namespaceOf(ref) == o.namespaceOf(want) && o.allStale(listOf(e, "conditions")).kind == ""
+		})
+		if kind := text(want, "kind"); !answered && (kind == "" || kind == "Gateway") {
+			s.add(progressing("NotAccepted", text(want, "name")+": does not say yet whether it accepts it"))
+		}
+	}
 }
 
 func threeScaleHealth(o *object) (Result, bool) {
@@ -343,23 +366,18 @@ func gatekeeperErrors(o *object) (Result, bool) {
 	return Result{}, false
 }
 
-// externalSecretOutdated: with the policy OnChange the condition counts only if it is as new as the last refresh.
+// externalSecretOutdated: Ready has no generation, but the version that was synced last begins with one. What is never synced again
+// after the first time says nothing by it.
 func externalSecretOutdated(o *object) (Result, bool) {
-	if text(o.spec, "refreshPolicy") != "OnChange" {
+	generation, _, told := strings.Cut(text(o.status, "syncedResourceVersion"), "-")
+	seen, err := strconv.ParseInt(generation, 10, 64)
+	ready, policy := o.condition("Ready"), text(o.spec, "refreshPolicy")
+	every, broken := time.ParseDuration(text(o.spec, "refreshInterval"))
+	once := policy == "CreatedOnce" || policy != "OnChange" && broken == nil && every <= 0 || isTrue(mapOf(o.spec, "target"), "immutable")
+	if !told || err != nil || once || seen >= o.generation || !ready.is("True") || ready.reason == "SecretDeleted" {
 		return Result{}, false
 	}
-	refreshed, err := time.Parse(time.RFC3339, text(o.status, "refreshTime"))
-	if err != nil {
-		return Result{}, false
-	}
-	for _, x := range listOf(o.status, "conditions") {
-		m, _ := x.(map[string]any)
-		at, err := time.Parse(time.RFC3339, text(m, "lastTransitionTime"))
-		if text(m, "type") == "Ready" && err == nil && at.Before(refreshed) {
-			return progressing("Refreshing", "the secret is refreshed"), true
-		}
-	}
-	return Result{}, false
+	return o.old(seen), true
 }
 
 // clusterExternalSecretHealth goes by the last condition: the controller appends one for each state.
