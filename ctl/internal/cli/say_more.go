@@ -301,12 +301,14 @@ func (a *app) attentionSays(cluster string, n *v1.Note) (said string, known bool
 		return "REGRESSED: the agent has a certificate that this hub does not know and that is newer than those it does: the hub's store is " +
 			"older than the cluster; restore a newer one, or run: " + again + " --reissue", true
 	case fleet.AttentionOtherCluster:
-		return "cloned UID: an agent with this identity runs in another Kubernetes cluster", true
+		return "cloned UID: an agent with this identity runs in another Kubernetes cluster, and is refused: find and stop it; or, if the cluster " +
+			"was made anew: " + again + " --reissue", true
 	case fleet.AttentionCloned:
 		return "cloned: two agents with this identity run at once, and one of them is refused: the cluster or its agent's state was copied; " +
 			"stop the copy, and give this one a new identity: " + again + " --reissue", true
 	case fleet.AttentionCopied:
-		return "copied identity: a certificate is in use that was replaced", true
+		return "copied identity: a certificate was shown that had been replaced, and was refused: an agent with an older copy of the state runs, " +
+			"or somebody has its key; keep both out until you know which is right: towline cluster lock " + cluster, true
 	case fleet.AttentionUnregistered:
 		return "UNREGISTERED: its agent has an identity of this hub, which does not have the cluster: the store was made anew, or the cluster " +
 			"was removed; the agent keeps its objects as they are; run: " + again, true

@@ -4,7 +4,6 @@ package canaries
 
 import (
 	"bytes"
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/tls"
@@ -29,6 +28,7 @@ import (
 
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/test/lab"
+	"towline.dev/towline/test/lab/labtest"
 )
 
 // limit is how long anything may take that is expected to happen.
@@ -72,30 +72,15 @@ func TestNoCanaryIsSeen(t *testing.T) {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "towline-canaries-")
-	must(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log("logs and state are in", dir)
-			return
-		}
-		os.RemoveAll(dir)
-	})
 	w := &world{t: t, seen: places{}, passwords: map[string]string{}}
+	var err error
 	w.metrics, err = lab.FreeAddress()
 	must(t, err)
 	w.hooks, err = lab.FreeAddress()
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	w.Lab, err = lab.Start(ctx, lab.Options{Names: []string{"c1", "c2"}, Dir: dir, HubArgs: []string{"--verbose", "--metrics", w.metrics, "--hooks", w.hooks},
+	w.Lab = labtest.Start(t, lab.Options{Names: []string{"c1", "c2"}, HubArgs: []string{"--verbose", "--metrics", w.metrics, "--hooks", w.hooks},
 		HubEnv: []string{"CANARY_HMAC=" + value("GateKey")}})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	ctx := t.Context()
 	for _, c := range w.Clusters {
 		token, err := w.Token(ctx, c.Name, "--label", "name="+c.Name)
 		must(t, err)
@@ -104,7 +89,7 @@ func start(t *testing.T) *world {
 		c.Agent.Args = append(c.Agent.Args, "--log-level", "DEBUG")
 		must(t, c.Agent.Start())
 	}
-	w.eveConfig = filepath.Join(dir, "eve.yaml")
+	w.eveConfig = filepath.Join(w.Dir, "eve.yaml")
 	w.towline("user", "create", "eve", "--role", "viewer", "--save", w.eveConfig)
 	w.passwords["token of user robot"] = strings.TrimSpace(w.towline("user", "create", "robot", "--role", "viewer"))
 	w.admin, err = w.Hub.Client(t.Context())
@@ -112,9 +97,7 @@ func start(t *testing.T) *world {
 	w.eve, err = client.Dial(t.Context(), client.Options{Config: w.eveConfig})
 	must(t, err)
 	t.Cleanup(func() { _, _ = w.admin.Close(), w.eve.Close() })
-	for _, c := range w.Clusters {
-		must(t, w.WaitState(ctx, c.Name, "Ready"))
-	}
+	labtest.Ready(t, w.Lab)
 	return w
 }
 

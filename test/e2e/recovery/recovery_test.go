@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/test/lab"
+	"towline.dev/towline/test/lab/labtest"
 )
 
 const (
@@ -57,29 +58,10 @@ func TestRecovery(t *testing.T) {
 }
 
 func start(t *testing.T) *world {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	dir, err := os.MkdirTemp("", "towline-recovery-")
-	must(t, err)
-	l, err := lab.Start(ctx, lab.Options{Names: []string{"c1", "c2"}, Dir: dir, Links: true})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Log("logs and state are in", dir)
-			return
-		}
-		must(t, os.RemoveAll(dir))
-	})
-	w := &world{Lab: l, t: t}
-	for _, c := range l.Clusters {
-		_, err := l.Join(ctx, c, "--label", "env=test")
-		must(t, err)
-	}
-	w.ready()
-	return w
+	t.Helper()
+	l := labtest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Links: true})
+	labtest.Join(t, l, func(int, *lab.Cluster) string { return "env=test" })
+	return &world{Lab: l, t: t}
 }
 
 func must(t *testing.T, err error) {

@@ -18,6 +18,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/test/lab"
+	"towline.dev/towline/test/lab/labtest"
 )
 
 // limit is how long anything may take that is expected to happen.
@@ -64,39 +65,11 @@ func TestStagedRollouts(t *testing.T) {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "towline-rollouts-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log("logs and state are in", dir)
-			return
-		}
-		os.RemoveAll(dir)
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	l, err := lab.Start(ctx, lab.Options{Names: []string{"c1", "c2", "c3", "c4"}, Dir: dir})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w := &world{Lab: l, t: t, maria: filepath.Join(dir, "maria.yaml"), module: "web"}
-	for i, c := range l.Clusters {
-		ring := "rest"
-		if i == 0 {
-			ring = "canary"
-		}
-		_, err := l.Join(ctx, c, "--label", "ring="+ring)
-		must(t, err)
-	}
-	for _, c := range l.Clusters {
-		must(t, l.WaitState(ctx, c.Name, "Ready"))
-	}
+	l := labtest.Start(t, lab.Options{Names: []string{"c1", "c2", "c3", "c4"}})
+	labtest.Join(t, l, labtest.Canary)
+	w := &world{Lab: l, t: t, maria: filepath.Join(l.Dir, "maria.yaml"), module: "web"}
 	w.towline("user", "create", "maria", "--role", "admin", "--save", w.maria)
+	var err error
 	w.hub, err = l.Hub.Client(t.Context())
 	must(t, err)
 	t.Cleanup(func() { _ = w.hub.Close() })

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/test/lab"
+	"towline.dev/towline/test/lab/labtest"
 )
 
 const (
@@ -115,42 +116,9 @@ func start(t *testing.T, from map[string]string) *world {
 	for name, dir := range from {
 		must(t, os.Symlink(filepath.Join(dir, name), filepath.Join(bin, name)))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	dir, err := os.MkdirTemp("", "towline-skew-")
-	must(t, err)
-	l, err := lab.Start(ctx, lab.Options{Names: []string{"c1", "c2"}, Dir: dir, Bin: bin})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Log("logs and state are in", dir)
-			return
-		}
-		must(t, os.RemoveAll(dir))
-	})
-	w := &world{Lab: l, t: t}
-	for i, c := range l.Clusters {
-		_, err := l.Join(ctx, c, "--label", []string{"ring=canary", "ring=rest"}[i])
-		must(t, err)
-	}
-	w.ready()
-	return w
-}
-
-// ready waits until the hub says that both clusters are.
-func (w *world) ready() {
-	w.t.Helper()
-	for _, c := range w.Clusters {
-		ctx, cancel := context.WithTimeout(w.t.Context(), limit)
-		err := w.WaitState(ctx, c.Name, "Ready")
-		cancel()
-		if err != nil {
-			w.t.Fatalf("%v\n%s", err, c.Agent.Tail())
-		}
-	}
+	l := labtest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Bin: bin})
+	labtest.Join(t, l, labtest.Canary)
+	return &world{Lab: l, t: t}
 }
 
 // module is a revision of the module, with so many objects, which goes to the canary first.
@@ -277,7 +245,7 @@ func (w *world) upgrades(replace func(context.Context)) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	replace(ctx)
-	w.ready()
+	labtest.Ready(w.t, w.Lab)
 	w.everywhere(3, 2)
 	w.put(4, 2, wait...)
 	w.everywhere(4, 2)
