@@ -107,6 +107,36 @@ func TestLastValueOfADroppedBindingDoesNotComeBack(t *testing.T) {
 	}
 }
 
+// TestLastValueOfADroppedSecretDoesNotComeBack: what a secret of the hub had is forgotten with the first revision that has no binding at all.
+func TestLastValueOfADroppedSecretDoesNotComeBack(t *testing.T) {
+	r := newRig(t)
+	other := "none"
+	pw := fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}, Default: &other}
+	of := func() fleet.Sync {
+		return r.binding(r.bundle("shop", nil, secret("uses", `stringData: {pw: "${PW}"}`)), pw)
+	}
+	is := func(want string) {
+		t.Helper()
+		if got := r.secretData("uses")["pw"]; got != want {
+			t.Errorf("pw %q, want %q", got, want)
+		}
+	}
+	r.sends(map[string]map[string]string{"db": {"password": "leaked"}})
+	s := of()
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	is("leaked")
+	plain := r.bundle("shop", nil, secret("uses", `stringData: {pw: fixed}`))
+	r.set([]fleet.Sync{plain})
+	r.ready(plain)
+	r.sends(nil)
+	anew := of()
+	r.set([]fleet.Sync{anew})
+	r.sends(map[string]map[string]string{"db": {}}, "password")
+	r.ready(anew)
+	is(other)
+}
+
 // TestLastValueOutlivesWhatIsNotApplied: a revision reads another field, and goes back before it is applied: what was read last counts still.
 // Once such a revision is applied it does not.
 func TestLastValueOutlivesWhatIsNotApplied(t *testing.T) {

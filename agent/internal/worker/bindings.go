@@ -81,6 +81,7 @@ func (w *worker) bound(it *item) map[string]string {
 func (w *worker) bindsBy(late []fleet.LateBinding) {
 	w.binder.late, w.binder.again, w.binder.told, w.binder.due, w.binder.forget = late, len(late) > 0, nil, time.Time{}, len(late) == 0
 	if len(late) == 0 {
+		w.binder.secrets = nil
 		w.releaseSources(func(*source) bool { return false })
 	}
 }
