@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -155,105 +154,6 @@ func (d *rancher) unused(spec field) {
 	spec.at("ociRegistry").drop("the hub keeps what it rendered")
 	spec.at("webhookSecret").drop("set source.follow.webhook, and the key with: towline secret set webhook webhook=-")
 	spec.at("bundles").drop("write a Module for each folder")
-}
-
-// targets become the placement. A cluster that one of them selects is meant; a placement has names and one selector.
-func (d *rancher) targets(f field) {
-	if d.Selector != nil {
-		f.pass()
-		return
-	}
-	p := d.m.Spec.Placement
-	for _, t := range f.items() {
-		t.at("name").pass()
-		s, clusters, ok := d.target(t)
-		if !ok {
-			continue
-		}
-		for _, name := range clusters {
-			d.place(t.at("clusterName"), name)
-		}
-		if s == nil {
-			continue
-		}
-		either, ok := eitherOf(p.Selector, s)
-		if !ok {
-			t.drop("a placement has one selector: give the clusters that are meant a label of their own, and select by that")
-			continue
-		}
-		p.Selector = either
-	}
-	if p.Selector == nil && len(p.Clusters) == 0 {
-		f.parent("spec.targets").check("no clusters are named that are known here: the placement has a cluster by the name of default; say which with -l LABEL=VALUE or --cluster NAME")
-		p.Clusters = []string{cmp.Or(d.Clusters[""], "default")}
-	}
-}
-
-// target is what a target selects; false: it was said why not.
-func (d *rancher) target(t field) (*v1.LabelSelector, []string, bool) {
-	var clusters []string
-	if name := t.at("clusterName"); name.set() {
-		clusters = append(clusters, name.text())
-	}
-	s := t.at("clusterSelector").selector()
-	if group := t.at("clusterGroup"); group.set() {
-		doc, ok := d.find(fleetGroup, "ClusterGroup", "", group.text())
-		if !ok {
-			group.drop("put ClusterGroup %s into the files that are imported, or give its clusters a label and select by that", group.text())
-			return s, clusters, s != nil || len(clusters) > 0
-		}
-		f := d.beside(doc)
-		of := f.at("spec", "selector").selector()
-		d.end(f)
-		s = both(s, of)
-	}
-	t.at("clusterGroupSelector").drop("give the clusters of these groups a label and select by that")
-	return s, clusters, s != nil || len(clusters) > 0
-}
-
-// both selects what two selectors select.
-func both(a, b *v1.LabelSelector) *v1.LabelSelector {
-	if a == nil || b == nil {
-		if a == nil {
-			return b
-		}
-		return a
-	}
-	out := proto.CloneOf(b)
-	for key, value := range a.GetMatchLabels() {
-		out.MatchExpressions = append(out.MatchExpressions, &v1.LabelSelectorRequirement{Key: key, Operator: "In", Values: []string{value}})
-	}
-	out.MatchExpressions = append(out.MatchExpressions, a.GetMatchExpressions()...)
-	return out
-}
-
-// eitherOf selects what one of two selectors selects, where a selector can say so: one has all, or both ask for values of one label.
-func eitherOf(a, b *v1.LabelSelector) (*v1.LabelSelector, bool) {
-	switch {
-	case a == nil || proto.Size(b) == 0:
-		return b, true
-	case proto.Size(a) == 0 || proto.Equal(a, b):
-		return a, true
-	}
-	keyA, valuesA := oneLabel(a)
-	keyB, valuesB := oneLabel(b)
-	if keyA == "" || keyA != keyB {
-		return nil, false
-	}
-	return &v1.LabelSelector{MatchExpressions: []*v1.LabelSelectorRequirement{{Key: keyA, Operator: "In", Values: union(valuesA, valuesB)}}}, true
-}
-
-// oneLabel is the label and the values that a selector asks for, if that is all that it does.
-func oneLabel(s *v1.LabelSelector) (string, []string) {
-	if len(s.GetMatchLabels()) == 1 && len(s.GetMatchExpressions()) == 0 {
-		for key, value := range s.GetMatchLabels() {
-			return key, []string{value}
-		}
-	}
-	if e := s.GetMatchExpressions(); len(s.GetMatchLabels()) == 0 && len(e) == 1 && e[0].GetOperator() == "In" {
-		return e[0].GetKey(), e[0].GetValues()
-	}
-	return "", nil
 }
 
 // bundleFile is the fleet.yaml of the path: a document without a kind, in a folder of that name; or the only one for the only path.
@@ -529,15 +429,13 @@ func (d *rancher) rollout(f field) {
 	}
 	most := amount(f.at("maxUnavailable"))
 	for i, p := range f.at("partitions").items() {
-		s := &v1.Stage{Name: label(p.at("name").text()), Selector: p.at("clusterSelector").selector(), MaxConcurrency: amount(p.at("maxUnavailable"))}
+		selector, _, _ := d.target(p)
+		s := &v1.Stage{Name: label(p.at("name").text()), Selector: selector, MaxConcurrency: amount(p.at("maxUnavailable"))}
 		if !p.at("name").set() {
 			s.Name = fmt.Sprintf("partition-%d", i+1)
 		}
-		for _, name := range []string{"clusterName", "clusterGroup", "clusterGroupSelector"} {
-			p.at(name).drop("give the clusters a label, and select by that in the stage")
-		}
 		if s.Selector == nil {
-			p.drop("a stage without a selector would take every cluster")
+			p.drop("a stage without a selector would take every cluster: give its clusters a label, and select by that")
 			continue
 		}
 		d.strategy().Stages = append(d.strategy().Stages, s)
@@ -557,7 +455,10 @@ func (d *rancher) customization(f field) {
 	f.at("name").pass()
 	switch {
 	case f.at("doNotDeploy").flag():
-		f.drop("take these clusters out of the placement")
+		f.pass()
+		if d.Selector == nil {
+			f.t.fail(f.n, f.path, "doNotDeploy: the module would come to these clusters: say with -l LABEL=VALUE which are to have it")
+		}
 		return
 	case f.at("clusterName").set():
 		f.drop("an override selects by labels: give the cluster one")
@@ -565,7 +466,7 @@ func (d *rancher) customization(f field) {
 	}
 	s, _, ok := d.target(f)
 	if !ok {
-		f.drop("it selects no cluster that is known here")
+		f.drop("which clusters it is for cannot be said here")
 		return
 	}
 	o := &v1.Override{Selector: s, AllowEmpty: true}

@@ -111,6 +111,9 @@ const application = "apiVersion: argoproj.io/v1alpha1\nkind: Application\nmetada
 
 const kustomization = "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: shop, namespace: flux-system}\nspec: {prune: true, sourceRef: {kind: GitRepository, name: shop}}\n"
 
+const fleetKeepsOut = "apiVersion: fleet.cattle.io/v1alpha1\nkind: GitRepo\nmetadata: {name: shop}\nspec:\n  repo: https://git.example.com/a.git\n  paths: [a]\n  targets: [{clusterSelector: {matchLabels: {env: prod}}}]\n" +
+	"---\ntargetCustomizations: [{clusterSelector: {matchLabels: {place: eu}}, doNotDeploy: true}]\n"
+
 // TestRefuses: what cannot be converted is an error that says where it is and what to do.
 func TestRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ kind, text, want string }{
@@ -129,6 +132,7 @@ func TestRefuses(t *testing.T) {
 		"bucket":         {"flux-kustomization", strings.Replace(kustomization, "GitRepository", "Bucket", 1) + "---\napiVersion: source.toolkit.fluxcd.io/v1\nkind: Bucket\nmetadata: {name: shop}\n", "a module has no source that is a Bucket"},
 		"two of a name":  {"argocd-application", application + "---\n" + application, "Application shop and Application shop would both be module shop"},
 		"no YAML":        {"argocd-application", "a: [", "stdin:1: is no YAML"},
+		"not deployed":   {"fleet-gitrepo", fleetKeepsOut, "stdin:9: targetCustomizations[0]: doNotDeploy: the module would come to these clusters: say with -l LABEL=VALUE which are to have it"},
 		"values no YAML": {"argocd-application", strings.Replace(application, "path: a", "path: a, helm: {values: 'a: ['}", 1), "spec.source.helm.values: is no YAML"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,6 +160,10 @@ func TestOptions(t *testing.T) {
 	}
 	o.Selector = &v1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}
 	modules, _, err = convert(t, "argocd-application", text, o)
+	if err != nil || !proto.Equal(modules[0].GetSpec().GetPlacement(), &v1.Placement{Selector: o.Selector}) {
+		t.Errorf("the placement is %v, %v", modules, err)
+	}
+	modules, _, err = convert(t, "fleet-gitrepo", fleetKeepsOut, o)
 	if err != nil || !proto.Equal(modules[0].GetSpec().GetPlacement(), &v1.Placement{Selector: o.Selector}) {
 		t.Errorf("the placement is %v, %v", modules, err)
 	}
