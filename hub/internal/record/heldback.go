@@ -3,6 +3,7 @@ package record
 import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
@@ -10,12 +11,19 @@ import (
 
 // heldBack reports that a module is of the catalog that the one is of, too, and that what its files say of it has come to nothing at its
 // source, or is not put for now. What the files move from the one to the other may be listed by that: what it is to list is not known until its
-// source can be had, or it is put.
+// source can be had, or it is put. The same holds, of a catalog or not, where what it was put together with never came: the one
+// may be of that, in their project.
 func (l *letting) heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	if ref == l.ref || rec.GetOriginUid() == "" || rec.GetOriginUid() != l.rec.GetOriginUid() {
+	if ref == l.ref {
 		return false
 	}
 	r = store.Untracked(r)
+	if ref.Project == l.ref.Project && rollouts.PutsMissing(rollouts.Last(r, ref)) {
+		return true
+	}
+	if rec.GetOriginUid() == "" || rec.GetOriginUid() != l.rec.GetOriginUid() {
+		return false
+	}
 	return SourceFailed(r, ref) || leftOut(r, ref, rec)
 }
 

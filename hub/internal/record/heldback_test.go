@@ -9,6 +9,7 @@ import (
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // What the files of a catalog move from one of its modules to another is not let go before the source of that can be had, and it is put; what
@@ -24,22 +25,24 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 	for name, tc := range map[string]struct {
 		one, two string // the catalogs that they are of, by UID
 		fails    bool   // the source of two came to nothing
+		missing  bool   // what two was put with never came
 		of       string // the catalog that says
 		says     *towlinev1.CatalogStatus
 		want     bool
 	}{
-		"all is put":                     {one: mine, two: mine, of: mine, says: &towlinev1.CatalogStatus{}},
-		"nothing is known":               {one: mine, two: mine},
-		"its source came to nothing":     {one: mine, two: mine, fails: true, want: true},
-		"so it did, of nobody's":         {fails: true},
-		"so it did, of another catalog":  {one: mine, two: "v", fails: true},
-		"a person paused its rollout":    {one: mine, two: mine, of: mine, says: conflict("two", catalog.Paused), want: true},
-		"a person ended its rollout":     {one: mine, two: mine, of: mine, says: conflict("two", catalog.Stopped), want: true},
-		"it is somebody else's":          {one: mine, two: mine, of: mine, says: conflict("two", catalog.Owned)},
-		"that of another one was paused": {one: mine, two: mine, of: mine, says: conflict("three", catalog.Paused)},
-		"its rollout lets none begin":    {one: mine, two: mine, of: mine, says: waits("two", "two.yaml:1"), want: true},
-		"it goes later":                  {one: mine, two: mine, of: mine, says: waits("two", "")},
-		"one of before says so":          {one: mine, two: mine, of: "v", says: conflict("two", catalog.Paused)},
+		"all is put":                      {one: mine, two: mine, of: mine, says: &towlinev1.CatalogStatus{}},
+		"nothing is known":                {one: mine, two: mine},
+		"its source came to nothing":      {one: mine, two: mine, fails: true, want: true},
+		"so it did, of nobody's":          {fails: true},
+		"so it did, of another catalog":   {one: mine, two: "v", fails: true},
+		"what it was put with never came": {missing: true, want: true},
+		"a person paused its rollout":     {one: mine, two: mine, of: mine, says: conflict("two", catalog.Paused), want: true},
+		"a person ended its rollout":      {one: mine, two: mine, of: mine, says: conflict("two", catalog.Stopped), want: true},
+		"it is somebody else's":           {one: mine, two: mine, of: mine, says: conflict("two", catalog.Owned)},
+		"that of another one was paused":  {one: mine, two: mine, of: mine, says: conflict("three", catalog.Paused)},
+		"its rollout lets none begin":     {one: mine, two: mine, of: mine, says: waits("two", "two.yaml:1"), want: true},
+		"it goes later":                   {one: mine, two: mine, of: mine, says: waits("two", "")},
+		"one of before says so":           {one: mine, two: mine, of: "v", says: conflict("two", catalog.Paused)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := storetest.New(t)
@@ -53,6 +56,9 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 				ro := &towlinev1.Rollout{Id: "two/1", Number: 1, Revision: 1, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
 				if tc.fails {
 					ro.Revision, ro.Status.State = 0, "Failed"
+				}
+				if tc.missing {
+					ro.Revision, ro.Status.State, ro.Status.Reason = 0, "Failed", rollout.ReasonPutsMissing
 				}
 				w.Put(store.RolloutKey(two, 1), &storev1.RolloutRecord{Rollout: ro})
 				if tc.of != "" {
