@@ -238,7 +238,7 @@ type applyRun struct {
 	broken   bool   // the put of a module failed: the batch is not whole
 	insists  int    // how often a put found no hub, and was repeated
 	with     []*v1.ModuleOrder
-	tried    map[*v1.Module]tried
+	tried    map[proto.Message]tried
 }
 
 func (r *applyRun) dry() bool { return r.o.dryRun == "server" }

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -17,21 +19,31 @@ import (
 
 // tried is what the hub says of a put before anything is put.
 type tried struct {
-	resp *v1.PutModuleResponse
-	err  error
+	result string
+	err    error
 }
 
-// try asks the hub once what a put of a module would do.
-func (r *applyRun) try(ctx context.Context, m *v1.Module) (*v1.PutModuleResponse, error) {
-	out, known := r.tried[m]
-	if !known {
-		out.resp, out.err = r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: true, Plan: r.o.plan, With: r.with, Set: r.o.set.name, Take: r.o.set.take})
-		if r.tried == nil {
-			r.tried = map[*v1.Module]tried{}
-		}
-		r.tried[m] = out
+// try asks the hub once what a put of a module or a catalog would do. Of others it says nothing.
+func (r *applyRun) try(ctx context.Context, x resource.Resource) (result string, err error) {
+	out, known := r.tried[x.Message]
+	if known {
+		return out.result, out.err
 	}
-	return out.resp, out.err
+	switch in := x.Message.(type) {
+	case *v1.Module:
+		var resp *v1.PutModuleResponse
+		resp, out.err = r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: in, Reason: r.o.reason, DryRun: true, Plan: r.o.plan, With: r.with, Set: r.o.set.name, Take: r.o.set.take})
+		out.result = resp.GetResult()
+	case *v1.Catalog:
+		var resp *v1.PutCatalogResponse
+		resp, out.err = r.c.Catalogs.PutCatalog(ctx, &v1.PutCatalogRequest{Catalog: in, DryRun: true})
+		out.result = resp.GetResult()
+	}
+	if r.tried == nil {
+		r.tried = map[proto.Message]tried{}
+	}
+	r.tried[x.Message] = out
+	return out.result, out.err
 }
 
 // refused asks the hub what is wrong, before anything is put: what one module lets go, and another one was to take that is refused, would be
@@ -105,14 +117,7 @@ func (r *applyRun) newProjects(ctx context.Context, all []resource.Resource) (ma
 // refusedIn asks the hub what is wrong with modules and catalogs.
 func (r *applyRun) refusedIn(ctx context.Context, all []resource.Resource) (errs []error) {
 	for _, x := range all {
-		var err error
-		switch in := x.Message.(type) {
-		case *v1.Module:
-			_, err = r.try(ctx, in)
-		case *v1.Catalog:
-			_, err = r.c.Catalogs.PutCatalog(ctx, &v1.PutCatalogRequest{Catalog: in, DryRun: true})
-		}
-		if err != nil {
+		if _, err := r.try(ctx, x); err != nil {
 			errs = append(errs, inFile(x, err))
 		}
 	}
@@ -184,8 +189,8 @@ func (r *applyRun) tornVariants(ctx context.Context, of clusterMove, modules []r
 		if !slices.Contains(displayAll(of.loses), name) {
 			continue
 		}
-		resp, err := r.try(ctx, in)
-		if err != nil || resp.GetResult() == "unchanged" { // what is refused is told elsewhere
+		result, err := r.try(ctx, x)
+		if err != nil || result == "unchanged" { // what is refused is told elsewhere
 			continue
 		}
 		errs = append(errs, fmt.Errorf("cluster %s: by its new labels it would lose objects of module %s before the new %s is put, also those that this has: first apply module %s with overrides for the labels of before and of now, then the cluster",
@@ -211,8 +216,8 @@ func (r *applyRun) tornCatalogs(ctx context.Context, of clusterMove, catalogs []
 			if m.GetModule().GetMetadata().GetOrigin() != fleet.CatalogOrigin(x.Meta().GetName()) {
 				continue
 			}
-			put, err := r.c.Catalogs.PutCatalog(ctx, &v1.PutCatalogRequest{Catalog: x.Message.(*v1.Catalog), DryRun: true})
-			if err != nil || put.GetResult() == "unchanged" { // what is refused is told elsewhere
+			result, err := r.try(ctx, x)
+			if err != nil || result == "unchanged" { // what is refused is told elsewhere
 				continue
 			}
 			errs = append(errs, fmt.Errorf("cluster %s: by its new labels it would lose objects of module %s before the new catalog %s is looked at, also those that this has: apply one of the two, and the other when that is done",

@@ -21,11 +21,9 @@ import (
 // getAudit shows what was done and what was refused, the newest last, so that it is what a person sees first in a terminal. Names
 // are those of what it was about.
 func (a *app) getAudit(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	if o.since <= 0 {
-		return usagef("--since %s: write how long back, such as 24h", o.since)
-	}
-	if len(names) == 0 {
-		names = []string{""}
+	names, err := auditAbout(o, names)
+	if err != nil {
+		return err
 	}
 	all, err := auditSince(ctx, c, o, names, a.Now().Add(-o.since))
 	if err != nil {
@@ -36,6 +34,17 @@ func (a *app) getAudit(ctx context.Context, c *client.Client, o *getOptions, nam
 		return nil
 	}
 	return auditView.print(a, &o.output, all, false)
+}
+
+// auditAbout are the names to ask about, "" for all.
+func auditAbout(o *getOptions, names []string) ([]string, error) {
+	if o.since <= 0 {
+		return nil, usagef("--since %s: write how long back, such as 24h", o.since)
+	}
+	if len(names) == 0 {
+		return []string{""}, nil
+	}
+	return names, nil
 }
 
 // auditSince are the entries about some names, or all, from a time on, the newest last.
@@ -58,11 +67,9 @@ const auditLate = time.Minute
 
 // watchAudit shows the entries and then each new one.
 func (a *app) watchAudit(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	if o.since <= 0 {
-		return usagef("--since %s: write how long back, such as 24h", o.since)
-	}
-	if len(names) == 0 {
-		names = []string{""}
+	names, err := auditAbout(o, names)
+	if err != nil {
+		return err
 	}
 	w := &watcher[*v1.AuditEntry]{a: a, o: o, view: auditView, keep: func(*v1.AuditEntry) bool { return true }, absent: func([]*v1.AuditEntry) error { return nil }}
 	t := auditTail{watcher: w, since: a.Now().Add(-o.since), shown: map[string]time.Time{},

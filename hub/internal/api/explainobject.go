@@ -56,7 +56,7 @@ func (a *API) holdsOf(ctx context.Context, row *towlinev1.Object, minRevision in
 	err := a.overview(ctx, minRevision, func(r overview) error {
 		record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
 			switch {
-			case h.GetKind() != record.HoldFreeze || h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
+			case h.GetKind() != record.HoldFreeze || !record.Lasts(h, now):
 			case h.GetModule() != "" && (h.GetModule() != row.GetModule() || h.GetProject() != row.GetProject()):
 			case h.GetCluster() != "" && h.GetCluster() != row.GetCluster():
 			case h.GetObject() != nil && record.ObjectOf(h.GetObject()) != record.ObjectOf(row.GetObject()):

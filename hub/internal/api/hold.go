@@ -60,7 +60,7 @@ func eachAnnotation(r store.Reader, sums *counts.View, of *towlinev1.ObjectFilte
 			}
 			t, _ := record.Track(store.Untracked(r), c, ref, true)
 			for _, h := range t.AnnotationHolds() {
-				if h.GetUntil() == nil || h.GetUntil().AsTime().After(now) {
+				if record.Lasts(h, now) {
 					fn(h)
 				}
 			}
@@ -190,8 +190,7 @@ func freezeID(r store.Reader, h *towlinev1.Hold, now time.Time) string {
 		return own
 	}
 	old, _, there := store.Get[*storev1.HoldRecord](r, store.HoldPrefix+first)
-	until := old.GetHold().GetUntil()
-	if there && old.GetHold().GetBy() != h.GetBy() && (until == nil || until.AsTime().After(now)) {
+	if there && old.GetHold().GetBy() != h.GetBy() && record.Lasts(old.GetHold(), now) {
 		return own
 	}
 	return first

@@ -31,7 +31,7 @@ func readStops(r store.Reader, sums *counts.View, now time.Time) stops {
 	record.EachHold(r, func(x *towlinev1.Hold, e store.Entry) {
 		h := showHold(x, e)
 		switch name := fleet.ClusterName(h.GetCluster()); {
-		case h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
+		case !record.Lasts(h, now):
 		case name != "":
 			s.cluster[name] = append(s.cluster[name], h)
 		case h.GetKind() == record.HoldFreeze && h.GetModule() != "":

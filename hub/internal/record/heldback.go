@@ -11,8 +11,8 @@ import (
 
 // heldBack reports that a module is of the catalog that the one is of, too, and that what its files say of it has come to nothing at its
 // source, or is not put for now. What the files move from the one to the other may be listed by that: what it is to list is not known until its
-// source can be had, or it is put. The same holds, of a catalog or not, where what it was put together with never came: the one
-// may be of that, in their project.
+// source can be had, or it is put. The same holds, of a catalog or not, where what it was put together with never came: the one may be of
+// that, in their project.
 func (l *letting) heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
 	if ref == l.ref {
 		return false

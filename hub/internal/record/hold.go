@@ -27,6 +27,11 @@ const FreezeID = "freeze-"
 // take the place of the first.
 func HoldID(prefix string, d fleet.Digest) string { return prefix + hex.EncodeToString(d[:8]) }
 
+// Lasts reports that a hold has not come to its end.
+func Lasts(h *towlinev1.Hold, now time.Time) bool {
+	return h.GetUntil() == nil || h.GetUntil().AsTime().After(now)
+}
+
 // DigestOfFreeze is over what a freeze is of.
 func DigestOfFreeze(h *towlinev1.Hold) fleet.Digest {
 	return fleet.DigestOf([]byte(freezeText(h)))

@@ -27,8 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
-	"towline.dev/towline/test/lab/labtest"
 )
 
 // limit is how long anything may take that is expected to happen.
@@ -78,7 +78,7 @@ func start(t *testing.T) *world {
 	must(t, err)
 	w.hooks, err = lab.FreeAddress()
 	must(t, err)
-	w.Lab = labtest.Start(t, lab.Options{Names: []string{"c1", "c2"}, HubArgs: []string{"--verbose", "--metrics", w.metrics, "--hooks", w.hooks},
+	w.Lab = e2etest.Start(t, lab.Options{Names: []string{"c1", "c2"}, HubArgs: []string{"--verbose", "--metrics", w.metrics, "--hooks", w.hooks},
 		HubEnv: []string{"CANARY_HMAC=" + value("GateKey")}})
 	ctx := t.Context()
 	for _, c := range w.Clusters {
@@ -97,7 +97,7 @@ func start(t *testing.T) *world {
 	w.eve, err = client.Dial(t.Context(), client.Options{Config: w.eveConfig})
 	must(t, err)
 	t.Cleanup(func() { _, _ = w.admin.Close(), w.eve.Close() })
-	labtest.Ready(t, w.Lab)
+	e2etest.Ready(t, w.Lab)
 	return w
 }
 

@@ -16,8 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
-	"towline.dev/towline/test/lab/labtest"
 )
 
 const (
@@ -59,8 +59,8 @@ func TestRecovery(t *testing.T) {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	l := labtest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Links: true})
-	labtest.Join(t, l, func(int, *lab.Cluster) string { return "env=test" })
+	l := e2etest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Links: true})
+	e2etest.Join(t, l, func(int, *lab.Cluster) string { return "env=test" })
 	return &world{Lab: l, t: t}
 }
 

@@ -17,8 +17,8 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
-	"towline.dev/towline/test/lab/labtest"
 )
 
 // limit is how long anything may take that is expected to happen.
@@ -65,8 +65,8 @@ func TestStagedRollouts(t *testing.T) {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	l := labtest.Start(t, lab.Options{Names: []string{"c1", "c2", "c3", "c4"}})
-	labtest.Join(t, l, labtest.Canary)
+	l := e2etest.Start(t, lab.Options{Names: []string{"c1", "c2", "c3", "c4"}})
+	e2etest.Join(t, l, e2etest.Canary)
 	w := &world{Lab: l, t: t, maria: filepath.Join(l.Dir, "maria.yaml"), module: "web"}
 	w.towline("user", "create", "maria", "--role", "admin", "--save", w.maria)
 	var err error

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
-	"towline.dev/towline/test/lab/labtest"
 )
 
 const (
@@ -116,8 +116,8 @@ func start(t *testing.T, from map[string]string) *world {
 	for name, dir := range from {
 		must(t, os.Symlink(filepath.Join(dir, name), filepath.Join(bin, name)))
 	}
-	l := labtest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Bin: bin})
-	labtest.Join(t, l, labtest.Canary)
+	l := e2etest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Bin: bin})
+	e2etest.Join(t, l, e2etest.Canary)
 	return &world{Lab: l, t: t}
 }
 
@@ -245,7 +245,7 @@ func (w *world) upgrades(replace func(context.Context)) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	replace(ctx)
-	labtest.Ready(w.t, w.Lab)
+	e2etest.Ready(w.t, w.Lab)
 	w.everywhere(3, 2)
 	w.put(4, 2, wait...)
 	w.everywhere(4, 2)

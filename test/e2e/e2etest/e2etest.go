@@ -1,5 +1,5 @@
-// Package labtest gives a test a lab of its own, which ends with the test. It must not know what the test proves.
-package labtest
+// Package e2etest gives an end-to-end test a lab of its own, which ends with the test. It must not know what the test proves.
+package e2etest
 
 import (
 	"context"
