@@ -67,38 +67,39 @@ func TestCapabilitiesAsHelmSeesThem(t *testing.T) {
 			t.Fatal(err)
 		}
 		served := apply.NewServed(client)
-		read := func() (fleet.Capabilities, []string) {
+		read := func() (now fleet.Capabilities, want []string, err error) {
 			t.Helper()
 			now, whole, err := served.Read(t.Context())
-			if err != nil || whole == plain || now.KubeVersion != version.GitVersion || now.Check() != nil {
-				t.Fatalf("plain %t: whole %t, version %s, %v, %v", plain, whole, now.KubeVersion, err, now.Check())
-			}
-			want, err := action.GetVersionSet(helm)
 			if err != nil {
-				t.Fatal(err)
+				return now, nil, err
 			}
+			if whole == plain || now.KubeVersion != version.GitVersion || now.Check() != nil {
+				t.Fatalf("plain %t: whole %t, version %s, %v", plain, whole, now.KubeVersion, now.Check())
+			}
+			want, err = action.GetVersionSet(helm)
 			slices.Sort(want)
-			return now, want
+			return now, want, err
 		}
-		// The agent and Helm read one after the other, and what was there before may be going meanwhile.
+		// The agent and Helm read one after the other, and what was there before may be going meanwhile: a group that is still listed and
+		// does not answer any more is an error of that reading.
 		until := func(is func(fleet.Capabilities) bool) {
 			t.Helper()
 			tick := time.NewTicker(100 * time.Millisecond)
 			defer tick.Stop()
 			for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
-				now, want := read()
-				if slices.Equal(now.APIs, want) && is(now) {
+				now, want, err := read()
+				if err == nil && slices.Equal(now.APIs, want) && is(now) {
 					return
 				}
 				if time.Now().After(deadline) {
-					t.Fatalf("plain %t: the agent has %d APIs, Helm %d\n%v\n%v", plain, len(now.APIs), len(want), now.APIs, want)
+					t.Fatalf("plain %t: the agent has %d APIs, Helm %d, %v\n%v\n%v", plain, len(now.APIs), len(want), err, now.APIs, want)
 				}
 			}
 		}
 		until(func(now fleet.Capabilities) bool {
 			return now.Has("apps/v1/Deployment") && now.Has("apps/v1/Scale") && now.Has("v1")
 		})
-		if read(); !plain && seen.unmodified.Load() == 0 {
+		if _, _, err := read(); err == nil && !plain && seen.unmodified.Load() == 0 {
 			t.Error("all is read again though nothing has changed")
 		}
 		group := strings.ToLower(rand.Text()) + ".capabilities.example.com" // one of before may be going yet
