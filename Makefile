@@ -184,6 +184,14 @@ sim-planted: ## See that the simulation finds the bugs that are planted for it
 	@for bug in $$(go run ./test/sim/overlay list); do \
 		$(PHASE) "$$bug" env TOWLINE_PLANTED="$$bug" $(BIN)/_sim/sim.test -test.v -test.run TestPlanted </dev/null || exit 1; done
 
+FUZZ ?= 10m
+# Go minimises each input that finds something new for up to a minute, and tries nothing else meanwhile.
+.PHONY: fuzz
+fuzz: ## Each fuzz target for FUZZ (10m); PACKAGES='hub/internal/patch pkg/manifest' narrows them
+	@for package in $(or $(PACKAGES),$$(grep -rl --include='*_test.go' '^func Fuzz' agent ctl hub pkg | xargs -n1 dirname | sort -u)); do \
+		for target in $$(go test -list '^Fuzz' ./$$package | grep '^Fuzz'); do \
+			$(PHASE) "$$package $$target" go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x ./$$package </dev/null || exit 1; done; done
+
 SOAK ?= 2h
 # Not in make test: it is about what happens in minutes.
 .PHONY: soak-hubs
