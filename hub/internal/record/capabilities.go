@@ -71,8 +71,8 @@ func (x Capable) Find(r store.Reader, wanted fleet.Digest) (Able, bool) {
 	}
 	store.Scan(store.Untracked(r), store.CapabilityPrefix, func(rec *storev1.CapabilitiesRecord, e store.Entry) bool {
 		if bytes.Equal(rec.GetSum().GetDigest(), wanted.Bytes()) {
-			x.Add(store.Untracked(r), fleet.ClusterName(e.Key[len(store.CapabilityPrefix):]))
-			return false
+			// What one has that was made anew, or whose record is damaged, does not count: others may be able to do the same.
+			return x.Add(store.Untracked(r), fleet.ClusterName(e.Key[len(store.CapabilityPrefix):])).IsZero()
 		}
 		return true
 	})
