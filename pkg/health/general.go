@@ -105,15 +105,20 @@ func (o *object) noStatus() Result {
 	if !o.facts.HasStatus {
 		return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its kind has no status to judge by"}
 	}
-	start := o.started()
-	if until := start.Add(NoStatusGrace); start.IsZero() || o.facts.Now.Before(until) {
-		r := progressing(ReasonNoStatus, "its controller has written no status yet")
-		if !start.IsZero() {
-			r.Until = until
-		}
+	if r, waits := o.graced(progressing(ReasonNoStatus, "its controller has written no status yet")); waits {
 		return r
 	}
 	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoStatus, Message: "its controller writes no status: there is nothing to judge by"}
+}
+
+// graced is a judgement that holds only as long as a controller has time for its first word. It reports whether that still runs.
+func (o *object) graced(r Result) (Result, bool) {
+	start := o.started()
+	if start.IsZero() {
+		return r, true
+	}
+	r.Until = start.Add(NoStatusGrace)
+	return r, o.facts.Now.Before(r.Until)
 }
 
 // entries takes a list of the status whose members have conditions of their own: one for each gateway, listener or

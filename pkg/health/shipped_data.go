@@ -471,19 +471,24 @@ func opensearchUpgrades(o *object) (Result, bool) {
 	return progressing("Upgrading", "not all nodes have version "+want), upgrades && text(o.status, "health") == "green"
 }
 
-// planHealth: once a plan is complete, the reason may still be that of a job that failed before. With no concurrency no node is begun.
+// planHealth: once a plan is complete, the reason may still be that of a job that failed before. With no concurrency no node is begun,
+// and a plan that begins none may call itself complete. Before its window opens nobody is at it, as its owner ordered.
 func planHealth(o *object) (Result, bool) {
 	complete := o.condition("Complete")
 	known := o.condition("Validated").is("True") && o.condition("LatestResolved").is("True")
 	switch {
 	case !known || complete.kind == "":
 		return Result{}, false
+	case count(o.spec, "concurrency", 0) == 0:
+		return suspended("NoConcurrency", "spec.concurrency is 0: no node is begun"), true
 	case complete.is("True"):
 		return healthy(), true
 	case complete.reason == "SyncJob":
 		return progressing(complete.reason, nonEmpty(complete.message, "jobs run on the nodes")), true
+	case complete.reason == "Waiting":
+		return suspended(complete.reason, nonEmpty(complete.message, "waits for its window")), true
 	}
-	return suspended("NoConcurrency", "spec.concurrency is 0: no node is begun"), count(o.spec, "concurrency", 0) == 0
+	return Result{}, false
 }
 
 // chartJobMade: that the job was made says nothing of its end, and nothing else in the status does.

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -34,6 +35,9 @@ func cronWorkflowHealth(o *object) (Result, bool) {
 // in the cluster, which stays healthy when nothing new comes. The conditions have no status: one that is over is not listed.
 // Nor has the status a generation, but it says which source it was compared with.
 func applicationError(o *object) (Result, bool) {
+	if skipped, _ := strconv.ParseBool(o.annotation("argocd.argoproj.io/skip-reconcile")); skipped {
+		return suspended("Paused", "annotation argocd.argoproj.io/skip-reconcile: nobody compares or syncs it"), true
+	}
 	for _, x := range listOf(o.status, "conditions") {
 		m, _ := x.(map[string]any)
 		if kind := text(m, "type"); strings.HasSuffix(kind, "Error") {

@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,8 +44,9 @@ func gatewayRouteHealth(o *object) (Result, bool) {
 	return progressing(ReasonNoStatus, "no gateway says yet whether it accepts it"), true
 }
 
-// unansweredGateways are those of the route that say nothing of its newest generation, while others do: one that is slow, or that does
-// not exist. Not every mesh answers for a Service.
+// unansweredGateways are those of the route that say nothing of its newest generation, while others do. One that spoke of an older
+// generation is slow and will speak again; one that never spoke may not be in this cluster, and is waited for only as long as a first
+// status is. Not every mesh answers for a Service.
 func (s *signs) unansweredGateways(o *object) {
 	answers := listOf(o.status, "parents")
 	if len(answers) == 0 {
@@ -54,15 +54,32 @@ func (s *signs) unansweredGateways(o *object) {
 	}
 	for _, x := range listOf(o.spec, "parentRefs") {
 		want, _ := x.(map[string]any)
-		answered := slices.ContainsFunc(answers, func(y any) bool {
-			e, _ := y.(map[string]any)
-			ref := mapOf(e, "parentRef")
-			return text(ref, "name") == text(want, "name") && o.namespaceOf(ref) == o.namespaceOf(want) && o.allStale(listOf(e, "conditions")).kind == ""
-		})
-		if kind := text(want, "kind"); !answered && (kind == "" || kind == "Gateway") {
-			s.add(progressing("NotAccepted", text(want, "name")+": does not say yet whether it accepts it"))
+		known, answered := o.answers(answers, want)
+		if kind := text(want, "kind"); answered || kind != "" && kind != "Gateway" {
+			continue
+		}
+		r, waits := o.graced(progressing("NotAccepted", text(want, "name")+": does not say yet whether it accepts it"))
+		if known {
+			r.Until, waits = time.Time{}, true
+		}
+		if waits {
+			s.add(r)
 		}
 	}
+}
+
+// answers reports whether a parent that a route names has an entry in the status, and whether one speaks of the newest generation.
+func (o *object) answers(entries []any, want map[string]any) (known, answered bool) {
+	for _, x := range entries {
+		e, _ := x.(map[string]any)
+		ref := mapOf(e, "parentRef")
+		if text(ref, "name") != text(want, "name") || o.namespaceOf(ref) != o.namespaceOf(want) {
+			continue
+		}
+		known = true
+		answered = answered || o.allStale(listOf(e, "conditions")).kind == ""
+	}
+	return known, answered
 }
 
 func threeScaleHealth(o *object) (Result, bool) {
