@@ -53,6 +53,12 @@ func (o *object) held() (Result, bool) {
 			return suspended("", "spec."+key+" is true"), true
 		}
 	}
+	if strings.EqualFold(text(o.spec, "managementState"), "Unmanaged") {
+		return suspended("Unmanaged", "spec.managementState is Unmanaged"), true
+	}
+	if key := "rabbitmq.com/pauseReconciliation"; text(mapOf(o.meta, "labels"), key) == "true" {
+		return suspended("Paused", "label "+key+": true"), true
+	}
 	annotations := mapOf(o.meta, "annotations")
 	for _, a := range holdAnnotations {
 		v, ok := annotations[a.key].(string)
@@ -70,6 +76,7 @@ var holdAnnotations = []struct{ key, value string }{
 	{"autoscaling.keda.sh/paused", "true"},
 	{"autoscaling.keda.sh/paused-replicas", ""},
 	{"strimzi.io/pause-reconciliation", "true"},
+	{"strimzi.io/managed", "false"},
 	{"cnpg.io/reconciliation", "disabled"},
 	{"cnpg.io/reconciliationLoop", "disabled"},
 	{"serverless.openshift.io/paused", "true"},

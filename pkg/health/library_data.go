@@ -52,7 +52,7 @@ var databaseRules = []shippedEntry{
 	{"apps.kubeblocks.io", "*", rule{phase: "phase"}},
 	{"elasticsearch.k8s.elastic.co", "Elasticsearch", rule{judge: elasticsearchHealth, phase: "health", good: "green", fail: "red yellow"}},
 	{"*.k8s.elastic.co", "StackConfigPolicy", rule{phase: "phase", good: "Ready", fail: "Error Invalid Conflict"}},
-	{"*.k8s.elastic.co", "Kibana ApmServer Beat Agent Logstash EnterpriseSearch ElasticMapsServer", rule{phase: "health", good: "green", work: "yellow unknown", fail: "red"}},
+	{"*.k8s.elastic.co", "Kibana ApmServer Beat Agent Logstash EnterpriseSearch ElasticMapsServer", rule{judge: elasticUpgrades, phase: "health", good: "green", work: "yellow unknown", fail: "red"}},
 	{"opensearch.opster.io", "OpenSearchCluster", rule{judge: opensearchUpgrades, phase: "health", good: "green", fail: "red yellow"}},
 	{"starrocks.com", "StarRocksCluster", rule{phase: "phase", good: "running", fail: "failed"}},
 	{"druid.apache.org", "Druid", rule{judge: druidHealth}},

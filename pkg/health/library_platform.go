@@ -44,7 +44,7 @@ var networkRules = []shippedEntry{
 }
 
 var observabilityRules = []shippedEntry{
-	{"monitoring.coreos.com", "Prometheus Alertmanager PrometheusAgent ThanosRuler", rule{ready: "Available"}},
+	{"monitoring.coreos.com", "Prometheus Alertmanager PrometheusAgent ThanosRuler", rule{judge: prometheusOutdated, ready: "Available"}},
 	{"monitoring.googleapis.com", "PodMonitoring ClusterPodMonitoring", rule{any: "ConfigurationCreateSuccess"}},
 	{"monitoring.googleapis.com", "Rules ClusterRules GlobalRules", rule{static: true}},
 	{"opentelemetry.io", "OpenTelemetryCollector", rule{judge: collectorHealth}},
@@ -74,10 +74,11 @@ var observabilityRules = []shippedEntry{
 
 var messagingRules = []shippedEntry{
 	{"kafka.strimzi.io", "KafkaConnector", rule{judge: connectorHeld, bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
-	{"kafka.strimzi.io", "KafkaRebalance", rule{bad: "NotReady", busy: "New PendingProposal Rebalancing ReconciliationPaused", held: "ProposalReady Stopped"}},
+	{"kafka.strimzi.io", "KafkaRebalance", rule{judge: rebalanceTemplate, bad: "NotReady", busy: "New PendingProposal Rebalancing ReconciliationPaused", held: "ProposalReady Stopped"}},
 	{"kafka.strimzi.io", "KafkaNodePool", rule{}},
 	{"core.strimzi.io", "StrimziPodSet", rule{}},
-	{"kafka.strimzi.io", "Kafka KafkaTopic KafkaUser KafkaConnect KafkaBridge KafkaMirrorMaker KafkaMirrorMaker2", rule{bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
+	{"kafka.strimzi.io", "KafkaTopic", rule{judge: topicReplicas, bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
+	{"kafka.strimzi.io", "Kafka KafkaUser KafkaConnect KafkaBridge KafkaMirrorMaker KafkaMirrorMaker2", rule{bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
 	{"kafka.banzaicloud.io", "KafkaCluster", rule{phase: "state", good: "ClusterRunning", work: "ClusterReconciling ClusterRollingUpgrading"}},
 	{"kafka.banzaicloud.io", "KafkaTopic KafkaUser", rule{phase: "state", good: "created"}},
 	{"platform.confluent.io", "Kafka Zookeeper KRaftController Connect SchemaRegistry ControlCenter KsqlDB KafkaRestProxy", rule{phase: "phase", good: "RUNNING"}},

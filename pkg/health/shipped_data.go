@@ -77,11 +77,12 @@ func druidHealth(o *object) (Result, bool) {
 	return progressing(nonEmpty(kind, "Provisioning"), message), true
 }
 
+// poolerHealth: the operator counts the pods that are there, whether they are ready and new or not, and says no more.
 func poolerHealth(o *object) (Result, bool) {
 	if want, have := count(o.spec, "instances", 1), count(o.status, "instances", 0); have < want {
-		return progressing("LessReady", of(have, want, "instances are ready")), true
+		return progressing("LessReady", of(have, want, "instances are there")), true
 	}
-	return healthy(), true
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status counts pods, not those that are ready"}, true
 }
 
 func crunchyHealth(o *object) (Result, bool) {
@@ -145,6 +146,8 @@ func elasticsearchHealth(o *object) (Result, bool) {
 	switch phase := text(o.status, "phase"); phase {
 	case "Invalid":
 		return degraded(phase, nonEmpty(o.condition("ReconciliationComplete").message, "the specification is not valid")), true
+	case "Stalled":
+		return degraded(phase, nonEmpty(o.condition("ReconciliationComplete").message, "a node cannot be shut down")), true
 	case "ApplyingChanges", "MigratingData":
 		return progressing(phase, nonEmpty(o.condition("ReconciliationComplete").message, "the operator is at "+phase)), true
 	}
@@ -160,7 +163,14 @@ func elasticsearchHealth(o *object) (Result, bool) {
 	if have < want {
 		return progressing("LessReady", of(have, want, "nodes are available")), true
 	}
-	return Result{}, false
+	return elasticUpgrades(o)
+}
+
+// elasticUpgrades: green is what is available, also while it has the version of before. The version in the status is the lowest that runs.
+func elasticUpgrades(o *object) (Result, bool) {
+	is, want := text(o.status, "version"), text(o.spec, "version")
+	upgrades := is != "" && want != "" && is != want && count(o.status, "availableNodes", 0) > 0
+	return progressing("Upgrading", "not all nodes have version "+want), upgrades && text(o.status, "health") == "green"
 }
 
 // kruiseBegin is the start of a judgement of the workloads of OpenKruise.

@@ -11,9 +11,10 @@ import (
 // The judgements of single kinds of the delivery tools. Each reports whether it decides; otherwise the rest of its rule
 // does.
 
-// certificateHealth tells the first issuance, which reads like a failure, from one that failed.
+// certificateHealth tells the first issuance, which reads like a failure, from one that failed. What failed for an older generation
+// stays in the status where the newest wants the certificate that is there.
 func certificateHealth(o *object) (Result, bool) {
-	if c := o.condition("Issuing"); c.is("False") && c.reason == "Failed" {
+	if c := o.condition("Issuing"); c.is("False") && c.reason == "Failed" && !o.stale(c) {
 		return degraded(c.reason, c.message), true
 	}
 	if c := o.condition("Ready"); c.is("False") && strings.HasPrefix(c.message, "Issuing certificate") {

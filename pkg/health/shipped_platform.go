@@ -182,6 +182,14 @@ func grafanaPartHealth(o *object) (Result, bool) {
 	return healthy(), !o.empty()
 }
 
+// prometheusOutdated: Available counts the pods that are ready, those of the specification before too.
+func prometheusOutdated(o *object) (Result, bool) {
+	updated, told := number(o.status, "updatedReplicas")
+	all := count(o.status, "replicas", 0)
+	rolls := text(mapOf(o.spec, "updateStrategy"), "type") != "OnDelete"
+	return progressing("LessUpdated", of(updated, all, "pods are updated")), told && rolls && updated < all && o.condition("Available").is("True") && o.condition("Reconciled").is("True")
+}
+
 // scalerWaits: metrics that are not there yet are no fault of what scales by them.
 func scalerWaits(o *object) (Result, bool) {
 	c := o.condition("Ready")
@@ -201,6 +209,18 @@ func datadogMetricHealth(o *object) (Result, bool) {
 func connectorHeld(o *object) (Result, bool) {
 	state := text(o.spec, "state")
 	return suspended(camelKey(nonEmpty(state, "paused")), "spec.state is "+state), state == "paused" || state == "stopped"
+}
+
+// rebalanceTemplate: what others are made of is never done itself.
+func rebalanceTemplate(o *object) (Result, bool) {
+	return healthy(), o.annotation("strimzi.io/rebalance-template") == "true"
+}
+
+// topicReplicas: a topic is ready while its replicas are still what they were.
+func topicReplicas(o *object) (Result, bool) {
+	change := mapOf(o.status, "replicasChange")
+	message := nonEmpty(text(change, "message"), fmt.Sprintf("it gets %d replicas", count(change, "targetReplicas", 0)))
+	return progressing("ReplicasChange", message), change != nil && o.condition("Ready").is("True")
 }
 
 // connectorTasks: a connector is there when it runs, and none of its tasks has failed.
