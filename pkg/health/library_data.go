@@ -22,7 +22,7 @@ var databaseRules = []shippedEntry{
 	{"pgv2.percona.com", "PerconaPGCluster", rule{phase: "state", fail: "error", work: "stopping"}},
 	{"pxc.percona.com", "PerconaXtraDBClusterBackup PerconaXtraDBClusterRestore", rule{phase: "state"}},
 	{"psmdb.percona.com", "PerconaServerMongoDBBackup PerconaServerMongoDBRestore", rule{phase: "state"}},
-	{"mongodbcommunity.mongodb.com", "MongoDBCommunity", rule{phase: "phase", good: "Running", fail: "Failed"}},
+	{"mongodbcommunity.mongodb.com", "MongoDBCommunity", rule{judge: mongoUpgrades, phase: "phase", good: "Running", fail: "Failed"}},
 	{"mongodb.com", "MongoDB MongoDBMultiCluster MongoDBUser MongoDBSearch", rule{phase: "phase", good: "Running Updated", fail: "Failed", work: "Pending Reconciling Disabled"}},
 	{"mongodb.com", "MongoDBOpsManager", rule{phase: "opsManager.phase", good: "Running", fail: "Failed"}},
 	{"atlas.mongodb.com", "*", rule{ready: "Ready"}},

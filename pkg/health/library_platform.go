@@ -20,6 +20,8 @@ var networkRules = []shippedEntry{
 	{"projectcontour.io", "ExtensionService TLSCertificateDelegation", rule{static: true}},
 	{"getambassador.io", "*", rule{static: true, phase: "state"}},
 	{"cilium.io", "CiliumNetworkPolicy CiliumClusterwideNetworkPolicy", rule{static: true}},
+	{"cilium.io", "CiliumLoadBalancerIPPool", rule{judge: ciliumHealth}},
+	{"cilium.io", "CiliumBGPClusterConfig CiliumBGPPeerConfig CiliumBGPNodeConfig", rule{static: true, judge: ciliumHealth}},
 	{"crd.projectcalico.org", "*", rule{static: true}},
 	{"operator.tigera.io", "TigeraStatus", rule{bad: "Degraded", ready: "Available", busy: "Progressing"}},
 	{"metallb.io", "*", rule{static: true}},
@@ -122,12 +124,15 @@ var storageRules = []shippedEntry{
 }
 
 var policyRules = []shippedEntry{
-	{"kyverno.io", "ClusterPolicy Policy CleanupPolicy ClusterCleanupPolicy", rule{judge: kyvernoHealth}},
-	{"kyverno.io", "PolicyException GlobalContextEntry", rule{static: true}},
+	{"kyverno.io", "ClusterPolicy Policy", rule{judge: kyvernoHealth}},
+	{"kyverno.io", "PolicyException GlobalContextEntry CleanupPolicy ClusterCleanupPolicy", rule{static: true}},
+	{"policies.kyverno.io", "PolicyException DeletingPolicy NamespacedDeletingPolicy", rule{static: true}},
 	{"policies.kyverno.io", "*", rule{judge: kyvernoHealth}},
 	{"templates.gatekeeper.sh", "ConstraintTemplate", rule{judge: gatekeeperTemplateHealth}},
 	{"constraints.gatekeeper.sh", "*", rule{judge: gatekeeperHealth}},
-	{"config.gatekeeper.sh", "*", rule{static: true}},
+	{"config.gatekeeper.sh", "*", rule{static: true, judge: gatekeeperErrors}},
+	{"expansion.gatekeeper.sh", "*", rule{static: true, judge: gatekeeperErrors}},
+	{"externaldata.gatekeeper.sh", "*", rule{static: true, judge: gatekeeperErrors}},
 	{"mutations.gatekeeper.sh", "*", rule{judge: gatekeeperHealth}},
 	{"capsule.clastix.io", "Tenant", rule{phase: "state", good: "Active", stop: "Cordoned"}},
 	{"addons.projectcapsule.dev", "*", rule{ready: "Ready"}},

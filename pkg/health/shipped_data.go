@@ -481,6 +481,12 @@ func opensearchUpgrades(o *object) (Result, bool) {
 	return progressing("Upgrading", "not all nodes have version "+want), upgrades && text(o.status, "health") == "green"
 }
 
+// mongoUpgrades: the version in the status is the last that was brought to all members.
+func mongoUpgrades(o *object) (Result, bool) {
+	is, want := text(o.status, "version"), text(o.spec, "version")
+	return progressing("Upgrading", "not all members have version "+want), is != "" && want != "" && is != want && text(o.status, "phase") == "Running"
+}
+
 // planHealth: once a plan is complete, the reason may still be that of a job that failed before. With no concurrency no node is begun,
 // and a plan that begins none may call itself complete. Before its window opens nobody is at it, as its owner ordered.
 func planHealth(o *object) (Result, bool) {

@@ -82,6 +82,16 @@ func (o *object) answers(entries []any, want map[string]any) (known, answered bo
 	return known, answered
 }
 
+// ciliumHealth: some conditions are numbers, with the status Unknown; of the others all are trouble when True.
+func ciliumHealth(o *object) (Result, bool) {
+	for _, x := range listOf(o.status, "conditions") {
+		if c := conditionOf(x); c.is("True") && !o.stale(c) {
+			return c.isBad(), true
+		}
+	}
+	return healthy(), !o.empty()
+}
+
 func threeScaleHealth(o *object) (Result, bool) {
 	if strings.EqualFold(nonEmpty(text(o.status, "state"), text(o.status, "developerUserState")), "suspended") {
 		return suspended("Suspended", "the application is suspended"), true
@@ -379,9 +389,6 @@ func gatekeeperHealth(o *object) (Result, bool) {
 	pods := listOf(o.status, "byPod")
 	for _, x := range pods {
 		m, _ := x.(map[string]any)
-		if seen := count(m, "observedGeneration", 0); seen != 0 && seen < o.generation {
-			return o.old(seen), true
-		}
 		if enforced, ok := m["enforced"].(bool); ok && !enforced {
 			return progressing("NotEnforced", text(m, "id")+" does not enforce it yet"), true
 		}
@@ -392,15 +399,21 @@ func gatekeeperHealth(o *object) (Result, bool) {
 	return healthy(), true
 }
 
+// gatekeeperErrors are those of the newest generation; a pod that speaks of an older one has not taken it yet.
 func gatekeeperErrors(o *object) (Result, bool) {
+	old := int64(0)
 	for _, x := range listOf(o.status, "byPod") {
 		m, _ := x.(map[string]any)
+		if seen := count(m, "observedGeneration", 0); seen != 0 && seen < o.generation {
+			old = seen
+			continue
+		}
 		for _, e := range listOf(m, "errors") {
 			f, _ := e.(map[string]any)
 			return degraded(nonEmpty(camel(text(f, "code")), "Error"), nonEmpty(text(f, "message"), "it is not taken")), true
 		}
 	}
-	return Result{}, false
+	return o.old(old), old != 0
 }
 
 // externalSecretOutdated: Ready has no generation, but the version that was synced last begins with one. What is never synced again

@@ -27,7 +27,7 @@ var conditionTypes = classes{
 		"Deleting Terminating",
 	bad: "Failed Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
 		"Terminal Unhealthy NotReady PartiallyReady Unavailable Unreachable Blocked Aborted Expired Missing Lost Crashed TimedOut Timeout " +
-		"NoPodsMatched Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred",
+		"NoPodsMatched NoMatchingInstance NoMatchingFolder NotificationPolicyLoopDetected Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred",
 	stopped: "Paused Suspended Stopped Hibernated Hibernation Suspend Pause hibernation",
 	// What these say is no matter of health, in either direction.
 	unclear: "Upgradeable ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced",
@@ -44,7 +44,7 @@ var phases = classes{
 		"scheduled validating inreview planned planning draft deleted terminated preparing awaiting accepting delayed retry retrying partial " +
 		"blocked uninitialized undefined none empty received opened notinstalled notprovisioned launched ready4setup rollout rollingout " +
 		"recreate switchover failover reconfigure update upgrade delete create refresh resize",
-	bad: "failed failure error errored degraded unhealthy invalid lost red yellow dead faulted broken denied rejected aborted cancelled canceled " +
+	bad: "failed failure error errored degraded unhealthy nothealthy invalid lost red yellow dead faulted broken denied rejected aborted cancelled canceled " +
 		"timeout timedout expired unavailable missing stalled conflict disconnected offline down critical evicted crashed warning warn healtherr " +
 		"healthwarn stuck unreachable bad terminatedwitherror outofsync misconfigured notok rolledback unrecoverable incomplete fatal inconclusive " +
 		"partiallyfailed partialfailure unstable disrupted unschedulable impaired nok unsupported corrupt corrupted",
