@@ -57,7 +57,7 @@ func confirmedBeside(t *testing.T, says func(st *fleet.SyncStatus, s fleet.Sync)
 	w.put(waiting(listing("two", "b", "m")))
 	w.await("one", w.put(listing("one", "a")).GetRevision())
 	w.awaitHeir("c", "one", "m", "two")
-	w.confirm(w.awaitHold())
+	w.confirmList(1)
 	w.eventually(func() bool { return w.held("c", "one").PruneConfirmed })
 	return w
 }

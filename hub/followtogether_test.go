@@ -24,6 +24,7 @@ type folders struct {
 	url  string
 	down atomic.Bool // the server answers that it cannot now
 	back atomic.Bool // one goes back to its first revision, and lets k go
+	slow atomic.Bool // the agent is at a removal, and tells nothing of it yet
 	mu   sync.Mutex
 	lost []fleet.Assemblage
 }
@@ -46,7 +47,13 @@ func newFolders(t *testing.T, follow bool) *folders {
 	key := func(name string) uint64 {
 		return assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name})
 	}
-	f.connectWith("c", simagent.Options{Remove: removedButKept, Took: func(a fleet.Assemblage) {
+	remove := func(dead fleet.Tombstone) fleet.SyncStatus {
+		if f.slow.Load() {
+			return fleet.SyncStatus{}
+		}
+		return removedButKept(dead)
+	}
+	f.connectWith("c", simagent.Options{Remove: remove, Took: func(a fleet.Assemblage) {
 		at := func(name string) *fleet.Sync {
 			i := slices.IndexFunc(a.Syncs, func(s fleet.Sync) bool { return s.Module.Name == name })
 			if i < 0 {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -160,6 +162,23 @@ func (w *world) awaitHold() (held *towlinev1.Hold) {
 		return held != nil
 	})
 	return held
+}
+
+// confirmList confirms the one hold that is there once it is of so many objects: while heirs are being named it may be of others.
+func (w *world) confirmList(items int) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		h := w.awaitHold()
+		if len(h.GetItems()) != items {
+			return false
+		}
+		_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId()})
+		if status.Code(err) == codes.NotFound {
+			return false
+		}
+		must(w.t, err)
+		return true
+	})
 }
 
 func (w *world) confirm(h *towlinev1.Hold) {

@@ -101,19 +101,22 @@ func asksToConfirm(s *v1.CatalogStatus) bool {
 	return s.GetState() == catalog.Waiting && s.GetHold() != ""
 }
 
+// keepsOthers is what one module that is put later has the others of its catalog do.
+const keepsOthers = "; until then what others of the catalog let go stays in its clusters"
+
 func waitSays(x *v1.CatalogWait) string {
 	if x.GetFile() == "" {
 		return fmt.Sprintf("module %s is deleted when clusters have nothing more that depends on it: %s", x.GetModule(), strings.Join(x.GetBy(), ", "))
 	}
-	return fmt.Sprintf("module %s of %s is put when rollout %s is over, which lets no other begin (onSupersede: Reject)", x.GetModule(), x.GetFile(), x.GetRollout())
+	return fmt.Sprintf("module %s of %s is put when rollout %s is over, which lets no other begin (onSupersede: Reject)%s", x.GetModule(), x.GetFile(), x.GetRollout(), keepsOthers)
 }
 
 func conflictSays(x *v1.CatalogConflict) string {
 	switch {
 	case x.GetReason() == catalog.Stopped:
-		return fmt.Sprintf("module %s is left as it was changed by hand: rollout %s of what %s says was ended; it is put again when that changes, or by: towline resync", x.GetModule(), x.GetRollout(), x.GetFile())
+		return fmt.Sprintf("module %s is left as it was changed by hand: rollout %s of what %s says was ended; it is put again when that changes, or by: towline resync%s", x.GetModule(), x.GetRollout(), x.GetFile(), keepsOthers)
 	case x.GetReason() == catalog.Paused:
-		return fmt.Sprintf("module %s of %s is not written: rollout %s is paused; it is put when that goes on, at the next look, or by: towline resync", x.GetModule(), x.GetFile(), x.GetRollout())
+		return fmt.Sprintf("module %s of %s is not written: rollout %s is paused; it is put when that goes on, at the next look, or by: towline resync%s", x.GetModule(), x.GetFile(), x.GetRollout(), keepsOthers)
 	case x.GetReason() == catalog.Damaged:
 		return fmt.Sprintf("module %s of %s is not written: the hub's record of it is damaged, and its clusters keep what they have; put it again with towline apply, then: towline resync --take", x.GetModule(), x.GetFile())
 	case x.GetOwner() == "":

@@ -188,7 +188,7 @@ func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why st
 		dead.Hold, dead.Generation = true, generation
 	}
 	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Capabilities: old.GetCapabilities(), Tombstone: dead, Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
-		ProblemRevision: a.revision, FirstGeneration: old.GetFirstGeneration(), Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
+		ProblemRevision: a.revision, FirstGeneration: old.GetFirstGeneration(), Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), LetGoAt: old.GetLetGoAt()}
 }
 
 // materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a

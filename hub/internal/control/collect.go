@@ -183,7 +183,7 @@ func (c *Controller) trim(ctx context.Context) error {
 	puts := map[string]proto.Message{}
 	now := time.Now()
 	err := c.view(ctx, func(r store.Reader) error {
-		assigned := record.Assigned(r)
+		assigned, leaves := record.Assigned(r), record.Leaving(r)
 		store.Scan(r, store.ModulePrefix, func(m *storev1.ModuleRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
 			if !ok {
@@ -193,7 +193,7 @@ func (c *Controller) trim(ctx context.Context) error {
 			if limit <= 0 {
 				limit = rollout.DefaultRevisionHistoryLimit
 			}
-			trimBefore(r, ref, m, puts)
+			trimBefore(r, ref, m, leaves[ref], puts)
 			trimRevisions(r, ref, limit, assigned[ref], puts)
 			trimRollouts(r, ref, m.GetPutGeneration(), puts)
 			trimVerbs(r, ref, m.GetFirstRollout(), now, puts)
@@ -258,10 +258,11 @@ func (c *Controller) trimForgotten(ctx context.Context) error {
 	return nil
 }
 
-// trimBefore drops the history of a module that was deleted and had the name before.
-func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, puts map[string]proto.Message) {
+// trimBefore drops the history of a module that was deleted and had the name before. While it leaves a cluster yet, its revisions say who has
+// its source, too, and may be an heir (see record.Succession).
+func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, leaves bool, puts map[string]proto.Message) {
 	for _, prefix := range historyPrefixes {
-		if prefix == store.VerbPrefix {
+		if prefix == store.VerbPrefix || prefix == store.RevisionPrefix && leaves {
 			continue // see trimVerbs
 		}
 		first := m.GetFirstRollout()

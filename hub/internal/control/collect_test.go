@@ -76,6 +76,29 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 	})
 }
 
+// The revisions of a module that had the name before are kept while it leaves a cluster yet, and no longer: by them it is known who may be an
+// heir there.
+func TestTrimKeepsWhatHadTheNameBeforeWhileItLeaves(t *testing.T) {
+	l := newLeader(t)
+	left := store.DesiredKey("c1", shop)
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.FirstRevision = 3
+		w.Put(store.ModuleKey(shop), m)
+		w.Put(store.RevisionKey(shop, 2), l.revision(2))
+		w.Put(left, &storev1.DesiredRecord{Tombstone: tomb(4), Final: true})
+	})
+	for _, leaves := range []bool{true, false} {
+		l.must(l.trim(t.Context()))
+		l.read(func(r store.Reader) {
+			if _, kept := r.Get(store.RevisionKey(shop, 2)); kept != leaves {
+				t.Errorf("while it leaves (%v) its revision is kept: %v", leaves, kept)
+			}
+		})
+		l.put(func(w store.Writer) { w.Delete(left) })
+	}
+}
+
 // A rollout that a person ended of what a catalog had put is known however many a module has had since: by that the catalog does not begin it
 // again.
 func TestTrimKeepsTheRolloutOfWhatACatalogPut(t *testing.T) {

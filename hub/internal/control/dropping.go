@@ -64,10 +64,12 @@ func (c *Controller) forgetUnknown(ref fleet.ModuleRef, cluster fleet.ClusterNam
 	}
 }
 
-// touchUnknown has the modules look again that do not know who is to have what they let go: something has come of a look at a source.
+// touchUnknown has the modules look again that do not know who is to have what they let go: something has come of a look at a source. Each
+// of them reads all modules, so that what comes of many looks, one after the other, is gathered for longer the more of them there are.
 func (c *Controller) touchUnknown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	at := time.Now().Add(max(gatherDropping, time.Duration(len(c.unknown))*gatherDropping/4))
 	for ref, clusters := range c.unknown {
 		st := c.states[ref]
 		if st == nil {
@@ -76,7 +78,7 @@ func (c *Controller) touchUnknown() {
 		for cluster := range clusters {
 			st.mark(cluster)
 		}
-		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(gatherDropping))
+		c.modules.addAt(store.ModuleKey(ref), at)
 	}
 }
 

@@ -110,7 +110,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	if err != nil {
 		return out, false, err
 	}
-	next := &storev1.DesiredRecord{Rollout: t.Desired.GetRollout(), Sync: &agentv1.Sync{Revision: s.GetRevision(), Bundle: s.GetBundle(), Values: out.values}}
+	next := &storev1.DesiredRecord{Rollout: t.Desired.GetRollout(), LetGoAt: letGoAt(x.r, t.Desired, out.values), Sync: &agentv1.Sync{Revision: s.GetRevision(), Bundle: s.GetBundle(), Values: out.values}}
 	heirs, others, err := x.inherit(ctx, t, cluster, next)
 	if others {
 		out.heirs, out.prune = heirs, out.prune && !lapses(t, heirs, func(id fleet.ObjectID) bool { return x.heirs.Taken(ctx, x.r, cluster.Name, id) })
@@ -119,6 +119,17 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		return out, true, err
 	}
 	return again, otherwise, nil
+}
+
+// letLoose is when a removal goes on that stood still: what it lets go others may have come to list meanwhile.
+func letLoose(r store.Reader) int64 { return r.Revision() + 1 }
+
+// letGoAt is when a cluster begins to let go what it does not list with these values: what other values drop nobody has looked for yet.
+func letGoAt(r store.Reader, d *storev1.DesiredRecord, values map[string]string) int64 {
+	if maps.Equal(values, d.GetSync().GetValues()) {
+		return d.GetLetGoAt()
+	}
+	return r.Revision() + 1
 }
 
 // varies reports that the cluster is to have another variant than that of the sync that it has, and that it can be assigned that; cannotAssign: it cannot. While it is being rendered, ErrNotRendered, the cluster keeps what it has.
@@ -186,7 +197,12 @@ func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet
 	if m := x.deleting; m != nil && record.Unsaid(t.Desired, m.GetDeleting(), m.GetFirstRollout()) {
 		out.policy = m.GetDeleting()
 	}
-	heirs, others, err := x.inherit(ctx, t, cluster, t.Desired)
+	next := t.Desired
+	if dead.GetHold() && !out.hold {
+		next = proto.CloneOf(next)
+		next.LetGoAt = letLoose(x.r)
+	}
+	heirs, others, err := x.inherit(ctx, t, cluster, next)
 	if others {
 		out.heirs = heirs
 	}
@@ -263,13 +279,14 @@ func (x *refresher) callUnlooked(ctx context.Context) {
 		if x.called == nil {
 			x.called = map[fleet.ModuleRef]bool{}
 		}
-		x.called[ref] = true
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(x.r), store.ModuleKey(ref))
 		switch {
 		case rec.GetDeleting() != "":
 		case x.heirs.Unlooked(ctx, x.r, ref, rec):
+			x.called[ref] = true
 			x.c.lookSoon(x.r, ref, rec)
-		case x.heirs.Away(x.r, ref, rec):
+		case x.heirs.Away(ctx, x.r, ref, rec):
+			x.called[ref] = true
 			x.c.callAt(ref, time.Now().Add(againAway), false) // of several calls the earliest counts, so that asking again puts off nothing
 		}
 	}
@@ -442,9 +459,13 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 	}
 	next := proto.CloneOf(old)
 	if dead := next.GetTombstone(); dead != nil {
+		if dead.Hold && !x.hold {
+			next.LetGoAt = letLoose(w)
+		}
 		dead.Generation, dead.Hold, dead.Heirs, dead.Policy = generation, x.hold, x.heirs, x.policy
 		return next, nil
 	}
+	next.LetGoAt = letGoAt(w, old, x.values)
 	s := next.GetSync()
 	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs, s.Recycles = generation, x.values, x.hold, x.prune, x.yields, x.heirs, x.recycles
 	s.Held = x.held

@@ -54,7 +54,7 @@ func Assign(old, next *storev1.DesiredRecord) *storev1.DesiredRecord {
 		return next
 	}
 	return &storev1.DesiredRecord{Rollout: next.GetRollout(), Tombstone: old.GetTombstone(), Final: true, FirstGeneration: old.GetFirstGeneration(),
-		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), NextRevision: next.GetSync().GetRevision(), NextGeneration: next.GetSync().GetGeneration()}
+		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), LetGoAt: old.GetLetGoAt(), NextRevision: next.GetSync().GetRevision(), NextGeneration: next.GetSync().GetGeneration()}
 }
 
 // Leave is the record of a module that is to leave a cluster, by the tombstone, or by the one that stands there already.
@@ -71,7 +71,7 @@ func Leave(old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool)
 		rollout = 0
 	}
 	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final, FirstGeneration: old.GetFirstGeneration(),
-		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
+		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), LetGoAt: old.GetLetGoAt()}
 }
 
 // ofEarlier reports that the tombstone is that of a module which had the name before: the one that has it now waits.

@@ -95,7 +95,7 @@ func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (
 	at = &course{Heading: HeadingOf(r, ref)}
 	if at.Queued {
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
-		if _, at.next = x.drafts.of(ctx, r, ref, rec, at.Rollout, nil); at.next != nil {
+		if _, at.next = x.drafts.of(ctx, r, ref, rec, at.Rollout, nil, nil); at.next != nil {
 			at.Unknown = false
 		} else if !x.queueCounts {
 			at.Heading = heading(r, ref, false)

@@ -9,10 +9,10 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// heldBack reports that a module is of the catalog that the one is of, too, and that what its files say of it has come to nothing at its
-// source, or is not put for now. What the files move from the one to the other may be listed by that: what it is to list is not known until its
-// source can be had, or it is put. The same holds, of a catalog or not, where what it was put together with never came: the one may be of
-// that, in their project.
+// heldBack reports that a module is of the catalog or the set that the one is of, too, and that what the files say of it has come to nothing at
+// its source, or is not put for now. What the files move from the one to the other may be listed by that: what it is to list is not known until its
+// source can be had, or it is put. The same holds, of a catalog, a set or neither, where what it was put together with never came: the one may be
+// of that, in their project.
 func (l *letting) heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
 	if ref == l.ref {
 		return false
@@ -21,10 +21,16 @@ func (l *letting) heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 	if ref.Project == l.ref.Project && rollouts.PutsMissing(rollouts.Last(r, ref)) {
 		return true
 	}
-	if rec.GetOriginUid() == "" || rec.GetOriginUid() != l.rec.GetOriginUid() {
-		return false
+	return l.together(ref, rec) && (SourceFailed(r, ref) || leftOut(r, ref, rec))
+}
+
+// together reports that a module is of the catalog that the one is of, or of its set, which is one of a project.
+func (l *letting) together(ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	if rec.GetOriginUid() != "" || l.rec.GetOriginUid() != "" {
+		return rec.GetOriginUid() == l.rec.GetOriginUid()
 	}
-	return SourceFailed(r, ref) || leftOut(r, ref, rec)
+	of := rec.GetModule().GetMetadata().GetOrigin()
+	return of != "" && ref.Project == l.ref.Project && of == l.rec.GetModule().GetMetadata().GetOrigin()
 }
 
 // leftOut reports that the catalog of a module has something of it in its files that is put later.

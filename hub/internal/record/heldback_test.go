@@ -24,6 +24,7 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		one, two string // the catalogs that they are of, by UID
+		sets     [2]string
 		fails    bool   // the source of two came to nothing
 		missing  bool   // what two was put with never came
 		of       string // the catalog that says
@@ -34,6 +35,11 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 		"nothing is known":                {one: mine, two: mine},
 		"its source came to nothing":      {one: mine, two: mine, fails: true, want: true},
 		"so it did, of nobody's":          {fails: true},
+		"so it did, of one set":           {sets: [2]string{"a", "a"}, fails: true, want: true},
+		"so it did, of another set":       {sets: [2]string{"a", "b"}, fails: true},
+		"so it did, of no set":            {sets: [2]string{"a", ""}, fails: true},
+		"so it did, of a set beside it":   {one: mine, sets: [2]string{"", "a"}, fails: true},
+		"a set's source is well":          {sets: [2]string{"a", "a"}},
 		"so it did, of another catalog":   {one: mine, two: "v", fails: true},
 		"what it was put with never came": {missing: true, want: true},
 		"a person paused its rollout":     {one: mine, two: mine, of: mine, says: conflict("two", catalog.Paused), want: true},
@@ -47,12 +53,19 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := storetest.New(t)
 			one, two := fleet.ModuleRef{Project: fleet.DefaultProject, Name: "one"}, fleet.ModuleRef{Project: fleet.DefaultProject, Name: "two"}
-			rec := func(name, uid string) *storev1.ModuleRecord {
-				return &storev1.ModuleRecord{OriginUid: uid, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: fleet.DefaultProject, Origin: fleet.CatalogOrigin("team")}}}
+			rec := func(name, uid string, set string) *storev1.ModuleRecord {
+				origin := ""
+				switch {
+				case uid != "":
+					origin = fleet.CatalogOrigin("team")
+				case set != "":
+					origin = fleet.SetOrigin(set)
+				}
+				return &storev1.ModuleRecord{OriginUid: uid, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: fleet.DefaultProject, Origin: origin}}}
 			}
 			rev, err := s.Update(t.Context(), func(w store.Writer) error {
-				w.Put(store.ModuleKey(one), rec("one", tc.one))
-				w.Put(store.ModuleKey(two), rec("two", tc.two))
+				w.Put(store.ModuleKey(one), rec("one", tc.one, tc.sets[0]))
+				w.Put(store.ModuleKey(two), rec("two", tc.two, tc.sets[1]))
 				ro := &towlinev1.Rollout{Id: "two/1", Number: 1, Revision: 1, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
 				if tc.fails {
 					ro.Revision, ro.Status.State = 0, "Failed"
@@ -70,10 +83,10 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {
-				if got := newLetting(r, one).heldBack(r, two, rec("two", tc.two)); got != tc.want {
+				if got := newLetting(r, one).heldBack(r, two, rec("two", tc.two, tc.sets[1])); got != tc.want {
 					t.Errorf("held back: %v", got)
 				}
-				if newLetting(r, two).heldBack(r, two, rec("two", tc.two)) {
+				if newLetting(r, two).heldBack(r, two, rec("two", tc.two, tc.sets[1])) {
 					t.Error("it waits for itself")
 				}
 				return nil

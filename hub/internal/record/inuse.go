@@ -26,6 +26,18 @@ func Assigned(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
 	return out
 }
 
+// Leaving are the modules of which something is to go for good in some cluster: they were deleted, or had the name of a module before.
+func Leaving(r store.Reader) map[fleet.ModuleRef]bool {
+	out := map[fleet.ModuleRef]bool{}
+	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
+		if _, ref, ok := store.SplitClusterModule(e.Key); ok && d.GetFinal() {
+			out[ref] = true
+		}
+		return true
+	})
+	return out
+}
+
 // LedTo are the revisions of a module to which its rollouts lead clusters, also those that come late, or may go back.
 func LedTo(r store.Reader, ref fleet.ModuleRef) map[int64]bool {
 	out := map[int64]bool{rollouts.Standing(r, ref): true}

@@ -50,6 +50,9 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		mine             *storev1.FollowRecord // the look at the other
 		again, back      bool                  // the other's rollout was begun anew, or went back, an hour later
 		ahead, old       bool                  // the clock of the look was ahead; it was by a hub of before
+		cut              bool                  // the module's revision was cut with its put
+		leaves           bool                  // the cluster lets go by something else, an hour later
+		succeeded, final bool                  // another module took the name an hour later; what goes is of the one before
 		behind, unlooked bool
 		overtaken        bool // the other is, by what was seen of the module
 		away             bool // a later look may find the server back
@@ -61,8 +64,22 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		"its turn took what was there, which nobody looked at": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), retried: time.Minute, behind: true, unlooked: true},
 		"its turn took what a look saw":                        {src: branch("main"), two: branch("main"), has: "y", looked: looked(time.Minute, "y"), retried: time.Minute},
 		"it follows nothing, and its turn took what was there": {src: branch("main"), two: without(branch("main")), has: "x", retried: time.Minute, overtaken: true},
-		"the branch was set back":                              {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), overtaken: true},
-		"the branch was set back, and the other has seen it":   {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), mine: looked(2*time.Minute, "x")},
+		"its turn took again what it had, which is of what the other has": {src: branch("main"), two: branch("main"), has: "y", looked: looked(time.Minute, "z"), retried: time.Minute,
+			mine: looked(2*time.Minute, "z"), behind: true, unlooked: true},
+		"its turn took what the other has":                      {src: branch("main"), two: branch("main"), has: "y", looked: looked(time.Minute, "z"), put: time.Minute, cut: true, mine: looked(2*time.Minute, "z")},
+		"it follows nothing, and its source failed at its turn": {src: branch("main"), two: without(branch("main")), has: "x", fails: true, put: time.Minute, behind: true},
+		"it follows nothing, and its source failed long before": {src: branch("main"), two: without(branch("main")), has: "x", fails: true, put: -time.Minute, behind: true},
+		"the cluster leaves later":                              {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "y"), leaves: true, behind: true, unlooked: true},
+		"the cluster leaves later, and both are of one state":   {src: branch("main"), two: branch("main"), has: "y", looked: looked(-time.Minute, "y"), leaves: true, behind: true, unlooked: true},
+		"the cluster leaves later, and it was looked at since":  {src: branch("main"), two: branch("main"), has: "x", looked: looked(2*time.Hour, "y"), leaves: true},
+		"the cluster leaves later, and its server went away just now": {src: branch("main"), two: branch("main"), has: "x", leaves: true, behind: true, away: true,
+			looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Hour)), Since: timestamppb.New(cut.Add(2*time.Hour - time.Minute)), ResolvedRef: "y", Reason: follow.ReasonUnavailable}},
+		"another one has the name by now, and it cannot be rendered":  {src: branch("next"), took: branch("main"), two: branch("main"), has: "x", succeeded: true, final: true, looked: invalid(), behind: true},
+		"another one has the name by now, and nobody has looked":      {src: branch("main"), two: branch("main"), has: "x", succeeded: true, final: true, looked: looked(time.Minute, "y"), behind: true, unlooked: true},
+		"another one has the name by now, and it was looked at since": {src: branch("next"), took: branch("main"), two: branch("main"), has: "x", succeeded: true, final: true, looked: looked(2*time.Hour, "z")},
+		"another one has the name by now, which lets go":              {src: branch("next"), took: branch("main"), two: branch("main"), has: "x", succeeded: true, looked: invalid()},
+		"the branch was set back":                                     {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), overtaken: true},
+		"the branch was set back, and the other has seen it":          {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"), mine: looked(2*time.Minute, "x")},
 		"the branch was set back, which the other cannot take up": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"),
 			mine: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(2 * time.Minute)), ResolvedRef: "x", Reason: follow.ReasonPaused}, overtaken: true},
 		"the branch was set back, and the server was away when the other looked": {src: branch("main"), two: branch("main"), has: "x", looked: looked(time.Minute, "x"),
@@ -151,10 +168,8 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			if tc.fails {
 				of = 0
 			}
-			before := []func(store.Writer){func(w store.Writer) {
-				w.Put(store.ModuleKey(two), rec("two", tc.two))
-				w.Put(store.RevisionKey(two, 1), revision(1, tc.has, tc.two, x))
-			}}
+			theirs := func(w store.Writer) { w.Put(store.RevisionKey(two, 1), revision(1, tc.has, tc.two, x)) }
+			before := []func(store.Writer){func(w store.Writer) { w.Put(store.ModuleKey(two), rec("two", tc.two)) }}
 			first, second := []func(store.Writer){func(w store.Writer) {
 				w.Put(store.ModuleKey(one), rec("one", tc.src))
 				w.Put(store.RevisionKey(one, 2), revision(2, to, took, y))
@@ -186,6 +201,24 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 				gone.Deleting = "Delete"
 				second = append(second, func(w store.Writer) { w.Put(store.ModuleKey(one), gone) })
 			}
+			if tc.cut {
+				second = append(second, theirs)
+			} else {
+				before = append(before, theirs)
+			}
+			if tc.leaves {
+				second = append(second, func(w store.Writer) {
+					w.Put(store.DesiredKey("c", one), &storev1.DesiredRecord{LetGoAt: w.Revision() + 1})
+				})
+			}
+			if tc.succeeded {
+				next := rec("one", tc.src)
+				next.FirstRollout, next.FirstRevision = 3, 3
+				second = append(second, func(w store.Writer) {
+					w.Put(store.ModuleKey(one), next)
+					w.Put(store.StartKey(one, 3), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: 3, Status: &towlinev1.RolloutStatus{State: "Pending"}}})
+				})
+			}
 			did(before...)
 			was := did(first...)
 			is := did(second...)
@@ -212,9 +245,15 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 			rev := did(look(two, "utwo", tc.looked), look(one, "uone", tc.mine))
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {
 				m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(two))
+				x, by := NewSuccession(library{}, one), decision{final: tc.final}
+				if tc.leaves {
+					by.since = is
+				}
+				x.by = by
 				lets := newLetting(r, one)
-				behind, unlooked, overtaken := lets.behind(r, two, m), NewSuccession(library{}, one).Unlooked(t.Context(), r, two, m), lets.overtakenBy(r, two, m)
-				if tc.away && !NewSuccession(library{}, one).Away(r, two, m) {
+				s := lets.sibling(r, two, m)
+				behind, unlooked, overtaken := s != nil && lets.behind(s, by), x.Unlooked(t.Context(), r, two, m), lets.overtakenBy(s)
+				if tc.away && !x.Away(t.Context(), r, two, m) {
 					t.Error("nobody looks again before its interval")
 				}
 				if behind != tc.behind || unlooked != tc.unlooked || overtaken != tc.overtaken {
