@@ -10,7 +10,7 @@ var databaseRules = []shippedEntry{
 	{"postgres-operator.crunchydata.com", "PostgresCluster", rule{judge: crunchyHealth}},
 	{"postgres-operator.crunchydata.com", "PGAdmin PGUpgrade", rule{}},
 	{"stackgres.io", "SGCluster", rule{bad: "Failed"}},
-	{"k8s.mariadb.com", "Backup PhysicalBackup Restore SqlJob", rule{ready: "Complete"}},
+	{"k8s.mariadb.com", "Backup PhysicalBackup Restore SqlJob", rule{judge: mariaScheduled, ready: "Complete"}},
 	{"k8s.mariadb.com", "*", rule{ready: "Ready"}},
 	{"mariadb.mmontes.io", "*", rule{ready: "Ready"}},
 	{"mysql.oracle.com", "InnoDBCluster", rule{phase: "cluster.status", good: "ONLINE", work: "INITIALIZING PENDING", fail: "OFFLINE ONLINE_PARTIAL ONLINE_UNCERTAIN OFFLINE_UNCERTAIN NO_QUORUM SPLIT_BRAIN UNKNOWN INVALID FINALIZING"}},
@@ -57,6 +57,7 @@ var databaseRules = []shippedEntry{
 	{"starrocks.com", "StarRocksCluster", rule{phase: "phase", good: "running", fail: "failed"}},
 	{"druid.apache.org", "Druid", rule{judge: druidHealth}},
 	{"*.stackable.tech", "TrinoCluster KafkaCluster ZookeeperCluster HdfsCluster HbaseCluster NifiCluster DruidCluster HiveCluster OpaCluster AirflowCluster SupersetCluster", rule{bad: "Degraded", ready: "Available"}},
+	{"planetscale.com", "VitessCluster", rule{judge: vitessHealth}},
 	{"temporal.io", "TemporalCluster TemporalClusterClient TemporalNamespace", rule{ready: "Ready"}},
 }
 
@@ -72,7 +73,7 @@ var workloadRules = []shippedEntry{
 	{"kueue.x-k8s.io", "ClusterQueue LocalQueue AdmissionCheck", rule{ready: "Active"}},
 	{"kueue.x-k8s.io", "ResourceFlavor WorkloadPriorityClass Topology", rule{static: true}},
 	{"batch.volcano.sh", "Job", rule{phase: "state.phase", good: "Completed", work: "Pending Running Restarting Completing Aborting Terminating", fail: "Failed Aborted Terminated"}},
-	{"tekton.dev", "PipelineRun TaskRun CustomRun", rule{ready: "Succeeded"}},
+	{"tekton.dev", "PipelineRun TaskRun CustomRun", rule{judge: pipelinePending, ready: "Succeeded"}},
 	{"tekton.dev", "Pipeline Task ClusterTask StepAction", rule{static: true}},
 	{"triggers.tekton.dev", "EventListener", rule{ready: "Available"}},
 	{"triggers.tekton.dev", "TriggerTemplate TriggerBinding ClusterTriggerBinding Trigger Interceptor ClusterInterceptor", rule{static: true}},

@@ -30,6 +30,9 @@ func newObject(fields map[string]any, f Facts) object {
 
 // unobserved reports that the controller has not seen the newest generation yet.
 func (o *object) unobserved() (Result, bool) {
+	if seen, ok := number(o.status, "desiredGeneration"); ok && seen >= o.generation && o.group == "kubevirt.io" {
+		return Result{}, false // what it calls observed is what the machine was started with
+	}
 	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
 	if !ok || observed >= o.generation {
 		return Result{}, false

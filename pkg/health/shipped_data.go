@@ -2,6 +2,8 @@ package health
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -418,7 +420,8 @@ func inferenceHealth(o *object) (Result, bool) {
 	return Result{}, false
 }
 
-// virtualMachineHealth knows that a machine that should stand still is fine when it does.
+// virtualMachineHealth knows that a machine that should stand still is fine when it does, and that one that runs takes up some changes
+// only when somebody starts it again.
 func virtualMachineHealth(o *object) (Result, bool) {
 	if o.condition("Paused").is("True") {
 		return suspended("Paused", "the machine is paused"), true
@@ -432,6 +435,8 @@ func virtualMachineHealth(o *object) (Result, bool) {
 	switch {
 	case phaseClass(state) == bad && !hasPrefix(state, "Stop"), hasPrefix(state, "Err", "CrashLoop"):
 		return degraded(state, nonEmpty(ready.message, "the machine is "+state)), true
+	case ready.is("True") && !stopped && (o.condition("RestartRequired").is("True") || count(o.status, "observedGeneration", o.generation) < o.generation):
+		return suspended("RestartRequired", nonEmpty(o.condition("RestartRequired").message, "what changed waits for the next start of the machine")), true
 	case ready.is("True") && !stopped:
 		return healthy(), true
 	case isTrue(o.status, "created"), state == "Stopping", state == "Starting", state == "Provisioning":
@@ -485,6 +490,48 @@ func opensearchUpgrades(o *object) (Result, bool) {
 func mongoUpgrades(o *object) (Result, bool) {
 	is, want := text(o.status, "version"), text(o.spec, "version")
 	return progressing("Upgrading", "not all members have version "+want), is != "" && want != "" && is != want && text(o.status, "phase") == "Running"
+}
+
+// mariaScheduled: what runs by a schedule and has not run through yet waits for its time. A failed run has the same reason.
+func mariaScheduled(o *object) (Result, bool) {
+	c := o.condition("Complete")
+	r := Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its schedule has not run through yet"}
+	return r, mapOf(o.spec, "schedule") != nil && c.is("False") && c.reason == "CronJobScheduled" && c.message == "Scheduled"
+}
+
+// pipelinePending: somebody holds the run back.
+func pipelinePending(o *object) (Result, bool) {
+	return suspended("PipelineRunPending", "spec.status is PipelineRunPending"), text(o.spec, "status") == "PipelineRunPending"
+}
+
+// vitessHealth goes through the keyspaces and cells, for which there is no summary. Unless its updates are immediate, they wait for
+// somebody to release them.
+func vitessHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	s := signs{good: true}
+	keyspaces, cells := mapOf(o.status, "keyspaces"), mapOf(o.status, "cells")
+	for _, name := range slices.Sorted(maps.Keys(keyspaces)) {
+		m, _ := keyspaces[name].(map[string]any)
+		want, ready, updated := count(m, "desiredTablets", 0), count(m, "readyTablets", 0), count(m, "updatedTablets", 0)
+		switch {
+		case ready < want:
+			s.add(progressing("LessReady", name+": "+of(ready, want, "tablets are ready")))
+		case updated >= want:
+		case text(mapOf(o.spec, "updateStrategy"), "type") == "Immediate":
+			s.add(progressing("LessUpdated", name+": "+of(updated, want, "tablets are updated")))
+		default:
+			s.add(suspended("PendingChanges", name+": the changes of some tablets wait to be released"))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(cells)) {
+		m, _ := cells[name].(map[string]any)
+		if text(m, "gatewayAvailable") != "True" {
+			s.add(progressing("GatewayNotAvailable", name+": the gateway is not available"))
+		}
+	}
+	return s.verdict()
 }
 
 // planHealth: once a plan is complete, the reason may still be that of a job that failed before. With no concurrency no node is begun,

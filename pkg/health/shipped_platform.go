@@ -319,11 +319,14 @@ func longhornVolumeHealth(o *object) (Result, bool) {
 	return progressing(nonEmpty(camelKey(nonEmpty(state, "noState"))), "the volume is "+nonEmpty(state, "not made yet")), true
 }
 
+// minioHealth: what is initialized may have lost drives since.
 func minioHealth(o *object) (Result, bool) {
-	state := text(o.status, "currentState")
+	state, drives := text(o.status, "currentState"), text(o.status, "healthStatus")
 	switch {
 	case state == "":
 		return Result{}, false
+	case state == "Initialized" && has("red yellow", drives):
+		return degraded(camelKey(drives), nonEmpty(text(o.status, "healthMessage"), fmt.Sprintf("%d drives are offline", count(o.status, "drivesOffline", 0)))), true
 	case state == "Initialized":
 		return healthy(), true
 	case hasPrefix(state, "Provisioning", "Waiting", "Updating", "Restarting"):
@@ -465,12 +468,20 @@ func vaultValid(o *object) (Result, bool) {
 	return degraded("NotValid", nonEmpty(text(o.status, "error"), "the configuration is not valid")), true
 }
 
-// vaultSecretHealth: conditions where the version writes them; otherwise what is noted of the secret that was read.
+// vaultSecretHealth: conditions where the version writes them; otherwise what is noted of the secret that was read. What is there
+// may be of before: the generation that was read last counts.
 func vaultSecretHealth(o *object) (Result, bool) {
 	if o.empty() {
 		return Result{}, false
 	}
-	if r, ok := o.conditionsSay(); ok {
+	r, told := o.conditionsSay()
+	if told && r.Health != fleet.HealthHealthy {
+		return r, true
+	}
+	if seen, ok := number(o.status, "lastGeneration"); ok && seen < o.generation {
+		return o.old(seen), true
+	}
+	if told {
 		return r, true
 	}
 	noted := text(o.status, "secretMAC")
