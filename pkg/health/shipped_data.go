@@ -18,11 +18,13 @@ var cnpgPhases = map[string]class{
 	"Cluster in healthy state": good,
 	"Switchover in progress":   bad, "Failing over": bad, "Waiting for user action": bad, "Cluster upgrade delayed": bad,
 	"Upgrading Postgres major version": bad, "Not enough disk space": bad,
-	"Cluster cannot execute instance online upgrade due to missing architecture binary": bad,
-	"Unable to create required cluster objects":                                         bad,
-	"Cluster cannot proceed to reconciliation due to an unknown plugin being required":  bad,
-	"Cluster has incomplete or invalid image catalog":                                   bad,
-	"Cluster is unrecoverable and needs manual intervention":                            bad,
+	"Cluster cannot execute instance online upgrade due to missing architecture binary":       bad,
+	"Unable to create required cluster objects":                                               bad,
+	"Cluster cannot proceed to reconciliation due to an unknown plugin being required":        bad,
+	"Cluster cannot proceed to reconciliation due to an error while interacting with plugins": bad,
+	"Invalid cluster definition":                             bad,
+	"Cluster has incomplete or invalid image catalog":        bad,
+	"Cluster is unrecoverable and needs manual intervention": bad,
 }
 
 func cnpgClusterHealth(o *object) (Result, bool) {

@@ -505,6 +505,12 @@ func routeHealth(o *object) (Result, bool) {
 	return Result{Health: fleet.HealthProgressing, Reason: "NotAdmitted", Message: "no router has admitted the route yet"}, true
 }
 
+// nodesFail: a pool is ready although none of the nodes that it starts joins the cluster.
+func nodesFail(o *object) (Result, bool) {
+	c := o.condition("NodeRegistrationHealthy")
+	return degraded(nonEmpty(c.reason, "NodesFail"), nonEmpty(c.message, "nodes do not join the cluster")), c.is("False") && !o.stale(c)
+}
+
 // packageHeld: where a person activates the revisions, a new one waits for that person.
 func packageHeld(o *object) (Result, bool) {
 	c := o.condition("Installed")

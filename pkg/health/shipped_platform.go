@@ -82,6 +82,17 @@ func (o *object) answers(entries []any, want map[string]any) (known, answered bo
 	return known, answered
 }
 
+// istioErrors are what the analysis of the mesh found, where it is on.
+func istioErrors(o *object) (Result, bool) {
+	for _, x := range listOf(o.status, "validationMessages") {
+		m, _ := x.(map[string]any)
+		if kind := mapOf(m, "type"); strings.EqualFold(text(m, "level"), "error") {
+			return degraded(nonEmpty(text(kind, "name"), "Error"), nonEmpty(text(m, "documentationUrl"), "the analysis of the mesh found an error: "+text(kind, "code"))), true
+		}
+	}
+	return Result{}, false
+}
+
 // ciliumHealth: some conditions are numbers, with the status Unknown; of the others all are trouble when True.
 func ciliumHealth(o *object) (Result, bool) {
 	for _, x := range listOf(o.status, "conditions") {
