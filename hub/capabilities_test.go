@@ -293,7 +293,8 @@ func TestNewClusterIsWaitedForToTell(t *testing.T) {
 }
 
 // TestClusterThatIsMadeAnewIsNoOther: what the cluster before could do is no word of one that is made anew under its name, and what was
-// rendered for that is rendered again when this one has told. One whose agent joins anew keeps what it has.
+// rendered for that is rendered again when this one has told, also where what it has was told again meanwhile, with a hold. One whose agent
+// joins anew keeps what it has.
 func TestClusterThatIsMadeAnewIsNoOther(t *testing.T) {
 	for uid, objects := range map[string]int{"uid-a": 2, "uid-new": 1} {
 		w := newWorld(t, true)
@@ -311,6 +312,15 @@ func TestClusterThatIsMadeAnewIsNoOther(t *testing.T) {
 		if known := c.GetCluster().GetStatus().GetApis() > 0; known != (uid == "uid-a") {
 			t.Errorf("%s: what it can do is known: %t", uid, known)
 		}
+		hold, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "a"})
+		must(t, err)
+		w.connectWith("a", simagent.Options{})
+		w.awaitCluster("a", "Ready")
+		w.eventually(func() bool { return w.held("a", "shop").Hold })
+		_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: hold.GetHold().GetId()})
+		must(t, err)
+		w.eventually(func() bool { s := w.held("a", "shop"); return s.Revision == 1 && !s.Hold })
+		w.leaves("a")
 		w.connectWith("a", simagent.Options{Can: served("v1.34.0")})
 		w.awaitCluster("a", "Ready")
 		w.knowsAble("a", served("v1.34.0"))

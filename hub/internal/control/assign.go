@@ -151,12 +151,12 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	if err != nil {
 		return nil, err
 	}
-	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: p.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
+	can, chosen := record.Chosen(r, a.ref, a.rev, a.module.Overrides, cluster, old, generation)
+	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: p.GetNeeds(), Capabilities: can, ChosenGeneration: chosen, Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: p.GetBundle(), Values: values, Policies: p.GetPolicies(), Watched: uint32(len(a.module.Watch)),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
 		Objects: uint32(len(p.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
-		Recycles: recycles(r, cluster.Name, a.ref, a.revision), DependsOn: wire.DependsOnToProto(a.module.DependsOn)},
-		Capabilities: record.VariantFor(r, a.ref, a.rev, a.module.Overrides, cluster).Capabilities.Bytes()}
+		Recycles: recycles(r, cluster.Name, a.ref, a.revision), DependsOn: wire.DependsOnToProto(a.module.DependsOn)}}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 
@@ -187,7 +187,7 @@ func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why st
 		dead = proto.CloneOf(dead)
 		dead.Hold, dead.Generation = true, generation
 	}
-	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Capabilities: old.GetCapabilities(), Tombstone: dead, Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
+	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Capabilities: old.GetCapabilities(), ChosenGeneration: record.ChosenGeneration(old), Tombstone: dead, Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.revision, FirstGeneration: old.GetFirstGeneration(), Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), LetGoAt: old.GetLetGoAt()}
 }
 

@@ -458,6 +458,7 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 		return a.desired(ctx, w, record.Cluster(cluster), generation)
 	}
 	next := proto.CloneOf(old)
+	next.ChosenGeneration = record.ChosenGeneration(old)
 	if dead := next.GetTombstone(); dead != nil {
 		if dead.Hold && !x.hold {
 			next.LetGoAt = letLoose(w)

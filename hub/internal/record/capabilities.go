@@ -100,7 +100,7 @@ func variantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord
 	r = store.Untracked(r)
 	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
 	can := capabilities(r, c.Name)
-	anothers := !can.IsZero() && Generation(d) <= anew(r, c.Name).GetAnewGeneration()
+	anothers := !can.IsZero() && ChosenGeneration(d) <= anew(r, c.Name).GetAnewGeneration()
 	if chosen := Digest(d.GetCapabilities()); !chosen.IsZero() && !anothers && d.GetSync().GetRevision() == rev.GetRevision().GetNumber() {
 		v.Capabilities = chosen
 		if has(v) {
@@ -109,6 +109,27 @@ func variantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord
 	}
 	v.Capabilities = can
 	return v
+}
+
+// Chosen is what an assignment notes of the capabilities that it was chosen for, and the generation that chose them: its own where they are
+// what the cluster can do now, else that of what it keeps.
+func Chosen(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord, overrides []fleet.Override, c fleet.Cluster, old *storev1.DesiredRecord, generation uint64) ([]byte, uint64) {
+	v := VariantFor(r, ref, rev, overrides, c)
+	if v.Capabilities.IsZero() {
+		return nil, 0
+	}
+	if v.Capabilities != capabilities(store.Untracked(r), c.Name) {
+		generation = ChosenGeneration(old)
+	}
+	return v.Capabilities.Bytes(), generation
+}
+
+// ChosenGeneration is the generation that chose the capabilities of a record; 0: it has none.
+func ChosenGeneration(d *storev1.DesiredRecord) uint64 {
+	if len(d.GetCapabilities()) == 0 {
+		return 0
+	}
+	return cmp.Or(d.GetChosenGeneration(), Generation(d))
 }
 
 // Outgrown is a cluster that has a revision, and can do something else than when that was chosen for it.

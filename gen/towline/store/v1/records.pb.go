@@ -2238,9 +2238,12 @@ type DesiredRecord struct {
 	// The store's revision since which the cluster lets something of the module go by something else than that a rollout brought it a newer
 	// revision: it left the module, has another variant or other values of it, goes back, or begins anew. 0: it does not, or the record is of
 	// before this was kept.
-	LetGoAt       int64 `protobuf:"varint,15,opt,name=let_go_at,json=letGoAt,proto3" json:"let_go_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LetGoAt int64 `protobuf:"varint,15,opt,name=let_go_at,json=letGoAt,proto3" json:"let_go_at,omitempty"`
+	// The generation of the assignment for which capabilities were what the cluster could do; what follows it and keeps them keeps it. 0: the
+	// record is of before this was kept.
+	ChosenGeneration uint64 `protobuf:"varint,16,opt,name=chosen_generation,json=chosenGeneration,proto3" json:"chosen_generation,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DesiredRecord) Reset() {
@@ -2374,6 +2377,13 @@ func (x *DesiredRecord) GetFirstGeneration() uint64 {
 func (x *DesiredRecord) GetLetGoAt() int64 {
 	if x != nil {
 		return x.LetGoAt
+	}
+	return 0
+}
+
+func (x *DesiredRecord) GetChosenGeneration() uint64 {
+	if x != nil {
+		return x.ChosenGeneration
 	}
 	return 0
 }
@@ -4073,7 +4083,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xc1\x04\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xee\x04\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
@@ -4090,7 +4100,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x0ebefore_unknown\x18\f \x01(\bR\rbeforeUnknown\x12\"\n" +
 	"\fcapabilities\x18\r \x01(\fR\fcapabilities\x12)\n" +
 	"\x10first_generation\x18\x0e \x01(\x04R\x0ffirstGeneration\x12\x1a\n" +
-	"\tlet_go_at\x18\x0f \x01(\x03R\aletGoAt\"G\n" +
+	"\tlet_go_at\x18\x0f \x01(\x03R\aletGoAt\x12+\n" +
+	"\x11chosen_generation\x18\x10 \x01(\x04R\x10chosenGeneration\"G\n" +
 	"\rRecycleRecord\x126\n" +
 	"\x06orders\x18\x01 \x03(\v2\x1e.towline.store.v1.RecycleOrderR\x06orders\"\x97\x01\n" +
 	"\fRecycleOrder\x123\n" +
