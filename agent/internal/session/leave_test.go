@@ -71,6 +71,22 @@ func TestAgentThatIsForgottenWhileItDeletesStops(t *testing.T) {
 	}
 }
 
+// Nor does one that knows of no module of its own: what its objects are is found out by their marks, and deleted as that goes on.
+func TestAgentThatKnowsNoModuleStopsWhenItIsForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		s.index(index())
+		s.ack()
+		s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}})
+		a.settle()
+		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 was removed")
+		expect(t, "worker", a.settle(), "freeze true cluster c1 was removed")
+	})
+}
+
 // A lock stops a removal that is under way, also over a restart, until the cluster is unlocked.
 func TestLockedAgentDoesNotGoOnLeaving(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hub) {

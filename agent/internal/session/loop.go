@@ -293,13 +293,15 @@ func refused(err error) bool {
 // left reports that a refusal ends a removal: the agent was told to leave, and the hub has forgotten its cluster. A cluster that is locked or
 // revoked is not forgotten, and the removal stands still. The agent that was told so may meet alerts alone afterwards, also after a restart: it stays
 // frozen until it is welcome. Nor does one go on deleting that has not said of everything that it is gone: the hub waits for that, unless
-// somebody had it forget the cluster at once.
+// somebody had it forget the cluster at once. Where it does not know what it has, that nothing was said is not that all is gone.
 func (l *Loop) left(err error) bool {
-	leaving := l.o.Desired.Held().Leaving.Objects
+	held := l.o.Desired.Held()
+	leaving := held.Leaving.Objects
 	if !refused(err) || leaving == "" || fleet.HintOf(err).Unmet == fleet.PreconditionUnlocked {
 		return false
 	}
-	return l.o.Reports.AllRemoved() || !l.frozen && leaving != fleet.LeaveDelete
+	gone := held.Behind == "" && len(held.Modules()) > 0 && l.o.Reports.AllRemoved()
+	return gone || !l.frozen && leaving != fleet.LeaveDelete
 }
 
 func (l *Loop) slow() time.Duration {
