@@ -62,7 +62,8 @@ func auditSince(ctx context.Context, c *client.Client, o *getOptions, names []st
 // auditEvery is how often a hub is asked for new entries.
 var auditEvery = 2 * time.Second
 
-// auditLate is how much later than another entry one may come that is older: hubs have clocks of their own, and write several at once.
+// auditLate is how much later than another entry one may come that is older: hubs have clocks of their own, and write several at once. An
+// entry of a hub whose clock is ahead of this one hides nothing of what others write.
 const auditLate = time.Minute
 
 // watchAudit shows the entries and then each new one.
@@ -112,6 +113,9 @@ func (t *auditTail) look() error {
 		}
 		at := e.GetTime().AsTime()
 		t.shown[string(key)] = at
+		if now := t.a.Now(); at.After(now) {
+			at = now
+		}
 		if from := at.Add(-auditLate); from.After(t.since) {
 			t.since = from
 		}

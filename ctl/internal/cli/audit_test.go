@@ -33,7 +33,7 @@ func TestAuditIsFollowed(t *testing.T) {
 	all := []*v1.AuditEntry{entry(0, "PutModule"), entry(100, "PutHold")}
 	var away error
 	var out bytes.Buffer
-	a := &app{Streams: Streams{Out: &out, Now: time.Now, Zone: time.UTC}}
+	a := &app{Streams: Streams{Out: &out, Now: func() time.Time { return start.Add(200 * time.Second) }, Zone: time.UTC}}
 	breaks := 0
 	a.onBreak = func(error) { breaks++ }
 	o := &getOptions{}
@@ -74,4 +74,9 @@ func TestAuditIsFollowed(t *testing.T) {
 	if len(tail.shown) > 3 {
 		t.Errorf("%d entries are remembered", len(tail.shown))
 	}
+	all = append(all, entry(900, "Renew"), entry(190, "PutHold")) // the first is of a hub whose clock is ahead
+	look("Renew\nPutHold\n")
+	all = append(all, entry(199, "DeleteHold"))
+	look("DeleteHold\n")
+	look("")
 }

@@ -30,6 +30,7 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		{state("a", "Removing", nil), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
 		{away(state("a", "Removing", nil)), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent +
 			"\nWarning: cluster a: its agent is away; if it was told to delete what the modules have there, it goes on with that until you have removed it\n"},
+		{ofBefore(state("a", "Removing", nil)), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is away: until it is back the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
 		{state("a", "Ready", nil), "cluster lock a", "cluster/a locked; let its agent in again with: towline cluster unlock a\n"},
 		{state("a", "Locked", &v1.ClusterLock{}), "cluster remove a --objects=delete --yes", "cluster/a removing; it is locked, and what the modules have there is deleted when it is unlocked\n"},
 		{state("a", "Revoked", nil), "cluster remove a", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
@@ -41,6 +42,12 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 			t.Errorf("%s: %d\n%s%s want\n%s", tc.command, got.code, got.out, got.err, tc.want)
 		}
 	}
+}
+
+// ofBefore is the answer of a hub that tells only by what it knew last that a cluster is away.
+func ofBefore(h *fakeHub) *fakeHub {
+	h.clusters[0].Status.WasHealthy = 2
+	return h
 }
 
 func away(h *fakeHub) *fakeHub {

@@ -283,7 +283,7 @@ func absence(s *v1.ClusterStatus) (why, until string) {
 		return "its identity is revoked", "it has joined again"
 	case s.GetLock() != nil:
 		return "it is locked", "it is unlocked"
-	case state == fleet.ClusterDisconnected, s.GetAway():
+	case state == fleet.ClusterDisconnected, s.GetAway(), state == fleet.ClusterRemoving && unseen(s): // an older hub does not say who is away
 		return agentAway, "it is back"
 	}
 	return "", ""

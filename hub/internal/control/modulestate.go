@@ -66,6 +66,15 @@ func (s *moduleState) spanned(number int64, id tracing.ID) bool {
 	return before
 }
 
+// forgetSpans drops what was noted of the spans of a rollout that has ended.
+func (s *moduleState) forgetSpans(number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.spans.number == number {
+		s.spans.sent = nil
+	}
+}
+
 // How long reports are gathered before a run.
 const (
 	minGather = 5 * time.Millisecond

@@ -116,6 +116,9 @@ func (c *Controller) traceDecision(run *rollouts.Run, d rollout.Decision, began 
 			c.o.Tracer.Emit(s)
 		}
 	}
+	if rollouts.Ended(run.Record) {
+		c.state(run.Module).forgetSpans(run.Number)
+	}
 }
 
 func inFlight(state string) bool {
