@@ -11,6 +11,7 @@ var databaseRules = []shippedEntry{
 	{"postgres-operator.crunchydata.com", "PGAdmin PGUpgrade", rule{}},
 	{"stackgres.io", "SGCluster", rule{bad: "Failed"}},
 	{"k8s.mariadb.com", "Backup PhysicalBackup Restore SqlJob", rule{judge: mariaScheduled, ready: "Complete"}},
+	{"k8s.mariadb.com", "MariaDB", rule{judge: mariaPending, ready: "Ready"}},
 	{"k8s.mariadb.com", "*", rule{ready: "Ready"}},
 	{"mariadb.mmontes.io", "*", rule{ready: "Ready"}},
 	{"mysql.oracle.com", "InnoDBCluster", rule{phase: "cluster.status", good: "ONLINE", work: "INITIALIZING PENDING", fail: "OFFLINE ONLINE_PARTIAL ONLINE_UNCERTAIN OFFLINE_UNCERTAIN NO_QUORUM SPLIT_BRAIN UNKNOWN INVALID FINALIZING"}},

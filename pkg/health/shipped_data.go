@@ -494,6 +494,17 @@ func mongoUpgrades(o *object) (Result, bool) {
 	return progressing("Upgrading", "not all members have version "+want), is != "" && want != "" && is != want && text(o.status, "phase") == "Running"
 }
 
+// mariaPending: a server is ready with the specification of before, which it keeps until somebody ends its pods where the strategy
+// says so.
+func mariaPending(o *object) (Result, bool) {
+	c := o.condition("Updated")
+	pending := c.is("False") && c.reason == "PendingUpdate"
+	if has("OnDelete Never", text(mapOf(o.spec, "updateStrategy"), "type")) {
+		return suspended(c.reason, "spec.updateStrategy leaves the update to somebody"), pending
+	}
+	return progressing(c.reason, nonEmpty(c.message, "the update is pending")), pending
+}
+
 // mariaScheduled: what runs by a schedule and has not run through yet waits for its time. A failed run has the same reason.
 func mariaScheduled(o *object) (Result, bool) {
 	c := o.condition("Complete")
