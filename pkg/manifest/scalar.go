@@ -90,6 +90,11 @@ func number(s string) (any, error) {
 	if s[0] != '.' {
 		digits = strings.ReplaceAll(s, "_", "")
 	}
+	if behind, binary := strings.CutPrefix(digits, "0b"); binary { // kubectl takes a sign here, too
+		if i, err := strconv.ParseInt(behind, 2, 64); err == nil {
+			return i, nil
+		}
+	}
 	i, err := strconv.ParseInt(digits, 0, 64)
 	if err == nil {
 		return i, nil

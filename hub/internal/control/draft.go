@@ -11,7 +11,6 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
-	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
@@ -39,16 +38,15 @@ func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.Mod
 	return d
 }
 
-// draft renders a put. What cannot be rendered is going to list nothing (see record.Draft of others of its source); for want of a secret, or of the server that has
-// its source, or by the hub's own trouble, it cannot be rendered yet. at is the
-// store's revision when it begins.
+// draft renders a put. What cannot be rendered is going to list nothing (see record.Draft of others of its source). Of what cannot be fetched
+// that is not known: at its turn the secret, the branch or the server may be there. at is the store's revision when it begins.
 func (c *Controller) draft(ctx context.Context, m *wire.Module, at int64) (record.Draft, error) {
 	x, err := c.makeObjects(ctx, m)
 	if ctx.Err() != nil {
 		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
 	}
-	if errors.As(err, new(*source.SecretError)) || errors.As(err, new(*storeError)) || isAway(err) {
-		return record.Draft{}, err
+	if err != nil && x.source.Digest.IsZero() || errors.As(err, new(*storeError)) {
+		return record.Draft{}, err // it was not fetched, or the hub has trouble of its own: nobody knows yet what it is going to list
 	}
 	if err != nil {
 		return record.Draft{Failed: true}, nil

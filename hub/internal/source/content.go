@@ -25,9 +25,12 @@ var packings = []struct {
 	{"a tar without gzip", "ustar", 257},
 }
 
+// gzipped reports that a body is packed with gzip, which has a sum at its end, so that what is cut off is seen.
+func gzipped(body []byte) bool { return bytes.HasPrefix(body, []byte{0x1f, 0x8b}) }
+
 // open turns a downloaded body into files, by what it is and not by what its name or the server says.
 func open(ctx context.Context, body []byte, from *url.URL, tempDir string) (map[string][]byte, error) {
-	if bytes.HasPrefix(body, []byte{0x1f, 0x8b}) {
+	if gzipped(body) {
 		return unpack(ctx, body, tempDir)
 	}
 	if len(bytes.TrimSpace(body)) == 0 {

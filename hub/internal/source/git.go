@@ -80,6 +80,9 @@ func (f *Fetcher) gitOnce(ctx context.Context, g gitRequest) (a Artifact, again 
 		return named(a, wanted.by), false, nil
 	}
 	packed, err := remote.pack(ctx, wantPack(adv.Capabilities, wanted.commit))
+	if wanted.by != "" && errors.Is(err, errNotTheirs) { // its ref has moved since, or one of several servers is behind
+		err = errBroken
+	}
 	if err != nil {
 		return Artifact{}, brokeOff(err), err
 	}
@@ -168,6 +171,9 @@ func brokeOff(err error) bool {
 	}
 	return errors.Is(err, errBroken) || errors.As(err, &op)
 }
+
+// errNotTheirs says that a server does not have the commit that it was asked for.
+var errNotTheirs = errors.New("not our ref")
 
 // errBroken is what a reader says whose server stopped in the middle.
 var errBroken = errors.New("broke off")

@@ -278,7 +278,7 @@ func TestHostileGitServers(t *testing.T) {
 				}
 			}
 		}), "have more than 64 MiB, packed", fleet.ErrExhausted, nil},
-		{"no pack", packBytes(nil), "damaged pack", fleet.ErrCorrupt, nil},
+		{"no pack", packBytes(nil), "broke off before its end", fleet.ErrUnavailable, nil},
 		{"another commit", packBytes(sum(packOf(packed{kind: 3, says: 1, data: []byte("a")}))), "does not send commit " + head, fleet.ErrCorrupt, nil},
 		{"cut off", packBytes([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x09")), "damaged pack", fleet.ErrCorrupt, nil},
 		{"many objects", packBytes([]byte("PACK\x00\x00\x00\x02\x7f\xff\xff\xff")), "has 2147483647 files and folders in its commits; at most 200000", fleet.ErrExhausted, nil},
@@ -301,6 +301,11 @@ func TestHostileGitServers(t *testing.T) {
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
 		}), "broke off before its end", fleet.ErrUnavailable, nil},
+		{"its ref has moved", refsOr(func(w http.ResponseWriter, _ *http.Request) {
+			said := "ERR upload-pack: not our ref " + head
+			_, _ = fmt.Fprintf(w, "%04x%s", len(said)+4, said)
+		}), "broke off before its end", fleet.ErrUnavailable, nil},
+		{"ends before the pack", refsOr(func(http.ResponseWriter, *http.Request) {}), "broke off before its end", fleet.ErrUnavailable, nil},
 		{"to metadata", redirect("http://169.254.169.254/latest"), "address 169.254.169.254 is link-local", fleet.ErrDenied, nil},
 		{"in a circle", func(w http.ResponseWriter, req *http.Request) {
 			http.Redirect(w, req, req.URL.String(), http.StatusFound)

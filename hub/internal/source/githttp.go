@@ -154,7 +154,14 @@ func readPack(r io.Reader, req *packp.UploadPackRequest) ([]byte, error) {
 		if limited.err != nil {
 			return nil, limited.err
 		}
-		return nil, refused("the server gives no pack: %s", clip(err.Error()))
+		refusal := refused("the server gives no pack: %s", clip(err.Error()))
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, errBroken
+		case strings.Contains(err.Error(), errNotTheirs.Error()):
+			return nil, errors.Join(refusal, errNotTheirs)
+		}
+		return nil, refusal
 	}
 	var pack io.Reader = resp
 	switch {
@@ -164,11 +171,17 @@ func readPack(r io.Reader, req *packp.UploadPackRequest) ([]byte, error) {
 		pack = sideband.NewDemuxer(sideband.Sideband, resp)
 	}
 	data, err := readMost(pack, MaxPackBytes, "the files of its commit have more than %d MiB, packed")
-	if err != nil && limited.err != nil {
+	switch {
+	case err != nil && limited.err != nil:
 		return nil, limited.err
+	case err == nil && (len(data) == 0 || pack != io.Reader(resp) && limited.tail != flush):
+		return nil, errBroken // its connection ended before the first frame, or between two
 	}
 	return data, err
 }
+
+// flush ends what is sent in frames.
+var flush = [4]byte{'0', '0', '0', '0'}
 
 // readMost reads all, up to a limit.
 func readMost(r io.Reader, most int64, tooMuch string) ([]byte, error) {
@@ -189,6 +202,7 @@ type limitedReader struct {
 	r    io.Reader
 	left int64
 	err  error
+	tail [4]byte // what was read last
 }
 
 func (l *limitedReader) Read(p []byte) (int, error) {
@@ -201,6 +215,10 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	}
 	n, err := l.r.Read(p[:min(int64(len(p)), l.left)])
 	l.left -= int64(n)
+	for _, b := range p[max(0, n-len(l.tail)):n] {
+		copy(l.tail[:], l.tail[1:])
+		l.tail[len(l.tail)-1] = b
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		if !stopped(err) {
 			err = errors.Join(errBroken, err)

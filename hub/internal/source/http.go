@@ -173,10 +173,19 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 	if err != nil {
 		return nil, true, err
 	}
-	if int64(len(body)) > most {
+	switch {
+	case int64(len(body)) > most:
 		return nil, false, tooMuch
+	case endless(resp) && r.want.IsZero() && !gzipped(body):
+		return nil, false, refused("may be cut off: the server says neither its length (Content-Length) nor where it ends (chunked): have it say that, serve a tar.gz, or set the sha256")
 	}
 	return body, false, nil
+}
+
+// endless reports that only the end of the connection says where the body ends: one that is cut off looks whole, and what it does not list any
+// more would be deleted.
+func endless(resp *http.Response) bool {
+	return resp.ProtoMajor == 1 && resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && !resp.Uncompressed
 }
 
 // client makes a client for one fetch.

@@ -141,6 +141,13 @@ func TestHostileServers(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = w.Write([]byte(manifestText))
 		}, "broke off before its end", fleet.ErrUnavailable, nil},
+		{"says nowhere where it ends", func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + manifestText))
+				_ = conn.Close()
+			}
+		}, "may be cut off", fleet.ErrInvalid, nil},
 		{"closes at once", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "cannot be reached", fleet.ErrUnavailable, nil},
 		{"redirect loop", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.String()+"x", http.StatusFound)

@@ -316,7 +316,11 @@ func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (unpacker, error)
 	for _, layer := range x.manifest.Layers {
 		kind, _, _ := mime.ParseMediaType(layer.MediaType)
 		name := plainName(kind, layer)
-		if !isArchive(kind) && name == "" {
+		switch {
+		case isArchive(kind) || name != "":
+		case isTar(kind) && (layer.Annotations[titleAnnotation] == "" || strings.Contains(kind, "+")): // else it is a file that was pushed with its name
+			return nil, refused("has a layer of the type %s, which is not unpacked: pack it as tar+gzip", clip(kind))
+		default:
 			others = append(others, clip(kind))
 			continue
 		}
@@ -362,6 +366,11 @@ func (f *Fetcher) layerFiles(ctx context.Context, layers []ociLayer) (map[string
 
 func isArchive(kind string) bool {
 	return strings.HasSuffix(kind, "tar+gzip") || strings.HasSuffix(kind, ".tar.gzip")
+}
+
+// isTar reports that a layer is an archive that is packed otherwise: to leave it out would be to drop what is in it.
+func isTar(kind string) bool {
+	return strings.HasSuffix(kind, ".tar") || strings.HasSuffix(kind, "+tar") || strings.Contains(kind, "tar+") || strings.Contains(kind, ".tar.")
 }
 
 // plainName is the name of a layer that is one file; "": it is none that is taken.

@@ -56,6 +56,10 @@ func misbehave(job render.Job) (Result, error) {
 		select {}
 	case "exit":
 		os.Exit(3)
+	case "killed":
+		self, _ := os.FindProcess(os.Getpid())
+		_ = self.Kill()
+		select {}
 	case "much":
 		return Result{Texts: map[string][]byte{"a": make([]byte, 40<<20)}}, nil
 	case "print":
@@ -139,6 +143,7 @@ func TestWhatABuildMayTake(t *testing.T) {
 		"panic":           {Limits{}, fleet.ErrInvalid, "panic: a nil map"},
 		"panic elsewhere": {Limits{}, fleet.ErrInvalid, "ended in the middle of it: panic: in a goroutine of its own"},
 		"exit":            {Limits{}, fleet.ErrInvalid, "ended in the middle of it: exit status 3"},
+		"killed":          {Limits{}, fleet.ErrUnavailable, "was killed in the middle of it: look whether the hub's machine or container has memory"},
 		"write":           {Limits{}, fleet.ErrInvalid, "a.yaml: "},
 		"invalid":         {Limits{}, fleet.ErrInvalid, "a.yaml:3: is wrong"},
 	} {

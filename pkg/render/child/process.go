@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -134,12 +135,16 @@ func (c *process) exchange(job render.Job) (Result, error) {
 	return Result{Texts: texts, Reads: head.Reads, Spent: head.Spent}, head.err()
 }
 
-// gone says why the process ended.
+// gone says why the process ended. One that was killed without a word is not what the package did wrong: the system kills when its memory, or
+// that of the container, runs out.
 func (c *process) gone() error {
 	c.end()
 	why := c.said.firstLine()
 	if why == "" && c.cmd.ProcessState != nil {
 		why = c.cmd.ProcessState.String()
+		if how, is := c.cmd.ProcessState.Sys().(syscall.WaitStatus); is && how.Signaled() && how.Signal() == syscall.SIGKILL {
+			return fleet.Errorf(fleet.ErrUnavailable, "package: the render worker was killed in the middle of it: look whether the hub's machine or container has memory for one of %d MiB", c.limits.Memory>>20)
+		}
 	}
 	return fleet.Errorf(fleet.ErrInvalid, "package: the render worker ended in the middle of it: %s", why)
 }
