@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,8 +70,9 @@ type usedSecret struct {
 }
 
 // used are the secrets that the modules of the cluster use, as the records say that were read last. A module whose policies
-// cannot be read is not taken by the agent either, and keeps back nothing of the others.
-func (x *session) used(ctx context.Context) map[fleet.ModuleRef]usedSecret {
+// cannot be read is not taken by the agent either, and keeps back nothing of the others. Where they can be read later, nobody would: that is an
+// error, and ends the session.
+func (x *session) used(ctx context.Context) (map[fleet.ModuleRef]usedSecret, error) {
 	out := map[fleet.ModuleRef]usedSecret{}
 	for i := range x.known.read {
 		s := x.known.read[i].sync
@@ -78,7 +80,10 @@ func (x *session) used(ctx context.Context) map[fleet.ModuleRef]usedSecret {
 			continue
 		}
 		keys, err := x.server.use(ctx, s.Policies)
-		if err != nil {
+		switch {
+		case errors.Is(err, fleet.ErrUnavailable), err != nil && ctx.Err() != nil:
+			return nil, err
+		case err != nil:
 			x.log.Warn("secrets of a module are not sent: which it uses cannot be read", "module", s.Module.String(), "error", err)
 		}
 		for _, k := range keys {
@@ -86,7 +91,7 @@ func (x *session) used(ctx context.Context) map[fleet.ModuleRef]usedSecret {
 			out[ref] = usedSecret{append(out[ref].keys, k.Key), append(out[ref].by, s)}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // sendSecrets sends the agent all values that its modules use, sealed for it, if any of them changed since it was sent them last.
@@ -94,7 +99,10 @@ func (x *session) sendSecrets(ctx context.Context, st stream) error {
 	if len(x.hello.GetSealingKey()) == 0 || !slices.Contains(x.hello.GetFeatures(), wire.FeatureSecretBindings) || !x.machine.takes() {
 		return nil
 	}
-	used := x.used(ctx)
+	used, err := x.used(ctx)
+	if err != nil {
+		return err
+	}
 	x.usesSecrets.Store(len(used) > 0)
 	if len(used) == 0 && x.sentSecrets == "" {
 		return nil
