@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,6 +196,35 @@ func TestAnnotatedJustBeforeTheRequest(t *testing.T) {
 			r.eventually("it goes on", func() bool { return r.data("a", "k") != "one" })
 		})
 	}
+}
+
+// TestAnnotatedWithoutItsLabel: no event tells what becomes of an object that has lost our label, so the correction that gives it back looks
+// at it before.
+func TestAnnotatedWithoutItsLabel(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	var denies atomic.Bool
+	var denied atomic.Int32
+	r.answers(func(q *http.Request) *http.Response {
+		if !denies.Load() || q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/configmaps/a") {
+			return nil
+		}
+		denied.Add(1)
+		return unavailable(q)
+	})
+	r.start()
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	denies.Store(true)
+	r.patch("v1", "configmaps", "a", "ana", `{"metadata":{"labels":{"towline.dev/hub":null}},"data":{"k":"other"}}`)
+	r.eventually("a correction is tried", func() bool { return denied.Load() > 0 })
+	r.notes("a", fleet.HoldAnnotation, "mine")
+	denies.Store(false)
+	r.annotated("shop", "a")
+	r.is("a", "other")
 }
 
 func immutable(name, data string) string { return configMap(name, data) + "\nimmutable: true" }

@@ -164,9 +164,10 @@ func (a *writer) unlessAnnotated(live map[string]any) error {
 	return &apply.Failure{Reason: plan.ReasonHeld, Message: a.id.String() + ": " + h.Text(), Transient: true, Kind: errAnnotated}
 }
 
-// unlessUnseen is unlessAnnotated for an object that the module has and no watch has shown yet, as right after the agent's start.
+// unlessUnseen is unlessAnnotated for an object that the module has and no watch shows: yet, as right after the agent's start, or any more, as
+// it has lost its label.
 func (a *writer) unlessUnseen(ctx context.Context) error {
-	if a.print != nil || a.record == nil || !a.record.Written() || a.verb == plan.Create || a.verb == plan.Restore {
+	if a.print != nil && !a.print.Unwatched || a.record == nil || !a.record.Written() || a.verb == plan.Create || a.verb == plan.Restore {
 		return nil // what is made meets what is there
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)

@@ -159,7 +159,7 @@ func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
 	case f == nil && synced:
 		state.Sync, state.Health = fleet.SyncOutOfSync, fleet.HealthMissing
 		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
-	case f == nil && w.m.watcher.Blind(it.resource) != nil:
+	case f == nil: // no watch shows it
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
 	case f != nil:
 		state.Health, d = f.Health, w.heard(it.liveID(), f.Reason, f.Message)

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -33,7 +34,7 @@ func (a *writer) mayTake(ctx context.Context, adoption plan.Adoption) error {
 // lives reports that what a tool has objects by is in the cluster. What is in another one cannot be seen.
 func (a *writer) lives(ctx context.Context, o plan.ToolOwner) (bool, error) {
 	if o.Kind == plan.ToolRelease {
-		return a.deployed(ctx, o)
+		return a.hasRelease(ctx, o)
 	}
 	res, gone, err := a.w.m.mapper.Served(ctx, fleet.ObjectID{Group: o.Group, Kind: o.Kind}, o.Version)
 	if gone || err != nil {
@@ -49,17 +50,28 @@ func (a *writer) lives(ctx context.Context, o plan.ToolOwner) (bool, error) {
 	return a.anyOf(ctx, res, "", "", func(m *metav1.PartialObjectMetadata) bool { return m.Name == o.Name })
 }
 
-// deployed reports that a release of Helm is deployed, which it notes in a Secret or, if it was told to, in a ConfigMap.
-func (a *writer) deployed(ctx context.Context, o plan.ToolOwner) (bool, error) {
-	labels := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: map[string]string{"owner": "helm", "name": o.Name, "status": "deployed"}})
+// hasRelease reports that Helm has a release, which it notes in Secrets or, if it was told to, in ConfigMaps, one for each revision. Whatever the
+// newest says but that it was uninstalled, as that it failed or is under way: the next upgrade writes the objects again, and an uninstall
+// deletes them by their names.
+func (a *writer) hasRelease(ctx context.Context, o plan.ToolOwner) (bool, error) {
+	labels := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: map[string]string{"owner": "helm", "name": o.Name}})
 	for _, kind := range []string{"Secret", "ConfigMap"} {
 		res, err := a.w.m.mapper.Resource(ctx, fleet.ObjectID{Kind: kind}, "v1")
 		if err != nil {
 			return false, err
 		}
-		there, err := a.anyOf(ctx, res, o.Namespace, labels, func(*metav1.PartialObjectMetadata) bool { return true })
-		if there || err != nil {
-			return there, err
+		newest, status := -1, ""
+		if err := a.w.m.client.EachMeta(ctx, res, o.Namespace, labels, func(m *metav1.PartialObjectMetadata) bool {
+			revision, _ := strconv.Atoi(m.Labels["version"]) // 0: it does not say
+			if revision >= newest {
+				newest, status = revision, m.Labels["status"]
+			}
+			return true
+		}); err != nil {
+			return false, err
+		}
+		if newest >= 0 && status != "uninstalled" {
+			return true, nil
 		}
 	}
 	return false, nil

@@ -123,3 +123,29 @@ spec:
 	name := obj["metadata"].(map[string]any)["name"].(string)
 	return func() { r.delete(apiVersion, resource, name) }
 }
+
+// A release that failed or is under way is there as one that is deployed is: the next upgrade writes its objects again, and an uninstall
+// deletes them by their names. One that was uninstalled is gone, though Helm keeps what it was.
+func TestTakeFromReleaseThatIsNotDeployed(t *testing.T) {
+	r := newRig(t)
+	r.createAs("helm", "v1", "configmaps", r.ns, r.object(strings.Replace(configMap("a", "k: other"), "name: a",
+		"name: a, annotations: {meta.helm.sh/release-name: web, meta.helm.sh/release-namespace: $NS}", 1)))
+	for _, revision := range []string{"9", "10"} {
+		r.create("v1", "secrets", r.ns, r.object("apiVersion: v1\nkind: Secret\nmetadata: {name: sh.helm.release.v1.web.v"+revision+
+			", namespace: $NS, labels: {owner: helm, name: web, version: '"+revision+"', status: superseded}}"))
+	}
+	newest := func(status string) {
+		r.patch("v1", "secrets", "sh.helm.release.v1.web.v10", "helm", `{"metadata":{"labels":{"status":"`+status+`"}}}`)
+	}
+	for _, status := range []string{"failed", "pending-upgrade", "uninstalling"} {
+		newest(status)
+		s := r.bundle("shop", taking(fleet.TakeHelm), configMap("a", "k: ours"))
+		r.conflicts(s)
+		r.is("a", "other")
+	}
+	newest("uninstalled")
+	s := r.bundle("shop", taking(fleet.TakeHelm), configMap("a", "k: ours"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.is("a", "ours")
+}
