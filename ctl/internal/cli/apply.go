@@ -384,19 +384,11 @@ func (r *applyRun) print() error {
 	return (&output{format: r.o.output}).node(r.a, n)
 }
 
-// follow stays with every rollout, one after the other: one that ended meanwhile answers at once.
+// follow stays with every rollout of the apply.
 func (r *applyRun) follow(ctx context.Context) error {
 	ctx, cancel := r.o.deadline(ctx)
 	defer cancel()
-	var errs []error
-	for _, of := range r.rollouts {
-		last, err := r.a.follow(ctx, of, &r.o.waitOptions, false)
-		if err == nil {
-			err = r.a.delivered(ctx, of.Module, last)
-		}
-		errs = append(errs, err)
-	}
-	return joinCodes(errs)
+	return r.a.followAll(ctx, r.rollouts, &r.o.waitOptions)
 }
 
 // delivered says what a rollout that succeeded has not done of what was put: it went nowhere, or what the revision drops

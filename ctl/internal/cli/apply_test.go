@@ -84,6 +84,31 @@ func TestApplyWaitIsTheRolloutsResult(t *testing.T) {
 	}
 }
 
+// Rollouts are followed one after the other. Those whose turn comes after the time is over are as the hub says, not unfinished.
+func TestWaitThatIsOverSaysHowRolloutsStand(t *testing.T) {
+	three := func(s *v1.RolloutStatus) { s.Total, s.Succeeded = 3, 3 }
+	two := shopYAML + "---\n" + strings.ReplaceAll(shopYAML, "name: shop", "name: base")
+	late := "Error: rollout shop/57: not done after 1ns; it is Progressing; see: towline explain rollout shop/57\n"
+	for name, tc := range map[string]struct {
+		stands   *v1.Rollout
+		code     int
+		err, out string
+	}{
+		"they have succeeded": {ended("Succeeded", three), 0, "", "shop/57 Succeeded in 6m12s: r41 → r42, 3 of 3 clusters\n"},
+		"they have failed":    {ended("Failed", three), 1, "", "shop/57 Failed in 6m12s: r41 → r42, 3 of 3 clusters"},
+		"they move":           {surfaceRollout(), 4, late + late, "shop/57 Progressing: r41 → r42, 3 of 300 clusters"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := &fakeHub{put: putAnswer(), watch: watching(tc.stands)}
+			hub.put.Warnings = nil
+			got := hub.run(t, run{stdin: two}, "apply", "-f", "-", "--wait", "--timeout", "1ns")
+			if got.code != tc.code || got.err != tc.err || strings.Count(got.out, tc.out) != 2 {
+				t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+			}
+		})
+	}
+}
+
 // A hub that starts anew between the put and the end of the rollout, or right after that, is waited for: that it was away is
 // not the rollout's result.
 func TestApplyWaitOutlivesTheHub(t *testing.T) {

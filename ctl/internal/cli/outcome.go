@@ -121,11 +121,10 @@ func (a *app) ending(r *v1.Rollout) string {
 // finish turns the end of a wait into the command's error.
 func (o *waitOptions) finish(id string, last *v1.Rollout, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) && o.timeout > 0 {
-		where := ""
-		if last != nil {
-			where = "; it is " + last.GetStatus().GetState()
+		if last == nil {
+			return &exitError{exitTimedOut, fmt.Errorf("rollout %s: the hub did not say within %s how it stands; see: towline rollout status %s --watch=false", id, o.timeout, id)}
 		}
-		return &exitError{exitTimedOut, fmt.Errorf("rollout %s: not done after %s%s; see: towline explain rollout %s", id, o.timeout, where, id)}
+		return &exitError{exitTimedOut, fmt.Errorf("rollout %s: not done after %s; it is %s; see: towline explain rollout %s", id, o.timeout, last.GetStatus().GetState(), id)}
 	}
 	if err != nil {
 		return err

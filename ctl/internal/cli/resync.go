@@ -83,14 +83,7 @@ func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) err
 	if !o.wait {
 		return joinCodes(errs)
 	}
-	for _, of := range begun {
-		last, err := a.follow(ctx, of, &o.waitOptions, false)
-		if err == nil {
-			err = a.delivered(ctx, of.Module, last)
-		}
-		errs = append(errs, err)
-	}
-	return joinCodes(errs)
+	return joinCodes(append(errs, a.followAll(ctx, begun, &o.waitOptions)))
 }
 
 // resyncedWith are the other modules of its project that are asked for with one.

@@ -284,7 +284,7 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 	case rollout.ReasonCordoned:
 		return "no new revisions until it is uncordoned"
 	case rollout.ReasonHeld:
-		return cmp.Or(f.GetDetail(), "nothing is written there, by order of a person or by the cluster's own policy")
+		return cmp.Or(f.GetDetail(), "the cluster, the module or one of its objects there is held, by a person or by the cluster's own policy")
 	case rollout.ReasonDisconnected, rollout.ReasonNotSeen:
 		return awayBecause(failed, f)
 	case rollout.ReasonLocked:

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -105,6 +106,12 @@ type followed struct {
 	uid string
 }
 
+func (f followed) request() *v1.WatchRolloutRequest {
+	req := watchRequest(f.RolloutID)
+	req.ModuleUid = f.uid
+	return req
+}
+
 // refText is the id, or the module's name while the number is not known.
 func refText(ref fleet.RolloutID) string {
 	if ref.Number == 0 {
@@ -127,9 +134,7 @@ func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool)
 		defer live.close()
 		take = live.take
 	}
-	req := watchRequest(of.RolloutID)
-	req.ModuleUid = of.uid
-	err = c.WatchRollout(ctx, req, func(resp *v1.WatchRolloutResponse) error {
+	err = c.WatchRollout(ctx, of.request(), func(resp *v1.WatchRolloutResponse) error {
 		last = resp.GetRollout()
 		take(resp)
 		if _, done := o.outcome(last.GetStatus()); done {
@@ -139,6 +144,46 @@ func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool)
 	})
 	if last != nil && !a.OutTerminal {
 		a.printf("%s\n", a.ending(last))
+	}
+	return last, o.finish(refText(of.RolloutID), last, err)
+}
+
+// lastLook is how long the hub is asked how rollouts stand when the time to stay with them is over.
+const lastLook = 5 * time.Second
+
+// followAll stays with every rollout, one after the other: one that ended meanwhile answers at once. Those whose turn had not come when
+// the time was over are asked once how they stand, so that none is called unfinished that has ended.
+func (a *app) followAll(ctx context.Context, all []followed, o *waitOptions) error {
+	var errs []error
+	follow, late := a.follow, false
+	for _, of := range all {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && !late {
+			over, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
+			defer cancel()
+			ctx, follow, late = over, a.stands, true
+		}
+		last, err := follow(ctx, of, o, false)
+		if err == nil {
+			err = a.delivered(ctx, of.Module, last)
+		}
+		errs = append(errs, err)
+	}
+	return joinCodes(errs)
+}
+
+// stands asks once how a rollout stands for which no time is left; the error is that of follow.
+func (a *app) stands(ctx context.Context, of followed, o *waitOptions, _ bool) (*v1.Rollout, error) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	last, err := c.WaitRollout(ctx, of.request(), func(*v1.Rollout) bool { return true })
+	if last == nil {
+		return nil, o.finish(refText(of.RolloutID), nil, err)
+	}
+	a.printf("%s\n", a.ending(last))
+	if _, done := o.outcome(last.GetStatus()); !done {
+		err = context.DeadlineExceeded
 	}
 	return last, o.finish(refText(of.RolloutID), last, err)
 }
