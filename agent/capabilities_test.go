@@ -86,7 +86,7 @@ func TestCapabilitiesAsHelmSeesThem(t *testing.T) {
 			t.Helper()
 			tick := time.NewTicker(100 * time.Millisecond)
 			defer tick.Stop()
-			for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
+			for deadline := time.Now().Add(patience); ; <-tick.C {
 				now, want, err := read()
 				if err == nil && slices.Equal(now.APIs, want) && is(now) {
 					return

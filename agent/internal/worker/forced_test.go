@@ -68,7 +68,7 @@ func TestForceTakesNoLabelThatWasTakenMeanwhile(t *testing.T) {
 	next := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, namespace("$NS", "team: next, extra: ours"))
 	r.set([]fleet.Sync{next})
 	r.wait("shop", "applied, and said", func(x fleet.SyncStatus) bool {
-		return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied && len(x.Exceptions) == 1
+		return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied && len(x.Exceptions) == 1 && x.Exceptions[0].ChangedBy == "bob"
 	})
 	if l := r.namespace(r.ns).GetLabels(); l["team"] != "next" || l["extra"] != "bob" {
 		t.Errorf("labels %v", l)

@@ -53,7 +53,7 @@ func lacks(reason string) func(fleet.SyncStatus) bool {
 // TestScenario07WatchedKindThatIsUnknown: the cluster does not have the kind of what a module watches. The module says so, is applied
 // and not ready, and no wait grows: the kind comes later, and what is of it is seen soon.
 func TestScenario07WatchedKindThatIsUnknown(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	s := r.watching(r.bundle("shop", nil, configMap("a", "k: v")), nil, r.database())
 	r.set([]fleet.Sync{s})
 	status := r.wait("shop", "told", lacks("NoSuchKind"))
@@ -96,7 +96,7 @@ func TestScenario08WatchedObjectIsShownByWatch(t *testing.T) {
 		"a kind with a rule": {(*rig).database, (*rig).group, "databases", `{"spec":{"up":false}}`, `{"spec":{"up":true,"version":"1.0.1"}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := aloneRig(t)
 			if tt.plural == "databases" {
 				r.define("databases", "Database", "v1")
 			}

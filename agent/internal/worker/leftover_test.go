@@ -61,9 +61,11 @@ func TestALeftoverThatIsNotOursAnyMoreIsForgotten(t *testing.T) {
 					r.start()
 					r.set([]fleet.Sync{s})
 				}
-				x := r.wait("shop", "without the leftover that was taken", lists(1))
-				if x.Extras[0].ID.Name != "other" || r.data("dropped", "k") != "one" {
-					t.Errorf("extras %+v, dropped %q", x.Extras, r.data("dropped", "k"))
+				r.wait("shop", "without the leftover that was taken", func(x fleet.SyncStatus) bool {
+					return lists(1)(x) && x.Extras[0].ID.Name == "other"
+				})
+				if k := r.data("dropped", "k"); k != "one" {
+					t.Errorf("dropped %q", k)
 				}
 			})
 		}

@@ -90,10 +90,9 @@ var policyExamples = map[string]func(r *rig, policies []fleet.Policy){
 		revised(1, policies, nil, a, b, configMap("old", "k: v"), configMap("older", "k: v"))
 		revised(2, policies, nil, a, b, configMap("old", "k: v"))
 		revised(4, policies, nil, b)
-		x := r.wait("shop", "both kept", func(x fleet.SyncStatus) bool { return len(x.Extras) == 2 })
-		if x.Extras[0].Reason != plan.ReasonLegacy || x.Extras[0].Revision != 2 || x.Extras[1].Reason != plan.ReasonLegacy || x.Extras[1].Revision != 1 {
-			r.t.Errorf("%+v", x.Extras)
-		}
+		r.wait("shop", "both kept", func(x fleet.SyncStatus) bool {
+			return len(x.Extras) == 2 && x.Extras[0].Reason == plan.ReasonLegacy && x.Extras[0].Revision == 2 && x.Extras[1].Reason == plan.ReasonLegacy && x.Extras[1].Revision == 1
+		})
 		r.is("a", "")
 		revised(4, policies, []fleet.Recycle{{Revision: 1, Keys: []uint64{key("older")}}}, b)
 		r.eventually("the tracker of r1 is gone", func() bool { return r.dataOf("older") == "" })

@@ -15,8 +15,8 @@ func TestKindOfAnAPIServerThatStarts(t *testing.T) {
 	r.register()
 	s := r.bundle("shop", nil, "apiVersion: broken-"+r.group()+"/v1\nkind: Gizmo\nmetadata: {name: g, namespace: $NS}\n")
 	r.set([]fleet.Sync{s})
-	x := r.wait("shop", "told", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 })
-	if x.Phase != fleet.PhaseApplying || x.Message == "" {
+	x := r.wait("shop", "told", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 && x.Message != "" })
+	if x.Phase != fleet.PhaseApplying {
 		t.Errorf("status %+v", x)
 	}
 	f := apply.Failure{Reason: x.Exceptions[0].Reason, Transient: true}
