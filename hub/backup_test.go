@@ -256,6 +256,34 @@ func TestRestoredStoreStandsStill(t *testing.T) {
 	}
 }
 
+// TestRestoredStoreGivesNoOtherRevision: what a cluster could not be assigned when the backup was made may have been taken back since, so
+// that it is not made up for by a label before the restore is settled.
+func TestRestoredStoreGivesNoOtherRevision(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.join("gone", nil, map[string]string{"region": "us"})
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	m := module("shop", configMap("${REGION}"))
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "REGION", ClusterLabel: "region"}}
+	w.put(m)
+	w.awaitTracker("shop", "a", "without a value", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "CannotAssign" })
+	file := w.backup()
+	w.stopAll()
+	w.restore(file)
+	w.reconnect("a")
+	w.put(listing("early", "c"))
+	w.standing("early")
+	w.labelled("a", map[string]string{"region": "eu"})
+	w.put(listing("new", "c"))
+	w.standing("new")
+	if got := w.held("a", "shop").Revision; got != 1 {
+		t.Errorf("it was given revision %d", got)
+	}
+	_, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
+	must(t, err)
+	w.eventually(func() bool { return w.held("a", "shop").Revision == 2 })
+}
+
 func restoredStoreStandsStill(t *testing.T, how string, say func(*world) error) {
 	w := newWorld(t, false)
 	strategy := canaryThenRest()

@@ -368,7 +368,7 @@ func (h *Hub) build(ctx context.Context) error {
 			return err
 		}
 	}
-	gates, err := gate.New(gate.Options{Log: h.o.Log, HubID: h.hub.GetHubId(), HTTP: gate.HTTP{Guard: limits}})
+	gates, err := gate.New(gate.Options{Log: h.o.Log, HubID: h.hub.GetHubId() + "/" + h.hub.GetIncarnation(), HTTP: gate.HTTP{Guard: limits}})
 	if err != nil {
 		return err
 	}

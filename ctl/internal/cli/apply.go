@@ -233,10 +233,10 @@ type applyRun struct {
 	c        *client.Client
 	stored   []proto.Message
 	rollouts []followed
-	modules  int    // that are not put yet
-	batch    string // of several modules
-	broken   bool   // the put of a module failed: the batch is not whole
-	insists  int    // how often a put found no hub, and was repeated
+	modules  int       // that are not put yet
+	batch    string    // of several modules
+	broken   bool      // the put of a module failed: the batch is not whole
+	insists  time.Time // until when puts that find no hub are repeated; zero: none has found none yet
 	with     []*v1.ModuleOrder
 	tried    map[proto.Message]tried
 }
@@ -436,10 +436,15 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 func insisted[T any](ctx context.Context, r *applyRun, put func() (T, error)) (T, error) {
 	for {
 		resp, err := put()
-		if !errors.Is(err, fleet.ErrUnavailable) || r.dry() || r.o.unchanged || r.insists == maxInsists {
+		if err == nil {
+			r.insists = time.Time{} // the hub is there: its next absence is another one
+		}
+		if !errors.Is(err, fleet.ErrUnavailable) || r.dry() || r.o.unchanged || !r.insists.IsZero() && time.Now().After(r.insists) {
 			return resp, err
 		}
-		r.insists++
+		if r.insists.IsZero() {
+			r.insists = time.Now().Add(maxInsist)
+		}
 		r.a.onBreak(err)
 		if backoff.Wait(ctx, putPause) != nil {
 			return resp, err
@@ -447,10 +452,10 @@ func insisted[T any](ctx context.Context, r *applyRun, put func() (T, error)) (T
 	}
 }
 
-// maxInsists is how often the puts of one apply are repeated, and putPause what is between two: 18 seconds in all, of the 30 that a batch waits.
+// maxInsist is for how long the puts of one apply are repeated, of the 30 seconds that a batch waits, and putPause what is between two.
 const (
-	maxInsists = 60
-	putPause   = 300 * time.Millisecond
+	maxInsist = 18 * time.Second
+	putPause  = 300 * time.Millisecond
 )
 
 // insist asks until the hub, which is there, answers: that it starts anew is not the rollout's result.

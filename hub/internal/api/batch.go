@@ -41,7 +41,7 @@ func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModu
 	}
 	key := store.BatchKey(id)
 	old, _, open := store.Get[*storev1.BatchRecord](w, key)
-	if (open && !req.GetMore() || !open && begins) && record.BrokenOff(w, id) {
+	if (!req.GetMore() || !open && begins) && record.BrokenOff(w, id) {
 		return fleet.Errorf(fleet.ErrPrecondition, "it comes too late: what was put with it before did not begin, since nothing more came for %s; put all of it again, as a new batch (towline apply)", record.BatchPatience)
 	}
 	switch {

@@ -129,6 +129,9 @@ func TestPutOfABatchThatIsBrokenOff(t *testing.T) {
 			t.Fatalf("more: %v: %v", more, err)
 		}
 	}
+	if _, err := put("two", "a", "x", false); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("the last one, which changes nothing, hides that the first did not begin: %v", err)
+	}
 	puts("one", "b", "y", true, "one/3")
 	puts("two", "b", "x", true, "two/2")
 	broken(t, s, "one")

@@ -320,8 +320,8 @@ func (x *refresher) headingOf(ref fleet.ModuleRef) record.Heading {
 // possible reports that an assignment which could not be made could be made now, or could not for another reason than before: withheld
 // is that reason where somebody has said since that the cluster stays where it is.
 func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (possible, otherwise bool, withheld string, err error) {
-	if t.Desired.GetProblem() == "" {
-		return false, false, "", nil
+	if t.Desired.GetProblem() == "" || t.Desired.GetProblemRevision() != t.Desired.GetSync().GetRevision() && record.Stands(x.r) {
+		return false, false, "", nil // a restored store gives no cluster another revision: what it knows of that may be taken back since
 	}
 	a, err := x.assigner(ctx, t, t.Desired.GetProblemRevision())
 	if err != nil {

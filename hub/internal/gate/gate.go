@@ -39,7 +39,7 @@ const (
 // Options of Gates; Log is required.
 type Options struct {
 	Log *slog.Logger
-	// HubID is part of the Idempotency-Key of a webhook.
+	// HubID is part of the Idempotency-Key of a webhook: that of the hub and its incarnation, for a restored one gives its numbers again.
 	HubID string
 	HTTP  HTTP
 	// Now is the clock; default time.Now.
