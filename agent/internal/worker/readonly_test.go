@@ -35,7 +35,10 @@ func TestReadOnlyObjectIsNeverWritten(t *testing.T) {
 	missing := r.wait("shop", "missing what it reads", func(x fleet.SyncStatus) bool {
 		return x.Generation == s.Generation && (x.Ready || len(x.Exceptions) > 0 && x.Exceptions[0].Reason == "ReadOnlyMissing")
 	})
-	if x := missing.Exceptions[0]; missing.Ready || !strings.Contains(x.Message, "ConfigMap") || missing.States[x.Ordinal].Health != fleet.HealthMissing {
+	if missing.Ready {
+		t.Fatalf("ready without what it reads: %+v", missing)
+	}
+	if x := missing.Exceptions[0]; !strings.Contains(x.Message, "ConfigMap") || missing.States[x.Ordinal].Health != fleet.HealthMissing {
 		t.Errorf("%+v", missing)
 	}
 	r.theirs("theirs", "v")
