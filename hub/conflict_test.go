@@ -37,7 +37,7 @@ func (w *world) awaitTracker(name, cluster, what string, ok func(*towlinev1.Trac
 	w.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); ; <-tick.C {
+	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
 		tr := w.tracker(name, cluster)
 		if ok(tr) {
 			return tr

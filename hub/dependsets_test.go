@@ -114,7 +114,7 @@ func TestModuleWaitsForAnotherInOtherClusters(t *testing.T) {
 	if tr := x.tracker("shop", "w1"); tr.GetRevision() != 0 {
 		t.Errorf("it has begun: %v", tr)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; ro = x.waits(put.GetRevision(), waitsIn(2, "e2")) { // its agent may not have said it yet
+	for deadline := time.Now().Add(30 * time.Second); ; ro = x.waits(put.GetRevision(), waitsIn(2, "e2")) { // its agent may not have said it yet
 		why := ro.GetStatus().GetWaitingFor()[0]
 		c := why.GetCauses()
 		if why.GetReason() == rollout.ReasonAwaitingDependency && len(c) == 1 && c[0].GetSubject().GetName() == "e2" && strings.Contains(c[0].GetFacts().GetDetail(), "not established") {

@@ -41,7 +41,7 @@ func (w *world) awaitHeirOf(cluster, module string, id fleet.ObjectID, heir stri
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	var got []fleet.Heir
-	for deadline := time.Now().Add(10 * time.Second); ; <-tick.C {
+	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
 		got = w.held(cluster, module).Heirs
 		for _, t := range w.agents[cluster].Held().Tombstones {
 			if t.Module.Name == module {

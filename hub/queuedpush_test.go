@@ -44,7 +44,7 @@ func TestQueuedPushThatIsFollowedByAnotherIsHeir(t *testing.T) {
 			w.awaitTracker("one", "c", "at r2", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 })
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
-			for deadline := time.Now().Add(10 * time.Second); asked.Load() == before; <-tick.C { // what is queued is fetched
+			for deadline := time.Now().Add(30 * time.Second); asked.Load() == before; <-tick.C { // what is queued is fetched
 				if time.Now().After(deadline) {
 					t.Fatal("nobody has looked at what was pushed")
 				}

@@ -137,11 +137,11 @@ func TestPauseStopsAndResumeGoesOn(t *testing.T) {
 	w.join("a", nil, labels("canary"))
 	w.join("b", nil, labels("rest"))
 	s := canaryThenRest()
-	s.Stages[0].Soak = "300ms"
+	s.Stages[0].Soak = "1s"
 	put := w.put(staged("shop", "1", s))
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetRevision() > 0 })
 	w.act(client.Word{Module: "shop", Verb: "pause", Reason: "lunch"})
-	deadline := time.Now().Add(time.Second)
+	deadline := time.Now().Add(2 * time.Second)
 	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Paused" })
 	for time.Now().Before(deadline) {
 		if n := w.revisions("shop")["b"]; n != 0 {

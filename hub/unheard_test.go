@@ -34,13 +34,13 @@ func TestSoakIsNotOverBeforeItsClustersAreHeard(t *testing.T) {
 	w.join("a", nil, labels("canary"))
 	w.join("b", nil, labels("rest"))
 	strategy := canaryThenRest()
-	strategy.OnFailure, strategy.Stages[0].Soak = "Abort", "1s"
+	strategy.OnFailure, strategy.Stages[0].Soak = "Abort", "2s"
 	put := w.put(staged("shop", "1", strategy))
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
 		return r.GetStatus().GetState() == "Waiting" && r.GetStatus().GetReason() == "Soak"
 	})
 	w.stops["a"]()
-	w.restartAfter(time.Now().Add(1200 * time.Millisecond))
+	w.restartAfter(time.Now().Add(2200 * time.Millisecond))
 	w.awaitCluster("b", "Ready")
 	w.until("shop", 0, func(r *towlinev1.Rollout) bool {
 		return r.GetStatus().GetReason() != "Soak"

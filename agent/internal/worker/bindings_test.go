@@ -382,7 +382,7 @@ func TestBindingOfALaterKind(t *testing.T) {
 	r.create(r.group()+"/v1", "databases", r.ns, obj)
 	began := time.Now()
 	r.ready(s)
-	if took := time.Since(began); took > 15*time.Second || r.data("uses", "url") != "db://x" {
+	if took := time.Since(began); took > 30*time.Second || r.data("uses", "url") != "db://x" {
 		t.Errorf("after %s: %q", took, r.data("uses", "url"))
 	}
 }
