@@ -86,9 +86,11 @@ func plain(s string) (any, error) {
 
 // number reads what begins like a number; most of it is text, such as 1.2.3 or 10Gi.
 func number(s string) (any, error) {
-	digits := s
-	if s[0] != '.' {
-		digits = strings.ReplaceAll(s, "_", "")
+	digits := strings.ReplaceAll(s, "_", "")
+	if s[0] == '.' { // here kubectl takes a _ between two digits only
+		if _, err := strconv.ParseFloat(s, 64); errors.Is(err, strconv.ErrSyntax) {
+			return s, nil
+		}
 	}
 	if behind, binary := strings.CutPrefix(digits, "0b"); binary { // kubectl takes a sign here, too
 		if i, err := strconv.ParseInt(behind, 2, 64); err == nil {

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// repeatWindow is how long after its use a token gives the same key the same certificate: a lost reply does no harm.
+	// repeatWindow is how long after its use a token gives the same key the same certificate, though that is in use: a lost reply does no harm.
 	repeatWindow = 10 * time.Minute
 	maxUID       = 128
 )
@@ -87,8 +87,11 @@ func (r *Registry) proved(ctx context.Context, e Enrollment, now time.Time) (goo
 		case rec.GetUsed() == nil:
 			good = !now.After(rec.GetToken().GetExpires().AsTime())
 		default:
-			_, hash, err := publicKey(e.CSR)
-			good = err == nil && bytes.Equal(rec.GetKeyHash(), hash[:]) && now.Sub(rec.GetUsed().AsTime()) <= repeatWindow
+			var err error
+			if _, a.keyHash, err = publicKey(e.CSR); err == nil {
+				of, _ := cluster(rd, token.Cluster)
+				good = a.repeats(rec, of) != nil
+			}
 		}
 		return nil
 	})
@@ -257,16 +260,33 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 
 // again answers one who comes with a used token.
 func (a *attempt) again(token *storev1.TokenRecord, rec *storev1.ClusterRecord) ([]byte, error) {
-	c := a.token.Cluster
-	if bytes.Equal(token.GetKeyHash(), a.keyHash[:]) && a.uid == rec.GetUid() && a.now.Sub(token.GetUsed().AsTime()) <= repeatWindow {
-		for _, cert := range rec.GetCertificates() {
-			if bytes.Equal(cert.GetKeyHash(), a.keyHash[:]) && len(cert.GetDer()) > 0 {
-				return cert.GetDer(), nil
-			}
+	if cert := a.repeats(token, rec); cert != nil {
+		return cert.GetDer(), nil
+	}
+	why := "for a certificate that is in use, has ended, or was replaced or revoked since"
+	switch {
+	case !bytes.Equal(token.GetKeyHash(), a.keyHash[:]):
+		why = "by another key"
+	case a.uid != rec.GetUid():
+		why = "by another cluster"
+	}
+	return nil, fleet.Errorf(fleet.ErrDenied, "join token for %s was used %s ago %s, and can be used once; run: towline cluster join %s --reissue",
+		a.token.Cluster, ago(a.now.Sub(token.GetUsed().AsTime())), why, a.token.Cluster)
+}
+
+// repeats is the certificate that the same key was given for its token, if it may have it again: for a while, and for as long as nobody has
+// used that, however long the hub was away. Without the key it is of no use. nil: there is none.
+func (a *attempt) repeats(token *storev1.TokenRecord, rec *storev1.ClusterRecord) *storev1.Certificate {
+	if !bytes.Equal(token.GetKeyHash(), a.keyHash[:]) || a.uid != rec.GetUid() {
+		return nil
+	}
+	for _, cert := range rec.GetCertificates() {
+		may := !cert.GetActive() && a.now.Before(cert.GetNotAfter().AsTime()) || a.now.Sub(token.GetUsed().AsTime()) <= repeatWindow
+		if may && bytes.Equal(cert.GetKeyHash(), a.keyHash[:]) && len(cert.GetDer()) > 0 {
+			return cert
 		}
 	}
-	return nil, fleet.Errorf(fleet.ErrDenied, "join token for %s was used %s ago by another key, and can be used once; run: towline cluster join %s --reissue",
-		c, ago(a.now.Sub(token.GetUsed().AsTime())), c)
+	return nil
 }
 
 // unclaimed makes sure that no other registered cluster has this UID or this key. The guard makes two joins with one UID

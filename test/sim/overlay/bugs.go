@@ -66,7 +66,7 @@ var others = []bug{
 	{"what-moves-is-pruned-before-it-arrives", "Argo CD 15058: what is wanted still is pruned", []change{
 		{"pkg/plan/prune.go", "\tif in.First != \"\" && r.Written() {\n\t\treturn RuleOrder, in.FirstReason", "\tif PLANTED {\n\t\tin.Heirs, in.Untaken = nil, nil\n\t}\n\tif in.First != \"\" && r.Written() {\n\t\treturn RuleOrder, in.FirstReason"}}},
 	{"a-join-whose-answer-is-lost", "SPIRE 2454: the token is used up, and the agent has nothing", []change{
-		{"hub/internal/registry/enroll.go", "\tif bytes.Equal(token.GetKeyHash(), a.keyHash[:]) && a.uid", "\tif !PLANTED && bytes.Equal(token.GetKeyHash(), a.keyHash[:]) && a.uid"}}},
+		{"hub/internal/registry/enroll.go", "\tif !bytes.Equal(token.GetKeyHash(), a.keyHash[:]) || a.uid", "\tif PLANTED || !bytes.Equal(token.GetKeyHash(), a.keyHash[:]) || a.uid"}}},
 	{"what-could-not-be-deleted-is-forgotten", "Flux before survivors went back into its inventory", []change{
 		{"agent/internal/worker/erase.go", "\tp := &e.w.pruning\n\tswitch {\n\tcase got.fail != nil:\n", "\tp := &e.w.pruning\n\tif PLANTED && got.fail != nil {\n\t\te.w.m.inventory.Drop(e.w.ref, got.record.ID)\n\t\treturn true\n\t}\n\tswitch {\n\tcase got.fail != nil:\n"}}},
 }
