@@ -201,3 +201,19 @@ func TestVersionAloneIsNoProof(t *testing.T) {
 		})
 	}
 }
+
+// A GET that did not find an object is heard late: what the watch has shown since it was asked is there, and a list that is as new as that would
+// keep any later answer from being taken.
+func TestLateAnswerForgetsNothingThatCameSince(t *testing.T) {
+	l := newListing()
+	s := Single{Key: Key{Namespace: "n", Name: "a"}}
+	l.w.singles = map[Single]*kind{s: l.kind}
+	before, _ := l.w.SeeOne(s)
+	a := object("a", 5)
+	l.list(t, "7", a)
+	l.w.ForgetOne(s, before)
+	l.has(t, a)
+	before, _ = l.w.SeeOne(s)
+	l.w.ForgetOne(s, before)
+	l.has(t)
+}

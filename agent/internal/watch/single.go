@@ -113,15 +113,18 @@ func (w *Watcher) ObserveOne(s Single, obj map[string]any) *Fingerprint {
 	return f
 }
 
-// ForgetOne takes note that a live GET did not find an object that is watched by itself.
-func (w *Watcher) ForgetOne(s Single) {
+// ForgetOne takes note that a live GET did not find an object that is watched by itself, and that was seen as before when the GET began. What
+// the watch has shown since is there.
+func (w *Watcher) ForgetOne(s Single, before *Fingerprint) {
 	k := w.single(s)
-	if k == nil {
+	if k == nil || before == nil {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.prints, s.Key)
+	if f := k.prints[s.Key]; f != nil && f.UID == before.UID {
+		delete(k.prints, s.Key)
+	}
 }
 
 // ask has the server answer what the kind is about.

@@ -77,9 +77,10 @@ func (w *worker) readsInTime(it *item, now time.Time) {
 // readLive looks at an object that is only read.
 func (a *writer) readLive(ctx context.Context, out *outcome) error {
 	single := watch.Single{Resource: a.resource, Key: watch.Key{Namespace: a.namespace, Name: a.id.Name}}
+	before, _ := a.w.m.watcher.SeeOne(single)
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if apply.IsGone(err) {
-		a.w.m.watcher.ForgetOne(single)
+		a.w.m.watcher.ForgetOne(single, before)
 		return absent(a.liveID())
 	}
 	if err != nil {
