@@ -52,8 +52,10 @@ func TestRemovalIsLetLooseAfterAPush(t *testing.T) {
 	f.eventually(dead(true))
 	f.slow.Store(false)
 	f.push("", "b m")
+	f.down.Store(true)
 	f.confirm(hold.GetHold())
 	f.awaitHeir("c", "one", "m", "two") // which may be its heir, until it was looked at
+	f.down.Store(false)
 	_, err = f.resync("two")
 	must(t, err)
 	f.at("two", 3)

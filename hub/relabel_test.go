@@ -1,11 +1,8 @@
 package hub_test
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 )
@@ -71,36 +68,6 @@ func TestLabelThatGivesNoValueFailsNoRevision(t *testing.T) {
 	}).GetStatus(); s.GetState() != "Waiting" {
 		t.Errorf("the rollout: %v", s)
 	}
-}
-
-// TestQueuedModuleWhoseSourceIsNotThereYet: a queued put whose source cannot be had for now, such as a file that is not there yet, may list
-// anything at its turn.
-func TestQueuedModuleWhoseSourceIsNotThereYet(t *testing.T) {
-	w := newHeirs(t)
-	w.put(queueing(listing("two", "b")))
-	w.awaitTracker("two", "c", "ready", ready)
-	asked := make(chan struct{}, 100)
-	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		http.NotFound(rw, r)
-		select {
-		case asked <- struct{}{}:
-		default:
-		}
-	}))
-	t.Cleanup(srv.Close)
-	two := listing("two", "b", "m")
-	two.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/all.yaml"}}
-	w.queued(queueing(two))
-	w.put(queueing(listing("one", "a")))
-	for range 2 { // its second answer comes when the first has been taken up
-		select {
-		case <-asked:
-		case <-time.After(30 * time.Second):
-			t.Fatal("the source was not asked")
-		}
-	}
-	w.awaitTracker("one", "c", "dropping m", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 })
-	w.awaitHeir("c", "one", "m", "two")
 }
 
 // TestQueuedModuleWaitsForItsSecret: what a queued put is going to list is not known before its secret is there, and may be anything.

@@ -125,8 +125,8 @@ var storageRules = []shippedEntry{
 
 var policyRules = []shippedEntry{
 	{"kyverno.io", "ClusterPolicy Policy", rule{judge: kyvernoHealth}},
-	{"kyverno.io", "PolicyException GlobalContextEntry CleanupPolicy ClusterCleanupPolicy", rule{static: true}},
-	{"policies.kyverno.io", "PolicyException DeletingPolicy NamespacedDeletingPolicy", rule{static: true}},
+	{"kyverno.io", "PolicyException GlobalContextEntry CleanupPolicy ClusterCleanupPolicy", rule{static: true, judge: kyvernoHealth}},
+	{"policies.kyverno.io", "PolicyException DeletingPolicy NamespacedDeletingPolicy", rule{static: true, judge: kyvernoHealth}},
 	{"policies.kyverno.io", "*", rule{judge: kyvernoHealth}},
 	{"templates.gatekeeper.sh", "ConstraintTemplate", rule{judge: gatekeeperTemplateHealth}},
 	{"constraints.gatekeeper.sh", "*", rule{judge: gatekeeperHealth}},

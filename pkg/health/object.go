@@ -30,7 +30,7 @@ func newObject(fields map[string]any, f Facts) object {
 
 // unobserved reports that the controller has not seen the newest generation yet.
 func (o *object) unobserved() (Result, bool) {
-	if seen, ok := number(o.status, "desiredGeneration"); ok && seen >= o.generation && o.group == "kubevirt.io" {
+	if seen, ok := number(o.status, "desiredGeneration"); ok && o.group == "kubevirt.io" && (seen >= o.generation || o.stands()) {
 		return Result{}, false // what it calls observed is what the machine was started with
 	}
 	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
@@ -38,6 +38,12 @@ func (o *object) unobserved() (Result, bool) {
 		return Result{}, false
 	}
 	return o.old(observed), true
+}
+
+// stands reports that a virtual machine is stopped and is not to run: both of its generations are those of its last start.
+func (o *object) stands() bool {
+	running, _ := o.spec["running"].(bool)
+	return !isTrue(o.status, "created") && text(o.status, "printableStatus") == "Stopped" && text(o.spec, "runStrategy") != "Always" && !running
 }
 
 // old is of a status, or a part of it, that speaks of an older generation.

@@ -441,10 +441,14 @@ func virtualMachineHealth(o *object) (Result, bool) {
 		return suspended("RestartRequired", nonEmpty(o.condition("RestartRequired").message, "what changed waits for the next start of the machine")), true
 	case ready.is("True") && !stopped:
 		return healthy(), true
+	case o.condition("Failure").is("True") && !stopped:
+		return degraded(nonEmpty(o.condition("Failure").reason, "Failure"), nonEmpty(o.condition("Failure").message, "the machine cannot be made")), true
 	case isTrue(o.status, "created"), state == "Stopping", state == "Starting", state == "Provisioning":
 		return progressing(nonEmpty(state, "Changing"), nonEmpty(ready.message, "the machine starts or stops")), true
 	case stopped:
 		return healthy(), true
+	case !o.empty() && (running || strategy == "Always" || state == "WaitingForVolumeBinding"):
+		return progressing(nonEmpty(state, "NotStarted"), nonEmpty(ready.message, "the machine is not started yet")), true
 	case ready.is("False"):
 		return suspended(nonEmpty(state, "Stopped"), nonEmpty(ready.message, "the machine is stopped")), true
 	}
@@ -499,7 +503,7 @@ func mongoUpgrades(o *object) (Result, bool) {
 func mariaPending(o *object) (Result, bool) {
 	c := o.condition("Updated")
 	pending := c.is("False") && c.reason == "PendingUpdate"
-	if has("OnDelete Never", text(mapOf(o.spec, "updateStrategy"), "type")) {
+	if o.condition("Ready").is("True") && has("OnDelete Never", text(mapOf(o.spec, "updateStrategy"), "type")) {
 		return suspended(c.reason, "spec.updateStrategy leaves the update to somebody"), pending
 	}
 	return progressing(c.reason, nonEmpty(c.message, "the update is pending")), pending
@@ -557,14 +561,22 @@ func planHealth(o *object) (Result, bool) {
 		return Result{}, false
 	case count(o.spec, "concurrency", 0) == 0:
 		return suspended("NoConcurrency", "spec.concurrency is 0: no node is begun"), true
+	case outdated(o):
+		return progressing(ReasonOldGeneration, "spec.version is not resolved yet"), true
 	case complete.is("True"):
 		return healthy(), true
-	case complete.reason == "SyncJob":
+	case complete.reason == "SyncJob", complete.reason == "Resolved":
 		return progressing(complete.reason, nonEmpty(complete.message, "jobs run on the nodes")), true
 	case complete.reason == "Waiting":
 		return suspended(complete.reason, nonEmpty(complete.message, "waits for its window")), true
 	}
 	return Result{}, false
+}
+
+// outdated reports that a plan speaks of another version than the one that it names: its conditions have no generation.
+func outdated(o *object) bool {
+	version, latest := text(o.spec, "version"), text(o.status, "latestVersion")
+	return version != "" && latest != "" && strings.ReplaceAll(version, "+", "-") != latest
 }
 
 // chartJobMade: that the job was made says nothing of its end, and nothing else in the status does.

@@ -95,10 +95,18 @@ func istioErrors(o *object) (Result, bool) {
 
 // ciliumHealth: some conditions are numbers, with the status Unknown; of the others all are trouble when True.
 func ciliumHealth(o *object) (Result, bool) {
-	for _, x := range listOf(o.status, "conditions") {
-		if c := conditionOf(x); c.is("True") && !o.stale(c) {
+	list := listOf(o.status, "conditions")
+	for _, x := range list {
+		switch c := conditionOf(x); {
+		case !c.is("True"):
+		case o.stale(c):
+			return o.old(c.observed), true
+		default:
 			return c.isBad(), true
 		}
+	}
+	if c := o.allStale(list); c.kind != "" {
+		return o.old(c.observed), true
 	}
 	return healthy(), !o.empty()
 }

@@ -222,8 +222,8 @@ func TestAnnotatedWithoutItsLabel(t *testing.T) {
 	r.patch("v1", "configmaps", "a", "ana", `{"metadata":{"labels":{"towline.dev/hub":null}},"data":{"k":"other"}}`)
 	r.eventually("a correction is tried", func() bool { return denied.Load() > 0 })
 	r.notes("a", fleet.HoldAnnotation, "mine")
-	denies.Store(false)
 	r.annotated("shop", "a")
+	denies.Store(false)
 	r.is("a", "other")
 }
 

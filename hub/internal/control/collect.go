@@ -194,7 +194,7 @@ func (c *Controller) trim(ctx context.Context) error {
 				limit = rollout.DefaultRevisionHistoryLimit
 			}
 			trimBefore(r, ref, m, leaves[ref], puts)
-			trimRevisions(r, ref, limit, assigned[ref], puts)
+			trimRevisions(r, ref, limit, m.GetFirstRevision(), assigned[ref], puts)
 			trimRollouts(r, ref, m.GetPutGeneration(), puts)
 			trimVerbs(r, ref, m.GetFirstRollout(), now, puts)
 			trimAnswers(r, ref, now, puts)
@@ -279,12 +279,15 @@ func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, le
 	}
 }
 
-func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {
+// trimRevisions drops old revisions. Those of a module that had the name before are trimBefore's.
+func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, first int64, assigned map[int64]bool, puts map[string]proto.Message) {
 	keep := record.LedTo(r, ref)
 	keep[rollouts.Driven(r, ref).GetRollout().GetRevision()] = true
 	var all []store.Entry
 	r.Scan(store.RevisionPrefix+ref.String()+"/", func(e store.Entry) bool {
-		all = append(all, e)
+		if n, ok := store.SplitNumber(e.Key); !ok || n >= first {
+			all = append(all, e)
+		}
 		return true
 	})
 	for i, e := range all {

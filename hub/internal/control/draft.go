@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
@@ -45,10 +46,13 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module, at int64) (recor
 	if ctx.Err() != nil {
 		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
 	}
-	if err != nil && x.source.Digest.IsZero() || errors.As(err, new(*storeError)) {
-		return record.Draft{}, err // it was not fetched, or the hub has trouble of its own: nobody knows yet what it is going to list
-	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.As(err, new(*source.SecretError)) || errors.As(err, new(*storeError)) || isAway(err):
+		return record.Draft{}, err
+	case x.source.Digest.IsZero():
+		return record.Draft{}, &unfetched{err}
+	default:
 		return record.Draft{Failed: true}, nil
 	}
 	out := record.Draft{Ref: x.source.Ref, Files: x.source.Digest, At: at, Entries: map[string][]fleet.BundleEntry{}, ByCapabilities: asksIn(x.variants), Known: true}
@@ -59,6 +63,12 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module, at int64) (recor
 	}
 	return out, nil
 }
+
+// unfetched is why the source of a queued put cannot be fetched for now. It is no trouble of the hub's, and fails nothing before the put's turn.
+type unfetched struct{ error }
+
+// Unwrap yields the cause.
+func (e *unfetched) Unwrap() error { return e.error }
 
 // fetchDraft has a resolver fetch the source of a queued put, if this hub leads: now, or unless it is going to. A server that is away is tried
 // more and more rarely, however often it is asked.
@@ -114,9 +124,9 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 		return nil
 	}
 	d, err := c.draft(ctx, m, at)
-	if waitsForSecret(err) {
+	if waitsForSecret(err) || errors.As(err, new(*unfetched)) {
 		c.drafts.lacks(key, time.Now())
-		return nil // it is asked for again when that is set
+		return nil // it is asked for again when that is set, and after a while; if its turn comes first, that says what is wrong
 	}
 	if err != nil {
 		return err
@@ -191,7 +201,7 @@ func (x *drafts) again(key draftKey, told bool) {
 	x.set(key, at)
 }
 
-// lacks notes that a draft cannot be made for want of a secret.
+// lacks notes that a draft cannot be made for want of a secret, or of what its source says is not there.
 func (x *drafts) lacks(key draftKey, now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -210,7 +220,7 @@ func (x *drafts) secretSet() {
 	}
 }
 
-// mayAsk reports that a draft may be asked for: not at once for want of a secret that nobody has set since.
+// mayAsk reports that a draft may be asked for: not at once for want of what it lacked, unless somebody has set a secret since.
 func (x *drafts) mayAsk(key draftKey, now time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

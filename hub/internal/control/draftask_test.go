@@ -23,8 +23,9 @@ func TestQueuedSourceThatCannotBeHadIsTriedRarely(t *testing.T) {
 		err  error
 		most int
 	}{
-		"its server is away": {&source.AwayError{Host: "git.example.com", Err: context.DeadlineExceeded}, 12},
-		"it lacks a secret":  {&source.SecretError{Secret: "git", Err: fleet.Errorf(fleet.ErrPrecondition, "there is none")}, 3},
+		"its server is away":      {&source.AwayError{Host: "git.example.com", Err: context.DeadlineExceeded}, 12},
+		"its branch is not there": {fleet.Errorf(fleet.ErrNotFound, "no such branch"), 3},
+		"it lacks a secret":       {&source.SecretError{Secret: "git", Err: fleet.Errorf(fleet.ErrPrecondition, "there is none")}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -110,7 +110,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	if err != nil {
 		return out, false, err
 	}
-	next := &storev1.DesiredRecord{Rollout: t.Desired.GetRollout(), LetGoAt: letGoAt(x.r, t.Desired, out.values), Sync: &agentv1.Sync{Revision: s.GetRevision(), Bundle: s.GetBundle(), Values: out.values}}
+	next := &storev1.DesiredRecord{Rollout: t.Desired.GetRollout(), LetGoAt: letGoAt(x.r, t.Desired, out.values, out.hold), Sync: &agentv1.Sync{Revision: s.GetRevision(), Bundle: s.GetBundle(), Values: out.values}}
 	heirs, others, err := x.inherit(ctx, t, cluster, next)
 	if others {
 		out.heirs, out.prune = heirs, out.prune && !lapses(t, heirs, func(id fleet.ObjectID) bool { return x.heirs.Taken(ctx, x.r, cluster.Name, id) })
@@ -124,9 +124,10 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 // letLoose is when a removal goes on that stood still: what it lets go others may have come to list meanwhile.
 func letLoose(r store.Reader) int64 { return r.Revision() + 1 }
 
-// letGoAt is when a cluster begins to let go what it does not list with these values: what other values drop nobody has looked for yet.
-func letGoAt(r store.Reader, d *storev1.DesiredRecord, values map[string]string) int64 {
-	if maps.Equal(values, d.GetSync().GetValues()) {
+// letGoAt is when a cluster begins to let go what it does not list with these values: what other values drop nobody has looked for yet, nor what
+// goes when a hold ends.
+func letGoAt(r store.Reader, d *storev1.DesiredRecord, values map[string]string, hold bool) int64 {
+	if maps.Equal(values, d.GetSync().GetValues()) && (hold || !d.GetSync().GetHold()) {
 		return d.GetLetGoAt()
 	}
 	return r.Revision() + 1
@@ -466,7 +467,7 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 		dead.Generation, dead.Hold, dead.Heirs, dead.Policy = generation, x.hold, x.heirs, x.policy
 		return next, nil
 	}
-	next.LetGoAt = letGoAt(w, old, x.values)
+	next.LetGoAt = letGoAt(w, old, x.values, x.hold)
 	s := next.GetSync()
 	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs, s.Recycles = generation, x.values, x.hold, x.prune, x.yields, x.heirs, x.recycles
 	s.Held = x.held

@@ -275,7 +275,7 @@ func (a *attempt) again(token *storev1.TokenRecord, rec *storev1.ClusterRecord) 
 }
 
 // repeats is the certificate that the same key was given for its token, if it may have it again: for a while, and for as long as nobody has
-// used that, however long the hub was away. Without the key it is of no use. nil: there is none.
+// used that, it has not ended and the token is known yet. Without the key it is of no use. nil: there is none.
 func (a *attempt) repeats(token *storev1.TokenRecord, rec *storev1.ClusterRecord) *storev1.Certificate {
 	if !bytes.Equal(token.GetKeyHash(), a.keyHash[:]) || a.uid != rec.GetUid() {
 		return nil
