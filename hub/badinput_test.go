@@ -143,6 +143,7 @@ func TestBadInput(t *testing.T) {
 		"kind in lowercase":     {inline("apiVersion: v1\nkind: configmap\nmetadata: {name: a}\n"), "a.yaml:1: configmap: kind is spelled ConfigMap"},
 		"number of no end":      {inline("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\nspec: {num: .inf}\n"), "a.yaml:4: is a number that JSON does not have: quote it if it is text"},
 		"secret of no code":     {inline("apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: b}\ndata: {p: \"%%%\"}\n"), "a.yaml:1: Secret b/a: data: the value of p is not base64: encode it, or put the text into stringData"},
+		"secret that is no map": {inline("apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: b}\nstringData: |\n  password: hunter2\n"), "a.yaml:1: Secret b/a: stringData is a string, not a map of keys and values"},
 		"wave of no number":     {inline("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: b, annotations: {towline.dev/wave: first}}\n"), `a.yaml:1: ConfigMap b/a: annotation towline.dev/wave: "first" is no whole number between -2147483648 and 2147483647`},
 		// packages
 		"two packages":           {pkg(&towlinev1.Package{Helm: &towlinev1.HelmPackage{}, Kustomize: &towlinev1.KustomizePackage{}}, nil), "spec.package: has helm and kustomize: keep one of them"},

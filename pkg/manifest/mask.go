@@ -82,8 +82,14 @@ func isSecret(object map[string]any) bool {
 }
 
 func holdsMask(object map[string]any) bool {
-	for _, field := range []string{"data", "stringData"} {
-		values, _ := object[field].(map[string]any)
+	for field, value := range object {
+		if value == fleet.Masked {
+			return true
+		}
+		if field != "data" && field != "stringData" {
+			continue
+		}
+		values, _ := value.(map[string]any)
 		for _, v := range values {
 			if v == fleet.Masked {
 				return true

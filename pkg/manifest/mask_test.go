@@ -69,3 +69,22 @@ func TestMaskFile(t *testing.T) {
 		t.Errorf("JSON: %s, %v", got, err)
 	}
 }
+
+// Values that are written where no Secret has them are values all the same, and are no more shown than those.
+func TestMisplacedValuesAreMasked(t *testing.T) {
+	for _, text := range []string{
+		"stringData: |\n  password: hunter2\n", "data: [{name: password, value: hunter2}]\n", "stringdata: {password: hunter2}\n", "spec: {password: hunter2}\n",
+	} {
+		got, err := MaskFile("a.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ntype: Opaque\n"+text))
+		if err != nil || strings.Contains(string(got), "hunter2") || !strings.Contains(string(got), "type: Opaque") {
+			t.Errorf("%s: %s, %v", text, got, err)
+		}
+		if !MaskedIn("a.yaml", got) {
+			t.Errorf("%s: what was masked is not told from what was not", text)
+		}
+	}
+	operators := "apiVersion: x.io/v1\nkind: Secret\nmetadata: {name: a}\nspec: {path: app}\n"
+	if got, err := MaskFile("a.yaml", []byte(operators)); err != nil || !strings.Contains(string(got), "path: app") {
+		t.Errorf("a kind of another group: %s, %v", got, err)
+	}
+}

@@ -402,6 +402,11 @@ func (d *draft) checkSecret() error {
 	if d.out.ID.Group != "" || d.out.ID.Kind != "Secret" {
 		return nil
 	}
+	for _, field := range []string{"data", "stringData"} {
+		if _, is := d.obj[field].(map[string]any); !is && d.obj[field] != nil {
+			return d.fail("%s is %s, not a map of keys and values", field, typeName(d.obj[field]))
+		}
+	}
 	data, _ := d.obj["data"].(map[string]any)
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		value, ok := data[key].(string)

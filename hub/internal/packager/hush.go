@@ -83,7 +83,10 @@ func secretValues(text []byte) []string {
 			if at.IsNilOrEmpty() {
 				continue
 			}
-			_ = at.Value.VisitFields(func(f *yaml.MapNode) error { // what is no map has no values
+			if text := strings.TrimSpace(at.Value.YNode().Value); text != "" { // somebody has written it as what it is not
+				out = append(out, text)
+			}
+			_ = at.Value.VisitFields(func(f *yaml.MapNode) error {
 				value := strings.TrimSpace(f.Value.YNode().Value)
 				out = append(out, value)
 				if plain, err := base64.StdEncoding.DecodeString(value); err == nil {
