@@ -173,8 +173,8 @@ func elasticsearchHealth(o *object) (Result, bool) {
 // elasticUpgrades: green is what is available, also while it has the version of before. The version in the status is the lowest that runs.
 func elasticUpgrades(o *object) (Result, bool) {
 	is, want := text(o.status, "version"), text(o.spec, "version")
-	upgrades := is != "" && want != "" && is != want && count(o.status, "availableNodes", 0) > 0
-	return progressing("Upgrading", "not all nodes have version "+want), upgrades && text(o.status, "health") == "green"
+	available := count(o.status, "availableNodes", 0) > 0
+	return progressing("Upgrading", "not all nodes have version "+want), upgrades(is, want) && available && text(o.status, "health") == "green"
 }
 
 // kruiseBegin is the start of a judgement of the workloads of OpenKruise.
@@ -495,8 +495,11 @@ func opensearchUpgrades(o *object) (Result, bool) {
 // mongoUpgrades: the version in the status is the last that was brought to all members.
 func mongoUpgrades(o *object) (Result, bool) {
 	is, want := text(o.status, "version"), text(o.spec, "version")
-	return progressing("Upgrading", "not all members have version "+want), is != "" && want != "" && is != want && text(o.status, "phase") == "Running"
+	return progressing("Upgrading", "not all members have version "+want), upgrades(is, want) && text(o.status, "phase") == "Running"
 }
+
+// upgrades reports that what runs, or was resolved, is of another version than the one that is wanted. Nothing is known where either is not said.
+func upgrades(is, want string) bool { return is != "" && want != "" && is != want }
 
 // mariaPending: a server is ready with the specification of before, which it keeps until somebody ends its pods where the strategy
 // says so.
@@ -575,8 +578,7 @@ func planHealth(o *object) (Result, bool) {
 
 // outdated reports that a plan speaks of another version than the one that it names: its conditions have no generation.
 func outdated(o *object) bool {
-	version, latest := text(o.spec, "version"), text(o.status, "latestVersion")
-	return version != "" && latest != "" && strings.ReplaceAll(version, "+", "-") != latest
+	return upgrades(text(o.status, "latestVersion"), strings.ReplaceAll(text(o.spec, "version"), "+", "-"))
 }
 
 // chartJobMade: that the job was made says nothing of its end, and nothing else in the status does.

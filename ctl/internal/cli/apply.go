@@ -439,11 +439,14 @@ func insisted[T any](ctx context.Context, r *applyRun, put func() (T, error)) (T
 		if err == nil {
 			r.insists = time.Time{} // the hub is there: its next absence is another one
 		}
-		if !errors.Is(err, fleet.ErrUnavailable) || r.dry() || r.o.unchanged || !r.insists.IsZero() && time.Now().After(r.insists) {
+		if !errors.Is(err, fleet.ErrUnavailable) || r.dry() || r.o.unchanged {
 			return resp, err
 		}
 		if r.insists.IsZero() {
 			r.insists = time.Now().Add(maxInsist)
+		}
+		if time.Now().After(r.insists) {
+			return resp, err
 		}
 		r.a.onBreak(err)
 		if backoff.Wait(ctx, putPause) != nil {

@@ -183,7 +183,7 @@ func (c *Controller) trim(ctx context.Context) error {
 	puts := map[string]proto.Message{}
 	now := time.Now()
 	err := c.view(ctx, func(r store.Reader) error {
-		assigned, leaves := record.Assigned(r), record.Leaving(r)
+		assigned, leaves := record.Assigned(r)
 		store.Scan(r, store.ModulePrefix, func(m *storev1.ModuleRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
 			if !ok {

@@ -47,7 +47,7 @@ type Draft struct {
 	// ByCapabilities says that variants are also by what clusters can do.
 	ByCapabilities bool
 	Known          bool
-	// Coming says that it is not known yet, but going to be soon.
+	// Coming says that it is not known yet: it is being fetched, or cannot be for now.
 	Coming bool
 	// Failed says that what the source has now cannot be rendered; what else is said is of before.
 	Failed bool

@@ -11,31 +11,25 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// Assigned are the revisions of modules that clusters are assigned, or have while what they are assigned cannot be made.
-func Assigned(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
-	out := map[fleet.ModuleRef]map[int64]bool{}
+// Assigned are the revisions of modules that clusters are assigned, or have while what they are assigned cannot be made; and the modules that
+// leave some cluster for good: they were deleted, or had the name of a module before.
+func Assigned(r store.Reader) (revisions map[fleet.ModuleRef]map[int64]bool, leaving map[fleet.ModuleRef]bool) {
+	revisions, leaving = map[fleet.ModuleRef]map[int64]bool{}, map[fleet.ModuleRef]bool{}
 	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
-		if _, ref, ok := store.SplitClusterModule(e.Key); ok {
-			if out[ref] == nil {
-				out[ref] = map[int64]bool{}
-			}
-			out[ref][d.GetSync().GetRevision()], out[ref][d.GetProblemRevision()], out[ref][d.GetNextRevision()] = true, true, true
+		_, ref, ok := store.SplitClusterModule(e.Key)
+		if !ok {
+			return true
+		}
+		if revisions[ref] == nil {
+			revisions[ref] = map[int64]bool{}
+		}
+		revisions[ref][d.GetSync().GetRevision()], revisions[ref][d.GetProblemRevision()], revisions[ref][d.GetNextRevision()] = true, true, true
+		if d.GetFinal() {
+			leaving[ref] = true
 		}
 		return true
 	})
-	return out
-}
-
-// Leaving are the modules of which something is to go for good in some cluster: they were deleted, or had the name of a module before.
-func Leaving(r store.Reader) map[fleet.ModuleRef]bool {
-	out := map[fleet.ModuleRef]bool{}
-	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
-		if _, ref, ok := store.SplitClusterModule(e.Key); ok && d.GetFinal() {
-			out[ref] = true
-		}
-		return true
-	})
-	return out
+	return revisions, leaving
 }
 
 // LedTo are the revisions of a module to which its rollouts lead clusters, also those that come late, or may go back.
@@ -60,7 +54,7 @@ func InUse(r store.Reader, project string, fn func(fleet.ModuleRef, *storev1.Rev
 	if project != "" {
 		prefix += project + "/"
 	}
-	assigned := Assigned(r)
+	assigned, _ := Assigned(r)
 	of := func(key string) {
 		if ref, ok := store.SplitModule(key); ok {
 			used := LedTo(r, ref)
@@ -109,7 +103,8 @@ func Needs(r store.Reader, ref, on fleet.ModuleRef) bool {
 		needs = needs || slices.Contains(wire.DependenciesOf(ref, rev.GetRevision().GetSpec()), on)
 	}
 	if eachOf(r, ref, LedTo(r, ref), look); !needs { // what all clusters are assigned is asked for last: there may be many
-		eachOf(r, ref, Assigned(r)[ref], look)
+		assigned, _ := Assigned(r)
+		eachOf(r, ref, assigned[ref], look)
 	}
 	return needs
 }

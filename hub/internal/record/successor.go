@@ -75,12 +75,12 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 	for i := range out {
 		out[i].foreign = rollouts.External(store.Untracked(r), ref, rec)
 	}
-	if o := x.ofPut(ctx, r, ref, rec); o != nil {
+	lets := x.letting(ctx, r)
+	s, held := lets.sibling(r, ref, rec), lets.heldBack(r, ref, rec)
+	if o := x.ofPut(ctx, r, ref, rec, s); o != nil {
 		o.foreign = rec.GetModule().GetSpec().GetRollout().GetExternal() != nil
 		out = append(out, *o)
 	}
-	lets := x.letting(ctx, r)
-	s, held := lets.sibling(r, ref, rec), lets.heldBack(r, ref, rec)
 	x.overtaken = x.overtaken || lets.overtakenBy(s)
 	if !held && (s == nil || !s.follows && !s.fails) {
 		return out, err
@@ -91,14 +91,13 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 	return out, err
 }
 
-// ofPut is a module as its put has it that has no revision yet; nil: there is none, or what it lists is not known.
-func (x *Succession) ofPut(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *successor {
+// ofPut is a module, a sibling or not, as its put has it that has no revision yet; nil: there is none, or what it lists is not known.
+func (x *Succession) ofPut(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *sibling) *successor {
 	switch ro, queued := comes(r, ref); {
 	case ro == nil:
 		return nil
 	case queued:
 		lets := x.letting(ctx, r)
-		s := lets.sibling(r, ref, rec)
 		draft, o := x.Drafts.of(ctx, r, ref, rec, ro.GetRollout().GetNumber(), lets, s)
 		x.overtaken = x.overtaken || draft.overtakes(lets, s)
 		return o
