@@ -106,7 +106,7 @@ func (h *Hub) leads(ctx context.Context, since time.Time) {
 		return
 	}
 	if err := h.presence.Set(ctx, h.record(since)); err != nil && ctx.Err() == nil {
-		h.o.Log.Warn("the other hubs are not told who leads", "error", err)
+		h.o.Log.Warn("the other hubs are not told yet who leads", "error", err)
 	}
 }
 

@@ -15,7 +15,7 @@ func (b *keyspace) Announce(ctx context.Context, key string, value []byte) (back
 	if b.embedded != nil {
 		return backend.AnnounceAlone(ctx, b, key, value)
 	}
-	a := &announced{keyspace: b, key: b.prefix + key, value: value}
+	a := &announced{keyspace: b, key: b.prefix + key, value: value, unsaid: make(chan struct{}, 1)}
 	alive, err := a.put(ctx)
 	if err != nil {
 		return nil, err
@@ -32,8 +32,9 @@ type announced struct {
 	ctx      context.Context // ends at Close
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
+	unsaid   chan struct{} // holds one when the value that there is to be may not be there
 
-	mu    sync.Mutex
+	mu    sync.Mutex // held over each put: an older value never comes after a newer one
 	value []byte
 	lease clientv3.LeaseID
 }
@@ -49,10 +50,10 @@ func (a *announced) put(ctx context.Context) (<-chan *clientv3.LeaseKeepAliveRes
 	}
 	a.mu.Lock()
 	a.lease = granted.ID
-	value := a.value
+	err = a.write(bounded)
 	a.mu.Unlock()
-	if _, err := b.client.Put(bounded, a.key, string(value), clientv3.WithLease(granted.ID)); err != nil {
-		return nil, b.failure(err)
+	if err != nil {
+		return nil, err
 	}
 	alive, err := b.client.KeepAlive(b.ctx, granted.ID)
 	if err != nil {
@@ -83,8 +84,10 @@ func (a *announced) keep(alive <-chan *clientv3.LeaseKeepAliveResponse) {
 	}
 }
 
-// drain takes what says that the lease is alive, until it is not.
+// drain takes what says that the lease is alive, until it is not, and says again what could not be said.
 func (a *announced) drain(alive <-chan *clientv3.LeaseKeepAliveResponse) {
+	var again <-chan time.Time
+	retry := backend.NewRetry()
 	for {
 		select {
 		case <-a.ctx.Done():
@@ -93,18 +96,44 @@ func (a *announced) drain(alive <-chan *clientv3.LeaseKeepAliveResponse) {
 			if !ok {
 				return
 			}
+		case <-a.unsaid:
+			again = time.After(retry.Next())
+		case <-again:
+			again = nil
+			if err := a.say(a.ctx); err == nil {
+				retry = backend.NewRetry()
+			}
 		}
 	}
 }
 
-// Set puts the value under the lease that there is; without one it is put with the next.
+// Set puts the value under the lease that there is. What fails is put again until it, or a later value, is there: the others go by it.
 func (a *announced) Set(ctx context.Context, value []byte) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.value = value
+	a.mu.Unlock()
+	return a.say(ctx)
+}
+
+// say puts the value of now, and has that done again when it fails.
+func (a *announced) say(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err := a.write(ctx)
+	if err != nil {
+		select {
+		case a.unsaid <- struct{}{}:
+		default: // it is to be done again already
+		}
+	}
+	return err
+}
+
+// write needs the lock.
+func (a *announced) write(ctx context.Context) error {
 	ctx, cancel := a.keyspace.call(ctx)
 	defer cancel()
-	if _, err := a.keyspace.client.Put(ctx, a.key, string(value), clientv3.WithLease(a.lease)); err != nil {
+	if _, err := a.keyspace.client.Put(ctx, a.key, string(a.value), clientv3.WithLease(a.lease)); err != nil {
 		return a.keyspace.failure(err)
 	}
 	return nil

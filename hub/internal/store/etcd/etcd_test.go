@@ -308,6 +308,44 @@ func TestTwoHubsShareAnEtcd(t *testing.T) {
 	}
 }
 
+// The other hubs learn who leads by one write, which may fail: it is done again, and an older word never comes after a newer one.
+func TestWhatCouldNotBeAnnouncedIsSaidAgain(t *testing.T) {
+	server := ownEtcd(t)
+	b := openBackend(t, etcd.Options{Endpoints: endpoint(server), SessionTTL: 30 * time.Second})
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const key = "hubs/a"
+	a, err := b.Announce(within(t), key, []byte("follows"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, since, err := b.Get(within(t), 0, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(within(t))
+	cancel()
+	if err := a.Set(over, []byte("leads")); err == nil {
+		t.Fatal("a write whose time was over is no failure")
+	}
+	watching, found := context.WithCancel(within(t))
+	defer found()
+	said := ""
+	err = b.Watch(watching, key, since+1, func(c backend.Changes) {
+		for _, change := range c.List {
+			if said = string(change.Value); said == "leads" {
+				found()
+			}
+		}
+	})
+	if said != "leads" {
+		t.Errorf("the others read %q: %v", said, err)
+	}
+}
+
 func TestEtcdThatIsNotThere(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
