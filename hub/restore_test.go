@@ -1,9 +1,12 @@
 package hub_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,9 +129,29 @@ func (w *world) eventually(is func() bool) {
 		select {
 		case <-tick.C:
 		case <-w.ctx.Done():
-			w.t.Fatal("it did not come")
+			w.t.Fatalf("it did not come; there is:\n%s", w.seen())
 		}
 	}
+}
+
+// seen is what people and agents see now, for whoever reads why a test failed.
+func (w *world) seen() string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), 10*time.Second)
+	defer cancel()
+	var out strings.Builder
+	say := func(what any, err error) { fmt.Fprintf(&out, "%v %v\n", what, err) }
+	clusters, err := w.Clusters.ListClusters(ctx, &towlinev1.ListClustersRequest{})
+	say(clusters, err)
+	modules, err := w.Modules.ListModules(ctx, &towlinev1.ListModulesRequest{})
+	say(modules, err)
+	trackers, err := w.Trackers.ListTrackers(ctx, &towlinev1.ListTrackersRequest{})
+	say(trackers, err)
+	holds, err := w.Modules.ListHolds(ctx, &towlinev1.ListHoldsRequest{})
+	say(holds, err)
+	for name, a := range w.agents {
+		fmt.Fprintf(&out, "%s has %+v\n", name, a.Held())
+	}
+	return out.String()
 }
 
 // What an agent has from the time that the hub's store lost may be what another module has come to list since. Who is to have it is
