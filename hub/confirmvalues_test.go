@@ -83,7 +83,7 @@ func TestConfirmIsOfTheHeirsOfThen(t *testing.T) {
 	if confirmed() {
 		t.Error("what waited for two counts as confirmed")
 	}
-	w.confirm(w.awaitHold())
+	w.confirmList(2)
 	w.eventually(confirmed)
 }
 

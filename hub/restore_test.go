@@ -144,10 +144,14 @@ func (w *world) seen() string {
 	say(clusters, err)
 	modules, err := w.Modules.ListModules(ctx, &towlinev1.ListModulesRequest{})
 	say(modules, err)
+	rollouts, err := w.Rollouts.ListRollouts(ctx, &towlinev1.ListRolloutsRequest{})
+	say(rollouts, err)
 	trackers, err := w.Trackers.ListTrackers(ctx, &towlinev1.ListTrackersRequest{})
 	say(trackers, err)
 	holds, err := w.Modules.ListHolds(ctx, &towlinev1.ListHoldsRequest{})
 	say(holds, err)
+	restore, err := w.Store.GetRestore(ctx, &towlinev1.GetRestoreRequest{})
+	say(restore, err)
 	for name, a := range w.agents {
 		fmt.Fprintf(&out, "%s has %+v\n", name, a.Held())
 	}

@@ -79,12 +79,24 @@ func lapses(t record.Tracked, heirs []*agentv1.Heir, taken func(fleet.ObjectID) 
 	})
 }
 
-// putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for.
-func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, dirty map[fleet.ClusterName]struct{}, all bool) error {
+// unsaid reports that an agent waited with a list when it told last, and has not told yet what it waits with now that its sync has another
+// generation of the same bundle. What it was asked stands meanwhile, with a person's answer: that counts if the list is the same, and ends with
+// the question if it is not.
+func unsaid(t record.Tracked) bool {
+	o, s := t.Input.Observed, t.Desired.GetSync()
+	if o == nil || s == nil || t.Tracker.Current || t.Input.Regressed || s.GetPruneConfirmed() {
+		return false
+	}
+	return o.Waiting() > 0 && o.Phase != fleet.PhaseStray && o.Bundle == record.Digest(s.GetBundle())
+}
+
+// putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for, but for those that have not
+// said it yet.
+func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, dirty map[fleet.ClusterName]struct{}, all bool, unsaid map[fleet.ClusterName]bool) error {
 	return c.alignHolds(ctx, ref, want, func(h *storev1.HoldRecord) bool {
 		cluster := h.GetHold().GetCluster()
 		_, looked := dirty[fleet.ClusterName(cluster)]
-		return cluster != "" && (looked || all)
+		return cluster != "" && (looked || all) && !unsaid[fleet.ClusterName(cluster)]
 	})
 }
 

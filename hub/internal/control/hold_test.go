@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -266,6 +267,118 @@ func TestConfirmIsOfOneList(t *testing.T) {
 			t.Fatalf("asked once more as %q: %v", again, l.desired("a"))
 		}
 	}
+}
+
+// A person's word outlives a new generation of the sync of which the agent has not told yet: what it is to know of heirs or of a hold changes
+// nothing of the list that was confirmed. When it tells that it waits with exactly that, the word counts, and when it waits with more it does not.
+func TestConfirmOutlivesAnotherGeneration(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		waits  []string
+		counts bool
+	}{
+		{"with the same list", []string{"n"}, true},
+		{"with more", []string{"m", "n"}, false},
+		{"with something else", []string{"m"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLeader(t)
+			l.put(func(w store.Writer) {
+				w.Put(store.ModuleKey(shop), moduleRecord())
+				w.Put(store.ClusterKey("a"), clusterRecord("a"))
+				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
+			})
+			look := func() {
+				l.state(shop).markAll()
+				l.must(l.reconcileModule(t.Context(), shop))
+			}
+			report := func(waits ...string) {
+				l.waitsWith("a", waits...)
+				look()
+			}
+			report("n")
+			asked := l.asked()
+			if len(asked) != 1 {
+				t.Fatalf("asked %v", asked)
+			}
+			l.put(func(w store.Writer) {
+				w.Put(store.ConfirmPrefix+asked[0].GetId(), &storev1.ConfirmRecord{Digest: asked[0].GetDigest()})
+				d := l.desired("a") // as when the heirs of what it drops have changed
+				d.Sync.Generation += 5
+				w.Put(store.DesiredKey("a", shop), d)
+			})
+			look()
+			if l.desired("a").GetSync().GetPruneConfirmed() {
+				t.Error("confirmed before the agent has told what it waits with now")
+			}
+			report(tt.waits...)
+			asked = l.asked()
+			if got := l.desired("a").GetSync().GetPruneConfirmed(); got != tt.counts {
+				t.Errorf("counts: %t; asked %v", got, asked)
+			}
+			if !tt.counts && (len(asked) != 1 || !slices.Equal(asked[0].GetItems(), objectsNamed(tt.waits...))) {
+				t.Errorf("asked %v", asked)
+			}
+		})
+	}
+}
+
+// A list ends with the revision of which it was, whether the agent has told of the next one or not.
+func TestQuestionEndsWithItsRevision(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
+	})
+	look := func() {
+		l.state(shop).markAll()
+		l.must(l.reconcileModule(t.Context(), shop))
+	}
+	l.waitsWith("a", "n")
+	look()
+	asked := l.asked()
+	l.put(func(w store.Writer) {
+		w.Put(store.ConfirmPrefix+asked[0].GetId(), &storev1.ConfirmRecord{Digest: asked[0].GetDigest()})
+		d := l.desired("a")
+		d.Sync.Generation, d.Sync.Bundle = d.Sync.Generation+5, fleet.DigestOf([]byte("the next")).Bytes()
+		w.Put(store.DesiredKey("a", shop), d)
+	})
+	look()
+	if left := l.asked(); len(left) > 0 {
+		t.Errorf("asked still: %v", left)
+	}
+}
+
+// waitsWith has the agent of a cluster report, of the generation that it is to have, what it waits with for a confirm.
+func (l *leader) waitsWith(c fleet.ClusterName, names ...string) {
+	st := fleet.SyncStatus{Module: shop, Generation: l.desired(c).GetSync().GetGeneration(), Bundle: l.bundle, Phase: fleet.PhaseApplied, Ready: true,
+		States: make([]fleet.ObjectState, 1)}
+	for _, n := range names {
+		st.Extras = append(st.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: n}, Version: "v1", Held: true})
+	}
+	l.put(func(w store.Writer) {
+		w.Put(store.ObservedKey(c, shop), &storev1.ObservedRecord{Status: wire.SyncStatusToProto(st)})
+	})
+}
+
+// objectsNamed is what waitsWith comes to in a list.
+func objectsNamed(names ...string) (out []string) {
+	for _, n := range names {
+		out = append(out, fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: n}.String())
+	}
+	return out
+}
+
+// asked are the holds that there are.
+func (l *leader) asked() (out []*towlinev1.Hold) {
+	l.read(func(r store.Reader) {
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
+			out = append(out, h.GetHold())
+			return true
+		})
+	})
+	return out
 }
 
 // TestHoldThatEndsWhileItIsWritten: the end of a cluster's hold comes between the look at it and the commit of it, and finds that

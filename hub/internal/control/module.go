@@ -307,6 +307,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	var stale []refresh
 	var holds []*storev1.HoldRecord
 	var recycled []fleet.ClusterName
+	waits := map[fleet.ClusterName]bool{}
 	err := c.view(ctx, func(r store.Reader) error {
 		look := c.newRefresher(r, contested)
 		look.shared = c.state(ref).common()
@@ -338,6 +339,8 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 			}
 			if h := pruneHold(t); h != nil {
 				holds = append(holds, h)
+			} else if unsaid(t) {
+				waits[v.Name] = true
 			}
 		}
 		return nil
@@ -354,7 +357,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	if err := c.refresh(ctx, ref, stale); err != nil {
 		return err
 	}
-	return c.putHolds(ctx, ref, holds, dirty, all)
+	return c.putHolds(ctx, ref, holds, dirty, all, waits)
 }
 
 // assignedClusters are some clusters, or all that have something of the module.
