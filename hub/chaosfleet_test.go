@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"errors"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -40,6 +41,11 @@ func (c *chaos) leave(cluster string) {
 	c.wish(func(x *wish) { x.clusters[cluster] = p })
 	_, err := c.Clusters.RemoveCluster(c.ctx, &towlinev1.RemoveClusterRequest{Name: cluster, Objects: objects})
 	c.note("%s is to leave the fleet, %s: %v", cluster, objects, err)
+	if errors.Is(err, fleet.ErrPrecondition) { // a module that is being deleted is to go there first
+		p.gone = false
+		c.wish(func(x *wish) { x.clusters[cluster] = p })
+		return
+	}
 	c.mustGo(err)
 }
 

@@ -1,6 +1,9 @@
 package hub_test
 
 import (
+	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -25,5 +28,61 @@ func TestRemovalTellsThePolicies(t *testing.T) {
 	w.gone("shop")
 	if got, want := <-told, `[{"match":{"names":["db"]},"delete":"Orphan"}]`; got != want {
 		t.Errorf("told %s, want %s", got, want)
+	}
+}
+
+// TestClusterStaysUntilWhatIsDeletedIsGone: a cluster that leaves would not do what was said of a module that is being deleted: what is to go
+// would stay there for good, and what is to stay would go. Its removal is refused, and names the module, until that is done, or by force.
+func TestClusterStaysUntilWhatIsDeletedIsGone(t *testing.T) {
+	for objects, orphan := range map[string]bool{"keep": false, "delete": true} {
+		t.Run(objects, func(t *testing.T) {
+			w := newWorld(t, true)
+			var through atomic.Bool
+			w.joinRemoving("a", func(x fleet.Tombstone) fleet.SyncStatus {
+				if !through.Load() {
+					return fleet.SyncStatus{Module: x.Module, Generation: x.Generation, Phase: fleet.PhaseRemoving}
+				}
+				return simagent.Removed(x)
+			})
+			w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+			remove := func() error {
+				_, err := w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a", Objects: objects})
+				return err
+			}
+			refused := func(when string) {
+				t.Helper()
+				if err := remove(); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "shop") {
+					t.Fatalf("%s: %v", when, err)
+				}
+			}
+			w.delete("shop", orphan)
+			refused("right after it")
+			w.eventually(func() bool { return len(w.agents["a"].Held().Tombstones) == 1 })
+			refused("while its agent does it")
+			w.leaves("a")
+			refused("while its agent is away")
+			through.Store(true)
+			w.connect("a", nil)
+			w.gone("shop")
+			must(t, remove())
+		})
+	}
+}
+
+// TestClusterLeavesWithoutWhatIsDeletedByForce: nobody waits for an agent that does not come back, nor for what the removal does as well.
+func TestClusterLeavesWithoutWhatIsDeletedByForce(t *testing.T) {
+	for name, req := range map[string]*towlinev1.RemoveClusterRequest{
+		"by force":        {Name: "a", Force: true},
+		"with all it has": {Name: "a", Objects: "delete"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.join("a", nil, nil)
+			w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+			w.leaves("a")
+			w.delete("shop", false)
+			_, err := w.Clusters.RemoveCluster(w.ctx, req)
+			must(t, err)
+		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
 )
 
 func pick[T any](w *world, from []T) T { return from[w.rnd.IntN(len(from))] }
@@ -242,11 +243,21 @@ func (w *world) leave(name string, keep bool) {
 	}
 	p.gone, p.keep = true, keep
 	w.judge.wish(func(x *wish) { x.clusters[name] = p })
-	objects := map[bool]string{true: "keep", false: "delete"}[p.keep]
-	_ = w.insist("remove "+name, func(ctx context.Context) error {
-		_, err := w.Clusters.RemoveCluster(ctx, &towlinev1.RemoveClusterRequest{Name: name, Objects: objects})
-		return err
-	})
+	remove := func(objects string) error {
+		return w.insist("remove "+name, func(ctx context.Context) error {
+			_, err := w.Clusters.RemoveCluster(ctx, &towlinev1.RemoveClusterRequest{Name: name, Objects: objects})
+			return err
+		})
+	}
+	if !p.keep {
+		_ = remove(fleet.LeaveDelete)
+		return
+	}
+	if err := remove(fleet.LeaveKeep); status.Code(err) == codes.FailedPrecondition { // a module that is being deleted is not gone there
+		p.keep = false
+		w.judge.wish(func(x *wish) { x.clusters[name] = p })
+		_ = remove(fleet.LeaveDelete)
+	}
 }
 
 // admits has a cluster that left join again, once it has left.

@@ -50,6 +50,9 @@ func (a *app) deleteCommand() *cobra.Command {
 					return err
 				}
 			}
+			if err := o.oneByOne(found); err != nil {
+				return err
+			}
 			if found, err = a.inOrder(cmd.Context(), found); err != nil {
 				return err
 			}
@@ -83,6 +86,23 @@ func (o *deleteOptions) fits(t target) error {
 		return usagef("delete %s: name what to delete", t.kind.plural)
 	}
 	return nil
+}
+
+// oneByOne refuses to delete what modules are in beside modules that may not be gone by then: the hub would refuse it, for a cluster that leaves
+// keeps what they have there for good.
+func (o *deleteOptions) oneByOne(found []target) error {
+	lingers := slices.IndexFunc(found, func(t target) bool { return t.kind.lingers != nil && t.kind.lingers(o) })
+	in := slices.IndexFunc(found, func(t target) bool { return t.kind.holdsModules })
+	if lingers < 0 || in < 0 {
+		return nil
+	}
+	first, then := found[lingers], found[in]
+	how := "leave out --wait=false, or delete that"
+	if o.wait {
+		how = "delete that"
+	}
+	return usagef("delete: %s %s is not gone when this is to delete %s %s, and nothing is deleted: %s with another command once it is gone; see: towline get %s",
+		first.kind.name, first.names[0], then.kind.name, then.names[0], how, first.kind.plural)
 }
 
 // deleteAll deletes one after the other. What is not there is as it is to be; what cannot be deleted has those of the kinds after it

@@ -278,6 +278,28 @@ func TestDeleteGoesBackwards(t *testing.T) {
 	}
 }
 
+// A cluster, or a project, is not taken away beside modules for which nobody waits: the command says so before it deletes anything.
+func TestDeleteWaitsForNoneThatItTakesTheClusterOf(t *testing.T) {
+	for name, tt := range map[string]struct{ args, says, want string }{
+		"modules, not waited for":          {"--wait=false cluster/CLUSTER module/shop", "module shop is not gone when this is to delete cluster CLUSTER", ""},
+		"modules of a project":             {"--wait=false project/web module/shop", "to delete project web", ""},
+		"catalogs, with their modules":     {"--cascade cluster/CLUSTER catalog/CATALOG", "catalog CATALOG is not gone when", ""},
+		"modules alone":                    {"--wait=false module/shop token/t-1", "", "module/shop token/t-1"},
+		"catalogs, whose modules stay":     {"--wait=false cluster/CLUSTER catalog/CATALOG", "", "cluster/CLUSTER"},
+		"clusters, whose modules are none": {"--wait=false cluster/CLUSTER project/web", "", "cluster/CLUSTER project/web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := fullHub()
+			named := strings.NewReplacer("CLUSTER", hub.clusters[0].GetMetadata().GetName(), "CATALOG", hub.catalogs[0].GetMetadata().GetName())
+			hub.removes = true
+			got := hub.run(t, run{}, append([]string{"delete", "--yes"}, strings.Fields(named.Replace(tt.args))...)...)
+			if order := deletedOf(hub); order != named.Replace(tt.want) || (got.code == exitUsage) != (tt.says != "") || !strings.Contains(got.err, named.Replace(tt.says)) {
+				t.Errorf("exit %d, %s; deleted %q", got.code, got.err, order)
+			}
+		})
+	}
+}
+
 // Of several none is deleted where one of them is needed by a module that stays.
 func TestDeleteOfSeveralBeginsWithNoneThatIsNeeded(t *testing.T) {
 	hub := setHub("base", "shop", "alone")

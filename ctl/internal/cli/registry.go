@@ -58,6 +58,10 @@ type kind struct {
 	scopes bool
 	// ordered: of several that are deleted those go first that depend on others of them.
 	ordered func(a *app, ctx context.Context, c *client.Client, names []string) ([]string, error)
+	// lingers says that what a command deletes of it may be there still when the next thing is deleted.
+	lingers func(o *deleteOptions) bool
+	// holdsModules: modules have to be gone before it is deleted.
+	holdsModules bool
 	// delete takes one away and says so.
 	delete func(a *app, ctx context.Context, c *client.Client, o *deleteOptions, name string) error
 }
@@ -73,13 +77,14 @@ func kinds() []*kind {
 			describe: (*app).describeModule, explain: (*app).explainModule, tree: (*app).moduleTrunk, events: (*app).objectsOfModule, hold: (*app).holdOfModule,
 			resync: (*app).resync,
 			put:    (*applyRun).putModule, applied: 3, ordered: (*app).dependentsFirst, delete: (*app).deleteModule,
+			lingers: func(o *deleteOptions) bool { return !o.wait },
 		},
 		{
 			name: "cluster", plural: "clusters", short: "cl", message: &v1.Cluster{},
 			filters: []string{"selector"},
 			get:     clusterListing.get, watch: (*app).watchClusters, complete: completeClusters,
 			describe: (*app).describeCluster, explain: (*app).explainCluster, tree: (*app).clusterTrunk, hold: (*app).holdOfCluster,
-			put: (*applyRun).putCluster, applied: 2, delete: (*app).deleteCluster,
+			put: (*applyRun).putCluster, applied: 2, delete: (*app).deleteCluster, holdsModules: true,
 		},
 		{
 			name: "revision", plural: "revisions", short: "rev", project: true, message: &v1.Revision{},
@@ -105,7 +110,7 @@ func kinds() []*kind {
 			name: "project", plural: "projects", message: &v1.Project{},
 			filters: []string{"selector"},
 			get:     projectListing.get, complete: completeProjects,
-			put: (*applyRun).putProject, applied: 1, delete: (*app).deleteProject,
+			put: (*applyRun).putProject, applied: 1, delete: (*app).deleteProject, holdsModules: true,
 		},
 		{
 			name: "catalog", plural: "catalogs", short: "cat", project: true, message: &v1.Catalog{},
@@ -113,6 +118,7 @@ func kinds() []*kind {
 			get:     catalogListing.get, complete: completeCatalogs, describe: (*app).describeCatalog, explain: (*app).explainCatalog,
 			resync: (*app).resyncCatalog, takes: true,
 			put: (*applyRun).putCatalog, applied: 4, delete: (*app).deleteCatalog,
+			lingers: func(o *deleteOptions) bool { return o.cascade },
 		},
 		{
 			name: "secret", plural: "secrets", project: true, message: &v1.Secret{},

@@ -780,7 +780,8 @@ type RemoveClusterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cluster.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// keep or delete; default keep.
+	// keep or delete; default keep. Refused while a module is being deleted whose objects there are to become of something else, before the
+	// agent has done that; the agent of a cluster that leaves is told one word for all.
 	Objects string `protobuf:"bytes,2,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Forget the cluster without waiting for its agent, which is told nothing any more: only with objects keep.
 	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -176,6 +177,9 @@ func (r *Registry) RemoveCluster(ctx context.Context, name fleet.ClusterName, q 
 			return err
 		}
 		next.Revoked = next.GetRevoked() || q.Force
+		if err := undone(w, name, next, q.Objects); err != nil {
+			return err
+		}
 		if next.Revoked && q.Objects != "keep" {
 			return fleet.Forbids(name.Object(), "cluster %s: its agent is told nothing any more, so it deletes nothing; remove it with --objects=keep", name)
 		}
@@ -189,6 +193,29 @@ func (r *Registry) RemoveCluster(ctx context.Context, name fleet.ClusterName, q 
 		return nil
 	})
 	return revision, told, err
+}
+
+// undone refuses a removal that would end what a person said of a module that is being deleted, before the agent has done it: an agent that
+// leaves is told one word for all that it has. Nobody waits for one that is told nothing, or has been told to leave before.
+func undone(r store.Reader, name fleet.ClusterName, next *storev1.ClusterRecord, objects string) error {
+	if next.GetRevoked() || next.GetJoined() == nil || next.GetRemoving() == objects {
+		return nil
+	}
+	against, would := fleet.DeleteDelete, "what it is to delete of that would stay there for good; wait until %s lists that no more, or remove the cluster with all that its modules have there, by --objects=delete, or without, by --force"
+	if objects == fleet.LeaveDelete {
+		against, would = fleet.DeleteOrphan, "what it is to leave of that might be deleted with the rest; wait until %s lists that no more"
+	}
+	var first fleet.ModuleRef
+	for ref, policy := range record.Undone(r, name) {
+		if policy == against && (first == fleet.ModuleRef{} || ref.String() < first.String()) {
+			first = ref
+		}
+	}
+	if first == (fleet.ModuleRef{}) {
+		return nil
+	}
+	return fleet.Forbids(name.Object(), "cluster %s: module %s is being deleted, and its agent has not done it yet: "+would, name, first.Display(),
+		fmt.Sprintf("towline get trackers --cluster %s", name))
 }
 
 // leaving is the record of a cluster that is to leave, to be changed; of one that cannot be read a new one.

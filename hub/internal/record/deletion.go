@@ -1,0 +1,44 @@
+package record
+
+import (
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Undone are the modules that are being deleted and of which the agent of a cluster has not said that it is through, each with the word that
+// it is to carry out: Delete or Orphan. Those count, too, that go because their catalog does, and what is left of one whose name another has.
+func Undone(r store.Reader, c fleet.ClusterName) map[fleet.ModuleRef]string {
+	out, still := map[fleet.ModuleRef]string{}, store.Untracked(r) // what an agent says does not bring a word that was not there
+	place := At(still, c, false)
+	for _, ref := range ModulesOf(still, c) {
+		t, there := place.Track(ref)
+		if !there || t.Tracker.Removed || GivenGeneration(t.Desired) == 0 && !Damaged(t.Desired) {
+			continue
+		}
+		if policy := deletion(r, ref, t.Desired); policy != "" {
+			out[ref] = policy
+		}
+	}
+	return out
+}
+
+// deletion is the word by which what a cluster has of a module is to go there, or to stay, because the module is deleted; empty: it is not.
+func deletion(r store.Reader, ref fleet.ModuleRef, d *storev1.DesiredRecord) string {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	switch {
+	case d.GetFinal() && d.GetTombstone() != nil && (rec.GetDeleting() == "" || ofEarlier(d)):
+		return d.GetTombstone().GetPolicy()
+	case rec.GetDeleting() != "":
+		return rec.GetDeleting()
+	}
+	name, is := fleet.OfCatalog(OwnerOf(r, ref, rec))
+	if !is {
+		return ""
+	}
+	by, _, _ := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(fleet.ModuleRef{Project: ref.Project, Name: name}))
+	if by.GetDeleting() {
+		return fleet.DeleteDelete
+	}
+	return ""
+}
