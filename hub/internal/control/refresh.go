@@ -274,7 +274,7 @@ const againAway = 5 * time.Minute
 // callUnlooked has the sources of those be looked at soon that may be heirs only because they have not seen what the module's source has.
 func (x *refresher) callUnlooked(ctx context.Context) {
 	for ref := range x.heirs.Unknown {
-		if x.called[ref] {
+		if x.called[ref] || !x.heirs.Asks(ref) {
 			continue
 		}
 		if x.called == nil {

@@ -29,6 +29,8 @@ type Succession struct {
 	overtaken bool
 	// by is what clusters let go by where somebody was found to be an heir who is only so by that.
 	by decision
+	// asked is by what a module was asked about last (see Asks).
+	asked map[fleet.ModuleRef]decision
 	// Unknown are those found so far of which it cannot be said what they are going to list: any may be an heir (see assemble.Heirs, which names one).
 	Unknown map[fleet.ModuleRef]bool
 	// Rollout is the number of the one that lets go, as far as that is not in the desired records: what comes later counts.

@@ -28,11 +28,13 @@ type letting struct {
 	since  int64                              // the store's revision at which the last look began of which something came; 0: not known
 	waits  bool                               // for its put to have a revision
 	draft  *Draft                             // of that put, if it is queued: it takes what is there at its turn; nil: it is not, or not known
+	// siblings are those that were read; nil: no sibling.
+	siblings map[fleet.ModuleRef]*sibling
 }
 
 func newLetting(r store.Reader, ref fleet.ModuleRef) *letting {
 	r = store.Untracked(r)
-	out := &letting{ref: ref, took: map[string]*storev1.RevisionRecord{}, before: map[string]*storev1.RevisionRecord{}}
+	out := &letting{ref: ref, siblings: map[fleet.ModuleRef]*sibling{}, took: map[string]*storev1.RevisionRecord{}, before: map[string]*storev1.RevisionRecord{}}
 	rec, put, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	out.rec = rec
 	_, first := rollouts.First(r, ref)
@@ -148,8 +150,17 @@ type sibling struct {
 	anew        bool                    // the rollout has begun since the look
 }
 
-// sibling reads a module; nil: it has nothing to do with the sources of the one.
+// sibling is a module, read once; nil: it has nothing to do with the sources of the one.
 func (l *letting) sibling(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *sibling {
+	s, known := l.siblings[ref]
+	if !known {
+		s = l.readSibling(r, ref, rec)
+		l.siblings[ref] = s
+	}
+	return s
+}
+
+func (l *letting) readSibling(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *sibling {
 	src := rec.GetModule().GetSpec().GetSource()
 	upstream := wire.Upstream(src)
 	s := &sibling{has: l.took[upstream], before: l.before[upstream], mine: upstream == l.upstream(), follows: src.GetFollow() != nil}
@@ -378,6 +389,20 @@ func (x *Succession) Unlooked(ctx context.Context, r store.Reader, ref fleet.Mod
 	}
 	d := x.Drafts(ctx, m, rec, ro.GetRollout().GetNumber())
 	return d.Known && !d.Failed && d.behind(l, s, x.by)
+}
+
+// Asks reports that it has not been asked yet whether a module is Unlooked or Away, or not by what clusters let go by since: of all clusters
+// that are looked at under one view the first asks for the others.
+func (x *Succession) Asks(ref fleet.ModuleRef) bool {
+	by, asked := x.asked[ref]
+	if asked && by == x.by {
+		return false
+	}
+	if x.asked == nil {
+		x.asked = map[fleet.ModuleRef]decision{}
+	}
+	x.asked[ref] = x.by
+	return true
 }
 
 // Away reports that a module may be anything's heir because its server, or for the one itself its own, was away at the last look: a later one
