@@ -167,17 +167,18 @@ func (l *Lab) Close() error {
 	if l.kubelab != nil {
 		l.kubelab.Stop()
 	}
-	err := l.crashes()
+	err := crashes(first)
 	if !l.ownDir {
 		return err
 	}
 	return errors.Join(err, os.RemoveAll(l.Dir))
 }
 
-// crashes are panics, also those that a process outlived, and reports of the race detector in the logs of the processes.
-func (l *Lab) crashes() error {
+// crashes are panics, also those that a process outlived, and reports of the race detector in the logs of the processes. That of kubelab is
+// not among them: it repeats what a part of a control plane said that could not start, and starts it again.
+func crashes(of []*Process) error {
 	var all error
-	for _, p := range l.processes {
+	for _, p := range of {
 		data, err := os.ReadFile(p.Log)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
