@@ -284,6 +284,41 @@ func TestRestoredStoreGivesNoOtherRevision(t *testing.T) {
 	w.eventually(func() bool { return w.held("a", "shop").Revision == 2 })
 }
 
+// TestRestoredStoreMixesNoVariants: a label that a person gives while a restored store stands counts at once, but where it selects another
+// variant, too, the variant and the values come together when all goes on: in what was rendered for other labels the values are nobody's.
+func TestRestoredStoreMixesNoVariants(t *testing.T) {
+	w := newWorld(t, false)
+	eu, us := map[string]string{"region": "eu"}, map[string]string{"region": "us"}
+	w.join("a", nil, eu)
+	w.join("gone", nil, eu)
+	in := func(m *towlinev1.Module) *towlinev1.Module {
+		m.Spec.Bindings = []*towlinev1.Binding{{Name: "CLUSTER", ClusterLabel: "region"}}
+		return m
+	}
+	shop := in(overriding("region=us: a=us b"))
+	shop.Spec.Overrides[0].AllowEmpty = true
+	w.await("shop", w.put(shop).GetRevision())
+	w.await("where", w.put(in(module("where", configMap("${CLUSTER}")))).GetRevision())
+	had := w.held("a", "shop")
+	file := w.backup()
+	w.stopAll()
+	w.restore(file)
+	w.reconnect("a")
+	for _, l := range []map[string]string{us, {"region": "asia"}, us} {
+		w.labelled("a", l)
+		w.eventually(func() bool { return w.held("a", "where").Values["CLUSTER"] == l["region"] })
+		if s := w.held("a", "shop"); s.Bundle == had.Bundle && s.Values["CLUSTER"] == "us" {
+			t.Errorf("it has what was rendered for eu, with the values %v", s.Values)
+		}
+	}
+	_, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
+	must(t, err)
+	w.eventually(func() bool {
+		s := w.held("a", "shop")
+		return s.Bundle != had.Bundle && s.Values["CLUSTER"] == "us" && s.Revision == 1
+	})
+}
+
 func restoredStoreStandsStill(t *testing.T, how string, say func(*world) error) {
 	w := newWorld(t, false)
 	strategy := canaryThenRest()

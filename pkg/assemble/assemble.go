@@ -57,11 +57,10 @@ func (e *evaluator) value(name string) (string, error) {
 	}
 	e.path = append(e.path, name)
 	defer func() { e.path = e.path[:len(e.path)-1] }()
-	raw, err := e.raw(e.byName[name])
-	if err != nil {
-		return "", err
+	v, written, err := e.raw(e.byName[name])
+	if written && err == nil {
+		v, err = e.expand(name, v)
 	}
-	v, err := e.expand(name, raw)
 	if err != nil {
 		return "", err
 	}
@@ -72,27 +71,32 @@ func (e *evaluator) value(name string) (string, error) {
 	return v, nil
 }
 
-func (e *evaluator) raw(b fleet.Binding) (string, error) {
+// raw is what a binding has before other values are put in. written says that it is a text of the module, which may refer to others: what an
+// annotation of a cluster holds is somebody else's, and text.
+func (e *evaluator) raw(b fleet.Binding) (raw string, written bool, err error) {
 	switch {
 	case b.Value != nil:
-		return *b.Value, nil
+		return *b.Value, true, nil
 	case b.Field == "metadata.name":
-		return string(e.cluster.Name), nil
+		return string(e.cluster.Name), false, nil
 	}
 	from, kind, key := e.cluster.Labels, "label", b.Label
 	if b.Annotation != "" {
 		from, kind, key = e.cluster.Annotations, "annotation", b.Annotation
 	}
 	if v, ok := from[key]; ok && key != "" {
-		return v, nil
+		if len(v) > MaxValueBytes {
+			return "", false, fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", b.Name, MaxValueBytes, e.cluster.Name)
+		}
+		return v, false, nil
 	}
 	switch {
 	case b.Default != nil:
-		return *b.Default, nil
+		return *b.Default, true, nil
 	case b.Optional:
-		return "", nil
+		return "", false, nil
 	}
-	return "", fleet.Invalidf("bindings", "%s has no value in cluster %s: it has no %s %q; set the %s or a default", b.Name, e.cluster.Name, kind, key, kind)
+	return "", false, fleet.Invalidf("bindings", "%s has no value in cluster %s: it has no %s %q; set the %s or a default", b.Name, e.cluster.Name, kind, key, kind)
 }
 
 // fits checks the type of a value. What is optional may be empty: then something else stands in for it.

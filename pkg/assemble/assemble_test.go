@@ -14,7 +14,8 @@ import (
 func text(s string) *string { return &s }
 
 func TestValues(t *testing.T) {
-	cluster := fleet.Cluster{Name: "eu-1", Labels: map[string]string{"region": "eu", "empty": ""}, Annotations: map[string]string{"x.io/note": "some text"}}
+	cluster := fleet.Cluster{Name: "eu-1", Labels: map[string]string{"region": "eu", "empty": ""}, Annotations: map[string]string{"x.io/note": "some text", "x.io/code": "${B} $${B} ${A}",
+		"x.io/long": strings.Repeat("x", MaxValueBytes+1)}}
 	for name, tc := range map[string]struct {
 		bindings []fleet.Binding
 		want     map[string]string
@@ -40,16 +41,19 @@ func TestValues(t *testing.T) {
 		"a cycle":           {[]fleet.Binding{{Name: "A", Value: text("${B}")}, {Name: "B", Value: text("${A}")}}, nil, "A refers to itself: A → B → A"},
 		"missing, referred": {[]fleet.Binding{{Name: "A", Value: text("${B}")}, {Name: "B", Label: "zone"}}, nil, "B has no value"},
 		"annotation":        {[]fleet.Binding{{Name: "A", Annotation: "x.io/note", Default: text("d")}}, map[string]string{"A": "some text"}, ""},
-		"no annotation":     {[]fleet.Binding{{Name: "A", Annotation: "region"}}, nil, `A has no value in cluster eu-1: it has no annotation "region"; set the annotation or a default`},
-		"optional":          {[]fleet.Binding{{Name: "A", Label: "zone", Optional: true}, {Name: "B", Value: text("b${A:-1}")}}, map[string]string{"A": "", "B": "b1"}, ""},
-		"optional, there":   {[]fleet.Binding{{Name: "A", Label: "region", Optional: true}, {Name: "B", Value: text("${A:-us}")}}, map[string]string{"A": "eu", "B": "eu"}, ""},
-		"escaped":           {[]fleet.Binding{{Name: "A", Value: text("$${B} $${C}")}, {Name: "B", Value: text("b")}}, map[string]string{"A": "${B} $${C}", "B": "b"}, ""},
-		"a number":          {[]fleet.Binding{{Name: "A", Value: text("-3"), Type: fleet.BindingInteger}}, map[string]string{"A": "-3"}, ""},
-		"no number":         {[]fleet.Binding{{Name: "A", Label: "region", Type: fleet.BindingInteger}}, nil, "the value of A in cluster eu-1 is no whole number"},
-		"no truth":          {[]fleet.Binding{{Name: "A", Value: text("yes"), Type: fleet.BindingBoolean}}, nil, "the value of A in cluster eu-1 is neither true nor false"},
-		"none of a type":    {[]fleet.Binding{{Name: "A", Label: "zone", Optional: true, Type: fleet.BindingNumber}}, map[string]string{"A": ""}, ""},
-		"too long":          {doubling(40), nil, "bytes in cluster eu-1"},
-		"long enough":       {[]fleet.Binding{{Name: "A", Value: text(strings.Repeat("x", MaxValueBytes))}}, map[string]string{"A": strings.Repeat("x", MaxValueBytes)}, ""},
+		"annotation with the text of a placeholder": {[]fleet.Binding{{Name: "A", Annotation: "x.io/code"}, {Name: "B", Value: text("b")}, {Name: "C", Value: text("<${A}>")}},
+			map[string]string{"A": "${B} $${B} ${A}", "B": "b", "C": "<${B} $${B} ${A}>"}, ""},
+		"annotation that is too long": {[]fleet.Binding{{Name: "A", Annotation: "x.io/long"}}, nil, "A has more than"},
+		"no annotation":               {[]fleet.Binding{{Name: "A", Annotation: "region"}}, nil, `A has no value in cluster eu-1: it has no annotation "region"; set the annotation or a default`},
+		"optional":                    {[]fleet.Binding{{Name: "A", Label: "zone", Optional: true}, {Name: "B", Value: text("b${A:-1}")}}, map[string]string{"A": "", "B": "b1"}, ""},
+		"optional, there":             {[]fleet.Binding{{Name: "A", Label: "region", Optional: true}, {Name: "B", Value: text("${A:-us}")}}, map[string]string{"A": "eu", "B": "eu"}, ""},
+		"escaped":                     {[]fleet.Binding{{Name: "A", Value: text("$${B} $${C}")}, {Name: "B", Value: text("b")}}, map[string]string{"A": "${B} $${C}", "B": "b"}, ""},
+		"a number":                    {[]fleet.Binding{{Name: "A", Value: text("-3"), Type: fleet.BindingInteger}}, map[string]string{"A": "-3"}, ""},
+		"no number":                   {[]fleet.Binding{{Name: "A", Label: "region", Type: fleet.BindingInteger}}, nil, "the value of A in cluster eu-1 is no whole number"},
+		"no truth":                    {[]fleet.Binding{{Name: "A", Value: text("yes"), Type: fleet.BindingBoolean}}, nil, "the value of A in cluster eu-1 is neither true nor false"},
+		"none of a type":              {[]fleet.Binding{{Name: "A", Label: "zone", Optional: true, Type: fleet.BindingNumber}}, map[string]string{"A": ""}, ""},
+		"too long":                    {doubling(40), nil, "bytes in cluster eu-1"},
+		"long enough":                 {[]fleet.Binding{{Name: "A", Value: text(strings.Repeat("x", MaxValueBytes))}}, map[string]string{"A": strings.Repeat("x", MaxValueBytes)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Values(tc.bindings, cluster)

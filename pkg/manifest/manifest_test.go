@@ -61,6 +61,28 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
+// TestLinesThatEndWithACarriageReturn: a file of old line ends that begins with a comment, or with a directive, has the objects that it has, and
+// is not taken for one of nothing but comments, so that all that it had would be dropped.
+func TestLinesThatEndWithACarriageReturn(t *testing.T) {
+	const one = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: one\n  namespace: shop\n"
+	for name, tc := range map[string]struct {
+		text string
+		want int
+	}{
+		"a comment":              {"# a comment\n" + one, 1},
+		"an indented comment":    {"  # a\n  # b\n\n" + one, 1},
+		"a directive":            {"%YAML 1.1\n---\n" + one, 1},
+		"comments between":       {"# a\n---\n# b\n" + one, 1},
+		"nothing but a comment":  {"# a comment\n# " + one[:14] + "\n", 0},
+		"nothing but separators": {"---\n---\n", 0},
+	} {
+		objects, err := ParseSet(map[string][]byte{"web.yaml": []byte(strings.ReplaceAll(tc.text, "\n", "\r"))}, Options{})
+		if err != nil || len(objects) != tc.want {
+			t.Errorf("%s: %d objects, want %d: %v", name, len(objects), tc.want, err)
+		}
+	}
+}
+
 func TestScalarsReadAsKubectlDoes(t *testing.T) {
 	for in, want := range map[string]string{
 		"NO": "false", "yes": "true", "on": "true", "y": "true", "~": "null", "": "null",

@@ -75,8 +75,12 @@ func readDocument(name string, text []byte, line int, budget *expansion) ([]pars
 // firstLine is the first line with content. A document of nothing but comments, its separator and a %YAML line has none.
 func firstLine(text []byte) (line string, blank bool) {
 	for len(text) > 0 {
-		var raw []byte
-		raw, text, _ = bytes.Cut(text, []byte("\n"))
+		raw := text
+		if end := bytes.IndexAny(text, "\r\n"); end >= 0 { // a carriage return alone ends a line of YAML, too
+			raw, text = text[:end], text[end+1:]
+		} else {
+			text = nil
+		}
 		s := strings.TrimSpace(string(raw[:min(len(raw), 256)]))
 		if rest, ok := strings.CutPrefix(s, "---"); ok && (rest == "" || rest[0] == ' ' || rest[0] == '\t') {
 			s = strings.TrimSpace(rest)

@@ -45,8 +45,8 @@ type Options struct {
 	Kinds []proto.Message
 	// KeepGeneration keeps metadata.generation and metadata.uid, which make a put conditional on them.
 	KeepGeneration bool
-	// Whole: what the files do not have counts as taken away, so that a file without anything in it, not even a comment, is an error. A
-	// program that fails after the shell has emptied its output leaves such a file.
+	// Whole: what the files do not have counts as taken away, so that a file without anything in it, not even a comment, is an error, and so is
+	// a List without items. A program that fails after the shell has emptied its output, or that found nothing, leaves such a file.
 	Whole bool
 }
 
@@ -349,6 +349,9 @@ func parseDocument(source string, n *yaml.Node, opts Options) ([]Resource, []err
 func parseItems(source string, items *yaml.Node, opts Options) (out []Resource, errs []error) {
 	if items.Kind != yaml.SequenceNode {
 		return nil, []error{&Error{Source: source, Line: items.Line, Path: "items", Message: "takes a list, not " + describe(items)}}
+	}
+	if opts.Whole && len(items.Content) == 0 {
+		return nil, []error{&Error{Source: source, Line: items.Line, Path: "items", Message: "is empty: did what printed the list find nothing? Take the list away, if what it had is to go"}}
 	}
 	for _, item := range items.Content {
 		found, err := parseDocument(source, item, opts)

@@ -81,6 +81,7 @@ func TestApplyPrunesNothingByMistake(t *testing.T) {
 	}{
 		"no YAML":           {setHub("set/a:old"), "a: [", "", "is no YAML", 0},
 		"empty":             {setHub("set/a:old"), "", "", "stdin: is empty: was it cut off?", 0},
+		"a list of nothing": {setHub("set/a:old"), shopYAML + "\n---\napiVersion: v1\nkind: List\nitems: []\n", "", "items: is empty: did what printed the list find nothing?", 0},
 		"only a comment":    {setHub("set/a:old"), "# all gone", "", "there is no resource in it", 0},
 		"one file is wrong": {setHub("set/a:old"), shopYAML + "\n---\nkind: Module\n", "", "apiVersion", 0},
 		"no module":         {setHub("set/a:old"), cluster, "", "--prune: the files have no module, and all of set a would go", 0},

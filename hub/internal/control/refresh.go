@@ -80,12 +80,13 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		recycles: record.Recycles(x.r, cluster.Name, t.Module)}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
-		varies, err := x.varies(ctx, t, m, cluster)
-		if err == nil && varies {
+		varies, err := x.varies(ctx, t, cluster)
+		stays := err == nil && varies && record.Stands(x.r) // what a restored store would have chosen waits
+		if err == nil && varies && !stays {
 			return refresh{cluster: cluster.Name, generation: t.Generation(), anew: s.GetRevision()}, true, nil
 		}
 		v := s.GetValues()
-		if errors.Is(err, record.ErrNotRendered) {
+		if stays || errors.Is(err, record.ErrNotRendered) {
 			err = nil // the new values come with the new variant: in the one before they would make what neither has
 		} else if err == nil {
 			v, err = x.values(ctx, t, m, cluster)
@@ -134,9 +135,9 @@ func letGoAt(r store.Reader, d *storev1.DesiredRecord, values map[string]string,
 }
 
 // varies reports that the cluster is to have another variant than that of the sync that it has, and that it can be assigned that; cannotAssign: it cannot. While it is being rendered, ErrNotRendered, the cluster keeps what it has.
-func (x *refresher) varies(ctx context.Context, t record.Tracked, m *wire.Module, cluster fleet.Cluster) (bool, error) {
+func (x *refresher) varies(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (bool, error) {
 	revision := t.Desired.GetSync().GetRevision()
-	if !x.varying[revision] || record.Stands(x.r) { // what a restored store would have chosen waits, too
+	if !x.varying[revision] {
 		return false, nil
 	}
 	a, err := x.assigner(ctx, t, revision)
