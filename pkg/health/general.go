@@ -19,10 +19,20 @@ func (o *object) general() Result {
 	if r, old := o.unobserved(); old {
 		return r
 	}
+	if r, runs := playbookRuns(o); runs {
+		return r
+	}
 	if r, ok := o.statusSays(); ok {
 		return r
 	}
 	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status has nothing to judge by"}
+}
+
+// playbookRuns: what is made of Ansible's playbooks is Running while one runs, and also when the last has succeeded: the reason tells.
+func playbookRuns(o *object) (Result, bool) {
+	c := o.condition("Running")
+	runs := c.is("True") && c.reason == "Running" && c.message == "Running reconciliation"
+	return progressing(c.reason, c.message), runs && !o.condition("Failure").is("True")
 }
 
 // statusSays is the judgement by everything in the status that the field agrees on.

@@ -54,10 +54,14 @@ var fluxRules = []shippedEntry{
 // Cloud resources that a controller makes through the API of a cloud.
 var cloudRules = []shippedEntry{
 	{"apiextensions.crossplane.io", "Composition EnvironmentConfig", rule{static: true}},
-	{"apiextensions.crossplane.io", "CompositionRevision CompositeResourceDefinition Usage ClusterUsage ManagedResourceDefinition ManagedResourceActivationPolicy", crossplaneRule},
+	{"apiextensions.crossplane.io", "ManagedResourceDefinition", rule{judge: resourceInactive, ready: "Established", soft: true}},
+	{"apiextensions.crossplane.io", "CompositionRevision CompositeResourceDefinition Usage ClusterUsage ManagedResourceActivationPolicy", crossplaneRule},
 	{"pkg.crossplane.io", "DeploymentRuntimeConfig ControllerConfig ImageConfig", rule{static: true}},
 	{"pkg.crossplane.io", "Provider Configuration Function", rule{judge: packageHeld, ready: "Installed Healthy", soft: true}},
 	{"pkg.crossplane.io", "ProviderRevision ConfigurationRevision FunctionRevision Lock", crossplaneRule},
+	{"ops.crossplane.io", "Operation", rule{judge: crossplaneTrouble, ready: "Succeeded", any: "Succeeded ValidPipeline"}},
+	{"ops.crossplane.io", "CronOperation", rule{judge: crossplaneTrouble, ready: "Scheduling", soft: true}},
+	{"ops.crossplane.io", "WatchOperation", rule{judge: crossplaneTrouble, ready: "Watching", soft: true}},
 	{"*.crossplane.io", "ProviderConfig ClusterProviderConfig ProviderConfigUsage ClusterProviderConfigUsage StoreConfig", rule{static: true, judge: providerConfigHealth}},
 	{"*.upbound.io", "ProviderConfig ClusterProviderConfig ProviderConfigUsage ClusterProviderConfigUsage StoreConfig", rule{static: true, judge: providerConfigHealth}},
 	{"*.crossplane.io", "*", crossplaneRule},

@@ -57,7 +57,7 @@ var observabilityRules = []shippedEntry{
 	{"jaegertracing.io", "Jaeger", rule{phase: "phase", good: "Running", fail: "Failed"}},
 	{"loki.grafana.com", "LokiStack", rule{bad: "Failed Degraded", ready: "Ready"}},
 	{"tempo.grafana.com", "TempoStack TempoMonolithic", rule{bad: "Failed ConfigurationError", ready: "Ready"}},
-	{"kiali.io", "Kiali", rule{bad: "Failure", any: "Successful Running"}},
+	{"kiali.io", "Kiali", rule{judge: playbookRuns, bad: "Failure", any: "Successful Running"}},
 	{"coralogix.com", "*", rule{any: "RemoteSynced"}},
 	{"datadoghq.com", "DatadogMetric", rule{static: true, judge: datadogMetricHealth}},
 	{"datadoghq.com", "DatadogAgent", rule{bad: "AgentReconcileError"}},

@@ -178,14 +178,14 @@ func (r *rule) needs(o *object, s *signs, list []any) {
 		}
 	}
 	if r.any != "" {
-		first, _, _ := strings.Cut(r.any, " ")
-		missing = nonEmpty(missing, first)
+		one, _, _ := strings.Cut(r.any, " ")
 		for _, x := range list {
 			if c := conditionOf(x); has(r.any, c.kind) {
-				missing = ""
+				one = ""
 				r.need(o, s, c)
 			}
 		}
+		missing = nonEmpty(missing, one)
 	}
 	if missing != "" {
 		s.plainTrouble(list)

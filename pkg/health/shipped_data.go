@@ -89,26 +89,86 @@ func poolerHealth(o *object) (Result, bool) {
 	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status counts pods, not those that are ready"}, true
 }
 
+// crunchyHealth counts the pods of every set of instances: those that the status names and those that the specification wants.
 func crunchyHealth(o *object) (Result, bool) {
 	if o.empty() {
 		return Result{}, false
 	}
 	var s signs
+	if c := o.condition("Progressing"); c.is("False") && c.reason == "Paused" {
+		s.add(degraded(c.reason, c.message)) // spec.paused was asked before: somebody has to say what to do about backups
+	}
+	if isTrue(o.spec, "shutdown") {
+		return s.crunchyStops(o), true
+	}
+	wanted := crunchyWants(o)
 	for _, x := range listOf(o.status, "instances") {
 		m, _ := x.(map[string]any)
-		want, have := count(m, "replicas", 0), count(m, "readyReplicas", 0)
-		if have < want {
-			s.add(progressing("LessReady", text(m, "name")+": "+of(have, want, "instances are ready")))
+		name := text(m, "name")
+		want := max(count(m, "replicas", 0), wanted[name])
+		delete(wanted, name)
+		ready, updated := count(m, "readyReplicas", 0), count(m, "updatedReplicas", 0)
+		switch {
+		case ready < want:
+			s.add(progressing("LessReady", name+": "+of(ready, want, "instances are ready")))
+		case updated < want:
+			s.add(progressing("LessUpdated", name+": "+of(updated, want, "instances are updated")))
 		}
 		s.good = true
 	}
 	if !s.good {
 		s.add(progressing("NoInstances", "no instance is there yet"))
 	}
-	if c := o.condition("PGBackRestRepoHostReady"); c.is("False") {
-		s.add(progressing(c.reason, c.message))
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		s.add(progressing("LessReady", name+": "+of(0, wanted[name], "instances are ready")))
+	}
+	for _, kind := range []string{"PGBackRestRepoHostReady", "ProxyAvailable"} {
+		if c := o.condition(kind); c.is("False") {
+			s.add(progressing(nonEmpty(c.reason, "Not"+kind), nonEmpty(c.message, kind+" is False")))
+		}
+	}
+	if c := o.condition("PersistentVolumeResizing"); c.kind != "" {
+		s.busyCondition(c)
 	}
 	return s.verdict()
+}
+
+// crunchyWants are the numbers of instances by set; a set without a name is called by its place.
+func crunchyWants(o *object) map[string]int64 {
+	out := map[string]int64{}
+	for i, x := range listOf(o.spec, "instances") {
+		m, _ := x.(map[string]any)
+		out[nonEmpty(text(m, "name"), fmt.Sprintf("%02d", i))] = count(m, "replicas", 1)
+	}
+	return out
+}
+
+func (s *signs) crunchyStops(o *object) Result {
+	for _, x := range listOf(o.status, "instances") {
+		m, _ := x.(map[string]any)
+		if left := count(m, "replicas", 0); left > 0 {
+			s.add(progressing("ExtraPods", fmt.Sprintf("%s: %d instances still stop", text(m, "name"), left)))
+		}
+	}
+	if s.progressing.Health == "" {
+		s.add(suspended("Shutdown", "spec.shutdown is true"))
+	}
+	r, _ := s.verdict()
+	return r
+}
+
+// upgradeWaits: an upgrade begins when somebody has shut the cluster down. One whose cluster has the version says nothing of success.
+func upgradeWaits(o *object) (Result, bool) {
+	c := o.condition("Progressing")
+	switch {
+	case o.stale(c), !c.is("False"), o.condition("Succeeded").kind != "":
+		return Result{}, false
+	case c.reason == "PGUpgradeCompleted":
+		return healthy(), true
+	case reasonClass(c.reason, "") == bad:
+		return degraded(c.reason, c.message), true
+	}
+	return progressing(c.reason, nonEmpty(c.message, "the upgrade cannot begin yet")), true
 }
 
 func cassandraHealth(o *object) (Result, bool) {
@@ -339,71 +399,6 @@ func sparkHealth(o *object) (Result, bool) {
 		return progressing("LessExecutors", of(running, want, "executors run")), true
 	}
 	return healthy(), true
-}
-
-func flinkHealth(o *object) (Result, bool) {
-	if o.empty() {
-		return Result{}, false
-	}
-	if message := text(o.status, "error"); message != "" && text(o.status, "lifecycleState") != "STABLE" {
-		return degraded("Error", message), true
-	}
-	switch text(o.status, "lifecycleState") {
-	case "STABLE", "DEPLOYED":
-		return flinkJob(o), true
-	case "SUSPENDED":
-		return suspended("Suspended", "the job is suspended"), true
-	case "FAILED", "ROLLED_BACK":
-		return degraded(camelKey(strings.ToLower(text(o.status, "lifecycleState"))), "the job is not what is wanted"), true
-	case "":
-	default:
-		return progressing(text(o.status, "lifecycleState"), "the job is on its way"), true
-	}
-	reconciliation := mapOf(o.status, "reconciliationStatus")
-	job := text(mapOf(o.status, "jobStatus"), "state")
-	stopped := text(mapOf(o.spec, "job"), "state") == "suspended"
-	switch {
-	case stopped && (job == "SUSPENDED" || job == "FINISHED" || job == "" && text(reconciliation, "lastReconciledSpec") == ""):
-		return suspended("Suspended", "spec.job.state is suspended"), true
-	case o.kind == "FlinkSessionJob" && job != "" && reconciliation == nil:
-		return flinkJob(o), true
-	}
-	switch jobManager := text(o.status, "jobManagerDeploymentStatus"); {
-	case jobManager == "ERROR":
-		return degraded(jobManager, nonEmpty(text(reconciliation, "error"), "the job manager failed")), true
-	case isTrue(reconciliation, "success"), text(reconciliation, "state") == "DEPLOYED" && (jobManager == "" || jobManager == "READY"):
-		return flinkJob(o), true
-	}
-	return progressing("Deploying", "the job manager is not ready yet"), true
-}
-
-func flinkJob(o *object) Result {
-	switch state := text(mapOf(o.status, "jobStatus"), "state"); state {
-	case "FAILED", "FAILING", "CANCELED", "CANCELLING":
-		return degraded(state, "the job is "+state)
-	case "RECONCILING", "CREATED", "INITIALIZING", "RESTARTING":
-		return progressing(state, "the job is "+state)
-	case "SUSPENDED":
-		return suspended("Suspended", "the job is suspended")
-	}
-	return healthy()
-}
-
-// flinkBlueGreenTrouble: once one side is active, a job that starts again and again is a crash loop. An error that is noted
-// beside an active side is of something else, for instance of a savepoint.
-func flinkBlueGreenTrouble(o *object) (Result, bool) {
-	job := text(mapOf(o.status, "jobStatus"), "state")
-	switch {
-	case text(mapOf(o.status, "reconciliationStatus"), "state") == "ROLLED_BACK":
-		return degraded("RolledBack", nonEmpty(text(o.status, "error"), "the upgrade was rolled back")), true
-	case !hasPrefix(text(o.status, "blueGreenState"), "ACTIVE_"):
-		return Result{}, false
-	case job == "RESTARTING":
-		return degraded(job, "the job starts again and again"), true
-	case has("FAILED FAILING RECONCILING", job):
-		return progressing(job, "the operator recovers the job"), true
-	}
-	return Result{}, false
 }
 
 // inferenceHealth knows a service that somebody stopped, and a newest model that is not the one that serves.

@@ -293,6 +293,12 @@ func crossplaneTrouble(o *object) (Result, bool) {
 	return Result{}, false
 }
 
+// resourceInactive: a kind that no policy activates is there as it should be.
+func resourceInactive(o *object) (Result, bool) {
+	c := o.condition("Established")
+	return healthy(), c.is("False") && c.reason == "InactiveManagedResource" && !o.stale(c) && text(o.spec, "state") != "Active"
+}
+
 func configConnectorHealth(o *object) (Result, bool) {
 	is, ok := o.status["healthy"].(bool)
 	switch {
