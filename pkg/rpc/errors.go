@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -94,6 +95,18 @@ func hints(err error, code codes.Code) (out []protoadapt.MessageV1) {
 		out = append(out, &errdetails.RetryInfo{RetryDelay: durationpb.New(h.RetryAfter)})
 	}
 	return out
+}
+
+// Unanswered reports that nobody answered: the error is of the connection, and nothing that the other side has said.
+func Unanswered(err error) bool {
+	var remote *remoteError
+	if !errors.As(FromStatus(err), &remote) || !errors.Is(remote, fleet.ErrUnavailable) {
+		return false
+	}
+	return !slices.ContainsFunc(remote.status.Details(), func(d any) bool {
+		info, ok := d.(*errdetails.ErrorInfo)
+		return ok && info.GetDomain() == domain
+	})
 }
 
 // hintOf reads back what hints made.

@@ -152,3 +152,25 @@ func TestNeverABareStatus(t *testing.T) {
 		}
 	}
 }
+
+// Whoever asks again must know whether the other side is not there, or has said that something else is not.
+func TestUnanswered(t *testing.T) {
+	away := status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:7444: connect: connection refused"`)
+	for _, c := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"nobody is there", rpc.FromStatus(away), true},
+		{"nobody is there, and it is said where", fmt.Errorf("hub h1: %w", rpc.FromStatus(away)), true},
+		{"as gRPC has it", away, true},
+		{"the other side cannot reach a source", rpc.FromStatus(rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "source x: cannot be reached"))), false},
+		{"a certificate is refused", rpc.FromStatus(status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: bad certificate"`)), false},
+		{"no error of a call", fleet.Errorf(fleet.ErrUnavailable, "x"), false},
+		{"none", nil, false},
+	} {
+		if got := rpc.Unanswered(c.err); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}

@@ -101,3 +101,13 @@ func (h *fakeHub) DeleteUser(_ context.Context, r *v1.DeleteUserRequest) (*v1.De
 	h.note(r)
 	return &v1.DeleteUserResponse{}, nil
 }
+
+func (h *fakeHub) ResyncModule(_ context.Context, r *v1.ResyncModuleRequest) (*v1.ResyncModuleResponse, error) {
+	h.note(r)
+	if len(h.looks) > 0 {
+		look := h.looks[0]
+		h.looks = h.looks[1:]
+		return look()
+	}
+	return h.resynced, rpc.ToStatus(h.err)
+}

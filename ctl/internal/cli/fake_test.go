@@ -82,14 +82,15 @@ type fakeHub struct {
 	secrets     []*v1.Secret
 	catalogs    []*v1.Catalog
 	recataloged *v1.ResyncCatalogResponse
-	err         error // of every write
-	watchEnds   error // after the changes; nil: never
-	audited     int   // how often the audit was asked for
-	noWatch     int   // how many watches of a rollout find no hub
-	noHolds     int   // how many lists of holds do
-	removes     bool  // what is deleted is gone at once
-	needed      int   // how many deletions are refused because the clusters need the module still
-	breaks      int   // how often WatchRollout loses the hub after its first response
+	err         error                                      // of every write
+	watchEnds   error                                      // after the changes; nil: never
+	audited     int                                        // how often the audit was asked for
+	noWatch     int                                        // how many watches of a rollout find no hub
+	noHolds     int                                        // how many lists of holds do
+	looks       []func() (*v1.ResyncModuleResponse, error) // what the first resyncs come to; the next ones are resynced
+	removes     bool                                       // what is deleted is gone at once
+	needed      int                                        // how many deletions are refused because the clusters need the module still
+	breaks      int                                        // how often WatchRollout loses the hub after its first response
 }
 
 func (h *fakeHub) note(m proto.Message) {
@@ -247,11 +248,6 @@ func (h *fakeHub) AcceptRestore(_ context.Context, req *v1.AcceptRestoreRequest)
 	accepted := proto.CloneOf(h.restored)
 	accepted.AcceptedBy = "admin"
 	return &v1.AcceptRestoreResponse{Restore: accepted}, rpc.ToStatus(h.err)
-}
-
-func (h *fakeHub) ResyncModule(_ context.Context, r *v1.ResyncModuleRequest) (*v1.ResyncModuleResponse, error) {
-	h.note(r)
-	return h.resynced, rpc.ToStatus(h.err)
 }
 
 func (h *fakeHub) GetRevision(_ context.Context, r *v1.GetRevisionRequest) (*v1.GetRevisionResponse, error) {

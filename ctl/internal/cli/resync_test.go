@@ -6,7 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // What a resync came to is said in a line, and --wait exits with the result of the rollout.
@@ -46,6 +51,51 @@ func TestResync(t *testing.T) {
 	hub.resynced, hub.err = nil, errors.New("away")
 	if got := hub.run(t, run{}, "resync", "module/shop"); got.code != 1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A hub that goes away before it has told what a look came to is asked again, or the one that leads next is. What began before counts as begun
+// by the command. A source that cannot be reached is no hub that went away: that is said at once.
+func TestResyncOutlivesTheHub(t *testing.T) {
+	shop := func(rollout string) []*v1.Module {
+		return []*v1.Module{{Metadata: &v1.Metadata{Name: "shop", Project: "default"}, Status: &v1.ModuleStatus{Rollout: rollout}}}
+	}
+	unreachable := status.Error(codes.Unavailable, "connection error: EOF")
+	leaderGone := rpc.ToStatus(fleet.With(fleet.Errorf(fleet.ErrUnavailable, "hub h1 went away before it answered"), fleet.Hint{RetryAfter: time.Second}))
+	sourceGone := rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "module shop: source https://git.example.com: cannot be reached"))
+	for name, tt := range map[string]struct {
+		first  error
+		begins string // the rollout that is there after the first look
+		then   *v1.ResyncModuleResponse
+		out    string
+		asked  int
+	}{
+		"the hub went away, and nothing has changed": {unreachable, "shop/57", &v1.ResyncModuleResponse{Result: "Unchanged"}, "module/shop unchanged\n", 2},
+		"it went away, and had begun a rollout":      {unreachable, "shop/58", &v1.ResyncModuleResponse{Result: "Unchanged", ResolvedRef: "main@sha1:2e3d"}, "module/shop rollout shop/58 started; at main@sha1:2e3d\n", 2},
+		"it went away before it began one":           {unreachable, "shop/57", &v1.ResyncModuleResponse{Result: "Started", Rollout: "shop/58"}, "module/shop rollout shop/58 started\n", 2},
+		"another one led, and went away":             {leaderGone, "shop/57", &v1.ResyncModuleResponse{Result: "Started", Rollout: "shop/58"}, "module/shop rollout shop/58 started\n", 2},
+		"the source cannot be reached":               {sourceGone, "shop/57", &v1.ResyncModuleResponse{Result: "Started", Rollout: "shop/58"}, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := &fakeHub{modules: shop("shop/57"), resynced: tt.then}
+			hub.looks = []func() (*v1.ResyncModuleResponse, error){func() (*v1.ResyncModuleResponse, error) {
+				hub.modules = shop(tt.begins)
+				return nil, tt.first
+			}}
+			got := hub.run(t, run{}, "resync", "module", "shop")
+			if got.out != tt.out || (got.code == exitOK) != (tt.out != "") {
+				t.Errorf("exit %d, %q, %s", got.code, got.out, got.err)
+			}
+			n := 0
+			for _, m := range hub.requests {
+				if _, ok := m.(*v1.ResyncModuleRequest); ok {
+					n++
+				}
+			}
+			if n != tt.asked {
+				t.Errorf("asked %d times, want %d", n, tt.asked)
+			}
+		})
 	}
 }
 

@@ -45,8 +45,8 @@ type answer struct {
 	err error
 }
 
-// errNotLeading is what those get who wait when another hub leads.
-var errNotLeading = fleet.Errorf(fleet.ErrUnavailable, "this hub does not lead now; try again")
+// errNotLeading is what those get who wait when another hub leads. That is known in a moment.
+var errNotLeading = fleet.With(fleet.Errorf(fleet.ErrUnavailable, "this hub does not lead now; try again"), fleet.Hint{RetryAfter: time.Second})
 
 // begin forgets what is known, and has looks begin.
 func (x *looks) begin(now time.Time) {

@@ -2,6 +2,7 @@ package peers_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -17,10 +18,12 @@ import (
 	hubv1 "towline.dev/towline/gen/towline/hub/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/peers"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // nobody is a hub without agents.
@@ -53,7 +56,7 @@ func begin(t *testing.T) *fleetOf {
 	t.Cleanup(func() { f.must(e.Close()) })
 	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Lasting: 30 * time.Second,
 		Log: slog.New(slog.DiscardHandler), Dialer: func(address string) (*grpc.ClientConn, error) {
-			return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			return grpc.NewClient("passthrough:///"+address, append(rpc.APIDialOptions(&tls.Config{}), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		}})
 	f.must(err)
 	f.peers.OnChange(func(c fleet.ClusterName) { f.changed <- c })
@@ -185,6 +188,65 @@ func TestQuestionToAHubThatGoesAway(t *testing.T) {
 	f.must(<-gone)
 	if !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), "went away before it answered") || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// relays answers what the hub that leads is asked.
+type relays struct {
+	hubv1.UnimplementedRelayServiceServer
+	resync func(context.Context) (*hubv1.ResyncResponse, error)
+}
+
+func (r relays) Resync(ctx context.Context, _ *hubv1.ResyncRequest) (*hubv1.ResyncResponse, error) {
+	return r.resync(ctx)
+}
+
+// Whoever asks through a hub that does not lead is told whether the one that leads went away, so that asking again is worth it: not when that
+// has answered that something else is not there.
+func TestLeaderThatGoesAwayIsAskedAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer func(other *engine.Announcement, server *grpc.Server) (*hubv1.ResyncResponse, error)
+		again  bool
+		says   string
+	}{
+		"it dies": {func(_ *engine.Announcement, server *grpc.Server) (*hubv1.ResyncResponse, error) {
+			go server.Stop()
+			return nil, nil
+		}, true, "went away before it answered"},
+		"its record ends": {func(other *engine.Announcement, _ *grpc.Server) (*hubv1.ResyncResponse, error) {
+			return nil, other.Close(t.Context())
+		}, true, "went away before it answered"},
+		"it leads no more": {func(*engine.Announcement, *grpc.Server) (*hubv1.ResyncResponse, error) {
+			return nil, rpc.ToStatus(fleet.With(fleet.Errorf(fleet.ErrUnavailable, "this hub does not lead now"), fleet.Hint{RetryAfter: time.Second}))
+		}, true, "does not lead now"},
+		"the source is away": {func(*engine.Announcement, *grpc.Server) (*hubv1.ResyncResponse, error) {
+			return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "source x: cannot be reached"))
+		}, false, "cannot be reached"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := begin(t)
+			l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", "127.0.0.1:0")
+			f.must(err)
+			server := grpc.NewServer()
+			var other *engine.Announcement
+			hubv1.RegisterRelayServiceServer(server, relays{resync: func(ctx context.Context) (*hubv1.ResyncResponse, error) {
+				resp, err := tt.answer(other, server)
+				if resp == nil && err == nil { // whoever asks is let go otherwise
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return resp, err
+			}})
+			go func() { _ = server.Serve(l) }()
+			t.Cleanup(server.Stop)
+			other = f.hub(&storev1.HubRecord{Instance: "other", Address: l.Addr().String(), Leads: timestamppb.New(time.Unix(2000, 0))})
+			f.session(&storev1.SessionRecord{Epoch: 1, Hub: "other", Started: timestamppb.Now()})
+			f.until("it is known", func() bool { return f.peers.Connected("a") })
+			_, err = peers.Leader{Peers: f.peers}.Resync(f.ctx, fleet.ModuleRef{Project: "default", Name: "shop"}, record.Ask{By: "ana"}, nil)
+			if !errors.Is(err, fleet.ErrUnavailable) || (fleet.HintOf(err).RetryAfter > 0) != tt.again || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v, hint %+v", err, fleet.HintOf(err))
+			}
+		})
 	}
 }
 

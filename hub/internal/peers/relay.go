@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // Dialer makes a connection to another hub, as a hub. It does not wait for it.
@@ -121,11 +123,19 @@ func (l Leader) away() *storev1.HubRecord {
 	return l.Peers.leader()
 }
 
-// tell calls the hub h, which leads.
+// anotherLeads is when it is worth another try after the hub that led went away: another one leads when its lease is over.
+const anotherLeads = time.Second
+
+// tell calls the hub h, which leads. When it goes away before it has answered nobody knows what it has done.
 func (l Leader) tell(ctx context.Context, h *storev1.HubRecord, call func(context.Context, hubv1.RelayServiceClient) error) error {
 	client, err := l.Peers.lines.to(h, l.Peers.o.Dialer)
 	if err == nil {
 		err = call(ctx, client)
+	}
+	// What waits on a connection is canceled when the hub's record ends.
+	if ctx.Err() == nil && (rpc.Unanswered(err) || errors.Is(err, context.Canceled)) {
+		return fleet.With(fleet.Errorf(fleet.ErrUnavailable, "hub %s at %s, which led, went away before it answered; try again when another one leads: %v", h.GetInstance(), h.GetAddress(), err),
+			fleet.Hint{RetryAfter: anotherLeads})
 	}
 	if err != nil {
 		return fmt.Errorf("asked hub %s at %s, which leads: %w", h.GetInstance(), h.GetAddress(), err)
