@@ -111,3 +111,11 @@ func (h *fakeHub) ResyncModule(_ context.Context, r *v1.ResyncModuleRequest) (*v
 	}
 	return h.resynced, rpc.ToStatus(h.err)
 }
+
+func (h *fakeHub) ConfirmHold(_ context.Context, r *v1.ConfirmHoldRequest) (*v1.ConfirmHoldResponse, error) {
+	h.note(r)
+	if h.confirms != nil {
+		return nil, rpc.ToStatus(h.confirms())
+	}
+	return &v1.ConfirmHoldResponse{}, nil
+}

@@ -86,6 +86,7 @@ type fakeHub struct {
 	watchEnds   error                                      // after the changes; nil: never
 	audited     int                                        // how often the audit was asked for
 	noWatch     int                                        // how many watches of a rollout find no hub
+	confirms    func() error                               // what the confirm of a hold comes to; nil: it is done
 	noHolds     int                                        // how many lists of holds do
 	looks       []func() (*v1.ResyncModuleResponse, error) // what the first resyncs come to; the next ones are resynced
 	removes     bool                                       // what is deleted is gone at once
@@ -276,11 +277,6 @@ func (h *fakeHub) ListHolds(_ context.Context, r *v1.ListHoldsRequest) (*v1.List
 		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "starting"))
 	}
 	return &v1.ListHoldsResponse{Holds: h.holds}, nil
-}
-
-func (h *fakeHub) ConfirmHold(_ context.Context, r *v1.ConfirmHoldRequest) (*v1.ConfirmHoldResponse, error) {
-	h.note(r)
-	return &v1.ConfirmHoldResponse{}, nil
 }
 
 func (h *fakeHub) PutHold(_ context.Context, r *v1.PutHoldRequest) (*v1.PutHoldResponse, error) {

@@ -77,7 +77,10 @@ func (a *app) confirm(ctx context.Context, id, reason string, yes bool) error {
 			return err
 		}
 	}
-	return a.release(ctx, h, reason, "confirmed")
+	if err := a.release(ctx, h, reason, "confirmed"); err != nil {
+		return a.changed(ctx, h, err)
+	}
+	return nil
 }
 
 func (a *app) hold(ctx context.Context, id string) (*v1.Hold, error) {
@@ -90,7 +93,66 @@ func (a *app) hold(ctx context.Context, id string) (*v1.Hold, error) {
 			return h, nil
 		}
 	}
-	return nil, fleet.Errorf(fleet.ErrNotFound, "hold %s: there is none of that id; see: towline get holds -A", id)
+	return nil, noHold(id, holds)
+}
+
+// noHold says what became of a hold, and what waits now instead: an id is of one list, so that another list has another.
+func noHold(id string, holds []*v1.Hold) error {
+	kind := id[:strings.LastIndex(id, "-")+1]
+	var now []string
+	for _, h := range holds {
+		if h.GetKind() != kindFreeze && kind != "" && strings.HasPrefix(h.GetId(), kind) {
+			now = append(now, holdText(h)+"; look at it with: towline describe hold "+h.GetId())
+		}
+	}
+	const ended = "hold %s: there is none of that id: it was confirmed or has ended, or what it listed has changed, and has another id then; "
+	switch len(now) {
+	case 0:
+		return fleet.Errorf(fleet.ErrNotFound, ended+"see: towline get holds -A", id)
+	case 1:
+		return fleet.Errorf(fleet.ErrNotFound, ended+"what waits now is %s", id, now[0])
+	}
+	return fleet.Errorf(fleet.ErrNotFound, ended+"%d others wait: towline get holds -A", id, len(now))
+}
+
+// changed says what has become of a list between its being shown and the word that was to release it, if that is why the hub refused it.
+func (a *app) changed(ctx context.Context, was *v1.Hold, refused error) error {
+	if !errors.Is(refused, fleet.ErrConflict) && !errors.Is(refused, fleet.ErrNotFound) {
+		return refused
+	}
+	holds, err := a.holds(ctx, &v1.ListHoldsRequest{})
+	if err != nil {
+		return refused
+	}
+	i := slices.IndexFunc(holds, func(h *v1.Hold) bool {
+		return h.GetKind() == was.GetKind() && h.GetCode() == was.GetCode() && h.GetProject() == was.GetProject() && h.GetModule() == was.GetModule() &&
+			h.GetCluster() == was.GetCluster() && h.GetCatalog() == was.GetCatalog()
+	})
+	switch {
+	case i < 0:
+		return noHold(was.GetId(), holds)
+	case holds[i].GetDigest() == was.GetDigest():
+		return fleet.Errorf(fleet.ErrConflict, "hold %s was asked anew meanwhile, with the same list; nothing is confirmed; again: towline confirm %s", was.GetId(), holds[i].GetId())
+	}
+	return fleet.Errorf(fleet.ErrConflict, "hold %s: what it lists has changed since it was shown%s; nothing is confirmed; look at it again: towline describe hold %s", was.GetId(), listChange(was.GetItems(), holds[i].GetItems()), holds[i].GetId())
+}
+
+// listChange is ": 2 more, as ConfigMap shop/a; 1 not any more, as ConfigMap shop/b".
+func listChange(was, now []string) string {
+	var out []string
+	for _, x := range []struct {
+		in, without []string
+		word        string
+	}{{now, was, "more"}, {was, now, "not any more"}} {
+		only := slices.DeleteFunc(slices.Clone(x.in), func(s string) bool { return slices.Contains(x.without, s) })
+		if len(only) > 0 {
+			out = append(out, fmt.Sprintf("%d %s, as %s", len(only), x.word, table.Clean(only[0])))
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(out, "; ")
 }
 
 func (a *app) release(ctx context.Context, h *v1.Hold, reason, done string) error {

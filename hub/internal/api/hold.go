@@ -90,7 +90,7 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 			return fleet.Forbids(holdObject(req.GetId()), "hold %s is the annotation %s on the object in its cluster: take it away there", req.GetId(), fleet.HoldAnnotation)
 		}
 		if !ok {
-			return fleet.NotFound(holdObject(req.GetId()), "hold %s not found; see: towline get holds", req.GetId())
+			return fleet.NotFound(holdObject(req.GetId()), "hold %s not found: it was confirmed or has ended, or what it listed has changed, and has another id then; see: towline get holds -A", req.GetId())
 		}
 		if d := req.GetDigest(); d != "" && d != rec.GetHold().GetDigest() {
 			return fleet.Errorf(fleet.ErrConflict, "hold %s lists something else by now; look at it again: towline describe hold %s", req.GetId(), req.GetId())
