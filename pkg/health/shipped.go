@@ -25,6 +25,9 @@ type rule struct {
 	good, work, fail, stop, dark string
 	// replicas says that the numbers of replicas count whatever the conditions say.
 	replicas bool
+	// late is a condition whose failure counts though the status speaks of an older generation: its controller notes the generation
+	// only with success.
+	late string
 	// static says that the kind is configuration for others to read: without a status it is Healthy.
 	static bool
 	// judge goes before all of the above. It reports whether it decides.
@@ -101,7 +104,7 @@ func (o *object) shippedSays() (Result, bool) {
 	}
 	if !empty {
 		if old, yes := o.unobserved(); yes {
-			return old, true
+			return r.lateOr(o, old), true
 		}
 	}
 	if r.judge != nil {
@@ -113,6 +116,14 @@ func (o *object) shippedSays() (Result, bool) {
 		return progressing(ReasonNoStatus, "its controller has written no status yet"), true
 	}
 	return r.say(o), true
+}
+
+// lateOr is the failure that the late condition tells of, or what is known otherwise.
+func (r *rule) lateOr(o *object, otherwise Result) Result {
+	if c := o.condition(r.late); r.late != "" && c.is("False") && c.said() == bad {
+		return c.isNot()
+	}
+	return otherwise
 }
 
 func (r *rule) say(o *object) Result {

@@ -195,17 +195,6 @@ func cassandraHealth(o *object) (Result, bool) {
 	return progressing(nonEmpty(text(o.status, "cassandraOperatorProgress"), "NotReady"), "the datacenter is not ready yet"), true
 }
 
-func solrHealth(o *object) (Result, bool) {
-	want, have := count(o.spec, "replicas", 3), count(o.status, "readyReplicas", 0)
-	if have < want {
-		return progressing("LessReady", of(have, want, "nodes are ready")), !o.empty()
-	}
-	if updated, ok := number(o.status, "upToDateNodes"); ok && updated < want {
-		return progressing("LessUpdated", of(updated, want, "nodes are updated")), true
-	}
-	return healthy(), true
-}
-
 func elasticsearchHealth(o *object) (Result, bool) {
 	switch phase := text(o.status, "phase"); phase {
 	case "Invalid":
@@ -471,20 +460,6 @@ func machineInstanceHealth(o *object) (Result, bool) {
 		return healthy(), true
 	}
 	return degraded(nonEmpty(ready.reason, "NotReady"), nonEmpty(ready.message, "the machine is not ready")), true
-}
-
-// arangoOutdated: a deployment is ready with the specification of before.
-func arangoOutdated(o *object) (Result, bool) {
-	c := o.condition("UpToDate")
-	fine := o.condition("Ready").is("True") && !o.condition("BootstrapFailed").is("True")
-	return progressing(nonEmpty(camel(c.reason), "NotUpToDate"), nonEmpty(c.message, "the newest specification is not applied yet")), fine && c.is("False")
-}
-
-// opensearchUpgrades: between the restarts of two nodes a cluster is green.
-func opensearchUpgrades(o *object) (Result, bool) {
-	is, want := text(o.status, "version"), text(mapOf(o.spec, "general"), "version")
-	upgrades := text(o.status, "phase") == "UPGRADING" || is != "" && want != "" && is != want
-	return progressing("Upgrading", "not all nodes have version "+want), upgrades && text(o.status, "health") == "green"
 }
 
 // mongoUpgrades: the version in the status is the last that was brought to all members.

@@ -265,6 +265,21 @@ func connectorTasks(o *object) (Result, bool) {
 	return Result{}, false
 }
 
+// cruiseControlHealth goes by the task of the operation, whose failure some are to ignore.
+func cruiseControlHealth(o *object) (Result, bool) {
+	task := mapOf(o.status, "currentTask")
+	switch state := text(task, "state"); {
+	case o.empty():
+		return Result{}, false
+	case state == "Completed", state == "CompletedWithError" && text(o.spec, "errorPolicy") == "ignore":
+		return healthy(), true
+	case state == "CompletedWithError":
+		return degraded(state, nonEmpty(text(task, "errorMessage"), "the operation failed")), true
+	default:
+		return progressing(nonEmpty(state, "NotStarted"), "the operation is not completed yet"), true
+	}
+}
+
 func rabbitHealth(o *object) (Result, bool) {
 	if o.empty() {
 		return Result{}, false
@@ -323,19 +338,6 @@ func cephDetails(ceph map[string]any) string {
 		}
 	}
 	return nonEmpty(first, "the cluster reports "+text(ceph, "health"))
-}
-
-func longhornVolumeHealth(o *object) (Result, bool) {
-	state, robustness := text(o.status, "state"), text(o.status, "robustness")
-	switch {
-	case robustness == "faulted":
-		return degraded("Faulted", "no replica has the data"), true
-	case state == "detached", state == "attached" && robustness == "healthy":
-		return healthy(), true
-	case state == "attached" && robustness == "degraded":
-		return progressing("Rebuilding", "replicas are rebuilt"), true
-	}
-	return progressing(nonEmpty(camelKey(nonEmpty(state, "noState"))), "the volume is "+nonEmpty(state, "not made yet")), true
 }
 
 // minioHealth: what is initialized may have lost drives since.

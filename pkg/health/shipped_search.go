@@ -1,0 +1,66 @@
+package health
+
+// The judgements of single kinds of Solr, OpenSearch and ArangoDB. Each reports whether it decides; otherwise the rest of its rule does.
+
+func solrHealth(o *object) (Result, bool) {
+	want, have := count(o.spec, "replicas", 3), count(o.status, "readyReplicas", 0)
+	if have < want {
+		return progressing("LessReady", of(have, want, "nodes are ready")), !o.empty()
+	}
+	version := text(o.status, "targetVersion")
+	updated, ok := number(o.status, "upToDateNodes")
+	switch {
+	case version == "" && (!ok || updated >= want):
+		return healthy(), true
+	case text(mapOf(o.spec, "updateStrategy"), "method") == "Manual":
+		return suspended("LessUpdated", of(updated, want, "nodes are updated; spec.updateStrategy leaves the others to somebody")), true
+	}
+	if version != "" {
+		return progressing("Upgrading", "not all nodes have version "+version), true
+	}
+	return progressing("LessUpdated", of(updated, want, "nodes are updated")), true
+}
+
+func solrBackupHealth(o *object) (Result, bool) {
+	switch {
+	case o.empty():
+		return Result{}, false
+	case !isTrue(o.status, "finished"):
+		return progressing("NotFinished", "the backup is not finished yet"), true
+	case !isTrue(o.status, "successful"):
+		return degraded("NotSuccessful", "the backup was not successful"), true
+	}
+	return healthy(), true
+}
+
+// opensearchRestarts: between two restarts for a change of the configuration a cluster is green too. The operator notes the end of them only
+// where they are the first of the components.
+func opensearchRestarts(o *object) (Result, bool) {
+	list := listOf(o.status, "componentsStatus")
+	if len(list) == 0 || text(o.status, "health") != "green" {
+		return Result{}, false
+	}
+	m, _ := list[0].(map[string]any)
+	restarts := has("RollingRestart Restarter", text(m, "component")) && text(m, "status") == "InProgress"
+	return progressing("Restarting", nonEmpty(text(m, "description"), "the nodes restart one after the other")), restarts
+}
+
+// opensearchUpgrades: between the restarts of two nodes a cluster is green.
+func opensearchUpgrades(o *object) (Result, bool) {
+	is, want := text(o.status, "version"), text(mapOf(o.spec, "general"), "version")
+	if r, restarts := opensearchRestarts(o); restarts {
+		return r, true
+	}
+	upgrades := text(o.status, "phase") == "UPGRADING" || is != "" && want != "" && is != want
+	return progressing("Upgrading", "not all nodes have version "+want), upgrades && text(o.status, "health") == "green"
+}
+
+// arangoOutdated: a deployment is ready with the specification of before.
+func arangoOutdated(o *object) (Result, bool) {
+	if phase := text(o.status, "phase"); phase == "Failed" {
+		return degraded(phase, nonEmpty(text(o.status, "reason"), "the deployment cannot be recovered")), true
+	}
+	c := o.condition("UpToDate")
+	fine := o.condition("Ready").is("True") && !o.condition("BootstrapFailed").is("True") && !o.condition("PodSchedulingFailure").is("True")
+	return progressing(nonEmpty(camel(c.reason), "NotUpToDate"), nonEmpty(c.message, "the newest specification is not applied yet")), fine && c.is("False")
+}
