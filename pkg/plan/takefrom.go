@@ -135,13 +135,26 @@ func takeRemedy(h holding) string {
 
 // StillHas refuses an object that is to be taken from a tool which still has it.
 func (a Adoption) StillHas(o ToolOwner) Adoption {
-	return Adoption{By: o.String(), Whose: "belongs to " + o.String() + ", which is still there and would write it again", Remedy: letGo[o.Kind]}
+	return Adoption{By: o.String(), Whose: "belongs to " + o.String() + ", which is still there and would write it again", Remedy: letGo(o)}
 }
 
 // letGo says how a tool lets go of what it has, and leaves it in the cluster.
-var letGo = map[string]string{
-	"Application":   "delete the Application without its objects first (argocd app delete NAME --cascade=false)",
-	"Kustomization": "set spec.prune: false in it, and delete it first",
-	"HelmRelease":   "set spec.suspend: true in it, and delete it first",
-	ToolRelease:     "delete the Secrets of the release first, which leaves its objects (kubectl delete secret -l owner=helm,name=NAME)",
+func letGo(o ToolOwner) string {
+	switch o.Kind {
+	case "Application":
+		return "delete the Application without its objects first (argocd app delete " + o.Name + " --cascade=false)"
+	case "Kustomization":
+		return "set spec.prune: false in it, and delete it first"
+	case "HelmRelease":
+		return "set spec.suspend: true in it, and delete it first"
+	}
+	// Which of the two Helm notes releases in is a matter of each command's HELM_DRIVER, and what it has noted in the other one stays there.
+	return "first do kubectl delete secret,configmap " + namespaceFlag(o.Namespace) + " -l owner=helm,name=" + o.Name + ", which leaves its objects; helm uninstall does not"
+}
+
+func namespaceFlag(namespace string) string {
+	if namespace == "" {
+		return "-A"
+	}
+	return "-n " + namespace
 }

@@ -70,3 +70,21 @@ func TestTakeFrom(t *testing.T) {
 		})
 	}
 }
+
+// TestHowAToolLetsGo: what is said can be done as it is written, for the owner that is there.
+func TestHowAToolLetsGo(t *testing.T) {
+	for _, tc := range []struct {
+		owner ToolOwner
+		want  string
+	}{
+		{ToolOwner{Kind: ToolRelease, Namespace: "shop", Name: "web"}, "kubectl delete secret,configmap -n shop -l owner=helm,name=web, which leaves its objects"},
+		{ToolOwner{Kind: ToolRelease, Name: "web"}, "kubectl delete secret,configmap -A -l owner=helm,name=web, which leaves its objects"},
+		{ToolOwner{Kind: "Application", Name: "web"}, "argocd app delete web --cascade=false"},
+		{ToolOwner{Kind: "Kustomization", Name: "web"}, "spec.prune: false"},
+		{ToolOwner{Kind: "HelmRelease", Name: "web"}, "spec.suspend: true"},
+	} {
+		if got := (Adoption{}).StillHas(tc.owner).Remedy; !strings.Contains(got, tc.want) {
+			t.Errorf("%v: %q, want %q in it", tc.owner, got, tc.want)
+		}
+	}
+}

@@ -149,3 +149,47 @@ func TestTakeFromReleaseThatIsNotDeployed(t *testing.T) {
 	r.ready(s)
 	r.is("a", "ours")
 }
+
+// TestTakeFromReleaseOfTwoDrivers: a release whose HELM_DRIVER was changed is noted in Secrets and in ConfigMaps, each with its own last word, and
+// lives while one of them says so. What the conflict says to do frees it of both, and leaves the object.
+func TestTakeFromReleaseOfTwoDrivers(t *testing.T) {
+	for name, status := range map[string][2]string{ // of what Secrets and ConfigMaps say
+		"changed, and goes on":        {"deployed", "deployed"},
+		"changed, and uninstalled":    {"deployed", "uninstalled"},
+		"changed back, and goes on":   {"uninstalled", "deployed"},
+		"of another driver from then": {"superseded", "failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.createAs("helm", "v1", "configmaps", r.ns, r.object(strings.Replace(configMap("a", "k: other"), "name: a",
+				"name: a, annotations: {meta.helm.sh/release-name: web, meta.helm.sh/release-namespace: $NS}", 1)))
+			uid := r.uidOf("v1", "configmaps", "a")
+			notes := map[string]string{"secrets": "Secret", "configmaps": "ConfigMap"}
+			for resource, kind := range notes {
+				said := status[0]
+				if kind == "ConfigMap" {
+					said = status[1]
+				}
+				r.create("v1", resource, r.ns, r.object("apiVersion: v1\nkind: "+kind+"\nmetadata: {name: sh.helm.release.v1.web.v1, namespace: $NS, labels: {owner: helm, name: web, version: '1', status: "+said+"}}"))
+			}
+			s := r.bundle("shop", taking(fleet.TakeHelm), configMap("a", "k: ours"))
+			r.conflicts(s)
+			r.is("a", "other")
+			x := r.wait("shop", "says how", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && len(x.Exceptions) == 1 })
+			if m := x.Exceptions[0].Message; !strings.Contains(m, "secret,configmap -n "+r.ns+" -l owner=helm,name=web") {
+				t.Error(m)
+			}
+			for resource := range notes { // as the command does
+				if err := r.res("v1", resource, r.ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "owner=helm,name=web"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.is("a", "ours")
+			if got := r.uidOf("v1", "configmaps", "a"); got != uid {
+				t.Errorf("it was made anew: %s, was %s", got, uid)
+			}
+		})
+	}
+}
