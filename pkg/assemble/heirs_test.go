@@ -1,9 +1,12 @@
 package assemble
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 func key(name string) uint64 {
@@ -92,6 +95,62 @@ func TestHeirKeys(t *testing.T) {
 	rendered := node
 	if rendered.Namespace = "x"; HeirKey(node) != HeirKey(rendered) {
 		t.Error("a kind without namespaces has one")
+	}
+}
+
+// TestHeirOfACustomResourceAndItsDefinition: a CRD moves to another module and an object of its kind to a third, which does not know the scope
+// that the first one knew by the CRD, nor has its namespace: each is kept for who is to have it, and for nobody else.
+func TestHeirOfACustomResourceAndItsDefinition(t *testing.T) {
+	crd := func(scope string) string {
+		return "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: tills.x.io}\nspec: {group: x.io, scope: " + scope +
+			", names: {plural: tills, kind: Till}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}\n"
+	}
+	const till = "apiVersion: x.io/v1\nkind: Till\nmetadata: {name: t}\n"
+	in := func(ns string) string {
+		return "apiVersion: x.io/v1\nkind: Till\nmetadata: {name: t, namespace: " + ns + "}\n"
+	}
+	entries := func(namespace string, docs ...string) []fleet.BundleEntry {
+		objects, err := manifest.ParseSet(map[string][]byte{"x.yaml": []byte(strings.Join(docs, "---\n"))}, manifest.Options{Namespace: namespace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return manifest.ToBundle(objects)
+	}
+	two, three := fleet.ModuleRef{Project: "default", Name: "two"}, fleet.ModuleRef{Project: "default", Name: "three"}
+	defined := fleet.ObjectID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "tills.x.io"}
+	for name, tc := range map[string]struct {
+		scope, had, takes string // of the object: what the one wrote, and what the third does
+		ns, to            string // the namespaces of the two modules
+		live              string // the object's namespace in the cluster
+		heir              bool
+	}{
+		"without namespaces":                            {"Cluster", till, till, "shop", "shop", "", true},
+		"without namespaces, of other modules":          {"Cluster", till, till, "shop", "other", "", true},
+		"without namespaces, the third has none":        {"Cluster", till, till, "shop", "", "", true},
+		"without namespaces, the third names one":       {"Cluster", till, in("other"), "", "", "", true},
+		"with namespaces":                               {"Namespaced", till, till, "shop", "shop", "shop", true},
+		"with namespaces, written out":                  {"Namespaced", till, in("shop"), "shop", "other", "shop", true},
+		"with namespaces, the third's is another":       {"Namespaced", till, till, "shop", "other", "shop", false},
+		"with namespaces, the third has another, named": {"Namespaced", in("shop"), in("other"), "", "", "shop", false},
+	} {
+		for _, knows := range []bool{true, false} { // by the CRD beside it what the scope is
+			had := entries(tc.ns, crd(tc.scope), tc.had)
+			if !knows {
+				had = slices.Concat(entries(tc.ns, crd(tc.scope)), entries(tc.ns, tc.had))
+			}
+			dropped := map[uint64]bool{}
+			for _, k := range Dropped(had, nil) {
+				dropped[k] = true
+			}
+			heirs := Heirs(dropped, []Claimant{{Module: two, Lists: HeirKeys(entries("crds", crd(tc.scope)), nil)}, {Module: three, Lists: HeirKeys(entries(tc.to, tc.takes), nil)}})
+			if to, found := HeirOf(heirs, defined); !found || to.Module != two {
+				t.Errorf("%s, %v: the CRD goes to %+v", name, knows, to)
+			}
+			to, found := HeirOf(heirs, fleet.ObjectID{Group: "x.io", Kind: "Till", Namespace: tc.live, Name: "t"})
+			if found != tc.heir || found && to.Module != three {
+				t.Errorf("%s, %v: the object goes to %+v (%v) of %+v", name, knows, to, found, heirs)
+			}
+		}
 	}
 }
 
