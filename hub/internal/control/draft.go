@@ -120,15 +120,18 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 	}
 	key := draftOf(m, rec, number)
 	word, wanted := c.drafts.wants(key) // before the fetch: what is told of meanwhile is fetched after it
-	if !wanted || key.rollout == 0 {
+	if !wanted || key.rollout == 0 || !c.drafts.mayAsk(key, time.Now()) {
 		return nil
 	}
 	d, err := c.draft(ctx, m, at)
-	if waitsForSecret(err) || errors.As(err, new(*unfetched)) {
-		c.drafts.lacks(key, time.Now())
+	switch {
+	case waitsForSecret(err) || errors.As(err, new(*unfetched)):
+		c.drafts.lacks(key, time.Now(), lastRetry)
 		return nil // it is asked for again when that is set, and after a while; if its turn comes first, that says what is wrong
-	}
-	if err != nil {
+	case isAway(err):
+		c.drafts.lacks(key, time.Now(), firstRetry)
+		return err
+	case err != nil:
 		return err
 	}
 	c.troubles.set(ref, nil)
@@ -171,14 +174,19 @@ type drafts struct {
 
 const maxDrafts = 4096
 
+// lastDraftRetry is how often a source that cannot be had is tried at last: each time all of it may be fetched, for nothing begins by it.
+const lastDraftRetry = 5 * time.Minute
+
 // drafted is a draft, and whether its source is to be fetched again.
 type drafted struct {
 	record.Draft
 	made bool
 	// wanted and fetched are how often its source was to be fetched again, and of these how often it was.
 	wanted, fetched int
-	// lacked is when it was found that a secret is missing; zero: none is.
+	// lacked is when the source could not be had last, zero: it could, or somebody has said since that it may; waits is how long it is not tried
+	// after that.
 	lacked time.Time
+	waits  time.Duration
 	// told says that somebody has told of something new, so that it is not known before that is fetched.
 	told bool
 }
@@ -197,16 +205,19 @@ func (x *drafts) again(key draftKey, told bool) {
 	defer x.mu.Unlock()
 	at := x.list[key]
 	at.wanted++
-	at.told = at.told || told
+	if told {
+		at.told, at.lacked, at.waits = true, time.Time{}, 0
+	}
 	x.set(key, at)
 }
 
-// lacks notes that a draft cannot be made for want of a secret, or of what its source says is not there.
-func (x *drafts) lacks(key draftKey, now time.Time) {
+// lacks notes that a draft cannot be made for want of a secret, of what its source says is not there, or of a server. It is not tried again
+// for the time that first says, and for twice as long each time after that.
+func (x *drafts) lacks(key draftKey, now time.Time, first time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	at := x.list[key]
-	at.lacked = now
+	at.lacked, at.waits = now, min(max(first, 2*at.waits), lastDraftRetry)
 	x.set(key, at)
 }
 
@@ -215,16 +226,18 @@ func (x *drafts) secretSet() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for key, at := range x.list {
-		at.lacked = time.Time{}
+		at.lacked, at.waits = time.Time{}, 0
 		x.list[key] = at
 	}
 }
 
-// mayAsk reports that a draft may be asked for: not at once for want of what it lacked, unless somebody has set a secret since.
+// mayAsk reports that a draft may be asked for: not at once for want of what it lacked, unless somebody has set a secret since, or told of
+// something new.
 func (x *drafts) mayAsk(key draftKey, now time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return now.Sub(x.list[key].lacked) >= lastRetry
+	at := x.list[key]
+	return now.Sub(at.lacked) >= at.waits
 }
 
 // wants reports that a draft is to be made, as of which word.
@@ -244,7 +257,7 @@ func (x *drafts) put(key draftKey, d record.Draft, word int) {
 		at.Draft = d
 	}
 	at.Failed = !d.Known
-	at.made, at.fetched, at.lacked = true, word, time.Time{}
+	at.made, at.fetched, at.lacked, at.waits = true, word, time.Time{}, 0
 	at.told = at.told && at.wanted != word
 	x.set(key, at)
 }

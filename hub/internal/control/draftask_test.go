@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -16,16 +18,16 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// However often it is asked what a queued put is going to list, a source that is away, or lacks its secret, is tried more and more rarely; a
-// secret that is set is tried at once.
+// However often it is asked what a queued put is going to list, a source that is away, is not there, or lacks its secret, is tried more and more
+// rarely, and at last each five minutes: each time all of it may be fetched. Who tells of something new has it tried at once, and begin anew.
 func TestQueuedSourceThatCannotBeHadIsTriedRarely(t *testing.T) {
 	for name, tc := range map[string]struct {
-		err  error
-		most int
+		err        error
+		most, hour int
 	}{
-		"its server is away":      {&source.AwayError{Host: "git.example.com", Err: context.DeadlineExceeded}, 12},
-		"its branch is not there": {fleet.Errorf(fleet.ErrNotFound, "no such branch"), 3},
-		"it lacks a secret":       {&source.SecretError{Secret: "git", Err: fleet.Errorf(fleet.ErrPrecondition, "there is none")}, 3},
+		"its server is away":      {&source.AwayError{Host: "git.example.com", Err: context.DeadlineExceeded}, 12, 26},
+		"its branch is not there": {fleet.Errorf(fleet.ErrNotFound, "no such branch"), 3, 17},
+		"it lacks a secret":       {&source.SecretError{Secret: "git", Err: fleet.Errorf(fleet.ErrPrecondition, "there is none")}, 3, 17},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,12 +67,56 @@ func TestQueuedSourceThatCannotBeHadIsTriedRarely(t *testing.T) {
 				if n := len(f.source.asked); n == 0 || n > tc.most {
 					t.Errorf("tried %d times in a minute", n)
 				}
+				asks(59 * time.Minute)
+				if n := len(f.source.asked); n < 12 || n > tc.hour {
+					t.Errorf("tried %d times in an hour", n)
+				}
+				n := len(f.source.asked)
+				f.draftAgain(&sight{ref: shop, rec: rec, m: m, number: 2}, true)
+				synctest.Wait()
+				if asks(lastRetry + time.Second); len(f.source.asked) < n+2 {
+					t.Errorf("somebody has told of something new: tried %d times in half a minute", len(f.source.asked)-n)
+				}
 				f.source.err = nil
-				f.drafts.secretSet()
-				if !asks(lastRetry + time.Second) {
+				if !asks(lastDraftRetry + time.Second) {
 					t.Error("it is back, and nobody knows what is queued")
+				}
+				f.source.err = tc.err
+				still := proto.CloneOf(rec) // as one that follows nothing, so that its queued put is all that is looked at
+				still.Module.Spec.Source.Follow = nil
+				soon := func() (coming bool) {
+					f.read(func(r store.Reader) { f.lookSoon(r, shop, still) })
+					synctest.Wait()
+					_, coming = f.drafts.wants(draftOf(m, rec, 2))
+					return coming
+				}
+				if !soon() {
+					t.Error("it is fetched though it cannot be had")
+				}
+				f.source.err = nil
+				<-time.After(lastRetry)
+				if soon() {
+					t.Error("what was known before is not fetched once more")
 				}
 			})
 		})
+	}
+}
+
+// A secret that is set has a source be tried at once that lacked it.
+func TestSecretHasAQueuedSourceBeTried(t *testing.T) {
+	var x drafts
+	key, now := draftKey{rollout: 2}, time.Now()
+	for range 20 {
+		x.lacks(key, now, lastRetry)
+	}
+	if x.mayAsk(key, now.Add(lastDraftRetry-time.Second)) || !x.mayAsk(key, now.Add(lastDraftRetry)) {
+		t.Errorf("it is not tried again after %s", lastDraftRetry)
+	}
+	if x.secretSet(); !x.mayAsk(key, now) {
+		t.Error("the secret is set, and it is not tried")
+	}
+	if x.lacks(key, now, lastRetry); !x.mayAsk(key, now.Add(lastRetry)) {
+		t.Error("it does not begin anew")
 	}
 }

@@ -305,8 +305,12 @@ func (c *Controller) lookSoon(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 		return // its rollout is going to fail
 	}
 	number := rollouts.Newest(r, ref)
-	if _, coming := c.drafts.wants(draftOf(m, rec, number)); !coming {
+	key := draftOf(m, rec, number)
+	switch _, coming := c.drafts.wants(key); {
+	case !coming:
 		c.draftAgain(&sight{ref: ref, rec: rec, m: m, number: number}, false)
+	case key.rollout != 0 && c.drafts.mayAsk(key, time.Now()): // it could not be had, and what was known of it before is all that anybody asks for
+		c.fetchDraft(rec, ref, false)
 	}
 }
 
