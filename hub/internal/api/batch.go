@@ -50,7 +50,7 @@ func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModu
 			w.Delete(key)
 		}
 		return nil
-	case !begins && (!open || a.now().Sub(old.GetLast().AsTime()) < batchBeat):
+	case !begins && (!open || notedAt(old.GetLast().AsTime(), a.now())):
 		return nil
 	case !open:
 		if err := mayOpen(w); err != nil {
@@ -59,6 +59,12 @@ func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModu
 	}
 	w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(a.now())})
 	return nil
+}
+
+// notedAt reports that it need not be noted again that a batch is under way. The word before may be of another hub, whose clock is ahead.
+func notedAt(last, now time.Time) bool {
+	since := now.Sub(last)
+	return since >= 0 && since < batchBeat
 }
 
 // endBatches ends the batches in which modules of a catalog wait that were put by looks before, or by tries of this one: nothing of the files is

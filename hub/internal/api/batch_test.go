@@ -86,6 +86,49 @@ func TestBatchOfPuts(t *testing.T) {
 	})
 }
 
+// Clocks of hubs differ: that a batch is under way is noted also where the word before was by a clock that is ahead.
+func TestBatchIsUnderWayByAnyClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.New(t)
+		a := newAPIOn(t, s, func(store.Writer) {})
+		put := func(text string, more bool) {
+			t.Helper()
+			if _, err := a.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: textual("one", text), Batch: "x", More: more}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var key string
+		look := func() (at int64) {
+			rev, err := s.Update(t.Context(), func(w store.Writer) error { w.Put(store.HubKey, &storev1.Hub{}); return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.View(t.Context(), rev, func(r store.Reader) error {
+				r.Scan(store.BatchPrefix, func(e store.Entry) bool { key, at = e.Key, e.ModRevision; return true })
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return at
+		}
+		put("a", false)
+		put("b", true)
+		look()
+		for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+			if _, err := s.Update(t.Context(), func(w store.Writer) error {
+				w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(time.Now().Add(off))})
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			version := look()
+			if put("b", true); look() == version { // it changes nothing, but its batch is under way
+				t.Errorf("by a clock that is %s: it is not noted", name)
+			}
+		}
+	})
+}
+
 // broken has what waits for the rest of its batch in a module end as the leader ends it when that never comes.
 func broken(t *testing.T, s *storetest.Store, name string) {
 	t.Helper()

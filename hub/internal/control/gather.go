@@ -14,10 +14,6 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// oldBatch is how old the newest put of a batch may be, by the clock of the hub that took it. What is older comes from a backup, or nobody led
-// for that long: nobody puts the rest.
-const oldBatch = 5 * time.Minute
-
 // gatherings are the batches of puts that are not all in, by their keys, as this hub has seen them. The modules that were put begin their
 // rollouts only when a batch is over, so that what one lets go is not deleted before it is known that another lists it. What is stored says
 // which batches there are; losing this costs a wait that begins anew.
@@ -43,16 +39,14 @@ func (x *gatherings) at(key string) *gathering {
 	return x.of[key]
 }
 
-// see is until when a batch as it is stored now is waited for.
-func (x *gatherings) see(key string, version int64, last, now time.Time) time.Time {
+// see is until when a batch as it is stored now is waited for. When its newest put came counts for nothing: that is by the clock of the hub which
+// took it.
+func (x *gatherings) see(key string, version int64, now time.Time) time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	g := x.at(key)
 	if g.version != version {
 		g.version, g.seen = version, now
-	}
-	if now.Sub(last) > oldBatch {
-		return now
 	}
 	return g.seen.Add(record.BatchPatience)
 }
@@ -140,12 +134,10 @@ func (c *Controller) endBatch(key string) {
 func (c *Controller) runBatch(ctx context.Context, key string) (again time.Duration, err error) {
 	var found bool
 	var version int64
-	var last time.Time
 	if err := c.view(ctx, func(r store.Reader) error {
 		var e store.Entry
 		if e, found = r.Get(key); found {
-			b, _ := e.Value.(*storev1.BatchRecord)
-			version, last = e.ModRevision, b.GetLast().AsTime()
+			version = e.ModRevision
 		}
 		return nil
 	}); err != nil {
@@ -155,7 +147,7 @@ func (c *Controller) runBatch(ctx context.Context, key string) (again time.Durat
 		c.endBatch(key)
 		return 0, nil
 	}
-	if until := c.gathered.see(key, version, last, time.Now()); time.Now().Before(until) {
+	if until := c.gathered.see(key, version, time.Now()); time.Now().Before(until) {
 		return time.Until(until), nil
 	}
 	return 0, c.breakOff(ctx, key, version)
