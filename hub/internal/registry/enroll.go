@@ -213,7 +213,7 @@ func (a *attempt) record(rd store.Reader) (*storev1.TokenRecord, error) {
 	want := a.token.SecretHash()
 	same := subtle.ConstantTimeCompare(rec.GetSecretHash(), want[:]) == 1
 	if !ok || !same || rec.GetToken().GetCluster() != string(a.token.Cluster) {
-		return nil, fleet.Errorf(fleet.ErrDenied, "join token is not valid here: it was never made, was deleted, or was replaced by a newer one; run: towline cluster join NAME --reissue")
+		return nil, fleet.Errorf(fleet.ErrDenied, "join token is not valid here: it was never made, was used or ended more than a day ago, was deleted, or was replaced by a newer one; run: towline cluster join NAME --reissue")
 	}
 	return rec, nil
 }
