@@ -89,7 +89,7 @@ var clusterRules = []shippedEntry{
 	{"cluster.x-k8s.io", "MachineDeployment MachineSet MachinePool", rule{judge: clusterAPIHealth}},
 	{"cluster.x-k8s.io", "MachineHealthCheck", rule{judge: machineHealthCheckHealth}},
 	{"cluster.x-k8s.io", "ClusterClass", rule{}},
-	{"controlplane.cluster.x-k8s.io", "*", rule{judge: clusterAPITrouble, replicas: true}},
+	{"controlplane.cluster.x-k8s.io", "*", rule{judge: clusterAPIHealth}},
 	{"addons.cluster.x-k8s.io", "ClusterResourceSet", rule{ready: "ResourcesApplied"}},
 	{"addons.cluster.x-k8s.io", "ClusterResourceSetBinding", rule{static: true}},
 	{"addons.cluster.x-k8s.io", "HelmChartProxy HelmReleaseProxy", rule{ready: "Ready"}},
