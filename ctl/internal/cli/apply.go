@@ -386,9 +386,9 @@ func (r *applyRun) print() error {
 
 // follow stays with every rollout of the apply.
 func (r *applyRun) follow(ctx context.Context) error {
-	ctx, cancel := r.o.deadline(ctx)
+	timed, cancel := r.o.deadline(ctx)
 	defer cancel()
-	return r.a.followAll(ctx, r.rollouts, &r.o.waitOptions)
+	return r.a.followAll(ctx, timed, r.rollouts, &r.o.waitOptions)
 }
 
 // delivered says what a rollout that succeeded has not done of what was put: it went nowhere, or what the revision drops

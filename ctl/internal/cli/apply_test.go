@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
@@ -107,6 +109,32 @@ func TestWaitThatIsOverSaysHowRolloutsStand(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each of many rollouts is asked for with a time of its own: a hub that takes two seconds for each of three has said of all how they stand.
+// What it says nothing of is not said to be unfinished.
+func TestWaitThatIsOverAsksOfEachRollout(t *testing.T) {
+	three := func(s *v1.RolloutStatus) { s.Total, s.Succeeded = 3, 3 }
+	files := shopYAML
+	for _, name := range []string{"base", "cart", "mail"} {
+		files += "---\n" + strings.ReplaceAll(shopYAML, "name: shop", "name: "+name)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		hub := &fakeHub{put: putAnswer(), slow: 2 * time.Second, watch: watching(ended("Succeeded", three))}
+		hub.put.Warnings = nil
+		got := hub.run(t, run{stdin: files, timeout: time.Minute}, "apply", "-f", "-", "--wait", "--timeout", "1ns")
+		if got.code != 0 || got.err != "" || strings.Count(got.out, "shop/57 Succeeded in") != 4 {
+			t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		hub := &fakeHub{put: putAnswer(), slow: time.Hour, watch: watching(ended("Succeeded", three))}
+		hub.put.Warnings = nil
+		got := hub.run(t, run{timeout: time.Minute}, "apply", "-f", write(t, shopYAML), "--wait", "--timeout", "1ns")
+		if got.code != 4 || !strings.Contains(got.err, "rollout shop/57: the hub did not say within 5s how it stands, after the wait of 1ns; see: towline rollout status shop/57") {
+			t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+		}
+	})
 }
 
 // A hub that starts anew between the put and the end of the rollout, or right after that, is waited for: that it was away is

@@ -3,6 +3,9 @@ package cli
 import (
 	"context"
 	"slices"
+	"time"
+
+	"google.golang.org/grpc"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -118,4 +121,31 @@ func (h *fakeHub) ConfirmHold(_ context.Context, r *v1.ConfirmHoldRequest) (*v1.
 		return nil, rpc.ToStatus(h.confirms())
 	}
 	return &v1.ConfirmHoldResponse{}, nil
+}
+
+func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error {
+	h.note(r)
+	if h.noWatch > 0 {
+		h.noWatch--
+		return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "starting"))
+	}
+	select {
+	case <-time.After(h.slow):
+	case <-s.Context().Done():
+		return rpc.ToStatus(s.Context().Err())
+	}
+	for _, resp := range h.watch {
+		if err := s.Send(resp); err != nil {
+			return err
+		}
+		if h.breaks > 0 {
+			h.breaks--
+			return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping"))
+		}
+	}
+	if last := h.watch[len(h.watch)-1]; last.GetEnded() {
+		return nil
+	}
+	<-s.Context().Done()
+	return rpc.ToStatus(s.Context().Err())
 }

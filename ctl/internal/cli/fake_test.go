@@ -92,6 +92,7 @@ type fakeHub struct {
 	removes     bool                                       // what is deleted is gone at once
 	needed      int                                        // how many deletions are refused because the clusters need the module still
 	breaks      int                                        // how often WatchRollout loses the hub after its first response
+	slow        time.Duration                              // how long a watch of a rollout takes to answer
 }
 
 func (h *fakeHub) note(m proto.Message) {
@@ -401,28 +402,6 @@ func (h *fakeHub) GetRollout(_ context.Context, r *v1.GetRolloutRequest) (*v1.Ge
 func (h *fakeHub) ListRollouts(_ context.Context, r *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error) {
 	h.note(r)
 	return &v1.ListRolloutsResponse{Rollouts: h.rollouts}, nil
-}
-
-func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error {
-	h.note(r)
-	if h.noWatch > 0 {
-		h.noWatch--
-		return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "starting"))
-	}
-	for _, resp := range h.watch {
-		if err := s.Send(resp); err != nil {
-			return err
-		}
-		if h.breaks > 0 {
-			h.breaks--
-			return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping"))
-		}
-	}
-	if last := h.watch[len(h.watch)-1]; last.GetEnded() {
-		return nil
-	}
-	<-s.Context().Done()
-	return rpc.ToStatus(s.Context().Err())
 }
 
 func (h *fakeHub) ExplainRollout(_ context.Context, r *v1.ExplainRolloutRequest) (*v1.ExplainRolloutResponse, error) {

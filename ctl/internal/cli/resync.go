@@ -65,7 +65,7 @@ func (a *app) resyncCommand() *cobra.Command {
 
 // resyncAll asks for all first, and then waits for what began.
 func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) error {
-	ctx, cancel := o.deadline(ctx)
+	timed, cancel := o.deadline(ctx)
 	defer cancel()
 	var begun []followed
 	var errs []error
@@ -76,7 +76,7 @@ func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) err
 	}
 	for _, t := range all {
 		errs = append(errs, eachName(t.names, func(name string) error {
-			list, err := t.kind.resync(a, ctx, name, o)
+			list, err := t.kind.resync(a, timed, name, o)
 			for _, of := range list {
 				if of.Number != 0 {
 					begun = append(begun, of)
@@ -88,7 +88,7 @@ func (a *app) resyncAll(ctx context.Context, all []target, o *resyncOptions) err
 	if !o.wait {
 		return joinCodes(errs)
 	}
-	return joinCodes(append(errs, a.followAll(ctx, begun, &o.waitOptions)))
+	return joinCodes(append(errs, a.followAll(ctx, timed, begun, &o.waitOptions)))
 }
 
 // resyncedWith are the other modules of its project that are asked for with one.

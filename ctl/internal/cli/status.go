@@ -39,7 +39,9 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 			if !watch || out.structured() || out.format == "name" {
 				return a.statusOnce(cmd.Context(), ref, &out, all)
 			}
-			_, err = a.follow(cmd.Context(), followed{RolloutID: ref}, &o, all)
+			ctx, cancel := o.deadline(cmd.Context())
+			defer cancel()
+			_, err = a.follow(ctx, followed{RolloutID: ref}, &o, all)
 			return err
 		},
 	}
@@ -120,14 +122,12 @@ func refText(ref fleet.RolloutID) string {
 	return ref.String()
 }
 
-// follow stays with a rollout to its end; the error is its result.
+// follow stays with a rollout to its end, or that of ctx; the error is its result.
 func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool) (last *v1.Rollout, err error) {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := o.deadline(ctx)
-	defer cancel()
 	take := a.printEvents
 	if a.OutTerminal {
 		live := a.newLive(all)
@@ -148,44 +148,63 @@ func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool)
 	return last, o.finish(refText(of.RolloutID), last, err)
 }
 
-// lastLook is how long the hub is asked how rollouts stand when the time to stay with them is over.
+// lastLook is how long the hub is asked how one rollout stands when the time to stay with it is over.
 const lastLook = 5 * time.Second
 
-// followAll stays with every rollout, one after the other: one that ended meanwhile answers at once. Those whose turn had not come when
-// the time was over are asked once how they stand, so that none is called unfinished that has ended.
-func (a *app) followAll(ctx context.Context, all []followed, o *waitOptions) error {
+// followAll stays with every rollout until timed, which is ctx with the deadline, is over, one after the other: one that ended meanwhile answers at once. Those of which
+// nothing was heard by then are asked once how they stand, so that none is called unfinished that has ended.
+func (a *app) followAll(ctx, timed context.Context, all []followed, o *waitOptions) error {
 	var errs []error
-	follow, late := a.follow, false
 	for _, of := range all {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) && !late {
-			over, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
-			defer cancel()
-			ctx, follow, late = over, a.stands, true
-		}
-		last, err := follow(ctx, of, o, false)
-		if err == nil {
-			err = a.delivered(ctx, of.Module, last)
-		}
-		errs = append(errs, err)
+		errs = append(errs, a.followOne(ctx, timed, of, o))
 	}
 	return joinCodes(errs)
 }
 
+// followOne stays with one of many. What is asked after the time has a time of its own for each: the last of them is not called unfinished
+// because those before it were asked, too.
+func (a *app) followOne(ctx, timed context.Context, of followed, o *waitOptions) error {
+	var last *v1.Rollout
+	var err error
+	if timed.Err() == nil {
+		last, err = a.follow(timed, of, o, false)
+	}
+	if over := o.timeout > 0 && timed.Err() != nil && ctx.Err() == nil; over && last == nil {
+		later, cancel := context.WithTimeout(ctx, lastLook)
+		defer cancel()
+		timed = later
+		last, err = a.stands(timed, of, o)
+	}
+	if err == nil && last != nil {
+		err = a.delivered(timed, of.Module, last)
+	}
+	return cmp.Or(err, ctx.Err())
+}
+
 // stands asks once how a rollout stands for which no time is left; the error is that of follow.
-func (a *app) stands(ctx context.Context, of followed, o *waitOptions, _ bool) (*v1.Rollout, error) {
+func (a *app) stands(ctx context.Context, of followed, o *waitOptions) (*v1.Rollout, error) {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return nil, err
 	}
 	last, err := c.WaitRollout(ctx, of.request(), func(*v1.Rollout) bool { return true })
 	if last == nil {
-		return nil, o.finish(refText(of.RolloutID), nil, err)
+		return nil, o.unheard(refText(of.RolloutID), err)
 	}
 	a.printf("%s\n", a.ending(last))
 	if _, done := o.outcome(last.GetStatus()); !done {
 		err = context.DeadlineExceeded
 	}
 	return last, o.finish(refText(of.RolloutID), last, err)
+}
+
+// unheard says of a rollout that nobody knows whether it is done.
+func (o *waitOptions) unheard(id string, err error) error {
+	said := fmt.Sprintf("rollout %s: the hub did not say within %s how it stands, after the wait of %s; see: towline rollout status %s --watch=false", id, span(lastLook), o.timeout, id)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return &exitError{exitTimedOut, fmt.Errorf("%s: %w", said, err)}
+	}
+	return &exitError{exitTimedOut, errors.New(said)}
 }
 
 // printEvents prints a line for each change.
