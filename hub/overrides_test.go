@@ -258,6 +258,32 @@ func TestOverrideThatMatchesNothing(t *testing.T) {
 	}
 }
 
+// TestOverrideThatComesToMatch: a rollout that waits for an override which matches nothing goes on when a label is given by which it does,
+// and names meanwhile only those that still match nothing. A label that moves nothing is not said to have a module enter.
+func TestOverrideThatComesToMatch(t *testing.T) {
+	w := fourClusters(t, true)
+	w.put(overriding("tier=gold: a=gold", "tier=iron: a=iron"))
+	waits := func(names ...string) {
+		t.Helper()
+		w.until("shop", 1, func(r *towlinev1.Rollout) bool {
+			s := r.GetStatus()
+			return s.GetReason() == "EmptyOverride" && slices.Equal(s.GetFacts().GetNames(), names)
+		})
+	}
+	waits("overrides[0]", "overrides[1]")
+	gold := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "a", Labels: map[string]string{"env": "prod", "tier": "gold"}}}
+	got, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: gold})
+	must(t, err)
+	if len(got.GetEnters())+len(got.GetLeaves()) != 0 {
+		t.Errorf("it enters %v and leaves %v, and is selected before and after", got.GetEnters(), got.GetLeaves())
+	}
+	waits("overrides[1]")
+	w.labelled("c", map[string]string{"env": "dev", "tier": "iron"})
+	if s := w.await("shop", 1).GetStatus(); s.GetState() != "Succeeded" {
+		t.Errorf("both match: %v", s)
+	}
+}
+
 // TestNewClusterOfAnotherVariant: a cluster that joins later, with labels that nobody had, gets its variant as any late joiner gets the
 // revision.
 func TestNewClusterOfAnotherVariant(t *testing.T) {

@@ -37,8 +37,8 @@ func (d *decider) mayStart() bool {
 	if d.s.Step != 0 || d.s.Stage != 0 || d.begun0() {
 		return true
 	}
-	if len(d.p.EmptyOverrides) > 0 && !d.s.OverridesPromoted {
-		d.waitFor(ReasonEmptyOverride, &Facts{Names: d.p.EmptyOverrides})
+	if empty := d.emptyOverrides(); len(empty) > 0 {
+		d.waitFor(ReasonEmptyOverride, &Facts{Names: empty})
 		return false
 	}
 	if d.p.ConfirmLeave && d.leavers.waiting > 0 {
@@ -46,6 +46,15 @@ func (d *decider) mayStart() bool {
 		return false
 	}
 	return true
+}
+
+// emptyOverrides are the overrides that hold the first move: those that match no cluster, until somebody says that this is right.
+func (d *decider) emptyOverrides() []string {
+	if d.s.OverridesPromoted {
+		return nil
+	}
+	matched := func(name string) bool { return slices.Contains(d.in.Matched, name) }
+	return slices.DeleteFunc(slices.Clone(d.p.EmptyOverrides), matched)
 }
 
 func (d *decider) begun0() bool { return len(d.s.Stages) > 0 && d.s.Stages[0].Started != 0 }

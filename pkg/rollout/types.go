@@ -303,6 +303,8 @@ type Input struct {
 	// Stands: the hub's store was restored from a backup, and that is not settled. Nobody is moved, nothing is asked, and no time runs for
 	// those on their way.
 	Stands bool
+	// Matched are those of Plan.EmptyOverrides that match a selected cluster by now: labels change.
+	Matched []string
 	// Unplaced: the placement of the plan's revision is not known: by it nobody leaves, and nobody comes.
 	Unplaced bool
 	// Older is the revision of whose placement Observed.UnselectedOlder speaks; 0: that of none is known. MayNeed says which

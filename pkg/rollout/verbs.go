@@ -322,7 +322,7 @@ func (d *decider) promoteVerb(v *Verb) error {
 	switch {
 	case v.Stage != "" && v.Stage != stage.Name:
 		return refuse("%s is in stage %s, not %s", d.p.ID, stage.Name, v.Stage)
-	case !d.begun0() && len(d.p.EmptyOverrides) > 0 && !d.s.OverridesPromoted:
+	case !d.begun0() && len(d.emptyOverrides()) > 0:
 		d.s.OverridesPromoted = true
 		return nil
 	case h.Started == 0 && d.showsNothing(n), h.Started != 0 && !moving && (d.showsNothing(n) || d.unproven(n)):

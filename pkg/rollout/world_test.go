@@ -34,9 +34,10 @@ type world struct {
 	confirm  []fleet.Digest
 	out      strings.Builder
 	quiet    bool
-	blind    bool // the placements of older revisions are not known
-	stands   bool // the hub's store was restored, and that is not settled
-	unplaced bool // nor is that of the revision itself
+	blind    bool     // the placements of older revisions are not known
+	stands   bool     // the hub's store was restored, and that is not settled
+	matched  []string // overrides that matched nobody when the rollout was planned
+	unplaced bool     // nor is that of the revision itself
 	awaits   map[int64][]rollout.AwaitedSet
 }
 
@@ -123,6 +124,9 @@ func (w *world) command(line string) {
 		}
 	case "successor":
 		w.module.Successor = atoi(words[0])
+		w.decide()
+	case "matched": // matched OVERRIDE…: they match a selected cluster by now
+		w.matched = words
 		w.decide()
 	case "blind", "unplaced", "stands": // blind on|off: the placements of older revisions are not known; unplaced: that of the revision is not
 		*map[string]*bool{"blind": &w.blind, "unplaced": &w.unplaced, "stands": &w.stands}[name] = words[0] == "on"
@@ -300,7 +304,7 @@ func (w *world) start(rev string, kv map[string]string) {
 
 func (w *world) input() rollout.Input {
 	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm, Awaits: w.awaits}
-	in.Unplaced, in.Stands = w.unplaced, w.stands
+	in.Unplaced, in.Stands, in.Matched = w.unplaced, w.stands, w.matched
 	if !w.blind {
 		in.Older = in.State.MayNeed(in.Plan, in.Verbs)
 	}

@@ -277,7 +277,7 @@ type PutClusterResponse struct {
 	Cluster *Cluster `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// created, configured or unchanged.
 	Result string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
-	// Modules (project/name) that the cluster enters.
+	// Modules (project/name) that the cluster enters by this. One that selects it already and has not come to it yet is not among them.
 	Enters []string `protobuf:"bytes,3,rep,name=enters,proto3" json:"enters,omitempty"`
 	// Modules that it leaves.
 	Leaves []string `protobuf:"bytes,4,rep,name=leaves,proto3" json:"leaves,omitempty"`

@@ -65,11 +65,14 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 	})
 }
 
-// describeMove tells which modules a cluster with these labels enters and leaves.
+// describeMove tells which modules a cluster with these labels enters and leaves. One that selects it already by the labels that it has, and
+// has not come to it yet, is not entered by the change.
 func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1.PutClusterResponse) error {
 	var leaves []record.Tracked
 	var changes []variantChange
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		old, _, known := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c.Name))
+		comes := func(p fleet.Placement) bool { return known && assemble.Places(p, record.Cluster(old), false) }
 		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
 			m, err := wire.ModuleFromProto(rec.GetModule())
 			if err != nil || rec.GetDeleting() != "" {
@@ -79,6 +82,7 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 			has = has && !t.Tracker.Removing
 			takes := func(p fleet.Placement) bool { return assemble.Places(p, c, has) }
 			switch by := record.Placements(r, m, rec); {
+			case !has && slices.ContainsFunc(by, comes):
 			case !has && slices.ContainsFunc(by, takes):
 				resp.Enters = append(resp.Enters, m.Ref.String())
 			case has && slices.ContainsFunc(by, func(p fleet.Placement) bool { return !takes(p) }):

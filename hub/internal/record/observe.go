@@ -103,13 +103,37 @@ func (v View) All(r store.Reader, run *rollouts.Run) {
 	for i := range n {
 		v.member(r, run, i)
 	}
-	run.Newcomers, run.Older, run.Unplaced = nil, v.OlderRevision, v.Module == nil
+	run.Newcomers, run.Matched, run.Older, run.Unplaced = nil, nil, v.OlderRevision, v.Module == nil
 	if v.Module == nil {
 		return
 	}
 	for _, rec := range Clusters(r) {
 		v.newcomer(r, run, rec)
 	}
+	run.Matched = v.matched(run)
+}
+
+// matched finds which overrides of the plan that matched no selected cluster match one by now.
+func (v View) matched(run *rollouts.Run) []string {
+	if len(run.Plan.EmptyOverrides) == 0 || v.Module == nil {
+		return nil
+	}
+	var selected []fleet.Cluster
+	for i, o := range run.Observed {
+		if !o.Gone && !o.Unselected {
+			selected = append(selected, fleet.Cluster{Labels: run.Labels[i]})
+		}
+	}
+	for _, n := range run.Newcomers {
+		if !n.Observed.Unselected {
+			selected = append(selected, n.Cluster)
+		}
+	}
+	if len(selected) == 0 {
+		return nil
+	}
+	still := assemble.Unmatched(v.Module.Overrides, selected)
+	return slices.DeleteFunc(slices.Clone(run.Plan.EmptyOverrides), func(name string) bool { return slices.Contains(still, name) })
 }
 
 // Some looks again at some clusters only, or at all if other placements are known than when they were looked at.
@@ -132,6 +156,7 @@ func (v View) Some(r store.Reader, run *rollouts.Run, dirty map[fleet.ClusterNam
 			v.newcomer(r, run, rec)
 		}
 	}
+	run.Matched = v.matched(run)
 }
 
 // stepsOpen reports that clusters which the run has moved may still wait for what it gave them.

@@ -24,6 +24,8 @@ type Run struct {
 	Labels []map[string]string
 	// Newcomers are clusters that one of the placements selects and that are no members.
 	Newcomers []rollout.Newcomer
+	// Matched are the overrides that matched nobody when the run was planned, and match somebody by now.
+	Matched []string
 	// Unplaced says that the placement of the run's own revision could not be read then.
 	Unplaced bool
 	// Older is the older revision by whose placement they were looked at, too; 0: by that of none.
@@ -107,7 +109,7 @@ func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clust
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
 func (run *Run) Input(now time.Time) rollout.Input {
-	return rollout.Input{Now: now, Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers, Unplaced: run.Unplaced, Older: run.Older}
+	return rollout.Input{Now: now, Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers, Matched: run.Matched, Unplaced: run.Unplaced, Older: run.Older}
 }
 
 // Facts are what the run has to know of its module.
