@@ -64,24 +64,24 @@ func TestQueuedSourceThatCannotBeHadIsTriedRarely(t *testing.T) {
 					return known
 				}
 				asks(time.Minute)
-				if n := len(f.source.asked); n == 0 || n > tc.most {
+				if n := f.source.fetches(); n == 0 || n > tc.most {
 					t.Errorf("tried %d times in a minute", n)
 				}
 				asks(59 * time.Minute)
-				if n := len(f.source.asked); n < 12 || n > tc.hour {
+				if n := f.source.fetches(); n < 12 || n > tc.hour {
 					t.Errorf("tried %d times in an hour", n)
 				}
-				n := len(f.source.asked)
+				n := f.source.fetches()
 				f.draftAgain(&sight{ref: shop, rec: rec, m: m, number: 2}, true)
 				synctest.Wait()
-				if asks(lastRetry + time.Second); len(f.source.asked) < n+2 {
-					t.Errorf("somebody has told of something new: tried %d times in half a minute", len(f.source.asked)-n)
+				if asks(lastRetry + time.Second); f.source.fetches() < n+2 {
+					t.Errorf("somebody has told of something new: tried %d times in half a minute", f.source.fetches()-n)
 				}
-				f.source.err = nil
+				f.source.fails(nil)
 				if !asks(lastDraftRetry + time.Second) {
 					t.Error("it is back, and nobody knows what is queued")
 				}
-				f.source.err = tc.err
+				f.source.fails(tc.err)
 				still := proto.CloneOf(rec) // as one that follows nothing, so that its queued put is all that is looked at
 				still.Module.Spec.Source.Follow = nil
 				soon := func() (coming bool) {
@@ -93,7 +93,7 @@ func TestQueuedSourceThatCannotBeHadIsTriedRarely(t *testing.T) {
 				if !soon() {
 					t.Error("it is fetched though it cannot be had")
 				}
-				f.source.err = nil
+				f.source.fails(nil)
 				<-time.After(lastRetry)
 				if soon() {
 					t.Error("what was known before is not fetched once more")

@@ -31,7 +31,7 @@ type branch struct {
 	ref   string
 	files map[string]string
 	err   error
-	mu    sync.Mutex // of asked: several are looked at at a time
+	mu    sync.Mutex // of asked, and of err where it is fetched meanwhile: several are looked at at a time
 	asked []time.Time
 	each  func(b *branch, n int) // before the nth that is asked
 }
@@ -39,6 +39,20 @@ type branch struct {
 func (b *branch) at(commit, text string) {
 	b.ref, b.err = "main@sha1:"+commit, nil
 	b.files = map[string]string{"a.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: web, namespace: default}, data: {text: " + text + "}}"}
+}
+
+// fails has what is fetched from now on come to an error; nil: to what is there.
+func (b *branch) fails(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+}
+
+// fetches is how often it was asked.
+func (b *branch) fetches() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.asked)
 }
 
 func (b *branch) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
