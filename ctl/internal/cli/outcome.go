@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -112,10 +113,25 @@ func (a *app) ending(r *v1.Rollout) string {
 	if s.GetSupersededBy() != "" {
 		out += ", by " + s.GetSupersededBy()
 	}
+	out += untried(s.GetStages())
 	if said := a.rolloutSays(s.GetReason(), s.GetFacts()); said != "" && s.GetState() != stateSucceeded && s.GetState() != stateSuperseded {
 		out += "; " + said
 	}
 	return out
+}
+
+// untried tells of the stages that let others begin though nothing of them has shown that the revision works: all that they have was away.
+func untried(stages []*v1.StageStatus) string {
+	var names []string
+	for i, s := range stages[:max(len(stages)-1, 0)] {
+		if s.GetState() == stateSucceeded && s.GetDone() == 0 && s.GetDeferred() > 0 && stages[i+1].GetStarted() != nil {
+			names = append(names, s.GetName())
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; none of %s has tried it: all are deferred (rollout.offline: Wait waits for them)", strings.Join(names, ", "))
 }
 
 // finish turns the end of a wait into the command's error.
