@@ -353,7 +353,21 @@ func (r *applyRun) selectionText(resp *v1.PutModuleResponse) string {
 	if n := resp.GetLeaving(); n > 0 {
 		parts = append(parts, "leaves "+count(n, "cluster")+", where what it has goes (towline diff says what)")
 	}
+	if m := resp.GetModule(); resp.GetResult() == "unchanged" && moves(m.GetSpec().GetSource()) {
+		parts = append(parts, "its source was not looked at (towline resync module "+m.GetMetadata().GetName()+" does)")
+	}
 	return strings.Join(parts, "; ")
+}
+
+// moves reports that a source may have something else under the same words later.
+func moves(s *v1.Source) bool {
+	switch {
+	case s.GetGit() != nil:
+		return s.GetGit().GetRef().GetCommit() == ""
+	case s.GetOci() != nil:
+		return s.GetOci().GetRef().GetDigest() == ""
+	}
+	return s.GetHttp() != nil || s.GetHelm() != nil
 }
 
 func (r *applyRun) say(what, result, more string) {

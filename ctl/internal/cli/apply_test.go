@@ -294,6 +294,30 @@ func TestApplyUsage(t *testing.T) {
 	}
 }
 
+// What is put unchanged brings nothing that a branch has by now, and says so, unless the source cannot have moved.
+func TestApplyOfTheSameSaysThatItDoesNotLook(t *testing.T) {
+	const says = "its source was not looked at (towline resync module shop does)"
+	for name, tt := range map[string]struct {
+		source *v1.Source
+		result string
+		want   bool
+	}{
+		"a branch":            {&v1.Source{Git: &v1.GitSource{Ref: &v1.GitRef{Branch: "main"}}}, "unchanged", true},
+		"a commit":            {&v1.Source{Git: &v1.GitSource{Ref: &v1.GitRef{Commit: strings.Repeat("1", 40)}}}, "unchanged", false},
+		"a tag of a registry": {&v1.Source{Oci: &v1.OciSource{Ref: &v1.OciRef{Tag: "v1"}}}, "unchanged", true},
+		"a digest":            {&v1.Source{Oci: &v1.OciSource{Ref: &v1.OciRef{Digest: "sha256:1"}}}, "unchanged", false},
+		"a chart":             {&v1.Source{Helm: &v1.HelmSource{Chart: "web"}}, "unchanged", true},
+		"files of its own":    {&v1.Source{Inline: &v1.InlineSource{}}, "unchanged", false},
+		"another spec":        {&v1.Source{Git: &v1.GitSource{}}, "configured", false},
+	} {
+		answer := &v1.PutModuleResponse{Result: tt.result, Module: &v1.Module{Metadata: &v1.Metadata{Name: "shop", Project: "default"}, Spec: &v1.ModuleSpec{Source: tt.source}}}
+		hub := &fakeHub{put: answer}
+		if got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-"); got.code != 0 || strings.Contains(got.out, says) != tt.want {
+			t.Errorf("%s: exit %d, %s%s", name, got.code, got.out, got.err)
+		}
+	}
+}
+
 // TestRoundTrip: what `get -o yaml` prints goes back into `apply -f -`.
 func TestRoundTrip(t *testing.T) {
 	for _, format := range []string{"yaml", "json"} {
