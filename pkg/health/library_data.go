@@ -42,7 +42,7 @@ var databaseRules = []shippedEntry{
 	{"couchbase.com", "CouchbaseCluster", rule{bad: "Error", ready: "Available", busy: "Scaling Upgrading"}},
 	{"crdb.cockroachlabs.com", "CrdbCluster", rule{phase: "clusterStatus", good: "Finished", work: "Starting Unknown", fail: "Failed"}},
 	{"pingcap.com", "TidbCluster", rule{ready: "Ready", soft: true}},
-	{"pingcap.com", "Backup Restore", rule{bad: "Failed Invalid", ready: "Complete"}},
+	{"pingcap.com", "Backup Restore", rule{judge: tidbLogBackup, bad: "Failed Invalid", ready: "Complete"}},
 	{"database.arangodb.com", "ArangoDeployment", rule{judge: arangoOutdated, ready: "Ready", bad: "BootstrapFailed PodSchedulingFailure"}},
 	{"backup.arangodb.com", "ArangoBackup", rule{phase: "state", good: "Ready", work: "Pending Scheduled Download Downloading Create Creating Upload Uploading",
 		fail: "DownloadError CreateError UploadError Failed Unavailable Deleted"}},

@@ -378,6 +378,10 @@ func (s *signs) machines(part string, have, wanted map[string]any, key string) {
 			s.add(progressing(x.reason, strings.TrimSpace(part+" "+of(n, want, x.what))))
 		}
 	}
+	if n := count(have, "unavailableReplicas", 0); n > 0 { // a zero of the others may be left out
+		s.working = true
+		s.add(progressing("LessAvailable", strings.TrimSpace(fmt.Sprintf("%s %d machines are not available", part, n))))
+	}
 	if all := count(have, "replicas", 0); all > want {
 		s.working = true
 		s.add(progressing("ExtraMachines", strings.TrimSpace(fmt.Sprintf("%s %d machines are too many and end", part, all-want))))

@@ -64,3 +64,9 @@ func arangoOutdated(o *object) (Result, bool) {
 	fine := o.condition("Ready").is("True") && !o.condition("BootstrapFailed").is("True") && !o.condition("PodSchedulingFailure").is("True")
 	return progressing(nonEmpty(camel(c.reason), "NotUpToDate"), nonEmpty(c.message, "the newest specification is not applied yet")), fine && c.is("False")
 }
+
+// tidbLogBackup: a backup of the log is never complete, but runs until somebody stops it.
+func tidbLogBackup(o *object) (Result, bool) {
+	bad := o.condition("Failed").is("True") || o.condition("Invalid").is("True")
+	return healthy(), text(o.spec, "backupMode") == "log" && o.condition("Running").is("True") && !bad
+}
