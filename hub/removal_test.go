@@ -86,3 +86,25 @@ func TestClusterLeavesWithoutWhatIsDeletedByForce(t *testing.T) {
 		})
 	}
 }
+
+// TestModuleIsNotLeftWhereAllGoes: of a module whose objects are to stay none goes because a cluster was told before to delete all that it has.
+func TestModuleIsNotLeftWhereAllGoes(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.leaves("a")
+	_, err := w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a", Objects: "delete"})
+	must(t, err)
+	leave := &towlinev1.DeleteModuleRequest{Name: "shop", Orphan: true}
+	for _, dry := range []bool{true, false} {
+		leave.DryRun = dry
+		if _, err := w.Modules.DeleteModule(w.ctx, leave); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "cluster a is leaving") {
+			t.Fatalf("dry run %t: %v", dry, err)
+		}
+	}
+	_, err = w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a", Objects: "keep"})
+	must(t, err)
+	_, err = w.Modules.DeleteModule(w.ctx, leave)
+	must(t, err)
+}

@@ -196,7 +196,10 @@ func mayBeDeleted(r store.Reader, ref fleet.ModuleRef, req *towlinev1.DeleteModu
 	if err := sameModule(r, ref, req.GetUid()); err != nil {
 		return err
 	}
-	if err := mayGo(r, ref, req.GetForce()); err != nil || req.GetResourceVersion() == 0 {
+	if err := mayGo(r, ref, req.GetForce()); err != nil {
+		return err
+	}
+	if err := mayStay(r, ref, req); err != nil || req.GetResourceVersion() == 0 {
 		return err
 	}
 	if rec, damaged, ok := moduleRecord(r, ref); !ok || damaged || rec.GetDeleting() == deletionOf(req) {
@@ -204,6 +207,22 @@ func mayBeDeleted(r store.Reader, ref fleet.ModuleRef, req *towlinev1.DeleteModu
 	}
 	e, _ := r.Get(store.ModuleKey(ref))
 	return fleet.SameVersion(ref.Object(), e.ModRevision, req.GetResourceVersion())
+}
+
+// mayStay refuses to leave the objects of a module where the agent was told to delete all that it has: an agent that leaves is told one word for
+// everything, and does not hear of the module again.
+func mayStay(r store.Reader, ref fleet.ModuleRef, req *towlinev1.DeleteModuleRequest) error {
+	if !req.GetOrphan() {
+		return nil
+	}
+	for _, c := range record.ClustersOf(r, ref) {
+		name := record.Cluster(c).Name
+		if c.GetRemoving() == fleet.LeaveDelete && !c.GetRevoked() && record.Has(r, name, ref) {
+			return fleet.Forbids(ref.Object(), "module %s: cluster %s is leaving, and its agent deletes all that it has, what this is to leave included; delete the module when the cluster is gone, or have that keep everything: towline cluster remove %s --objects=keep",
+				ref.Display(), name, name)
+		}
+	}
+	return nil
 }
 
 func deletionOf(req *towlinev1.DeleteModuleRequest) string {

@@ -81,13 +81,17 @@ func lapses(t record.Tracked, heirs []*agentv1.Heir, taken func(fleet.ObjectID) 
 
 // unsaid reports that an agent waited with a list when it told last, and has not told yet what it waits with now that its sync has another
 // generation of the same bundle. What it was asked stands meanwhile, with a person's answer: that counts if the list is the same, and ends with
-// the question if it is not.
+// the question if it is not. Of a list that is cut nobody could tell whether it is the same.
 func unsaid(t record.Tracked) bool {
 	o, s := t.Input.Observed, t.Desired.GetSync()
 	if o == nil || s == nil || t.Tracker.Current || t.Input.Regressed || s.GetPruneConfirmed() {
 		return false
 	}
-	return o.Waiting() > 0 && o.Phase != fleet.PhaseStray && o.Bundle == record.Digest(s.GetBundle())
+	if o.Waiting() == 0 || o.Phase == fleet.PhaseStray || o.Bundle != record.Digest(s.GetBundle()) {
+		return false
+	}
+	t.ListExtras()
+	return o.Waiting() == len(t.Input.Observed.Held())
 }
 
 // putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for, but for those that have not

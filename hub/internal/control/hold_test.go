@@ -323,6 +323,49 @@ func TestConfirmOutlivesAnotherGeneration(t *testing.T) {
 	}
 }
 
+// Of what waits an agent lists some and counts the rest. With other values in the names of objects others may be dropped, and as many: an answer
+// to such a list is none to the one after it, though they read the same.
+func TestConfirmOfACutListEndsWithItsGeneration(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
+	})
+	look := func() {
+		l.state(shop).markAll()
+		l.must(l.reconcileModule(t.Context(), shop))
+	}
+	report := func() {
+		st := fleet.SyncStatus{Module: shop, Generation: l.desired("a").GetSync().GetGeneration(), Bundle: l.bundle, Phase: fleet.PhaseApplied, Ready: true,
+			States: make([]fleet.ObjectState, 1), HeldCount: 40, ExtraCount: 40,
+			Extras: []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "n"}, Version: "v1", Held: true}}}
+		l.put(func(w store.Writer) {
+			w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Status: wire.SyncStatusToProto(st)})
+		})
+		look()
+	}
+	report()
+	asked := l.asked()
+	if len(asked) != 1 {
+		t.Fatalf("asked %v", asked)
+	}
+	l.put(func(w store.Writer) {
+		w.Put(store.ConfirmPrefix+asked[0].GetId(), &storev1.ConfirmRecord{Digest: asked[0].GetDigest()})
+		d := l.desired("a")
+		d.Sync.Generation += 5
+		w.Put(store.DesiredKey("a", shop), d)
+	})
+	look()
+	report()
+	if l.desired("a").GetSync().GetPruneConfirmed() {
+		t.Errorf("confirmed, though nobody knows which 39 are meant: %v", asked)
+	}
+	if len(l.asked()) != 1 {
+		t.Errorf("asked %v", l.asked())
+	}
+}
+
 // A list ends with the revision of which it was, whether the agent has told of the next one or not.
 func TestQuestionEndsWithItsRevision(t *testing.T) {
 	l := newLeader(t)

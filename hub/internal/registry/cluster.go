@@ -201,9 +201,9 @@ func undone(r store.Reader, name fleet.ClusterName, next *storev1.ClusterRecord,
 	if next.GetRevoked() || next.GetJoined() == nil || next.GetRemoving() == objects {
 		return nil
 	}
-	against, would := fleet.DeleteDelete, "what it is to delete of that would stay there for good; wait until %s lists that no more, or remove the cluster with all that its modules have there, by --objects=delete, or without, by --force"
+	against, would := fleet.DeleteDelete, "what it is to delete of that would stay there for good; wait until %s lists that no more, or see towline cluster remove: with --objects=delete all goes that modules have there, with --force it stays"
 	if objects == fleet.LeaveDelete {
-		against, would = fleet.DeleteOrphan, "what it is to leave of that might be deleted with the rest; wait until %s lists that no more"
+		against, would = fleet.DeleteOrphan, "what it is to leave of that might be deleted with the rest; wait until %s lists that no more, or have all stay: towline cluster remove with --objects=keep"
 	}
 	var first fleet.ModuleRef
 	for ref, policy := range record.Undone(r, name) {
