@@ -367,7 +367,7 @@ func moves(s *v1.Source) bool {
 	case s.GetOci() != nil:
 		return s.GetOci().GetRef().GetDigest() == ""
 	}
-	return s.GetHttp() != nil || s.GetHelm() != nil
+	return s.GetHelm() != nil || s.GetHttp() != nil && s.GetHttp().GetSha256() == ""
 }
 
 func (r *applyRun) say(what, result, more string) {

@@ -307,6 +307,8 @@ func TestApplyOfTheSameSaysThatItDoesNotLook(t *testing.T) {
 		"a tag of a registry": {&v1.Source{Oci: &v1.OciSource{Ref: &v1.OciRef{Tag: "v1"}}}, "unchanged", true},
 		"a digest":            {&v1.Source{Oci: &v1.OciSource{Ref: &v1.OciRef{Digest: "sha256:1"}}}, "unchanged", false},
 		"a chart":             {&v1.Source{Helm: &v1.HelmSource{Chart: "web"}}, "unchanged", true},
+		"a file":              {&v1.Source{Http: &v1.HttpSource{}}, "unchanged", true},
+		"a file by its sum":   {&v1.Source{Http: &v1.HttpSource{Sha256: "1"}}, "unchanged", false},
 		"files of its own":    {&v1.Source{Inline: &v1.InlineSource{}}, "unchanged", false},
 		"another spec":        {&v1.Source{Git: &v1.GitSource{}}, "configured", false},
 	} {

@@ -110,7 +110,7 @@ func noHold(id string, holds []*v1.Hold) error {
 	case 0:
 		return fleet.Errorf(fleet.ErrNotFound, ended+"see: towline get holds -A", id)
 	case 1:
-		return fleet.Errorf(fleet.ErrNotFound, ended+"what waits now is %s", id, now[0])
+		return fleet.Errorf(fleet.ErrNotFound, ended+"one waits now, of that list or another: %s", id, now[0])
 	}
 	return fleet.Errorf(fleet.ErrNotFound, ended+"%d others wait: towline get holds -A", id, len(now))
 }
