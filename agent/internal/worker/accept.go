@@ -84,6 +84,9 @@ func (a *acceptance) policy() *localpolicy.Policy {
 	return a.is.Policy
 }
 
+// clockStep is how long it may stay unknown that the clock was put forward past the edge of a window: timers do not follow it.
+const clockStep = time.Minute
+
 // follow has everything looked at again whenever a window for changes opens or closes.
 func (m *Manager) follow(ctx context.Context) {
 	was := m.accepts.shut(time.Now())
@@ -91,7 +94,7 @@ func (m *Manager) follow(ctx context.Context) {
 		m.accepts.mu.Lock()
 		edge := m.accepts.edge
 		m.accepts.mu.Unlock()
-		timer := time.NewTimer(time.Until(edge))
+		timer := time.NewTimer(min(time.Until(edge), clockStep))
 		if edge.IsZero() {
 			timer.Stop()
 		}

@@ -376,6 +376,20 @@ func TestPolicyWindowOpens(t *testing.T) {
 	r.ready(s)
 }
 
+// A clock that is put forward into a window tells no timer of it, which has hours to go still: whatever is done next is written.
+func TestPolicyWindowIntoWhichTheClockJumps(t *testing.T) {
+	r := newRig(t)
+	r.accept("freeze: true")
+	s := r.bundle("shop", nil, configMap("cm", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
+	r.m.accepts.mu.Lock()
+	r.m.accepts.is, r.m.accepts.edge = Accepts{}, time.Now().Add(-time.Millisecond)
+	r.m.accepts.mu.Unlock()
+	r.m.each((*worker).touchAll)
+	r.ready(s)
+}
+
 // What the cluster's policy protects does not go with its owner, be it that it was to go before.
 func TestProtectedDoesNotGoWithItsOwner(t *testing.T) {
 	r := newRig(t)
@@ -411,7 +425,9 @@ func TestFreezeWithinARecreation(t *testing.T) {
 		case q.Method == http.MethodDelete:
 			deleted.Store(true)
 		case deleted.Load():
-			once.Do(func() { r.accept("freeze: true\n") })
+			if u := r.get("batch/v1", "jobs", "once"); u == nil || u.GetDeletionTimestamp() != nil { // the delete was begun, and is done
+				once.Do(func() { r.accept("freeze: true\n") })
+			}
 		}
 		return nil
 	})

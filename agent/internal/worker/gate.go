@@ -146,6 +146,9 @@ func (m *Manager) opening(ctx context.Context, finishing bool) (why string, open
 	why = m.forbidden()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if why == "" && m.open.Err() != nil { // a window may have opened of which no timer has told: the clock was put forward
+		m.reopen()
+	}
 	return why, m.open
 }
 
