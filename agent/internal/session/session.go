@@ -183,14 +183,17 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 		s.period = defaultHeartbeat
 	}
 	s.period = max(s.period, minHeartbeat)
-	if s.l.o.TrustCAs != nil && len(w.GetCa()) > 0 {
+	if s.l.o.TrustCAs != nil && len(w.GetCa()) > 0 && s.stale == "" && s.foreign == "" {
 		if err := s.l.o.TrustCAs(ctx, w.GetCa()); err != nil {
 			s.l.o.Log.Warn("the hub's new CA is not taken", "error", err)
 		}
 	}
 	s.l.learn(w.GetHubs())
 	s.can, _ = fleet.DigestFromBytes(w.GetCapabilities()) // of others it is told
-	s.l.thaw(ctx)
+	// A store that the agent does not go by may not know why it was frozen.
+	if s.stale == "" && s.foreign == "" {
+		s.l.thaw(ctx)
+	}
 	s.began = time.Now()
 	return nil
 }

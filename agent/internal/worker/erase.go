@@ -55,6 +55,7 @@ type erased struct {
 	kept    *plan.Kept
 	fail    *apply.Failure
 	leaving leaving // if it is none of these
+	says    string  // by what a removal leaves it, once it does
 }
 
 // remove releases and deletes what the plan says, stage by stage, once that is noted.
@@ -255,7 +256,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		return out, false
 	}
 	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && len(ties) == 0 && !e.goesAlong(live) {
-		e.w.m.inventory.Leave(e.w.ref, leftText(r, seen))
+		out.says = leftText(r, seen)
 	}
 	if verdict == plan.Foreign {
 		e.stays(r, seen)
@@ -265,7 +266,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		return out, false
 	}
 	if verdict, done := e.withoutRequest(ctx, r, res, seen, verdict, rule, &out); !done {
-		return e.request(ctx, r, res, seen, live, verdict, ties)
+		return e.request(ctx, r, res, seen, live, verdict, ties, out.says)
 	}
 	return out, false
 }
@@ -341,14 +342,14 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 		return plan.Stay
 	case kept != nil:
 		e.w.log.Info("object stays", "object", r.ID.String(), "because", kept.Message)
-		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+kept.Message+")")
+		out.says = r.ID.Short() + " (" + kept.Message + ")"
 		return plan.Release
 	}
 	return plan.Delete
 }
 
 // request deletes or releases exactly what was seen, then looks whether it is gone.
-func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) (out erased, again bool) {
+func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie, says string) (out erased, again bool) {
 	out.record = r
 	x := act{verb: localpolicy.Delete, id: r.ID}
 	if x.id.Namespace = namespaceOf(res, r.ID); verdict == plan.Release {
@@ -381,6 +382,9 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "left_to", seen.TakenBy(r),
 			"because", "it is to be left without our marks")
 		e.tellLeft(r, res, seen)
+		if says != "" {
+			e.w.m.inventory.Leave(e.w.ref, says) // durable with the record's end
+		}
 		e.w.m.inventory.Drop(e.w.ref, r.ID)
 		out.gone = true
 		return out, false

@@ -154,6 +154,7 @@ func (w *worker) decide(it *item) plan.Action {
 			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec, it.autoscaled(f))
 			facts.Live.Made = f.Made && w.marks(f, rec.Record)
 			w.noteEnd(rec, f)
+			facts.Record = w.marked(rec, f, facts.Live.Match)
 			it.renewed = it.renewed && (f.Terminating || f.UID != rec.UID)
 		}
 	}
@@ -162,6 +163,19 @@ func (w *worker) decide(it *item) plan.Action {
 		action.Verb = plan.Look
 	}
 	return action
+}
+
+// marked is the record of an object, as one that is to be written again where the object carries the label of another hub by our own last
+// write: no watch shows what becomes of it.
+func (w *worker) marked(rec *apply.Record, f *watch.Fingerprint, match plan.Match) *plan.Record {
+	if !f.Unwatched || f.UID != rec.UID || match != plan.MatchYes || rec.State != plan.Owned || rec.Module != w.ref || rec.Want.IsZero() {
+		return &rec.Record
+	}
+	w.m.inventory.Amend(w.ref, rec.ID, func(r *apply.Record) bool {
+		r.Want = fleet.Digest{}
+		return true
+	})
+	return &w.m.inventory.Get(rec.ID).Record
 }
 
 // held says why nothing may be written for the module; empty: it may.

@@ -1,0 +1,72 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// A lock stops a removal with all objects. Then the hub's store is put back to before the lock: the agent takes nothing of it, and must not
+// take from it that it may delete again.
+func TestOlderStoreEndsNoFreeze(t *testing.T) {
+	for name, older := range map[string]func(*agentv1.Welcome){
+		"the hub says that it regressed": func(w *agentv1.Welcome) { w.Epoch, w.Regressed = 9, "its store is older" },
+		"its epoch is old":               func(w *agentv1.Welcome) { w.Epoch = 1 },
+		"another incarnation":            func(w *agentv1.Welcome) { w.Epoch, w.Incarnation = 9, "two" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *hub) {
+				state := newState()
+				a := start(t, h, state)
+				defer a.stop()
+				s := h.next()
+				s.welcome(1)
+				s.index(index(h.sync("web", 5, "a")))
+				s.ack()
+				s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}})
+				a.settle()
+				h.set(func() { h.refuse = fleet.Errorf(fleet.ErrDenied, "refused") })
+				s.end <- fleet.With(fleet.Errorf(fleet.ErrDenied, "cluster c1: is locked"), fleet.Hint{Unmet: fleet.PreconditionUnlocked})
+				expect(t, "worker", a.settle(), "freeze true cluster c1: is locked")
+				h.set(func() { h.refuse = nil })
+				h.next().welcome(1, older)
+				if got := a.settle(); slices.Contains(got, "freeze false ") {
+					t.Errorf("an older store has the agent go on deleting: %q", got)
+				}
+			})
+		})
+	}
+}
+
+// The CA is being exchanged: the agent trusts both. A hub with an older store, of which the agent takes nothing, must not take the new one from it.
+func TestOlderStoreBringsNoCAs(t *testing.T) {
+	for name, older := range map[string]func(*agentv1.Welcome){
+		"the hub says that it regressed": func(w *agentv1.Welcome) { w.Epoch, w.Regressed = 9, "its store is older" },
+		"its epoch is old":               func(w *agentv1.Welcome) { w.Epoch = 1 },
+		"another incarnation":            func(w *agentv1.Welcome) { w.Epoch, w.Incarnation = 9, "two" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *hub) {
+				var told int
+				a := start(t, h, newState(), func(o *Options) {
+					o.TrustCAs = func(_ context.Context, ca [][]byte) error { told = len(ca); return nil }
+				})
+				defer a.stop()
+				s := h.next()
+				s.welcome(1, func(w *agentv1.Welcome) { w.Ca = [][]byte{[]byte("A"), []byte("B")} })
+				s.index(index(h.sync("web", 5, "a")))
+				s.ack()
+				a.settle()
+				s.end <- nil
+				h.next().welcome(1, func(w *agentv1.Welcome) { w.Ca = [][]byte{[]byte("A")} }, older)
+				a.settle()
+				if told != 2 {
+					t.Errorf("the agent trusts %d CAs", told)
+				}
+			})
+		})
+	}
+}
