@@ -171,12 +171,22 @@ test-packages: $(TOOLS)/helm $(TOOLS)/kustomize ## Compare packages with what `h
 	@$(PHASE) 'packages against the programs' env TOWLINE_HELM=$(TOOLS)/helm TOWLINE_KUSTOMIZE=$(TOOLS)/kustomize \
 		go test -count=1 $(ARGS) ./hub/internal/packager </dev/null
 
-.PHONY: sim
-sim: ## Live whole fleets in virtual time from SEEDS=n seeds (200), the first of which is SEED=n (1); SEED alone lives from that one
-	@$(PHASE) 'simulated fleets' env SEED='$(SEED)' SEEDS='$(or $(SEEDS),$(if $(SEED),1,200))' \
-		go test -count=1 -timeout 0 ./test/sim -run 'TestSim$$$$' $(if $(SEEDS),,$(if $(SEED),-v)) </dev/null
+# What lives of a seed are the same with: a runtime of Go that draws from the seed. The first build of it compiles the standard library anew.
+SIM = env GOMAXPROCS=1 GOGC=off SEED='$(SEED)' SEEDS='$(or $(SEEDS),$(if $(SEED),1,200))' $(BIN)/_sim/exact.test -test.timeout 0
 
-# In a folder that go build ./... passes over.
+.PHONY: sim
+sim: sim-exact ## Live whole fleets in virtual time from SEEDS=n seeds (200), the first of which is SEED=n (1); SEED alone lives from that one, and says whether it is the same again
+	@$(PHASE) 'simulated fleets' $(SIM) $(if $(SEEDS)$(if $(SEED),,1),-test.run 'TestSim$$',-test.v -test.run 'Test(Sim|Replay)$$') </dev/null
+
+.PHONY: sim-replay
+sim-replay: sim-exact ## Live each of SEEDS=n seeds (200) twice, in two processes, and say how many are the same to the last effect
+	@$(PHASE) 'lives lived twice' $(SIM) -test.run 'TestReplay$$' -test.v </dev/null
+
+.PHONY: sim-exact
+sim-exact:
+	@mkdir -p $(BIN)/_sim && go run ./test/sim/overlay $(CURDIR) $(BIN)/_sim
+	@$(PHASE) 'build with a runtime that draws from the seed' env CGO_ENABLED=0 go test -vet=off -overlay $(BIN)/_sim/exact.json -c -o $(BIN)/_sim/exact.test ./test/sim
+
 .PHONY: sim-planted
 sim-planted: ## See that the simulation finds the bugs that are planted for it
 	@mkdir -p $(BIN)/_sim && go run ./test/sim/overlay $(CURDIR) $(BIN)/_sim

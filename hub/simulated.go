@@ -2,6 +2,8 @@ package hub
 
 import (
 	"context"
+	"fmt"
+	"hash/crc32"
 	"sync"
 
 	"towline.dev/towline/hub/internal/store/backend"
@@ -28,18 +30,20 @@ const (
 	CommitNotAnswered
 )
 
-// Process is what one process of a hub has of the store. fault says what becomes of each of its commits; it must not block.
-func (s *SimulatedStore) Process(fault func() CommitFault) *SimulatedProcess {
-	return &SimulatedProcess{Backend: s.kept, seats: backend.NewSeats(), fault: fault, dead: make(chan struct{})}
+// Process is what one process of a hub has of the store. fault says what becomes of each of its commits, and committed is told of those that
+// happened; they must not block.
+func (s *SimulatedStore) Process(fault func() CommitFault, committed func(revision int64, what string)) *SimulatedProcess {
+	return &SimulatedProcess{Backend: s.kept, seats: backend.NewSeats(), fault: fault, committed: committed, dead: make(chan struct{})}
 }
 
 // SimulatedProcess is a process of a hub that can be killed.
 type SimulatedProcess struct {
 	backend.Backend
-	seats *backend.Seats
-	fault func() CommitFault
-	once  sync.Once
-	dead  chan struct{}
+	seats     *backend.Seats
+	fault     func() CommitFault
+	committed func(revision int64, what string)
+	once      sync.Once
+	dead      chan struct{}
 }
 
 // Kill ends all that the process can do to the store. What it has committed stays.
@@ -67,10 +71,28 @@ func (p *SimulatedProcess) Commit(ctx context.Context, parts []backend.Part) (in
 		return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "simulated store: not reached")
 	}
 	rev, happened, err := p.Backend.Commit(ctx, parts)
+	if err == nil {
+		p.committed(rev, described(parts, happened))
+	}
 	if becomes == CommitNotAnswered {
 		return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "simulated store: no answer")
 	}
 	return rev, happened, err
+}
+
+// described names what a commit changed, with a digest of all its values.
+func described(parts []backend.Part, happened []bool) string {
+	var keys []string
+	sum := crc32.NewIEEE()
+	for i, part := range parts {
+		for _, o := range part.Then {
+			if happened[i] {
+				keys = append(keys, o.Key)
+				_, _ = sum.Write(o.Value)
+			}
+		}
+	}
+	return fmt.Sprintf("%q %08x", keys, sum.Sum32())
 }
 
 // Get fails once the process is dead, as all that follows.

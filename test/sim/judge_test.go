@@ -165,6 +165,7 @@ func contentOf(o *unstructured.Unstructured) (text, module string, number int) {
 func (j *judge) wrote(b *box, x Write) {
 	j.w.mu.Lock()
 	defer j.w.mu.Unlock()
+	j.w.history.wrote(b, x)
 	if x.Resource != "configmaps" {
 		if x.Agent != 0 {
 			j.epoch(b, x)

@@ -17,6 +17,9 @@ var errCut = errors.New("connection reset by the simulated network")
 // Network connects the processes of a world. What is written on a connection arrives after the delay that its link has at that moment,
 // in order. It can be slow, hold everything back in one direction, refuse, and cut.
 type Network struct {
+	// OnSend is told of all that one process sends to another one.
+	OnSend func(from, to string, data []byte)
+
 	mu        sync.Mutex
 	listeners map[string]*listener
 	links     map[Link]*Condition
@@ -123,7 +126,7 @@ func (n *Network) Dialer(from string) func(context.Context, string) (net.Conn, e
 		}
 		p := &pair{from: from, to: address, there: newPipe(), back: newPipe()}
 		select {
-		case l.conns <- &conn{local: name(address), remote: name(from), in: p.there, out: p.back}:
+		case l.conns <- &conn{n: n, local: name(address), remote: name(from), in: p.there, out: p.back}:
 		case <-l.closed:
 			return nil, errors.New("connection refused by " + address)
 		case <-ctx.Done():
@@ -134,7 +137,7 @@ func (n *Network) Dialer(from string) func(context.Context, string) (net.Conn, e
 		p.there.condition(n.at(Link{from, address}))
 		p.back.condition(n.at(Link{address, from}))
 		n.open = append(n.open, p)
-		return &conn{local: name(from), remote: name(address), in: p.back, out: p.there}, nil
+		return &conn{n: n, local: name(from), remote: name(address), in: p.back, out: p.there}, nil
 	}
 }
 
@@ -322,12 +325,19 @@ func (p *pipe) read(b []byte) (int, error) {
 
 // conn is one end of a connection.
 type conn struct {
+	n             *Network
 	local, remote name
 	in, out       *pipe
 }
 
-func (c *conn) Read(b []byte) (int, error)  { return c.in.read(b) }
-func (c *conn) Write(b []byte) (int, error) { return c.out.write(b) }
+func (c *conn) Read(b []byte) (int, error) { return c.in.read(b) }
+
+func (c *conn) Write(b []byte) (int, error) {
+	if c.n.OnSend != nil {
+		c.n.OnSend(string(c.local), string(c.remote), b)
+	}
+	return c.out.write(b)
+}
 
 // Close ends both directions; what is under way arrives.
 func (c *conn) Close() error {

@@ -16,7 +16,7 @@ const restarts = 12
 func TestRestartedAgentIsHeard(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dir)
+		w := newWorld(t, 1, dir, nil)
 		w.judge.wish(func(x *wish) { x.modules["one"] = want{number: 1, letters: "ab"} })
 		_ = w.put("one", want{number: 1, letters: "ab"}, "", false)
 		w.rests()

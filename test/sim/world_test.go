@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -52,6 +51,7 @@ type world struct {
 	mu      sync.Mutex
 	began   time.Time
 	trace   []string
+	history *history // nil: none is kept
 	judge   *judge
 	over    bool
 	numbers int // of the puts
@@ -68,22 +68,18 @@ func (w *world) note(format string, args ...any) {
 }
 
 func (w *world) noted(format string, args ...any) {
-	w.trace = append(w.trace, fmt.Sprintf("%10.3f ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
-}
-
-// print is the digest of all that has happened.
-func (w *world) print() uint64 {
-	h := fnv.New64a()
-	for _, line := range w.trace {
-		_, _ = h.Write([]byte(line))
-	}
-	return h.Sum64()
+	text := fmt.Sprintf(format, args...)
+	w.trace = append(w.trace, fmt.Sprintf("%10.3f ", time.Since(w.began).Seconds())+text)
+	w.history.add("note %s", strings.ReplaceAll(text, "\n", " "))
 }
 
 // newWorld starts a fleet.
-func newWorld(t *testing.T, seed uint64, dir string) *world {
+func newWorld(t *testing.T, seed uint64, dir string, h *history) *world {
 	w := &world{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 12)), dir: dir, net: NewNetwork(), log: slog.New(slog.DiscardHandler), kept: hub.NewSimulatedStore(),
-		boxes: map[string]*box{}, began: time.Now()}
+		boxes: map[string]*box{}, began: time.Now(), history: h}
+	if h != nil {
+		h.began, w.net.OnSend = w.began, h.sent
+	}
 	if f := os.Getenv("TOWLINE_SIM_LOG"); f != "" {
 		out, err := os.OpenFile(f, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 		must(t, err)
@@ -161,7 +157,7 @@ type hubProcess struct {
 func (w *world) startHub() {
 	w.t.Helper()
 	p := &hubProcess{w: w, ended: make(chan struct{})}
-	p.store = w.kept.Process(p.becomes)
+	p.store = w.kept.Process(p.becomes, p.committed)
 	agents, people := w.net.Listen(agentsAddress), w.net.Listen(peopleAddress)
 	p.listen = []interface{ Close() error }{agents, people}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -178,6 +174,11 @@ func (w *world) startHub() {
 			w.judge.finds("I10: the hub ended by itself: %v", err)
 		}
 	})
+}
+
+// committed is told of a commit that happened.
+func (p *hubProcess) committed(revision int64, what string) {
+	p.w.history.add("commit %d: %s", revision, what)
 }
 
 // becomes says what becomes of a commit, and kills the hub with it.

@@ -12,8 +12,16 @@ import (
 // change replaces a text that is in a file of a folder once.
 type change struct{ file, old, new string }
 
-// write writes the changed files into a folder, and the overlay that names them, which is overlay.json there.
+// write writes the changed files into a folder, and the overlays that name them: exact.json has lives be the same each time, and overlay.json
+// plants bugs besides.
 func write(module, dir string) error {
+	runtime := map[string]string{}
+	if err := exactly(runtime); err != nil {
+		return err
+	}
+	if err := overlay(runtime, dir, "exact.json"); err != nil {
+		return err
+	}
 	texts := map[string]string{filepath.Join(module, "pkg", "fleet", "planted.go"): planted}
 	for _, b := range bugs {
 		for _, c := range b.changes {
@@ -23,7 +31,7 @@ func write(module, dir string) error {
 			}
 		}
 	}
-	return overlay(texts, dir)
+	return overlay(texts, dir, "overlay.json")
 }
 
 // in makes the change in a folder.
@@ -43,7 +51,7 @@ func (c change) in(folder string, texts map[string]string) error {
 	return nil
 }
 
-func overlay(texts map[string]string, dir string) error {
+func overlay(texts map[string]string, dir, as string) error {
 	replace := map[string]string{}
 	for at, text := range texts {
 		name := fnv.New32a() // the same for the same file: what is compiled from it is used again then
@@ -58,5 +66,5 @@ func overlay(texts map[string]string, dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "overlay.json"), b, 0o644)
+	return os.WriteFile(filepath.Join(dir, as), b, 0o644)
 }
