@@ -9,14 +9,17 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// notGoneBy are welcomes of stores that the agent does not go by.
+var notGoneBy = map[string]func(*agentv1.Welcome){
+	"the hub says that it regressed": func(w *agentv1.Welcome) { w.Epoch, w.Regressed = 9, "its store is older" },
+	"its epoch is old":               func(w *agentv1.Welcome) { w.Epoch = 1 },
+	"another incarnation":            func(w *agentv1.Welcome) { w.Epoch, w.Incarnation = 9, "two" },
+}
+
 // A lock stops a removal with all objects. Then the hub's store is put back to before the lock: the agent takes nothing of it, and must not
 // take from it that it may delete again.
 func TestOlderStoreEndsNoFreeze(t *testing.T) {
-	for name, older := range map[string]func(*agentv1.Welcome){
-		"the hub says that it regressed": func(w *agentv1.Welcome) { w.Epoch, w.Regressed = 9, "its store is older" },
-		"its epoch is old":               func(w *agentv1.Welcome) { w.Epoch = 1 },
-		"another incarnation":            func(w *agentv1.Welcome) { w.Epoch, w.Incarnation = 9, "two" },
-	} {
+	for name, older := range notGoneBy {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, h *hub) {
 				state := newState()
@@ -43,11 +46,7 @@ func TestOlderStoreEndsNoFreeze(t *testing.T) {
 
 // The CA is being exchanged: the agent trusts both. A hub with an older store, of which the agent takes nothing, must not take the new one from it.
 func TestOlderStoreBringsNoCAs(t *testing.T) {
-	for name, older := range map[string]func(*agentv1.Welcome){
-		"the hub says that it regressed": func(w *agentv1.Welcome) { w.Epoch, w.Regressed = 9, "its store is older" },
-		"its epoch is old":               func(w *agentv1.Welcome) { w.Epoch = 1 },
-		"another incarnation":            func(w *agentv1.Welcome) { w.Epoch, w.Incarnation = 9, "two" },
-	} {
+	for name, older := range notGoneBy {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, h *hub) {
 				var told int
