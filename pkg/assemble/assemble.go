@@ -86,7 +86,7 @@ func (e *evaluator) raw(b fleet.Binding) (raw string, written bool, err error) {
 	}
 	if v, ok := from[key]; ok && key != "" {
 		if len(v) > MaxValueBytes {
-			return "", false, fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", b.Name, MaxValueBytes, e.cluster.Name)
+			return "", false, e.tooLong(b.Name)
 		}
 		return v, false, nil
 	}
@@ -132,9 +132,13 @@ func (e *evaluator) expand(of, s string) (string, error) {
 		return v, room >= 0
 	})
 	if failed == nil && (room < 0 || len(out) > MaxValueBytes) {
-		failed = fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", of, MaxValueBytes, e.cluster.Name)
+		failed = e.tooLong(of)
 	}
 	return out, failed
+}
+
+func (e *evaluator) tooLong(name string) error {
+	return fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", name, MaxValueBytes, e.cluster.Name)
 }
 
 // Watched are the objects that a module only watches in a cluster, by the identities that they have there. One that has no valid name

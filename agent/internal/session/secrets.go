@@ -34,7 +34,7 @@ func (s *session) takeSecrets(ctx context.Context) error {
 	s.mu.Lock()
 	all, waits := s.secrets, s.index != nil || s.move != nil || s.leave != nil
 	s.mu.Unlock()
-	if all == nil || waits || s.stale != "" || s.foreign != "" || !s.holds(all.resultsIn) {
+	if all == nil || waits || !s.goneBy() || !s.holds(all.resultsIn) {
 		return nil
 	}
 	use, err := s.keepSecrets(ctx, all)

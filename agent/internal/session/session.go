@@ -147,6 +147,9 @@ func (s *session) open(ctx, sctx context.Context) error {
 	return s.greet(sctx, lineage)
 }
 
+// goneBy reports that the agent goes by what the hub says: its store is neither older than the cluster nor another one.
+func (s *session) goneBy() bool { return s.stale == "" && s.foreign == "" }
+
 // greet judges the welcome.
 func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 	w := s.welcome
@@ -183,15 +186,15 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 		s.period = defaultHeartbeat
 	}
 	s.period = max(s.period, minHeartbeat)
-	if s.l.o.TrustCAs != nil && len(w.GetCa()) > 0 && s.stale == "" && s.foreign == "" {
+	if s.l.o.TrustCAs != nil && len(w.GetCa()) > 0 && s.goneBy() {
 		if err := s.l.o.TrustCAs(ctx, w.GetCa()); err != nil {
 			s.l.o.Log.Warn("the hub's new CA is not taken", "error", err)
 		}
 	}
 	s.l.learn(w.GetHubs())
 	s.can, _ = fleet.DigestFromBytes(w.GetCapabilities()) // of others it is told
-	// A store that the agent does not go by may not know why it was frozen.
-	if s.stale == "" && s.foreign == "" {
+	// Another store may not know why the agent was frozen.
+	if s.goneBy() {
 		s.l.thaw(ctx)
 	}
 	s.began = time.Now()

@@ -18,6 +18,7 @@ import (
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
+	"towline.dev/towline/pkg/wire"
 )
 
 type applyOptions struct {
@@ -361,13 +362,8 @@ func (r *applyRun) selectionText(resp *v1.PutModuleResponse) string {
 
 // moves reports that a source may have something else under the same words later.
 func moves(s *v1.Source) bool {
-	switch {
-	case s.GetGit() != nil:
-		return s.GetGit().GetRef().GetCommit() == ""
-	case s.GetOci() != nil:
-		return s.GetOci().GetRef().GetDigest() == ""
-	}
-	return s.GetHelm() != nil || s.GetHttp() != nil && s.GetHttp().GetSha256() == ""
+	exact, _ := wire.Exact(s)
+	return s != nil && exact == ""
 }
 
 func (r *applyRun) say(what, result, more string) {

@@ -309,6 +309,7 @@ func TestApplyOfTheSameSaysThatItDoesNotLook(t *testing.T) {
 		"a chart":             {&v1.Source{Helm: &v1.HelmSource{Chart: "web"}}, "unchanged", true},
 		"a file":              {&v1.Source{Http: &v1.HttpSource{}}, "unchanged", true},
 		"a file by its sum":   {&v1.Source{Http: &v1.HttpSource{Sha256: "1"}}, "unchanged", false},
+		"a chart's version":   {&v1.Source{Helm: &v1.HelmSource{Chart: "web", Version: "1.2.3"}}, "unchanged", false},
 		"files of its own":    {&v1.Source{Inline: &v1.InlineSource{}}, "unchanged", false},
 		"another spec":        {&v1.Source{Git: &v1.GitSource{}}, "configured", false},
 	} {

@@ -282,16 +282,7 @@ func TestConfirmOutlivesAnotherGeneration(t *testing.T) {
 		{"with something else", []string{"m"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLeader(t)
-			l.put(func(w store.Writer) {
-				w.Put(store.ModuleKey(shop), moduleRecord())
-				w.Put(store.ClusterKey("a"), clusterRecord("a"))
-				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
-			})
-			look := func() {
-				l.state(shop).markAll()
-				l.must(l.reconcileModule(t.Context(), shop))
-			}
+			l, look := newAssigned(t)
 			report := func(waits ...string) {
 				l.waitsWith("a", waits...)
 				look()
@@ -326,16 +317,7 @@ func TestConfirmOutlivesAnotherGeneration(t *testing.T) {
 // Of what waits an agent lists some and counts the rest. With other values in the names of objects others may be dropped, and as many: an answer
 // to such a list is none to the one after it, though they read the same.
 func TestConfirmOfACutListEndsWithItsGeneration(t *testing.T) {
-	l := newLeader(t)
-	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(shop), moduleRecord())
-		w.Put(store.ClusterKey("a"), clusterRecord("a"))
-		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
-	})
-	look := func() {
-		l.state(shop).markAll()
-		l.must(l.reconcileModule(t.Context(), shop))
-	}
+	l, look := newAssigned(t)
 	report := func() {
 		st := fleet.SyncStatus{Module: shop, Generation: l.desired("a").GetSync().GetGeneration(), Bundle: l.bundle, Phase: fleet.PhaseApplied, Ready: true,
 			States: make([]fleet.ObjectState, 1), HeldCount: 40, ExtraCount: 40,
@@ -366,18 +348,23 @@ func TestConfirmOfACutListEndsWithItsGeneration(t *testing.T) {
 	}
 }
 
-// A list ends with the revision of which it was, whether the agent has told of the next one or not.
-func TestQuestionEndsWithItsRevision(t *testing.T) {
-	l := newLeader(t)
+// newAssigned is a leader whose module is assigned to cluster a; look has it looked at again.
+func newAssigned(t *testing.T) (l *leader, look func()) {
+	l = newLeader(t)
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), moduleRecord())
 		w.Put(store.ClusterKey("a"), clusterRecord("a"))
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
 	})
-	look := func() {
+	return l, func() {
 		l.state(shop).markAll()
 		l.must(l.reconcileModule(t.Context(), shop))
 	}
+}
+
+// A list ends with the revision of which it was, whether the agent has told of the next one or not.
+func TestQuestionEndsWithItsRevision(t *testing.T) {
+	l, look := newAssigned(t)
 	l.waitsWith("a", "n")
 	look()
 	asked := l.asked()
