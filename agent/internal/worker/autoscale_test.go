@@ -1,9 +1,7 @@
 package worker
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -163,14 +161,11 @@ func TestUnseenAutoscalersKeepReplicas(t *testing.T) {
 	r.recheck = 50 * time.Millisecond
 	var blind atomic.Bool
 	blind.Store(true)
-	r.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(q *http.Request) (*http.Response, error) {
-			if !blind.Load() || !strings.HasSuffix(q.URL.Path, "/horizontalpodautoscalers") {
-				return next.RoundTrip(q)
-			}
-			return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: q,
-				Body: io.NopCloser(bytes.NewBufferString(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no list for you","reason":"Forbidden","code":403}`))}, nil
-		})
+	r.answers(func(q *http.Request) *http.Response {
+		if !blind.Load() || !strings.HasSuffix(q.URL.Path, "/horizontalpodautoscalers") {
+			return nil
+		}
+		return answer(q, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no list for you","reason":"Forbidden","code":403}`)
 	})
 	r.start()
 	s := r.bundle("shop", nil, deployment("web", 1))

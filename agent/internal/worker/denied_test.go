@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -55,9 +54,8 @@ func TestConflictOverSomethingElse(t *testing.T) {
 		if q.Method != http.MethodPatch || !full.Load() {
 			return nil
 		}
-		return &http.Response{StatusCode: http.StatusConflict, Header: http.Header{"Content-Type": {"application/json"}}, Request: q,
-			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,` +
-				`"message":"Operation cannot be fulfilled on resourcequotas \"q\": the object has been modified"}`))}
+		return answer(q, http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,`+
+			`"message":"Operation cannot be fulfilled on resourcequotas \"q\": the object has been modified"}`)
 	})
 	r.start()
 	s := r.bundle("shop", nil, configMap("a", "k: v"))

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"maps"
@@ -167,8 +166,7 @@ func (l *losing) RoundTrip(q *http.Request) (*http.Response, error) {
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
-	return &http.Response{StatusCode: http.StatusGatewayTimeout, Header: http.Header{"Content-Type": {"application/json"}}, Request: q,
-		Body: io.NopCloser(bytes.NewBufferString(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"timeout","reason":"Timeout","code":504}`))}, nil
+	return answer(q, http.StatusGatewayTimeout, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"timeout","reason":"Timeout","code":504}`), nil
 }
 
 // losingRig is a rig of which the answers to writes can get lost.

@@ -69,7 +69,7 @@ func TestKeptValuesAreEncrypted(t *testing.T) {
 	var mu sync.Mutex
 	var states []map[string][]byte
 	r.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(q *http.Request) (*http.Response, error) {
+		return roundTrip(func(q *http.Request) (*http.Response, error) {
 			if q.Method != http.MethodGet {
 				r.store.mu.Lock()
 				files := maps.Clone(r.store.files)

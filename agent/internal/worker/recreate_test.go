@@ -251,7 +251,7 @@ func TestCrashWithinARecreation(t *testing.T) {
 	var back atomic.Bool
 	r.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		cut.next = next
-		return roundTripper(func(q *http.Request) (*http.Response, error) {
+		return roundTrip(func(q *http.Request) (*http.Response, error) {
 			if back.Load() {
 				return next.RoundTrip(q)
 			}
@@ -278,10 +278,6 @@ func TestCrashWithinARecreation(t *testing.T) {
 		t.Error("not created again")
 	}
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
 
 // A recreation stops for a newer word, as a deletion does.
 func TestRecreationStopsForANewerWord(t *testing.T) {
