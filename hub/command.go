@@ -72,6 +72,7 @@ func serveCommand() *cobra.Command {
 	fl.BoolVar(&f.o.AdoptCA, "adopt-ca", false, "start with another CA than that of the store, which is refused else: every agent then has to join again, and every client needs a new certificate")
 	fl.StringVar(&f.o.SecretsKeyFile, "secrets-key-file", "", "file of the keys that secrets are encrypted with, 32 bytes in base64 a line, the newest first (default: secrets.key in --ca-dir, made at the first start; with --etcd-endpoints there is none)")
 	fl.StringVar(&f.o.SecretsKeyCommand, "secrets-key-command", "", "program that prints the same keys, with its arguments parted by blanks; run once, at the start")
+	fl.BoolVar(&f.o.LockCopied, "lock-copied", false, "lock a cluster, as towline cluster lock does, when a certificate is shown that its agent has replaced: whoever has the key, or an old copy of the agent's state, takes the cluster's agent out of service then (default: towline get clusters says that it was shown)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")
 	fl.DurationVar(&f.o.Grace, "grace", defaultGrace, "how long the hub waits for an agent that had a session, after that ended or after its own start, before rollouts call it away")
 	_ = c.MarkFlagRequired("data-dir")

@@ -109,6 +109,8 @@ type Options struct {
 	CollectEvery time.Duration
 	// AllowFileSources lets modules take Git repositories from folders of this machine, that the hub can read.
 	AllowFileSources bool
+	// LockCopied locks a cluster when a certificate is shown that its agent has replaced; see registry.Options.
+	LockCopied bool
 	// DenyPrivate keeps the hub from connecting to loopback and private addresses on behalf of people: for sources, and for gates.
 	DenyPrivate bool
 	// SourceCacheBytes bounds what is kept below DataDir of what sources have sent; default 1 GiB.
@@ -340,7 +342,7 @@ func random(n int) string {
 func (h *Hub) build(ctx context.Context) error {
 	var err error
 	h.audits = audit.New(h.store.As(store.Audit), h.o.Log, h.instance)
-	if h.registry, err = registry.New(registry.Options{Store: h.store.As(store.Registry), CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log, Audit: h.audits.Record}); err != nil {
+	if h.registry, err = registry.New(registry.Options{Store: h.store.As(store.Registry), CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log, Audit: h.audits.Record, LockCopied: h.o.LockCopied}); err != nil {
 		return err
 	}
 	if err := h.registry.TakeCA(ctx, h.o.AdoptCA); err != nil {

@@ -105,7 +105,7 @@ func (h *Hub) copied() float64 {
 	return float64(len(found))
 }
 
-// locked counts the clusters that a person has locked.
+// locked counts the clusters that are locked.
 func (h *Hub) locked() float64 {
 	n := 0
 	h.look(func(r store.Reader) {

@@ -13,7 +13,7 @@ import (
 	"towline.dev/towline/pkg/rpc"
 )
 
-// Locked is why an agent is refused whose cluster a person has locked. It is not told who did that, nor why.
+// Locked is why an agent is refused whose cluster is locked. It is not told who did that, nor why.
 func Locked(c fleet.ClusterName) error {
 	return notForgotten(fleet.Errorf(fleet.ErrDenied, "cluster %s: is locked; its agent is let in again after: towline cluster unlock %s", c, c))
 }
@@ -45,9 +45,7 @@ func (r *Registry) Lock(ctx context.Context, caller rpc.Caller, c fleet.ClusterN
 		if changed = rec.GetLock() == nil; !changed {
 			return nil
 		}
-		rec.Lock = &v1.ClusterLock{By: caller.String(), Reason: reason, Since: timestamppb.New(now)}
-		cutSession(w, c, now)
-		changedBy(rec, caller, reason)
+		lock(w, rec, &v1.ClusterLock{By: caller.String(), Reason: reason, Since: timestamppb.New(now)})
 		w.Put(store.ClusterKey(c), rec)
 		return nil
 	})
@@ -55,6 +53,14 @@ func (r *Registry) Lock(ctx context.Context, caller rpc.Caller, c fleet.ClusterN
 		r.log.Info("cluster locked", "cluster", c, "by", caller)
 	}
 	return changed, revision, err
+}
+
+// lock puts the lock on the record, which the caller writes, and ends the session of the cluster.
+func lock(w store.Writer, rec *storev1.ClusterRecord, l *v1.ClusterLock) {
+	rec.Lock = l
+	meta := rec.GetCluster().GetMetadata()
+	meta.ChangedBy, meta.ChangeReason = l.GetBy(), l.GetReason()
+	cutSession(w, fleet.ClusterName(meta.GetName()), l.GetSince().AsTime())
 }
 
 // Unlocking says how a cluster is let in again.

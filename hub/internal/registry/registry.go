@@ -30,6 +30,9 @@ type Options struct {
 	Log   *slog.Logger
 	// Audit records which clusters enrolled, and who was refused. It may be nil.
 	Audit func(context.Context, *v1.AuditEntry)
+	// LockCopied has a cluster locked by the hub when a certificate is shown that its agent has replaced; without it the cluster's
+	// attention alone says that, for whoever has an old copy of an agent's state could take its cluster out of service else.
+	LockCopied bool
 	// Now defaults to time.Now.
 	Now func() time.Time
 }
@@ -43,6 +46,8 @@ type Registry struct {
 	audit    func(context.Context, *v1.AuditEntry)
 	now      func() time.Time
 	failures *limiter
+	// lockCopied: see Options.
+	lockCopied bool
 	// alarms are attentions that were seen on a path that does no I/O; Run writes them.
 	alarms alarms
 	// strangers are agents whose clusters are not in the store.
@@ -61,7 +66,7 @@ func New(o Options) (*Registry, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, audit: o.Audit, now: o.Now, failures: newLimiter(),
+	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, audit: o.Audit, now: o.Now, failures: newLimiter(), lockCopied: o.LockCopied,
 		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}},
 		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}},
 		firsts: firsts{wake: make(chan struct{}, 1), pending: map[string]*storev1.CertificateRecord{}}}, nil
@@ -141,24 +146,36 @@ const (
 
 // raise puts an attention on the cluster.
 func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, code string) {
-	raised := false
-	_, err := r.store.Update(ctx, func(w store.Writer) error {
+	raised, locked := false, false
+	_, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
-		if raised = ok && needsAttention(rec, code, r.now()); !raised {
+		locked = ok && r.lockCopied && code == fleet.AttentionCopied && rec.GetLock() == nil
+		if raised = ok && (locked || needsAttention(rec, code, r.now())); !raised {
 			return nil
 		}
 		attend(rec, code, r.now())
+		if locked {
+			lock(w, rec, &v1.ClusterLock{By: "hub", Reason: "a certificate was shown that the agent has replaced", Since: timestamppb.New(r.now())})
+		}
 		w.Put(store.ClusterKey(c), rec)
 		return nil
 	})
 	if err == nil && raised {
-		r.log.Warn("the identity of a cluster's agent needs attention", "cluster", c, "attention", code)
-		if r.audit != nil {
-			r.audit(ctx, &v1.AuditEntry{Caller: "hub", Method: "Attention", Subject: string(c), Result: codes.OK.String(), Detail: code})
-		}
+		r.log.Warn("the identity of a cluster's agent needs attention", "cluster", c, "attention", code, "locked", locked)
+		r.noted(ctx, "Attention", c, code)
+	}
+	if err == nil && locked {
+		r.noted(ctx, "LockCluster", c, code)
 	}
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("attention not recorded", "cluster", c, "attention", code, "error", err)
+	}
+}
+
+// noted puts what the hub did by itself into the audit.
+func (r *Registry) noted(ctx context.Context, method string, c fleet.ClusterName, detail string) {
+	if r.audit != nil {
+		r.audit(ctx, &v1.AuditEntry{Caller: "hub", Method: method, Subject: string(c), Result: codes.OK.String(), Detail: detail})
 	}
 }
 

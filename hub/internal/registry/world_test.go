@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -79,9 +80,15 @@ func (w *world) with(s store.Store) *world {
 // audits starts the hub, with an audit or without one (nil).
 func (w *world) audits(audit func(context.Context, *v1.AuditEntry)) {
 	w.t.Helper()
+	w.made(registry.Options{Audit: audit})
+}
+
+// made has the registry run with these options beside those of the world.
+func (w *world) made(o registry.Options) {
+	w.t.Helper()
 	var err error
-	w.Registry, err = registry.New(registry.Options{Store: w.store, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: w.clock.time, Audit: audit})
-	if err != nil {
+	o.Store, o.CA, o.HubID, o.Log, o.Now = w.store, w.ca, "hub-1", slog.New(slog.DiscardHandler), w.clock.time
+	if w.Registry, err = registry.New(o); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -104,9 +111,18 @@ func (w *world) token(c fleet.ClusterName, reissue bool) string {
 
 func (w *world) cluster(c fleet.ClusterName) *storev1.ClusterRecord {
 	w.t.Helper()
-	var out *storev1.ClusterRecord
+	return stored[*storev1.ClusterRecord](w, store.ClusterKey(c))
+}
+
+func (w *world) session(c fleet.ClusterName) *storev1.SessionRecord {
+	w.t.Helper()
+	return stored[*storev1.SessionRecord](w, store.SessionKey(c))
+}
+
+func stored[T proto.Message](w *world, key string) (out T) {
+	w.t.Helper()
 	if err := w.store.View(w.t.Context(), 0, func(r store.Reader) error {
-		out, _, _ = store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c))
+		out, _, _ = store.Get[T](r, key)
 		return nil
 	}); err != nil {
 		w.t.Fatal(err)
