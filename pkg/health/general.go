@@ -90,6 +90,7 @@ var holdAnnotations = []struct{ key, value string }{
 	{"cnpg.io/reconciliation", "disabled"},
 	{"cnpg.io/reconciliationLoop", "disabled"},
 	{"serverless.openshift.io/paused", "true"},
+	{"fluxcd.controlplane.io/reconcile", "disabled"},
 	{"eck.k8s.elastic.co/managed", "false"},
 }
 

@@ -15,14 +15,14 @@ var certificateRules = []shippedEntry{
 }
 
 var argoRules = []shippedEntry{
-	{"argoproj.io", "Application", rule{judge: applicationError, phase: "health.status", dark: "Unknown"}},
+	{"argoproj.io", "Application", rule{judge: applicationHealth, phase: "health.status", dark: "Unknown"}},
 	{"argoproj.io", "ApplicationSet", rule{bad: "ErrorOccurred", busy: "RolloutProgressing", ready: "ResourcesUpToDate"}},
 	{"argoproj.io", "AppProject WorkflowTemplate ClusterWorkflowTemplate AnalysisTemplate ClusterAnalysisTemplate WorkflowEventBinding", rule{static: true}},
 	{"argoproj.io", "AnalysisRun Experiment", rule{phase: "phase", good: "Successful", work: "Pending Running", fail: "Failed Error", dark: "Inconclusive"}},
 	{"argoproj.io", "Workflow", rule{phase: "phase", good: "Succeeded", work: "Pending Running", fail: "Failed Error"}},
 	{"argoproj.io", "CronWorkflow", rule{static: true, judge: cronWorkflowHealth}},
 	{"argoproj.io", "Rollout", rule{judge: argoRolloutHealth}},
-	{"argoproj.io", "EventBus", rule{ready: "Deployed"}},
+	{"argoproj.io", "EventBus", rule{ready: "Configured Deployed"}},
 	{"argoproj.io", "EventSource", rule{ready: "SourcesProvided Deployed"}},
 	{"argoproj.io", "Sensor", rule{ready: "DependenciesProvided TriggersProvided Deployed"}},
 	{"argoproj.io", "ArgoCD", rule{phase: "phase", good: "Available"}},
@@ -40,16 +40,20 @@ var argoRules = []shippedEntry{
 }
 
 var fluxRules = []shippedEntry{
-	{"kustomize.toolkit.fluxcd.io", "Kustomization", rule{bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
-	{"helm.toolkit.fluxcd.io", "HelmRelease", rule{bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
-	{"source.toolkit.fluxcd.io", "GitRepository OCIRepository Bucket HelmChart ExternalArtifact", rule{bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
-	{"source.toolkit.fluxcd.io", "HelmRepository", rule{judge: helmRepositoryHealth, bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
-	{"image.toolkit.fluxcd.io", "ImageRepository ImagePolicy ImageUpdateAutomation", rule{bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
-	{"notification.toolkit.fluxcd.io", "Receiver", rule{bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
+	{"kustomize.toolkit.fluxcd.io", "Kustomization", fluxRule},
+	{"helm.toolkit.fluxcd.io", "HelmRelease", fluxRule},
+	{"source.toolkit.fluxcd.io", "GitRepository OCIRepository Bucket HelmChart ExternalArtifact", fluxRule},
+	{"source.toolkit.fluxcd.io", "HelmRepository", rule{judge: helmRepositoryHealth, late: "Ready", bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
+	{"source.extensions.fluxcd.io", "ArtifactGenerator", fluxRule},
+	{"image.toolkit.fluxcd.io", "ImageRepository ImagePolicy ImageUpdateAutomation", fluxRule},
+	{"notification.toolkit.fluxcd.io", "Receiver", fluxRule},
 	{"notification.toolkit.fluxcd.io", "Alert Provider", rule{static: true, bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
-	{"infra.contrib.fluxcd.io", "Terraform", rule{bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
-	{"fluxcd.controlplane.io", "FluxInstance ResourceSet ResourceSetInputProvider", rule{bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
+	{"infra.contrib.fluxcd.io", "Terraform", rule{judge: terraformWaits, bad: "Stalled", ready: "Ready", busy: "Reconciling"}},
+	{"fluxcd.controlplane.io", "FluxInstance ResourceSet ResourceSetInputProvider", fluxRule},
 }
+
+// fluxRule: Flux notes the generation in the status only when it is done with it, in the conditions always.
+var fluxRule = rule{judge: fluxRetries, late: "Ready", bad: "Stalled", ready: "Ready", busy: "Reconciling"}
 
 // Cloud resources that a controller makes through the API of a cloud.
 var cloudRules = []shippedEntry{
@@ -67,11 +71,12 @@ var cloudRules = []shippedEntry{
 	{"*.crossplane.io", "*", crossplaneRule},
 	{"*.upbound.io", "*", crossplaneRule},
 	{"core.cnrm.cloud.google.com", "ConfigConnector ConfigConnectorContext", rule{judge: configConnectorHealth}},
+	{"customize.core.cnrm.cloud.google.com", "*", rule{judge: configConnectorHealth}},
 	{"*.cnrm.cloud.google.com", "*", rule{ready: "Ready", judge: cnrmHealth}},
 	{"*.services.k8s.aws", "AdoptedResource", rule{any: "ACK.Adopted"}},
-	{"*.services.k8s.aws", "FieldExport", rule{static: true}},
+	{"*.services.k8s.aws", "FieldExport IAMRoleSelector", rule{static: true}},
 	{"*.services.k8s.aws", "*", rule{bad: "ACK.Terminal", any: "Ready ACK.ResourceSynced", soft: true}},
-	{"*.azure.com", "*", rule{ready: "Ready"}},
+	{"*.azure.com", "*", rule{judge: azureOther, ready: "Ready"}},
 	{"apigee.cloud.google.com", "ApigeeDatastore ApigeeDeployment ApigeeEnvironment ApigeeOrganization ApigeeRedis ApigeeTelemetry", rule{phase: "state", good: "running"}},
 	{"hnc.x-k8s.io", "SubnamespaceAnchor", rule{phase: "status"}},
 	{"services.cloud.sap.com", "ServiceInstance ServiceBinding", rule{bad: "Failed", any: "Succeeded Ready"}},

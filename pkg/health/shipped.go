@@ -118,9 +118,15 @@ func (o *object) shippedSays() (Result, bool) {
 	return r.say(o), true
 }
 
-// lateOr is the failure that the late condition tells of, or what is known otherwise.
+// lateOr is what the late condition tells that the newest generation is not, or what is known otherwise.
 func (r *rule) lateOr(o *object, otherwise Result) Result {
-	if c := o.condition(r.late); r.late != "" && c.is("False") && c.said() == bad {
+	if r.late != "" && r.judge != nil {
+		if v, decided := r.judge(o); decided && v.Health != fleet.HealthHealthy {
+			return v
+		}
+	}
+	c := o.condition(r.late)
+	if r.late != "" && c.is("False") && !o.stale(c) && (c.said() == bad || c.observed != 0) {
 		return c.isNot()
 	}
 	return otherwise
@@ -255,7 +261,7 @@ func (r *rule) phaseSays(o *object, s *signs) {
 		m, key = mapOf(m, head), rest
 	}
 	phase := text(m, key)
-	message := nonEmpty(text(m, "message"), text(o.status, "message"), text(o.status, "reason"), "status."+r.phase+" is "+phase)
+	message := nonEmpty(text(m, "message"), text(o.status, "message"), text(o.status, "reason"), text(o.status, "lastError"), "status."+r.phase+" is "+phase)
 	word := camel(phase)
 	switch {
 	case phase == "":

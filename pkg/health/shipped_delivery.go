@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -23,38 +22,17 @@ func certificateHealth(o *object) (Result, bool) {
 	return Result{}, false
 }
 
+// cronWorkflowHealth: what its own condition stopped is not run again until somebody changes it.
 func cronWorkflowHealth(o *object) (Result, bool) {
 	for _, kind := range []string{"SpecError", "SubmissionError"} {
 		if c := o.condition(kind); c.is("True") {
 			return degraded(nonEmpty(c.reason, kind), c.message), true
 		}
 	}
+	if phase := text(o.status, "phase"); phase == "Stopped" {
+		return suspended(phase, "spec.stopStrategy has stopped it"), true
+	}
 	return healthy(), true
-}
-
-// applicationError finds what keeps Argo CD from comparing or syncing an application. The health that it writes is of what is
-// in the cluster, which stays healthy when nothing new comes. The conditions have no status: one that is over is not listed.
-// Nor has the status a generation, but it says which source it was compared with.
-func applicationError(o *object) (Result, bool) {
-	if skipped, _ := strconv.ParseBool(o.annotation("argocd.argoproj.io/skip-reconcile")); skipped {
-		return suspended("Paused", "annotation argocd.argoproj.io/skip-reconcile: nobody compares or syncs it"), true
-	}
-	for _, x := range listOf(o.status, "conditions") {
-		m, _ := x.(map[string]any)
-		if kind := text(m, "type"); strings.HasSuffix(kind, "Error") {
-			return degraded(kind, text(m, "message")), true
-		}
-	}
-	source, compared := mapOf(o.spec, "source"), mapOf(o.status, "sync", "comparedTo", "source")
-	if text(source, "repoURL") == "" || text(compared, "repoURL") == "" || len(listOf(o.spec, "sources")) > 0 {
-		return Result{}, false
-	}
-	for _, key := range []string{"repoURL", "targetRevision", "path", "chart"} {
-		if text(source, key) != text(compared, key) {
-			return progressing(ReasonOldGeneration, "the status speaks of another spec.source."+key), true
-		}
-	}
-	return Result{}, false
 }
 
 // argoRolloutHealth reads observedGeneration as a number where it is one; older versions wrote a hash.
@@ -268,14 +246,6 @@ func numaplaneHealth(o *object) (Result, bool) {
 	return progressing(c.reason, c.message), c.is("False") && c.reason == "Progressing" && !o.stale(c)
 }
 
-// helmRepositoryHealth knows that a repository of the type oci has no status.
-func helmRepositoryHealth(o *object) (Result, bool) {
-	if text(o.spec, "type") == "oci" {
-		return healthy(), true
-	}
-	return Result{}, false
-}
-
 // providerConfigHealth: a configuration that is in use or not is as good; its conditions count if it has some.
 func providerConfigHealth(o *object) (Result, bool) {
 	if len(listOf(o.status, "conditions")) == 0 {
@@ -331,6 +301,14 @@ func cnrmHealth(o *object) (Result, bool) {
 		}
 	}
 	return Result{}, false
+}
+
+// azureOther: not everything of these groups is a resource that the Azure Service Operator makes, and says whether it is Ready.
+func azureOther(o *object) (Result, bool) {
+	if o.empty() || o.condition("Ready").kind != "" {
+		return Result{}, false
+	}
+	return o.statusSays()
 }
 
 // clusterAPITrouble finds what Cluster API writes of final failures; templates have no status.
