@@ -161,7 +161,7 @@ func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *prun
 	}
 	var errs []error
 	for i, x := range all {
-		if _, is := x.Message.(*v1.Module); len(errs) > 0 && !(is && r.broken) {
+		if _, is := x.Message.(*v1.Module); len(errs) > 0 && (!(is && r.broken) || ctx.Err() != nil) {
 			errs = append(errs, fmt.Errorf("not put, because of that: %s", strings.Join(namesOf(all[i:], nameOf), ", ")))
 			break
 		}
@@ -170,11 +170,16 @@ func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *prun
 	if r.broken {
 		errs = append(errs, errors.New("the modules that were put do not begin without the rest, and what runs stays: apply all of them again"))
 	}
-	if len(errs) > 0 {
-		return joinCodes(append(errs, prune.not(), r.print(), r.follow(ctx)))
+	timed, cancel := r.o.deadline(ctx)
+	defer cancel()
+	switch {
+	case r.broken && ctx.Err() != nil: // nothing that was put goes on
+		return joinCodes(append(errs, prune.not(), r.print()))
+	case len(errs) > 0:
+		return joinCodes(append(errs, prune.not(), r.print(), r.follow(ctx, timed)))
 	}
 	pruned := r.prune(ctx, prune)
-	return joinCodes([]error{pruned, r.print(), r.follow(ctx), r.pruneLater(ctx, prune), r.gone(ctx, prune)})
+	return joinCodes([]error{pruned, r.print(), r.follow(ctx, timed), r.pruneLater(ctx, prune), r.gone(ctx, timed, prune)})
 }
 
 // ordersOf is what modules that are put together say of their order, which is judged over all of them; none: nothing is said.
@@ -205,7 +210,7 @@ func joinCodes(errs []error) error {
 		}
 		said = append(said, err)
 	}
-	if err := errors.Join(said...); err != nil || silent == nil {
+	if err := joined(said...); err != nil || silent == nil {
 		return err
 	}
 	return silent
@@ -395,9 +400,7 @@ func (r *applyRun) print() error {
 }
 
 // follow stays with every rollout of the apply.
-func (r *applyRun) follow(ctx context.Context) error {
-	timed, cancel := r.o.deadline(ctx)
-	defer cancel()
+func (r *applyRun) follow(ctx, timed context.Context) error {
 	return r.a.followAll(ctx, timed, r.rollouts, &r.o.waitOptions)
 }
 

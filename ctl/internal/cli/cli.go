@@ -84,7 +84,8 @@ type app struct {
 
 // Main runs the command and is its exit code.
 func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
-	s.In = interruptible{ctx, s.In}
+	out := &sink{w: s.Out}
+	s.In, s.Out = interruptible{ctx, s.In}, out
 	a := &app{Streams: s, dial: dial}
 	a.onBreak = a.sayBreak()
 	root := a.root()
@@ -96,7 +97,7 @@ func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
 	if a.client != nil {
 		err = errors.Join(err, a.client.Close())
 	}
-	return a.exit(ctx, err)
+	return a.exit(ctx, out.with(err))
 }
 
 // sayBreak tells that a watch lost the hub and tries again. It is told to logs as well, for a wait may last; there is no
@@ -147,6 +148,9 @@ func (a *app) exit(ctx context.Context, err error) int {
 		code = exitUsage
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		a.notef("interrupted\n")
+		for _, line := range besides(err) {
+			a.notef("%s\n", table.Clean(line))
+		}
 		return exitInterrupt
 	case errors.Is(err, context.DeadlineExceeded):
 		code = exitTimedOut

@@ -116,6 +116,7 @@ func (a *app) deleteAll(ctx context.Context, o *deleteOptions, found []target) e
 		return err
 	}
 	var errs []error
+	var never []string // what an interrupt came before
 	stays := false
 	for i, t := range found {
 		if stays && t.kind.name != found[i-1].kind.name {
@@ -127,12 +128,19 @@ func (a *app) deleteAll(ctx context.Context, o *deleteOptions, found []target) e
 			break
 		}
 		errs = append(errs, eachName(t.names, func(name string) error {
+			if ctx.Err() != nil {
+				never = append(never, t.kind.name+" "+strings.TrimPrefix(name, fleet.DefaultProject+"/"))
+				return ctx.Err()
+			}
 			err := a.deleteOne(ctx, o, t.kind, name)
 			stays = stays || err != nil && !errors.Is(err, fleet.ErrNotFound)
 			return err
 		}))
 	}
-	return errors.Join(errs...)
+	if len(never) > 0 {
+		errs = append(errs, fmt.Errorf("not deleted: %s", strings.Join(never, ", ")))
+	}
+	return joined(errs...)
 }
 
 // noneNeeded refuses to begin with several of which one is a module that others need, which stay.
@@ -354,7 +362,9 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 		a.printf("module/%s deleting; %s\n", ref.Display(), deleteText(done, o.orphan))
 		return nil
 	}
-	if err := a.waitGone(ctx, c, ref, uid, o.timeout); err != nil {
+	timed, cancel := (&waitOptions{timeout: o.timeout}).deadline(ctx)
+	defer cancel()
+	if err := a.waitGone(ctx, timed, c, ref, uid, o.timeout); err != nil {
 		return err
 	}
 	a.printf("module/%s deleted; %s\n", ref.Display(), deletedText(done, o.orphan))
@@ -424,15 +434,15 @@ func wereTo(n int32) string {
 // errNameTaken: another module was put under the name before the deleted one was gone.
 var errNameTaken = errors.New("the name is taken")
 
-// waitGone waits until the hub has forgotten the module, which is when every cluster has confirmed. A module of another
-// UID is another one; without a UID the first that is seen to have one is meant.
-func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRef, uid string, timeout time.Duration) error {
-	o := waitOptions{timeout: timeout}
-	ctx, cancel := o.deadline(ctx)
-	defer cancel()
+// waitGone waits until the hub has forgotten the module, which is when every cluster has confirmed, or timed, which is ctx with the timeout, is
+// over. A module of another UID is another one; without a UID the first that is seen to have one is meant.
+func (a *app) waitGone(ctx, timed context.Context, c *client.Client, ref fleet.ModuleRef, uid string, timeout time.Duration) error {
+	if timed.Err() != nil && ctx.Err() == nil { // it went by with others
+		return a.goneYet(ctx, c, ref, uid, timeout)
+	}
 	var last *v1.Module
 	said := ""
-	err := c.WatchModules(ctx, &v1.WatchModulesRequest{Project: ref.Project, Name: ref.Name}, func(ch client.Change[*v1.Module]) error {
+	err := c.WatchModules(timed, &v1.WatchModulesRequest{Project: ref.Project, Name: ref.Name}, func(ch client.Change[*v1.Module]) error {
 		switch {
 		case ch.Type == client.Deleted, ch.Type == client.Synced && last == nil:
 			return client.ErrStop
@@ -450,12 +460,37 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 	})
 	switch {
 	case errors.Is(err, errNameTaken):
-		return &exitError{exitSuperseded, fmt.Errorf("module %s: another one was put under the name before this one was gone everywhere; what is left of it is removed first in each cluster; see: towline get trackers --module %s",
-			ref.Display(), ref)}
+		return taken(ref)
 	case errors.Is(err, context.DeadlineExceeded) && timeout > 0:
-		return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, a.moduleState(last).Text)}
+		return a.notGone(ref, last, timeout)
+	case errors.Is(err, context.Canceled):
+		return joined(err, goesOn(ref))
 	}
 	return err
+}
+
+// goneYet asks once whether a module is gone for which no time is left.
+func (a *app) goneYet(ctx context.Context, c *client.Client, ref fleet.ModuleRef, uid string, timeout time.Duration) error {
+	resp, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
+	switch m := resp.GetModule(); {
+	case errors.Is(err, fleet.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case uid != "" && m.GetMetadata().GetUid() != uid:
+		return taken(ref)
+	default:
+		return a.notGone(ref, m, timeout)
+	}
+}
+
+func taken(ref fleet.ModuleRef) error {
+	return &exitError{exitSuperseded, fmt.Errorf("module %s: another one was put under the name before this one was gone everywhere; what is left of it is removed first in each cluster; see: towline get trackers --module %s",
+		ref.Display(), ref)}
+}
+
+func (a *app) notGone(ref fleet.ModuleRef, last *v1.Module, timeout time.Duration) error {
+	return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, a.moduleState(last).Text)}
 }
 
 // askOf asks before something is done of which the plan tells, and once more if the plan is another one when the answer

@@ -492,6 +492,12 @@ type run struct {
 	typed    *typist // in place of stdin
 	env      map[string]string
 	timeout  time.Duration
+	// interruptAt is the request in which somebody interrupts the command; it gets no answer.
+	interruptAt func(proto.Message) bool
+	// noticed is told of every request before the hub answers it.
+	noticed func(proto.Message)
+	// out is in place of the result's.
+	out io.Writer
 }
 
 // result is what came of it.
@@ -509,7 +515,10 @@ func in(d time.Duration) *timestamppb.Timestamp  { return timestamppb.New(now.Ad
 func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
-	server := grpc.NewServer(grpc.WaitForHandlers(true)) // a test changes the hub between two runs
+	ctx, cancel := context.WithTimeout(t.Context(), max(r.timeout, 20*time.Second))
+	defer cancel()
+	unary, stream := r.interrupts(cancel)
+	server := grpc.NewServer(grpc.WaitForHandlers(true), grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream)) // a test changes the hub between two runs
 	v1.RegisterModuleServiceServer(server, h)
 	v1.RegisterClusterServiceServer(server, h)
 	v1.RegisterRolloutServiceServer(server, h)
@@ -531,8 +540,6 @@ func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 		o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		return client.Dial(ctx, o)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), max(r.timeout, 20*time.Second))
-	defer cancel()
 	if r.typed != nil {
 		r.typed.asked, r.typed.over = cancel, t.Context()
 	}
@@ -561,7 +568,11 @@ func execute(ctx context.Context, r run, dial Dial, args ...string) result {
 	if r.typed != nil {
 		in = r.typed
 	}
-	s := Streams{In: in, Out: &out, Err: &errOut, InTerminal: r.terminal, OutTerminal: r.terminal,
+	var stdout io.Writer = &out
+	if r.out != nil {
+		stdout = r.out
+	}
+	s := Streams{In: in, Out: stdout, Err: &errOut, InTerminal: r.terminal, OutTerminal: r.terminal,
 		Size:   func() (int, int) { return columns, 50 },
 		Getenv: func(k string) string { return r.env[k] },
 		Now:    func() time.Time { return now }, Zone: time.UTC}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -126,5 +125,5 @@ func eachName(names []string, fn func(name string) error) error {
 	for _, name := range names {
 		errs = append(errs, fn(name))
 	}
-	return errors.Join(errs...)
+	return joined(errs...)
 }

@@ -220,7 +220,11 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 		return nil
 	}
 	var errs []error
-	for _, m := range p.modules {
+	for i, m := range p.modules {
+		if ctx.Err() != nil {
+			errs = append(errs, ctx.Err(), notPruned(p.modules[i:]))
+			break
+		}
 		err := r.pruneOne(ctx, p, m)
 		if errors.Is(err, fleet.ErrPrecondition) && r.o.wait {
 			p.later = append(p.later, m)
@@ -228,7 +232,12 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return joined(errs...)
+}
+
+// notPruned names what an interrupt came before.
+func notPruned(left []*v1.Module) error {
+	return fmt.Errorf("not pruned: %s; the next apply of the files does that", strings.Join((&pruning{modules: left}).names(), ", "))
 }
 
 func (r *applyRun) pruneLater(ctx context.Context, p *pruning) error {
@@ -236,10 +245,14 @@ func (r *applyRun) pruneLater(ctx context.Context, p *pruning) error {
 		return nil
 	}
 	var errs []error
-	for _, m := range p.later {
+	for i, m := range p.later {
+		if ctx.Err() != nil {
+			errs = append(errs, ctx.Err(), notPruned(p.later[i:]))
+			break
+		}
 		errs = append(errs, r.pruneOne(ctx, p, m))
 	}
-	return errors.Join(errs...)
+	return joined(errs...)
 }
 
 func (r *applyRun) pruneOne(ctx context.Context, p *pruning, m *v1.Module) error {
@@ -256,14 +269,14 @@ func (r *applyRun) pruneOne(ctx context.Context, p *pruning, m *v1.Module) error
 	return nil
 }
 
-// gone waits, with --wait, until the clusters have confirmed what was pruned.
-func (r *applyRun) gone(ctx context.Context, p *pruning) error {
+// gone waits, with --wait, until the clusters have confirmed what was pruned. All of it has the time of the rollouts: --timeout is of the command.
+func (r *applyRun) gone(ctx, timed context.Context, p *pruning) error {
 	if p == nil || !r.o.wait || r.dry() {
 		return nil
 	}
 	var errs []error
 	for _, m := range p.deleted {
-		errs = append(errs, r.a.waitGone(ctx, r.c, refOfModule(m), m.GetMetadata().GetUid(), r.o.timeout))
+		errs = append(errs, r.a.waitGone(ctx, timed, r.c, refOfModule(m), m.GetMetadata().GetUid(), r.o.timeout))
 	}
-	return errors.Join(errs...)
+	return joined(errs...)
 }

@@ -220,6 +220,26 @@ func TestApplyPrunesWhatIsNeededStillAfterTheRollouts(t *testing.T) {
 	}
 }
 
+// --timeout is of the whole command: what is pruned, and does not go, is not waited for one after the other with a time of its own for each.
+// What is gone when the time is over is not called left.
+func TestApplyPruneWaitsNoLongerThanItsTime(t *testing.T) {
+	hub := setHub("set/a:shop", "set/a:one", "set/a:two", "set/a:three")
+	hub.watch, hub.put.Rollout = watching(ended("Succeeded", nil)), "shop/57"
+	watched := 0
+	got := hub.run(t, run{stdin: shopYAML, noticed: func(m proto.Message) {
+		if _, is := m.(*v1.WatchModulesRequest); is {
+			watched++
+		}
+		if r, is := m.(*v1.GetModuleRequest); is && r.GetName() == "three" { // asked for when the time is over
+			hub.modules = hub.modules[:3]
+		}
+	}}, "apply", "-f", "-", "--set", "a", "--prune", "--yes", "--wait", "--timeout", "500ms")
+	want := "Error: module one: not gone after 500ms: -; it goes on by itself\nError: module two: not gone after 500ms: -; it goes on by itself\n"
+	if got.code != exitTimedOut || !strings.HasSuffix(got.err, want) || watched != 1 {
+		t.Errorf("exit %d, stdout %q, stderr %q, %d waits", got.code, got.out, got.err, watched)
+	}
+}
+
 func TestSetUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"apply -f x --prune":         "--prune deletes what is of a set and not in the files: name it with --set",

@@ -155,8 +155,13 @@ const lastLook = 5 * time.Second
 // nothing was heard by then are asked once how they stand, so that none is called unfinished that has ended.
 func (a *app) followAll(ctx, timed context.Context, all []followed, o *waitOptions) error {
 	var errs []error
-	for _, of := range all {
-		errs = append(errs, a.followOne(ctx, timed, of, o))
+	for i, of := range all {
+		err := a.followOne(ctx, timed, of, o)
+		errs = append(errs, err)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			errs = append(errs, goOn(all[i:]))
+			break
+		}
 	}
 	return joinCodes(errs)
 }

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// interrupts has the command interrupted while the hub has its request.
+func (r run) interrupts(cancel func()) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
+	at := func(ctx context.Context, req any) error {
+		m, is := req.(proto.Message)
+		if is && r.noticed != nil {
+			r.noticed(m)
+		}
+		if !is || r.interruptAt == nil || !r.interruptAt(m) {
+			return nil
+		}
+		cancel()
+		<-ctx.Done()
+		return rpc.ToStatus(ctx.Err())
+	}
+	unary := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if err := at(ctx, req); err != nil {
+			return nil, err
+		}
+		return handle(ctx, req)
+	}
+	stream := func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		return handle(srv, received{s, at})
+	}
+	return unary, stream
+}
+
+// received is a stream whose requests are looked at.
+type received struct {
+	grpc.ServerStream
+	at func(context.Context, any) error
+}
+
+func (s received) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.at(s.Context(), m)
+}
+
+// nth is the nth request of a type, but for dry runs.
+func nth[M proto.Message](n int) func(proto.Message) bool {
+	return func(m proto.Message) bool {
+		if _, is := m.(M); !is {
+			return false
+		}
+		if dry, has := m.(interface{ GetDryRun() bool }); has && dry.GetDryRun() {
+			return false
+		}
+		n--
+		return n == 0
+	}
+}
+
+// Who interrupts a command is told what goes on without it, and what it did not come to.
+func TestInterruptSaysWhatGoesOn(t *testing.T) {
+	two := shopYAML + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: base", 1)
+	progressing := func() *fakeHub {
+		hub := setHub("set/a:shop", "set/a:base", "set/a:old")
+		hub.put, hub.watch = putAnswer(), watching(surfaceRollout())
+		hub.put.Warnings = nil
+		return hub
+	}
+	through := progressing()
+	through.watch = watching(ended("Succeeded", nil))
+	needed := progressing()
+	needed.needed = 1
+	for name, tc := range map[string]struct {
+		hub   *fakeHub
+		stdin string
+		at    func(proto.Message) bool
+		args  string
+		want  string
+	}{
+		"a rollout": {progressing(), shopYAML, nth[*v1.WatchRolloutRequest](1), "apply -f - --wait",
+			"rollout shop/57 goes on without this command; see: towline rollout status shop/57"},
+		"rollouts": {progressing(), two, nth[*v1.WatchRolloutRequest](1), "apply -f - --wait",
+			"rollouts shop/57, shop/57 go on without this command; see: towline get modules"},
+		"a batch": {progressing(), two, nth[*v1.PutModuleRequest](2), "apply -f - --wait",
+			"the modules that were put do not begin without the rest, and what runs stays: apply all of them again"},
+		"the check of a batch": {progressing(), two, func(m proto.Message) bool { r, is := m.(*v1.PutModuleRequest); return is && r.GetDryRun() }, "apply -f -",
+			"nothing was put: apply all of it when all is right, or what is right by itself"},
+		"a batch that prunes": {progressing(), two, nth[*v1.PutModuleRequest](1), "apply -f - --set a --prune",
+			"not put, because of that: module base\nthe modules that were put do not begin without the rest, and what runs stays: apply all of them again\n" +
+				"nothing is pruned, because not all of the files is put: module old would go"},
+		"what is pruned after the rollouts": {needed, two, nth[*v1.WatchRolloutRequest](1), "apply -f - --set a --prune --wait",
+			"rollouts shop/57, shop/57 go on without this command; see: towline get modules\nnot pruned: module old; the next apply of the files does that"},
+		"what is pruned": {through, shopYAML, nth[*v1.WatchModulesRequest](1), "apply -f - --set a --prune --wait --yes",
+			"module base: its deletion goes on without this command; see: towline get module base\nmodule old: its deletion goes on without this command; see: towline get module old"},
+		"deletions": {progressing(), "", nth[*v1.WatchModulesRequest](1), "delete module old base --yes",
+			"module old: its deletion goes on without this command; see: towline get module old\nnot deleted: module base"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tc.hub.run(t, run{stdin: tc.stdin, interruptAt: tc.at}, strings.Fields(tc.args)...)
+			if want := "interrupted\n" + tc.want + "\n"; got.code != exitInterrupt || got.err != want {
+				t.Errorf("exit %d, stdout %q, stderr %q, want %q", got.code, got.out, got.err, want)
+			}
+		})
+	}
+}
+
+// full is a disk that takes some bytes and no more.
+type full struct{ room int }
+
+var errFull = errors.New("write /dev/stdout: no space left on device")
+
+func (f *full) Write(p []byte) (int, error) {
+	n := min(len(p), f.room)
+	f.room -= n
+	if n < len(p) {
+		return n, errFull
+	}
+	return n, nil
+}
+
+// What could not be written to the output is no success: a token that is shown once would be lost, and half a list be the whole.
+func TestOutputThatCannotBeWrittenIsNoSuccess(t *testing.T) {
+	hub := &fakeHub{clusters: []*v1.Cluster{{Metadata: &v1.Metadata{Name: "c1"}}}, join: &v1.JoinClusterResponse{Token: "secret"}, put: putAnswer()}
+	for _, args := range []string{"get clusters", "get clusters -o yaml", "get clusters -o name", "cluster join c2", "apply -f - --dry-run=server", "version", "explain module.spec"} {
+		got := hub.run(t, run{stdin: shopYAML, out: &full{3}}, strings.Fields(args)...)
+		if got.code != exitFailed || strings.Count(got.err, errFull.Error()) != 1 {
+			t.Errorf("%s: exit %d, stderr %q", args, got.code, got.err)
+		}
+	}
+}
