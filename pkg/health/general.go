@@ -45,7 +45,7 @@ func (o *object) statusSays() (Result, bool) {
 // everything takes all parts of a status that the field agrees on.
 func (s *signs) everything(o *object) {
 	s.conditions(o, listOf(o.status, "conditions"))
-	for _, list := range []string{"parents", "ancestors", "listeners", "bindings"} {
+	for _, list := range []string{"parents", "ancestors", "listeners", "bindings", "controllers"} {
 		s.entries(o, list)
 	}
 	s.phases(o)
@@ -171,7 +171,7 @@ func (s *signs) entries(o *object, key string) {
 	case current:
 	case older != nil:
 		s.add(o.old(older.observed))
-	case len(list) > 0 && key != "listeners":
+	case len(list) > 0 && key != "listeners" && key != "controllers":
 		s.add(progressing("NoConditions", "no controller says what it makes of it yet"))
 	}
 }

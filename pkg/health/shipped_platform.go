@@ -111,6 +111,16 @@ func ciliumHealth(o *object) (Result, bool) {
 	return healthy(), !o.empty()
 }
 
+// calicoWaits: what is not available is on its way unless something says that it fails.
+func calicoWaits(o *object) (Result, bool) {
+	c, moves := o.condition("Ready"), o.condition("Progressing")
+	if moves.is("True") {
+		c.message = nonEmpty(moves.message, c.message)
+	}
+	waits := c.is("False") && c.reason == "NotAvailable" && !o.condition("Degraded").is("True") && !o.stale(c)
+	return progressing(c.reason, c.message), waits
+}
+
 func threeScaleHealth(o *object) (Result, bool) {
 	if strings.EqualFold(nonEmpty(text(o.status, "state"), text(o.status, "developerUserState")), "suspended") {
 		return suspended("Suspended", "the application is suspended"), true
