@@ -157,7 +157,7 @@ func (s *signs) conditions(o *object, list []any) {
 	summed := false
 	for _, x := range list {
 		c := conditionOf(x)
-		if conditionClass(c.kind) != main || c.status == "" {
+		if conditionClass(c.kind) != main || c.status == "" || o.runs(c) {
 			continue
 		}
 		summed = true
@@ -182,6 +182,10 @@ func (s *signs) condition(o *object, c condition, summed bool) {
 		}
 		return
 	}
+	if o.runs(c) {
+		s.run(c)
+		return
+	}
 	switch k {
 	case bad:
 		if c.kind != "Warning" || !s.sum {
@@ -203,6 +207,23 @@ func (s *signs) condition(o *object, c condition, summed bool) {
 		if !s.sum && c.is("False") && reasonClass(c.reason, "") == bad {
 			s.add(c.isNot())
 		}
+	}
+}
+
+// runs reports that the condition tells of a kind that is to come to an end whether it runs. What Ansible's playbooks make is called
+// Running also when the last has succeeded.
+func (o *object) runs(c condition) bool {
+	return c.kind == "Running" && c.reason != "Successful" && o.finite()
+}
+
+// run takes whether a kind that is to come to an end runs: where another condition sums up, that it does not is no trouble.
+func (s *signs) run(c condition) {
+	switch {
+	case c.is("True"):
+		s.working = true
+		s.add(progressing(nonEmpty(c.reason, c.kind), nonEmpty(c.message, "it is not done")))
+	case !s.sum:
+		s.goodCondition(c)
 	}
 }
 

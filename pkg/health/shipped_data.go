@@ -342,70 +342,6 @@ func advancedCronJobHealth(o *object) (Result, bool) {
 	return healthy(), text(o.status, "lastScheduleTime") != "" || !o.empty()
 }
 
-func jobSetHealth(o *object) (Result, bool) {
-	if o.condition("Completed").is("True") {
-		return healthy(), true
-	}
-	for _, kind := range []string{"Failed", "StartupPolicyFailed"} {
-		if c := o.condition(kind); c.is("True") {
-			return degraded(nonEmpty(c.reason, kind), c.message), true
-		}
-	}
-	return progressing("Running", "the jobs are not complete"), true
-}
-
-// trainingJobHealth reads the conditions of Kubeflow's jobs, of which the last that is True is the state.
-func trainingJobHealth(o *object) (Result, bool) {
-	if isTrue(mapOf(o.spec, "runPolicy"), "suspend") {
-		return suspended("Suspended", "spec.runPolicy.suspend is true"), true
-	}
-	if c := o.condition("Failed"); c.is("True") {
-		return degraded(nonEmpty(c.reason, c.kind), c.message), true
-	}
-	if o.condition("Succeeded").is("True") {
-		return healthy(), true
-	}
-	return progressing("Running", "the job is not done"), true
-}
-
-// sparkHealth takes an application that runs with all of its executors for healthy.
-func sparkHealth(o *object) (Result, bool) {
-	if text(mapOf(o.status, "applicationState"), "state") != "RUNNING" {
-		return Result{}, false
-	}
-	executors := mapOf(o.status, "executorState")
-	running := int64(0)
-	for _, state := range executors {
-		if state == "RUNNING" {
-			running++
-		}
-	}
-	want := count(mapOf(o.spec, "executor"), "instances", 1)
-	if dynamic := mapOf(o.spec, "dynamicAllocation"); isTrue(dynamic, "enabled") {
-		want = max(count(dynamic, "minExecutors", 0), 1)
-	}
-	if running < want {
-		return progressing("LessExecutors", of(running, want, "executors run")), true
-	}
-	return healthy(), true
-}
-
-// inferenceHealth knows a service that somebody stopped, and a newest model that is not the one that serves.
-func inferenceHealth(o *object) (Result, bool) {
-	if o.annotation("serving.kserve.io/stop") == "true" || o.condition("Stopped").is("True") {
-		return suspended("Stopped", "the service is stopped"), true
-	}
-	model := mapOf(o.status, "modelStatus")
-	switch state := text(model, "transitionStatus"); state {
-	case "BlockedByFailedLoad", "InvalidSpec":
-		return degraded(state, nonEmpty(text(mapOf(model, "lastFailureInfo"), "message"), "the newest model is not loaded")), true
-	case "InProgress":
-		c := o.condition("Ready")
-		return progressing(state, "the newest model is loaded"), c.is("True")
-	}
-	return Result{}, false
-}
-
 // virtualMachineHealth knows that a machine that should stand still is fine when it does, and that one that runs takes up some changes
 // only when somebody starts it again.
 func virtualMachineHealth(o *object) (Result, bool) {
@@ -555,4 +491,20 @@ func outdated(o *object) bool {
 func chartJobMade(o *object) (Result, bool) {
 	r := Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status says that the job was made, not how it ended"}
 	return r, o.condition("JobCreated").is("True") && !o.condition("Failed").is("True")
+}
+
+// universeHealth goes by the state of a universe of YugabyteDB, where the version writes one.
+func universeHealth(o *object) (Result, bool) {
+	state := text(o.status, "universeState")
+	switch {
+	case state == "":
+		return Result{}, false
+	case state == "Ready":
+		return healthy(), true
+	case state == "Paused":
+		return suspended(state, "the universe is paused"), true
+	case strings.HasPrefix(state, "Error"):
+		return degraded(camel(state), "the universe is "+state), true
+	}
+	return progressing(camel(state), "the universe is "+state), true
 }
