@@ -221,6 +221,19 @@ func grafanaPartHealth(o *object) (Result, bool) {
 	return healthy(), !o.empty()
 }
 
+// loggingProblems are those that the logging operator found, or that a check of the configuration did.
+func loggingProblems(o *object) (Result, bool) {
+	if problems := listOf(o.status, "problems"); len(problems) > 0 {
+		return degraded("Problems", fmt.Sprint(problems[0])), true
+	}
+	for _, taken := range mapOf(o.status, "configCheckResults") {
+		if taken == false {
+			return degraded("ConfigCheckFailed", "the check of the configuration failed"), true
+		}
+	}
+	return Result{}, false
+}
+
 // prometheusOutdated: Available counts the pods that are ready, those of the specification before too.
 func prometheusOutdated(o *object) (Result, bool) {
 	updated, told := number(o.status, "updatedReplicas")
