@@ -18,7 +18,7 @@ func TestNodeStays(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			r := newRig(t)
 			node := "apiVersion: v1\nkind: Node\nmetadata: {name: n-$NS, labels: {disk: ssd}}\n"
-			r.clusterScoped("nodes", node)
+			r.clusterScoped("nodes", node+"spec: {taints: [{key: example.com/nobody, effect: NoExecute}]}\n") // no pod of another test comes to be there
 			var policies []fleet.Policy
 			if how == "named" {
 				policies = []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Node"}}, Prune: fleet.PruneOnUpdate}}
