@@ -67,19 +67,21 @@ func TestBindingThatLosesItsValueIsSaid(t *testing.T) {
 // failure of it.
 func TestBindingWaitsItsTurn(t *testing.T) {
 	r := newRig(t)
-	base, shop := r.bundle("base", nil, deployment("db", 1)), r.bundle("shop", nil, configMap("uses", "k: one"))
+	base, shop := r.gated(r.bundle("base", nil, gate("db", "1"))), r.bundle("shop", nil, configMap("uses", "k: one"))
 	base.Revision, shop.Revision, shop.DependsOn = 1, 1, moduleOf("base")
 	r.set([]fleet.Sync{base, shop})
 	r.wait("base", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
-	r.makeReady("db")
+	r.sets("db", "1")
 	r.ready(shop)
-	base = r.bundle("base", nil, deployment("db", 2))
+	base = r.gated(r.bundle("base", nil, gate("db", "2")))
 	next := r.binding(r.bundle("shop", nil, configMap("uses", `k: "${K}"`)),
 		fleet.LateBinding{Name: "K", Object: &fleet.ObjectField{Version: "v1", Kind: "ConfigMap", Name: "net", Path: "data.k"}}) // no namespace: fails at once
 	base.Revision, next.Revision, next.DependsOn = 2, 2, shop.DependsOn
 	r.set([]fleet.Sync{base, next})
-	x := r.wait("shop", "told of", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Message != "" })
-	if x.Phase != fleet.PhaseApplying || x.Reason != "AwaitingDependency" {
+	x := r.wait("shop", "told of", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && (x.Phase == fleet.PhaseFailed || x.Reason == "AwaitingDependency")
+	})
+	if x.Phase != fleet.PhaseApplying {
 		t.Errorf("%+v", x)
 	}
 }

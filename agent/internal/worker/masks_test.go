@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
@@ -220,20 +221,42 @@ spec:
     spec: {containers: [{name: web, image: "nginx:1", args: ["--dsn=db://u:${PW}@db"]}]}
 `), fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}})
 	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	r.quotesArguments()
 	r.set([]fleet.Sync{s})
-	r.eventually("applied", func() bool { return r.get("apps/v1", "deployments", "web") != nil })
-	_, err := r.res("apps/v1", "deployments", r.ns).Patch(context.Background(), "web", types.MergePatchType, []byte(`{"status":{"observedGeneration":9,"conditions":[
-		{"type":"ReplicaFailure","status":"True","reason":"FailedCreate","message":"admission webhook \"policy.example.com\" denied the request: container web: argument --dsn=db://u:`+canary+`@db: plain passwords are not allowed"}]}}`),
-		metav1.PatchOptions{FieldManager: "kube-controller-manager"}, "status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := r.wait("shop", "not ready", func(x fleet.SyncStatus) bool {
-		return len(x.Exceptions) > 0 && strings.Contains(x.Exceptions[0].Message, "webhook")
-	})
+	x := r.wait("shop", "not ready", quoted)
 	if strings.Contains(x.Exceptions[0].Message, canary) {
 		t.Errorf("the status says: %s", x.Exceptions[0].Message)
 	}
+}
+
+// quotesArguments has the cluster refuse pods with a word about their first argument, which the controllers of workloads repeat.
+func (r *rig) quotesArguments() {
+	r.t.Helper()
+	r.clusterScoped("validatingadmissionpolicies", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: quotes-$NS}
+spec:
+  failurePolicy: Fail
+  matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]}
+  validations: [{expression: "false", messageExpression: "'argument ' + object.spec.containers[0].args[0] + ' is not allowed'"}]
+`)
+	r.clusterScoped("validatingadmissionpolicybindings", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: quotes-$NS}
+spec: {policyName: quotes-$NS, validationActions: [Deny], matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: $NS}}}}
+`)
+	probe := r.object(strings.Replace(pod("probe", ""), "image:", "args: [--probe], image:", 1))
+	r.eventually("the policy refuses", func() bool {
+		_, err := r.res("v1", "pods", r.ns).Create(context.Background(), &unstructured.Unstructured{Object: probe}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "argument --probe is not allowed")
+	})
+}
+
+// quoted is what a module says whose pods are refused so.
+func quoted(x fleet.SyncStatus) bool {
+	return len(x.Exceptions) > 0 && strings.Contains(x.Exceptions[0].Message, "argument --dsn=")
 }
 
 // TestEventsDoNotTellASecret: who refuses an object, or what runs by it, quotes a field of it in an Event.

@@ -34,13 +34,13 @@ spec:
       template:
         spec:
           restartPolicy: Never
-          containers: [{name: main, image: "nginx:1", envFrom: [{configMapRef: {name: %s}}]}]
+          containers: [{name: main, image: "never-ready:1", envFrom: [{configMapRef: {name: %s}}]}]
 `, suspend, config))
 		r.set([]fleet.Sync{s})
 		return s
 	}
 	r.ready(revision("backup-1", false))
-	run := r.runs(time.Now())
+	run := r.runs(time.Now()) // which does not end by itself
 	said := "CronJob.batch " + r.ns + "/backup has 1"
 	for _, config := range []string{"backup-2", "backup-3"} {
 		s := revision(config, config == "backup-3")

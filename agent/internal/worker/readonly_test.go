@@ -73,9 +73,8 @@ func TestReadOnlyObjectIsNeverWritten(t *testing.T) {
 // The health of what is only read counts, by the rules of the module.
 func TestReadOnlyObjectCounts(t *testing.T) {
 	r := newRig(t)
-	set := []fleet.Policy{readOnly("web")[0]}
-	r.create("apps/v1", "deployments", r.ns, r.object(deployment("web", 1)))
-	s := r.bundle("shop", set, deployment("web", 1))
+	r.create("v1", "services", r.ns, r.object(gate("web", "1")))
+	s := r.gated(r.bundle("shop", readOnly("web"), gate("web", "1")))
 	r.set([]fleet.Sync{s})
 	x := r.wait("shop", "progressing", func(x fleet.SyncStatus) bool {
 		return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied && (x.Ready || x.States[0].Health == fleet.HealthProgressing)
@@ -83,7 +82,7 @@ func TestReadOnlyObjectCounts(t *testing.T) {
 	if x.Ready {
 		t.Errorf("%+v", x)
 	}
-	r.patch("apps/v1", "deployments", "web", "controller", `{"status":{"observedGeneration":1,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1,"conditions":[{"type":"Available","status":"True"}]}}`, "status")
+	r.sets("web", "1")
 	r.ready(s)
 }
 

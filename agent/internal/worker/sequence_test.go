@@ -32,13 +32,6 @@ func (r *rig) keyOf(name string) string {
 	return k
 }
 
-// makeReady has a Deployment's controller say that all is there.
-func (r *rig) makeReady(name string) {
-	r.t.Helper()
-	r.patch("apps/v1", "deployments", name, "controller",
-		`{"status":{"observedGeneration":9,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1,"conditions":[{"type":"Available","status":"True","reason":"MinimumReplicasAvailable"}]}}`, "status")
-}
-
 // TestModuleWaitsForWhatComesFirst: nothing of a module is written before what it depends on is here and ready; then it begins by itself.
 // A next revision waits again, and what the module has is kept meanwhile as far as both say the same.
 func TestModuleWaitsForWhatComesFirst(t *testing.T) {
@@ -47,18 +40,18 @@ func TestModuleWaitsForWhatComesFirst(t *testing.T) {
 	shop.Revision, shop.DependsOn = 1, moduleOf("base")
 	r.set([]fleet.Sync{shop})
 	r.awaits("shop", "AwaitingDependency", "waits for module base: is not in this cluster")
-	base := r.bundle("base", nil, deployment("db", 1))
+	base := r.gated(r.bundle("base", nil, gate("db", "1")))
 	base.Revision = 1
 	r.set([]fleet.Sync{base, shop})
 	r.awaits("shop", "AwaitingDependency", "waits for module base: not ready (")
 	if s := r.wait("shop", "applying", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplying }); s.Ready || r.keyOf("a") != "" {
 		t.Fatalf("something is there already: %q, %+v", r.keyOf("a"), s)
 	}
-	r.makeReady("db")
+	r.sets("db", "1")
 	r.ready(base)
 	r.ready(shop)
 
-	base = r.bundle("base", nil, deployment("db", 2))
+	base = r.gated(r.bundle("base", nil, gate("db", "2")))
 	next := r.bundle("shop", nil, configMap("a", "k: two"), configMap("b", "k: one"), configMap("c", "k: two"))
 	base.Revision, next.Revision, next.DependsOn = 2, 2, shop.DependsOn
 	r.set([]fleet.Sync{base, next})
@@ -68,14 +61,13 @@ func TestModuleWaitsForWhatComesFirst(t *testing.T) {
 	if r.keyOf("a") != "one" || r.keyOf("c") != "" {
 		t.Fatalf("begun: %q %q", r.keyOf("a"), r.keyOf("c"))
 	}
-	r.patch("apps/v1", "deployments", "db", "controller",
-		`{"status":{"observedGeneration":9,"replicas":2,"updatedReplicas":2,"readyReplicas":2,"availableReplicas":2}}`, "status")
+	r.sets("db", "2")
 	r.ready(next)
 	if r.keyOf("a") != "two" || r.keyOf("c") != "two" {
 		t.Errorf("%q %q", r.keyOf("a"), r.keyOf("c"))
 	}
 	// What is begun goes on, whatever becomes of what it depends on.
-	r.patch("apps/v1", "deployments", "db", "controller", `{"status":{"readyReplicas":0,"availableReplicas":0}}`, "status")
+	r.sets("db", "down")
 	r.wait("base", "not ready", func(x fleet.SyncStatus) bool { return !x.Ready })
 	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"changed"}}`)
 	r.eventually("it is kept as it is", func() bool { return r.keyOf("a") == "two" })
@@ -85,16 +77,16 @@ func TestModuleWaitsForWhatComesFirst(t *testing.T) {
 // that was not waits on.
 func TestBegunIsNotAskedAgain(t *testing.T) {
 	r := newRig(t)
-	base := r.bundle("base", nil, deployment("db", 1))
+	base := r.gated(r.bundle("base", nil, gate("db", "1")))
 	shop := r.bundle("shop", nil, configMap("a", "k: one"), "apiVersion: example.com/v1\nkind: Nothing\nmetadata: {name: x, namespace: $NS}\n")
 	later := r.bundle("later", nil, configMap("z", "k: one"))
 	shop.DependsOn, later.DependsOn = moduleOf("base"), moduleOf("shop")
 	r.set([]fleet.Sync{base, shop, later})
 	r.awaits("later", "AwaitingDependency", "module shop: not ready")
 	r.wait("base", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
-	r.makeReady("db")
+	r.sets("db", "1")
 	r.eventually("begun", func() bool { return r.keyOf("a") == "one" })
-	r.patch("apps/v1", "deployments", "db", "controller", `{"status":{"readyReplicas":0,"availableReplicas":0}}`, "status")
+	r.sets("db", "down")
 	r.wait("base", "not ready", func(x fleet.SyncStatus) bool { return !x.Ready })
 	r.stop()
 	if err := r.res("v1", "configmaps", r.ns).Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
@@ -180,7 +172,7 @@ func TestWaitingModuleHoldsNobodyUp(t *testing.T) {
 	r.set([]fleet.Sync{shop, other})
 	r.ready(shop)
 	r.ready(other)
-	base := r.bundle("base", nil, configMap("a", "k: base"), deployment("db", 1))
+	base := r.gated(r.bundle("base", nil, configMap("a", "k: base"), gate("db", "1")))
 	base.Yields = []fleet.Yield{{Owner: shop.Module, Since: base.Generation, Ordinals: []int{0}, Ending: []int{0}}}
 	shop = r.bundle("shop", nil, configMap("o", "k: shop"))
 	shop.DependsOn = moduleOf("base")
@@ -193,7 +185,7 @@ func TestWaitingModuleHoldsNobodyUp(t *testing.T) {
 	if r.keyOf("o") != "one" {
 		t.Errorf("o is %q", r.keyOf("o"))
 	}
-	r.makeReady("db")
+	r.sets("db", "1")
 	r.ready(shop)
 	if r.get("v1", "configmaps", "o").GetUID() != uid {
 		t.Error("what went over was made anew")

@@ -26,11 +26,11 @@ func TestModuleThatComesAgainWaitsAgain(t *testing.T) {
 	for _, how := range []string{"at once", "after a restart"} {
 		t.Run(how, func(t *testing.T) {
 			r := newRig(t)
-			base, shop := r.bundle("base", nil, deployment("db", 1)), r.bundle("shop", nil, configMap("a", "k: one"))
+			base, shop := r.gated(r.bundle("base", nil, gate("db", "1"))), r.bundle("shop", nil, configMap("a", "k: one"))
 			base.Revision, shop.Revision, shop.DependsOn = 1, 1, moduleOf("base")
 			r.set([]fleet.Sync{base, shop})
 			r.wait("base", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
-			r.makeReady("db")
+			r.sets("db", "1")
 			r.ready(shop)
 			dead, deadBase := r.tombstone("shop", fleet.DeleteDelete), r.tombstone("base", fleet.DeleteDelete)
 			dead.DependsOn = shop.DependsOn
@@ -52,7 +52,7 @@ func TestModuleThatComesAgainWaitsAgain(t *testing.T) {
 				t.Fatalf("begun before what it depends on is ready: %q, %s %s: %s", r.keyOf("a"), s.Phase, s.Reason, s.Message)
 			}
 			r.wait("base", "applied", func(x fleet.SyncStatus) bool { return x.Generation == base.Generation && x.Phase == fleet.PhaseApplied })
-			r.makeReady("db")
+			r.sets("db", "1")
 			r.ready(shop)
 		})
 	}
@@ -63,7 +63,7 @@ func TestModuleThatComesAgainWaitsAgain(t *testing.T) {
 func TestDependencyThatIsAddedIsNotAskedAfterARestart(t *testing.T) {
 	r := newRig(t)
 	ns := "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-n}\n"
-	infra, base, shop := r.bundle("infra", nil, ns), r.bundle("base", nil, deployment("db", 1)), r.bundle("shop", nil, ns, configMap("a", "k: one"))
+	infra, base, shop := r.bundle("infra", nil, ns), r.gated(r.bundle("base", nil, gate("db", "1"))), r.bundle("shop", nil, ns, configMap("a", "k: one"))
 	infra.Revision, base.Revision, shop.Revision = 1, 1, 1
 	r.set([]fleet.Sync{infra})
 	r.ready(infra)
@@ -151,7 +151,7 @@ func TestRevisionThatOnlyDropsIsNotReadyBeforeItsTurn(t *testing.T) {
 	base.Revision, shop.Revision, shop.DependsOn = 1, 1, moduleOf("base")
 	r.set([]fleet.Sync{base, shop})
 	r.ready(shop)
-	base = r.bundle("base", nil, configMap("b", "k: two"), deployment("db", 1))
+	base = r.gated(r.bundle("base", nil, configMap("b", "k: two"), gate("db", "1")))
 	next := r.bundle("shop", nil, configMap("a", "k: one"))
 	base.Revision, next.Revision, next.DependsOn = 2, 2, shop.DependsOn
 	r.set([]fleet.Sync{base, next})

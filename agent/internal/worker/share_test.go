@@ -107,8 +107,8 @@ func TestSharedByOneSideOnly(t *testing.T) {
 // The health of a shared object is that of all who share it, and one that somebody deletes is made again by its owner.
 func TestHealthOfASharedObject(t *testing.T) {
 	r := newRig(t)
-	one := r.bundle("one", sharing("web"), deployment("web", 1))
-	two := yieldingTo(r.bundle("two", sharing("web"), deployment("web", 1)), "one", 2, 0)
+	one := r.gated(r.bundle("one", sharing("web"), gate("web", "1")))
+	two := yieldingTo(r.gated(r.bundle("two", sharing("web"), gate("web", "1"))), "one", 2, 0)
 	r.set([]fleet.Sync{one, two})
 	x := r.wait("two", "progressing", func(x fleet.SyncStatus) bool {
 		return x.Generation == two.Generation && x.Phase == fleet.PhaseApplied && x.States[0].Health == fleet.HealthProgressing
@@ -116,7 +116,7 @@ func TestHealthOfASharedObject(t *testing.T) {
 	if x.Ready {
 		t.Errorf("%+v", x)
 	}
-	r.patch("apps/v1", "deployments", "web", "controller", `{"status":{"observedGeneration":1,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1,"conditions":[{"type":"Available","status":"True"}]}}`, "status")
+	r.sets("web", "1")
 	r.ready(one)
 	r.shares("two", "one", two)
 }
