@@ -34,7 +34,7 @@ func TestDenialThatPasses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			var denials atomic.Int32
-			denials.Store(2)
+			denials.Store(1)
 			r.webhookDenying(code, func(x admitted) (string, string) {
 				if x.Name == "a" && denials.Add(-1) >= 0 {
 					return "", "class web is not known"

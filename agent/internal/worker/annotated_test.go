@@ -243,18 +243,25 @@ func TestAnnotatedUntil(t *testing.T) {
 	r.wait("shop", "drift held", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftHeld })
 	dropped := r.bundle("shop", nil, configMap("b", "k: two"))
 	r.set([]fleet.Sync{s})
-	end := r.m.clock.Now().Add(3 * time.Second).UTC()
-	r.notes("a", fleet.HoldUntilAnnotation, end.Format(time.RFC3339))
-	r.wait("shop", "an end is known", func(x fleet.SyncStatus) bool { return len(x.Holds) == 1 && !x.Holds[0].Until.IsZero() })
+	until := func(d time.Duration) (end time.Time) {
+		end = r.m.clock.Now().Add(d).UTC()
+		r.notes("a", fleet.HoldUntilAnnotation, end.Format(time.RFC3339))
+		return end
+	}
+	ends := func(x fleet.SyncStatus) bool { return len(x.Holds) == 1 && !x.Holds[0].Until.IsZero() }
+	until(time.Hour)
+	r.wait("shop", "an end is known", ends)
+	end := until(3 * time.Second)
 	r.eventually("it is corrected when the time is over", func() bool { return r.data("a", "k") == "one" })
 	if now := r.m.clock.Now(); now.Before(end.Truncate(time.Second)) {
 		t.Errorf("corrected at %s, held until %s", now, end)
 	}
 	r.wait("shop", "free", func(x fleet.SyncStatus) bool { return len(x.Holds) == 0 && x.States[0].Fine() })
-	r.notes("a", fleet.HoldUntilAnnotation, r.m.clock.Now().Add(2*time.Second).UTC().Format(time.RFC3339))
-	r.annotated("shop", "a")
+	until(time.Hour)
+	r.wait("shop", "held again", ends)
 	r.set([]fleet.Sync{dropped})
 	r.wait("shop", "kept", func(x fleet.SyncStatus) bool { return len(x.Extras) == 1 && x.Extras[0].Reason == plan.ReasonHeld })
+	until(2 * time.Second)
 	r.eventually("it goes when the time is over", func() bool { return r.data("a", "k") == "<gone>" })
 }
 

@@ -61,7 +61,7 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
 `))
 	r.wait("shop", "waiting for the volume that a pod needs now", func(x fleet.SyncStatus) bool {
-		return !x.Ready && x.Exceptions[0].Reason == "Pending"
+		return !x.Ready && len(x.Exceptions) > 0 && x.Exceptions[0].Reason == "Pending"
 	})
 }
 
@@ -79,5 +79,7 @@ func TestClaimThatNobodyProvisions(t *testing.T) {
 	s := r.bundle("shop", nil, unboundClaim, backup)
 	r.set([]fleet.Sync{s})
 	<-asked
-	r.wait("shop", "waiting for a volume", func(x fleet.SyncStatus) bool { return !x.Ready && x.Exceptions[0].Reason == "Pending" })
+	r.wait("shop", "waiting for a volume", func(x fleet.SyncStatus) bool {
+		return !x.Ready && len(x.Exceptions) > 0 && x.Exceptions[0].Reason == "Pending"
+	})
 }

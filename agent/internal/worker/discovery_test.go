@@ -10,9 +10,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -49,6 +51,21 @@ func (r *rig) undefine(plural string) {
 	_ = r.client.Resource(gvr("apiextensions.k8s.io/v1", "customresourcedefinitions")).Delete(context.Background(), plural+"."+r.group(), metav1.DeleteOptions{})
 }
 
+// grouped reports that the API server lists a version with its group. It does so for a moment longer than it answers for it.
+func (r *rig) grouped(group, version string) bool {
+	r.t.Helper()
+	client, err := discovery.NewDiscoveryClientForConfig(labConfig(r.t))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var is metav1.APIGroup
+	err = client.RESTClient().Get().AbsPath("/apis/" + group).Do(context.Background()).Into(&is)
+	if err != nil && !apierrors.IsNotFound(err) {
+		r.t.Fatal(err)
+	}
+	return slices.ContainsFunc(is.Versions, func(v metav1.GroupVersionForDiscovery) bool { return v.Version == version })
+}
+
 // unserve ends the first version of a kind.
 func (r *rig) unserve(plural, version string) {
 	r.t.Helper()
@@ -57,7 +74,7 @@ func (r *rig) unserve(plural, version string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.eventually(version+" is not served any more", func() bool { return !r.lists(version, plural) })
+	r.eventually(version+" is not served any more", func() bool { return !r.lists(version, plural) && !r.grouped(r.group(), version) })
 }
 
 // custom is an object of the rig's own group.
@@ -282,7 +299,9 @@ func (r *rig) registerGroup(group string) {
 }
 
 func (r *rig) unregister(group string) {
+	r.t.Helper()
 	_ = r.client.Resource(gvr("apiregistration.k8s.io/v1", "apiservices")).Delete(context.Background(), "v1."+group, metav1.DeleteOptions{})
+	r.eventually("the group is not listed any more", func() bool { return !r.grouped(group, "v1") })
 }
 
 // TestNamespaceThatCannotBeJudged: an API group that is down may hold foreign objects, and the status says which it is

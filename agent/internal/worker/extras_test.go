@@ -116,14 +116,25 @@ func TestExtraDeletedWhileTheAgentWasAway(t *testing.T) {
 	})
 	r.stop()
 	r.delete("v1", "configmaps", "s")
-	r.landing = 2 * time.Second
+	r.landing = time.Hour
 	r.start()
 	conflict = r.again(conflict)
 	r.set([]fleet.Sync{other, conflict})
 	r.wait("shop", "told to be away", func(x fleet.SyncStatus) bool {
 		return x.Generation == conflict.Generation && len(x.Extras) == 1 && x.Extras[0].Message == lateText
 	})
+	r.landing = 2 * time.Second
+	r.landsAnew()
 	r.wait("shop", "without the object", func(x fleet.SyncStatus) bool { return len(x.Extras) == 0 })
+}
+
+// landsAnew starts the agent again with another time for writes to land. Whoever waits for what is said while it goes on gives it one that
+// does not end.
+func (r *rig) landsAnew() {
+	r.t.Helper()
+	r.stop()
+	r.start()
+	r.m.Set(r.current, nil)
 }
 
 // dropsInConflict has a module that cannot be applied drop an object, which stays for that.
@@ -188,12 +199,14 @@ func TestRemovedWhileTheAgentWasAway(t *testing.T) {
 	r.stop()
 	r.delete("v1", "configmaps", "a")
 	r.delete("v1", "services", "s")
-	r.landing = 2 * time.Second
+	r.landing = time.Hour
 	r.forget()
 	r.start()
 	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
 	r.wait("shop", "told to be away", func(x fleet.SyncStatus) bool {
 		return len(x.Extras) == 2 && x.Extras[0].Message == lateText && x.Extras[1].Message == lateText
 	})
+	r.landing = 2 * time.Second
+	r.landsAnew()
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 }

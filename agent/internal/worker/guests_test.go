@@ -108,7 +108,8 @@ func TestUsedNamespaceIsAdoptedByAnother(t *testing.T) {
 	ours.set([]fleet.Sync{s})
 	ours.ready(s)
 	theirs.wait("shop", "said", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 && x.Phase == fleet.PhaseApplied })
-	if l := ours.namespace(shared).GetLabels(); l["a"] != "owned" || l["c"] != "" || l[fleet.HubLabel] != ours.hub {
+	ours.eventually("what was applied beside it is taken back", func() bool { return ours.namespace(shared).GetLabels()["c"] == "" })
+	if l := ours.namespace(shared).GetLabels(); l["a"] != "owned" || l[fleet.HubLabel] != ours.hub {
 		t.Errorf("labels %v", l)
 	}
 }

@@ -126,7 +126,8 @@ func TestIgnoredFieldsAreNobodys(t *testing.T) {
 			r.scale("web", 3, "somebody's-scaler")
 			r.dressed("nginx:1")
 			r.isWeb(web{"nginx:1", "300m", 3, false})
-			if x := r.ready(s); x.States[0].Drift != fleet.DriftInSync || x.Corrections != 1 {
+			x := r.wait("shop", "ready after a correction", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation && x.Corrections > 0 })
+			if x.States[0].Drift != fleet.DriftInSync || x.Corrections != 1 {
 				t.Errorf("what is ignored is drift: %+v", x)
 			}
 			r.becomes(policies, sized("nginx:2", "200m", "2"))

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,14 +26,18 @@ func TestAdmissionIsNoImmutability(t *testing.T) {
 			r.freezesConfigMaps(reason)
 			next := r.bundle("shop", policies, configMap("a", "k: w"))
 			r.set([]fleet.Sync{next})
-			r.wait("shop", "told, before it is a verdict", func(x fleet.SyncStatus) bool {
-				return x.Generation == next.Generation && x.Phase == fleet.PhaseApplying && strings.Contains(x.Message, "while the audit lasts")
-			})
 			status := r.wait("shop", "refused", func(x fleet.SyncStatus) bool {
 				return x.Generation == next.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
 			})
 			if live := r.get("v1", "configmaps", "a"); live == nil || live.GetUID() != uid {
 				t.Fatalf("deleted: %v, status %+v", live, status)
+			}
+			told := slices.ContainsFunc(strings.Split(r.heard.String(), "\n"), func(line string) bool {
+				return strings.HasPrefix(line, fmt.Sprintf("{Module:default/shop Generation:%d ", next.Generation)) &&
+					strings.Contains(line, "Phase:Applying") && strings.Contains(line, "while the audit lasts")
+			})
+			if !told {
+				t.Error("it was not told before it was a verdict")
 			}
 			if status.Reason != reason || !strings.Contains(status.Message, "cannot be changed while the audit lasts") {
 				t.Errorf("status %+v", status)

@@ -349,7 +349,11 @@ func (r *rig) dropColor() {
 		r.t.Fatal(err)
 	}
 	r.eventually("the field is dropped", func() bool {
-		spec, _ := r.get(r.ns+".example.com/v1", "gadgets", "g").Object["spec"].(map[string]any)
+		u := r.get(r.ns+".example.com/v1", "gadgets", "g")
+		if u == nil {
+			return false
+		}
+		spec, _ := u.Object["spec"].(map[string]any)
 		return spec["color"] == nil
 	})
 }

@@ -53,7 +53,7 @@ func TestWriteThatArrivesLateLeavesNothingBehind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			r.landing = 10 * time.Second
+			r.landing = time.Hour
 			r.restart()
 			one := r.bundle("shop", nil, configMap("a", "k: v"))
 			if tt.made {
@@ -79,6 +79,9 @@ func TestWriteThatArrivesLateLeavesNothingBehind(t *testing.T) {
 				return x.Phase == fleet.PhaseRemoved || x.Phase == fleet.PhaseRemoving && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, lateText)
 			})
 			land()
+			r.eventually("what it made late is deleted", func() bool { return r.get("v1", "configmaps", "late") == nil })
+			r.landing = time.Second
+			r.landsAnew()
 			r.wait(module, "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 			if r.get("v1", "configmaps", "late") != nil {
 				t.Error("the module is called removed, and what it made late is there")

@@ -44,9 +44,9 @@ func TestApplyAndResync(t *testing.T) {
 
 	r.stop()
 	r.count.take()
+	r.forget()
 	r.start()
 	r.set([]fleet.Sync{again})
-	r.statuses = map[fleet.ModuleRef]fleet.SyncStatus{}
 	r.ready(again)
 	if counts, paths := r.count.take(); counts["PATCH"] != 0 || total(counts) > 8 {
 		t.Errorf("after a restart: %v\n%v", counts, paths)

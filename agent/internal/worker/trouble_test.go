@@ -20,9 +20,8 @@ func TestFailedDiscoveryAtTheStartIsTriedAgain(t *testing.T) {
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	r.stop()
-	var failed atomic.Int64
 	r.count.upset(func(q *http.Request) error {
-		if (q.URL.Path == "/api/v1" || q.URL.Path == "/apis/apps/v1") && failed.Add(1) <= 4 {
+		if q.URL.Path == "/api/v1" || q.URL.Path == "/apis/apps/v1" {
 			return fmt.Errorf("connection refused")
 		}
 		return nil
@@ -33,6 +32,7 @@ func TestFailedDiscoveryAtTheStartIsTriedAgain(t *testing.T) {
 		return !x.Ready && len(x.States) == 2 && x.States[0].Health == fleet.HealthUnknown && len(x.Exceptions) > 0 &&
 			strings.Contains(x.Exceptions[0].Message, "connection refused")
 	})
+	r.count.upset(nil)
 	r.patch("v1", "configmaps", "a", "somebody", `{"data":{"k":"edited"}}`)
 	r.eventually("the edit is corrected", func() bool {
 		u := r.get("v1", "configmaps", "a")
