@@ -13,7 +13,7 @@ import (
 )
 
 // hubStart is how long a hub may take until it answers.
-const hubStart = 30 * time.Second
+const hubStart = time.Minute
 
 // Hub is the hub's process.
 type Hub struct {
