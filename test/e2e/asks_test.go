@@ -64,22 +64,26 @@ func testAsks(t *testing.T) {
 			}
 		}
 	}
-	out := towline(t, "events", "module/asks", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &events); err != nil {
-		t.Fatalf("%v in:\n%s", err, out)
-	}
-	if len(events.Items) != len(system.Clusters) {
-		t.Errorf("events of %d clusters", len(events.Items))
-	}
-	for _, x := range events.Items {
-		kinds := map[string]bool{}
-		for _, e := range x.Events {
-			kinds[e.Object.Kind] = true
+	eventually(t, "Events come from all clusters", func() error { // whose controllers write them when they come to it
+		out := towline(t, "events", "module/asks", "-o", "json")
+		events.Items = nil
+		if err := json.Unmarshal([]byte(out), &events); err != nil {
+			t.Fatalf("%v in:\n%s", err, out)
 		}
-		if !kinds["Deployment"] || !kinds["Pod"] {
-			t.Errorf("cluster %s: events of %v", x.Cluster, kinds)
+		if len(events.Items) != len(system.Clusters) {
+			return fmt.Errorf("events of %d clusters", len(events.Items))
 		}
-	}
+		for _, x := range events.Items {
+			kinds := map[string]bool{}
+			for _, e := range x.Events {
+				kinds[e.Object.Kind] = true
+			}
+			if !kinds["Deployment"] || !kinds["Pod"] {
+				return fmt.Errorf("cluster %s: events of %v", x.Cluster, kinds)
+			}
+		}
+		return nil
+	})
 	r := system.CLI(t.Context(), "logs", "Deployment/asks/web", "--cluster", c.Name, "-m", "why")
 	if r.Code != 1 || !strings.Contains(r.Stderr, `no logs found for container "main"`) {
 		t.Errorf("logs: exit %d, %s%s", r.Code, r.Stdout, r.Stderr)

@@ -70,7 +70,7 @@ func testHubKilled(t *testing.T) {
 	if err := system.Hub.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	out := towline(t, "rollout", "status", "slow", "--timeout", "60s")
+	out := towline(t, "rollout", "status", "slow", "--timeout", "2m")
 	if !strings.Contains(out, "Succeeded") || !strings.Contains(out, "slow/2") {
 		t.Errorf("the rollout did not finish:\n%s", out)
 	}
@@ -91,7 +91,7 @@ func testHubKilled(t *testing.T) {
 	if err := system.Hub.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	towline(t, "rollout", "wait", "slow", "--timeout", "60s")
+	towline(t, "rollout", "wait", "slow", "--timeout", "2m")
 	for _, c := range system.Clusters {
 		if err := imageIs(t, c, "example.com/slow:3"); err != nil {
 			t.Error(err)
@@ -128,7 +128,7 @@ func testCut(t *testing.T) {
 		t.Errorf("something came through the cut: %v", err)
 	}
 	c.Link.Restore()
-	towline(t, "rollout", "wait", "cut", "--timeout", "60s")
+	towline(t, "rollout", "wait", "cut", "--timeout", "2m")
 	eventually(t, "what was missed is there", func() error { return there(t, c, "cut", "a", "2") })
 	if writes := from.requests(t, c, lab.Request.Applies); len(writes) != 2 {
 		t.Errorf("%d writes for a correction and a change: %v", len(writes), writes)

@@ -87,7 +87,7 @@ func testClusterRestored(t *testing.T) {
 			t.Errorf("a delete that nobody asked for: %s", r)
 		}
 	}
-	if out := put(t, pastModule("3", "added", "dropped"), "--wait", "--timeout", "60s"); !strings.Contains(out, "Succeeded") {
+	if out := put(t, pastModule("3", "added", "dropped"), "--wait", "--timeout", "2m"); !strings.Contains(out, "Succeeded") {
 		t.Errorf("the module does not take again what came back:\n%s", out)
 	}
 	if v := value(t, c, "past-dropped"); v != "3" {

@@ -78,7 +78,7 @@ func testUnseenCluster(t *testing.T) {
 	if out := towline(t, "get", "clusters"); !strings.Contains(out, "the API server does not answer in time") {
 		t.Errorf("get clusters:\n%s", out)
 	}
-	if out := put(t, seenModule("2"), "--wait", "--timeout", "60s"); !strings.Contains(out, "1 deferred") {
+	if out := put(t, seenModule("2"), "--wait", "--timeout", "2m"); !strings.Contains(out, "1 deferred") {
 		t.Errorf("the rollout counts a cluster that is not seen:\n%s", out)
 	}
 	act("resume")
@@ -92,7 +92,7 @@ func testUnseenCluster(t *testing.T) {
 	act("kill")
 	put(t, seenModule("3"))
 	act("start")
-	if out := towline(t, "rollout", "status", "seen", "--timeout", "60s"); !strings.Contains(out, "Succeeded") || strings.Contains(out, "deferred") {
+	if out := towline(t, "rollout", "status", "seen", "--timeout", "2m"); !strings.Contains(out, "Succeeded") || strings.Contains(out, "deferred") {
 		t.Errorf("a short absence of an API server is in the way of a rollout:\n%s", out)
 	}
 	if got := conditions(t, c.Name)["APIServerReachable"]; got != "" {

@@ -32,7 +32,7 @@ import (
 )
 
 // limit is how long anything may take that is expected to happen.
-const limit = 60 * time.Second
+const limit = 2 * time.Minute
 
 func base64Of(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
@@ -151,7 +151,7 @@ func (w *world) plant(server string) {
 		creds.SetAnnotations(map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"stringData":{"password":"` + value("LastApplied") + `"}}`})
 		must(w.t, c.Create(w.t.Context(), creds))
 	}
-	must(w.t, w.run(shop("1")+"  policies: [{adopt: Always}]\n", "apply", "-f", "-", "--wait", "--timeout", "60s").Err())
+	must(w.t, w.run(shop("1")+"  policies: [{adopt: Always}]\n", "apply", "-f", "-", "--wait", "--timeout", "2m").Err())
 	for name, text := range badModules(server) {
 		if r := w.run(text, "apply", "-f", "-"); r.Code == 0 {
 			w.t.Errorf("%s: is taken: %s", name, r.Stdout)
@@ -297,7 +297,7 @@ func (w *world) ends() {
 	w.eventually("the next revision is there", func() error { return w.hasVersion("2") })
 	w.run("", "rollout", "rollback", "shop", "-m", "back")
 	w.eventually("the module is back", func() error { return w.hasVersion("1") })
-	must(w.t, w.run("", "delete", "module", "invalid", "denied", "--yes", "--timeout=60s").Err())
+	must(w.t, w.run("", "delete", "module", "invalid", "denied", "--yes", "--timeout=2m").Err())
 	must(w.t, w.run("", "delete", "secret", "bearer", "--yes").Err())
 	file := filepath.Join(w.Dir, "backup.db")
 	must(w.t, w.backup(file))

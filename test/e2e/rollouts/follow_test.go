@@ -117,7 +117,7 @@ func followingGit(w *world) {
 	h.call("shop", "of somebody else", second, http.StatusForbidden)
 	h.call("shop", key, second, http.StatusAccepted)
 	w.begins(2)
-	w.until("the canary has begun", func(r *v1.Rollout) bool { return progress(r, "c1").GetStarted() != nil })
+	w.begun(2, "c1")
 	w.killHub()
 	w.startedBy(w.in(2, "Succeeded", ""), "webhook", second)
 	w.shopIs(1, 2, "one")

@@ -213,6 +213,15 @@ func (w *world) at(number int64, cluster, state string) *v1.Rollout {
 	})
 }
 
+// begun waits until a cluster has begun in the newest rollout. Who asks for its state may come too late: it is Progressing as long as its pods
+// take, which may have passed when a hub serves again that was killed.
+func (w *world) begun(number int64, cluster string) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("%s has begun in %s/%d", cluster, w.module, number), func(r *v1.Rollout) bool {
+		return r.GetNumber() == number && progress(r, cluster).GetStarted() != nil
+	})
+}
+
 func progress(r *v1.Rollout, cluster string) *v1.ClusterProgress {
 	for _, c := range r.GetStatus().GetClusters() {
 		if c.GetCluster() == cluster {

@@ -17,7 +17,7 @@ func failingCanary(w *world) {
 	foreseen := w.simulate(broken, "--fail", "c1")
 	w.put(broken)
 	w.killHub()
-	w.at(2, "c1", "Progressing")
+	w.begun(2, "c1")
 	w.killHub()
 	ro := w.until("the canary has timed out", func(r *v1.Rollout) bool {
 		s := r.GetStatus().GetState()
@@ -61,7 +61,7 @@ func approvedWithOneAway(w *world) {
 	from := w.mark()
 	w.put(revision{n: 3, stages: approval})
 	w.killHub()
-	w.at(3, "c1", "Progressing")
+	w.begun(3, "c1")
 	w.killHub()
 	w.in(3, "Waiting", "Approval")
 	w.killHub()
@@ -75,7 +75,7 @@ func approvedWithOneAway(w *world) {
 	must(w.t, w.As(w.t.Context(), w.maria, "", "rollout", "approve", "web", "--revision", "r3", "-m", "canary looks good").Err())
 	w.killHub()
 
-	w.at(3, "c2", "Progressing")
+	w.begun(3, "c2")
 	w.killHub()
 	ro := w.at(3, "c3", "Progressing")
 	if p := progress(ro, "c4"); p.GetState() != "Waiting" && p.GetState() != "ToApply" {
@@ -129,7 +129,7 @@ func approvedWithOneAway(w *world) {
 // superseding: a newer revision is put while one is on its way, and the hub dies right after.
 func superseding(w *world) {
 	w.put(revision{n: 4, stages: noGates})
-	w.at(4, "c1", "Progressing")
+	w.begun(4, "c1")
 	foreseen := w.simulate(revision{n: 5, stages: noGates})
 	w.put(revision{n: 5, stages: noGates})
 	w.killHub()
