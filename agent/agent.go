@@ -93,8 +93,7 @@ type Agent struct {
 	started, leading atomic.Bool
 	back             atomic.Bool // the cluster's store went back, and work was not told
 
-	mu     sync.Mutex
-	forget *time.Timer // ends what is told of a restored store
+	restored, twins toldFor
 }
 
 // New checks the options and reads the files that they name.
@@ -110,6 +109,8 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer},
 		conditions: report.NewConditions()}
+	a.restored = toldFor{conditions: a.conditions, time: restoredFor}
+	a.twins = toldFor{conditions: a.conditions, time: twinMemory}
 	if o.Telemetry.Any() {
 		a.meter = meter.New()
 	}
@@ -339,11 +340,8 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	}
 	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Vault: values, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
 		NoteNewest: func(part string) { f.Note(inventoryAnnotation, part) }, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
-		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Report: func(s fleet.SyncStatus) {
+		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Removed: held.Confirm, Report: func(s fleet.SyncStatus) {
 			a.meter.Reported(s)
-			if s.Phase == fleet.PhaseRemoved {
-				held.Confirm(s.Module, s.Generation)
-			}
 			reports.Report(s)
 		}})
 	if err != nil {
@@ -383,9 +381,8 @@ const twinMemory = 10 * time.Minute
 
 // twin says that another process with this agent's identity is alive in the cluster.
 func (a *Agent) twin() {
-	a.conditions.Set(fleet.Condition{Type: fleet.ConditionTwoAgents, Status: fleet.ConditionTrue, Reason: "StateCopied",
+	a.twins.tell(fleet.Condition{Type: fleet.ConditionTwoAgents, Status: fleet.ConditionTrue, Reason: "StateCopied",
 		Message: "two processes with this agent's identity run in the cluster and take turns, for the agent's state was copied; stop one of them, and give the other one an identity of its own: towline cluster join NAME --reissue"})
-	time.AfterFunc(twinMemory, func() { a.conditions.Clear(fleet.ConditionTwoAgents) })
 }
 
 // secretsTo hands the secrets that the hub has sent to the work.

@@ -15,15 +15,8 @@ const restoredFor = 4 * time.Hour
 func (a *Agent) tellRestored() {
 	a.back.Store(false)
 	a.conditions.Clear(fleet.ConditionClusterRestored) // a restore before counts no more
-	a.conditions.Set(fleet.Condition{Type: fleet.ConditionClusterRestored, Status: fleet.ConditionTrue, Reason: "StoreWentBack",
+	a.restored.tell(fleet.Condition{Type: fleet.ConditionClusterRestored, Status: fleet.ConditionTrue, Reason: "StoreWentBack",
 		Message: "the cluster's store was restored from an older copy; what it lost is put back, and what came back that no module lists stays"})
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.forget == nil {
-		a.forget = time.AfterFunc(restoredFor, func() { a.conditions.Clear(fleet.ConditionClusterRestored) })
-		return
-	}
-	a.forget.Reset(restoredFor)
 }
 
 // storeWentBack takes that the API server has forgotten swaps of the Lease. If the Lease is lost by that, it is for the

@@ -60,8 +60,8 @@ type Record struct {
 	Keepers string
 	// Scaler is a program that is no HorizontalPodAutoscaler and has the object's replicas (Scaling); empty: none has.
 	Scaler string
-	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
-	Deleting uint64
+	// Deleting is of the word that decided to delete the object, noted before the first request; zero: none did.
+	Deleting fleet.Age
 }
 
 // RevisionUnknown stands for a revision of which there is no record.
@@ -74,6 +74,9 @@ func (r Record) Tracker() int64 { return max(r.Revision, 0) }
 func (r Record) Root() bool {
 	return r.Prune == fleet.PruneOnModuleDelete || r.Prune == fleet.PruneNever
 }
+
+// Goes reports that it was decided to delete the object.
+func (r Record) Goes() bool { return r.Deleting != fleet.Age{} }
 
 // Written reports that a write of ours to the object succeeded.
 func (r Record) Written() bool { return r.State == Owned || r.State == Used }

@@ -17,14 +17,23 @@ type Change struct {
 	Owned int
 	// Gone is how many of them went since without a person's word. Whoever deletes or releases counts.
 	Gone int
-	// Confirmed is the generation whose decisions a person confirmed; 0: none.
-	Confirmed uint64
+	// Confirmed is the age of the word whose decisions a person confirmed; zero: none.
+	Confirmed fleet.Age
 }
 
-// allowed reports that an earlier decision let the object go, so that it goes on whatever comes later. The order to leave
-// the fleet is over when the cluster is told something else.
+// allowed reports that an earlier decision let the object go, so that it goes on whatever comes later in the same lineage: who speaks
+// in a new one may never have been asked about it. The order to leave the fleet is over when the cluster is told something else.
 func (in PruneInput) allowed(r Record) bool {
-	return r.Deleting != 0 && r.Deleting <= in.Age.Generation
+	return r.Goes() && r.Deleting.Lineage == in.Age.Lineage && r.Deleting.Generation <= in.Age.Generation
+}
+
+// Doom is the record of an object that is going to be deleted or released. What an earlier word decided stays its decision, unless a
+// person confirmed this one.
+func (in PruneInput) Doom(r Record) Record {
+	if in.Confirmed || !in.allowed(r) {
+		r.Deleting = in.Age
+	}
+	return r
 }
 
 // guard keeps what goes if the change as a whole is too large. change is what is to go, now or later. What is kept after all, and is on its
@@ -43,7 +52,7 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 	case len(change) == 0: // it is not over
 		return doomed
 	case in.Confirmed:
-		out.Change = Change{Owned: in.owned(change), Confirmed: in.Age.Generation}
+		out.Change = Change{Owned: in.owned(change), Confirmed: in.Age}
 		return doomed
 	case c.Owned == 0:
 		c.Owned = in.owned(change) + begun

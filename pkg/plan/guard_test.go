@@ -110,7 +110,7 @@ func TestGuardOverWaiting(t *testing.T) {
 func TestGuardOfWhatIsLeft(t *testing.T) {
 	in := input()
 	hangs := owned(cm("cm-hangs"))
-	hangs.Deleting = 1
+	hangs.Deleting = fleet.Age{Lineage: in.Age.Lineage, Generation: 1}
 	in.Records = []Record{hangs}
 	for i := range 20 { // of 100
 		in.Records = append(in.Records, owned(cm(fmt.Sprintf("cm-%02d", i))))
@@ -162,7 +162,7 @@ func (w *world) revision(t *rapid.T) {
 	}
 	for id := range w.desired { // listed again: nobody deletes it any more
 		if r, ok := w.records[id]; ok {
-			r.Deleting = 0
+			r.Deleting = fleet.Age{}
 			w.records[id] = r
 			delete(w.blamed, id)
 		}
@@ -243,7 +243,7 @@ func (w *world) leftovers() (out []fleet.ObjectID) {
 
 // forget is Drop of the inventory.
 func (w *world) forget(id fleet.ObjectID) {
-	if r := w.records[id]; w.change.Owned > 0 && r.Deleting != 0 && r.Deleting != w.change.Confirmed {
+	if r := w.records[id]; w.change.Owned > 0 && r.Goes() && r.Deleting != w.change.Confirmed {
 		w.change.Gone++
 	}
 	delete(w.records, id)
@@ -286,14 +286,11 @@ func (w *world) pass(t *rapid.T) {
 	}
 	going, decided := slices.Concat(out.Delete...), false
 	for _, r := range going {
-		decided = decided || r.Deleting == 0
-		if r.Deleting == 0 || in.Confirmed {
-			r.Deleting = in.Age.Generation
-			w.records[r.ID] = r
-		}
+		decided = decided || !r.Goes()
+		w.records[r.ID] = in.Doom(r)
 	}
 	for id, r := range w.records {
-		if in.Confirmed && !w.desired[id] && !w.kept[id] && r.Deleting == in.Age.Generation {
+		if in.Confirmed && !w.desired[id] && !w.kept[id] && r.Deleting == in.Age {
 			w.blamed[id] = true
 		}
 	}
@@ -323,7 +320,7 @@ func (w *world) rescue(kept []Kept) (any bool) {
 			continue
 		}
 		r := w.records[k.Record.ID]
-		r.Deleting = 0
+		r.Deleting = fleet.Age{}
 		w.records[r.ID] = r
 		delete(w.blamed, r.ID)
 		any = true

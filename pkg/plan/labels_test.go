@@ -140,21 +140,21 @@ func TestLabelsThatWereNotReadLetNothingGoFirst(t *testing.T) {
 // TestWhatIsKeptAfterAllIsAskedAboutAnew: a person confirmed that objects go; a revision keeps them before they went, and a later one
 // lets them go again: that is another decision.
 func TestWhatIsKeptAfterAllIsAskedAboutAnew(t *testing.T) {
-	in := droppedAll(20, []fleet.Policy{{Prune: fleet.PruneNever}}, func(r *Record) { r.Deleting = 2 })
+	in := droppedAll(20, []fleet.Policy{{Prune: fleet.PruneNever}}, func(r *Record) { r.Deleting = fleet.Age{Generation: 2} })
 	out := Prune(in)
 	for i, k := range out.Kept {
 		if !k.Rescued() {
 			t.Fatalf("%+v is still to go", k)
 		}
-		in.Records[i].Deleting = 0
+		in.Records[i].Deleting = fleet.Age{}
 	}
 	in.Policies, in.Age.Generation, in.Change = []fleet.Policy{{Prune: fleet.PruneOnUpdate}}, in.Age.Generation+1, Change{}
 	if out := Prune(in); len(out.Held) != 20 {
 		t.Errorf("%d wait for a confirm, %d go", len(out.Held), len(slices.Concat(out.Delete...)))
 	}
 	for _, k := range []Kept{
-		{Record: Record{Deleting: 2}, Rule: RuleApplyFirst, Reason: ReasonAwaitingReady}, {Record: Record{Deleting: 2}, Rule: RuleProtection, Reason: ReasonHeld},
-		{Record: Record{Deleting: 2}, Rule: RuleLineage, Reason: ReasonKept}, {Rule: RuleProtection, Reason: ReasonKept},
+		{Record: Record{Deleting: fleet.Age{Generation: 2}}, Rule: RuleApplyFirst, Reason: ReasonAwaitingReady}, {Record: Record{Deleting: fleet.Age{Generation: 2}}, Rule: RuleProtection, Reason: ReasonHeld},
+		{Record: Record{Deleting: fleet.Age{Generation: 2}}, Rule: RuleLineage, Reason: ReasonKept}, {Rule: RuleProtection, Reason: ReasonKept},
 	} {
 		if k.Rescued() {
 			t.Errorf("%+v: what only waits is decided still", k)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -49,5 +50,38 @@ func TestAtRemembersWhatIsOlderThanALineage(t *testing.T) {
 	anew := r.At(fleet.Age{Lineage: 2, Generation: 3})
 	if !anew.bornBefore(fleet.Age{Lineage: 2, Generation: 1}) || anew.Age() != (fleet.Age{Lineage: 2, Generation: 3}) {
 		t.Errorf("in a new lineage: %+v", anew)
+	}
+}
+
+// TestGuardOfEachLineage: what a hub decided, and a person confirmed to it, is no word on what the next hub drops, whichever of the two
+// has the higher numbers.
+func TestGuardOfEachLineage(t *testing.T) {
+	for _, generation := range []uint64{5, 900, 950} {
+		t.Run(fmt.Sprint(generation), func(t *testing.T) {
+			in := input()
+			in.Records = nil
+			for i := range 30 {
+				r := owned(cm(fmt.Sprintf("cm-%02d", i)))
+				if i < 18 { // their deletion was refused, or is not sent yet
+					r.Deleting = fleet.Age{Lineage: 1, Generation: 900}
+				}
+				r.Lineage, in.Records = 1, append(in.Records, r)
+			}
+			in.Desired = func(id fleet.ObjectID) bool { return id.Name >= "cm-18" }
+			in.Change = Change{Owned: 30, Confirmed: fleet.Age{Lineage: 1, Generation: 900}}
+			newLineage(&in, generation)
+			out := Prune(in)
+			if n := len(slices.Concat(out.Delete...)); n != 0 || len(out.Held) != 18 {
+				t.Errorf("%d go, and %d are held, of 18 that the new hub drops", n, len(out.Held))
+			}
+			in.Change, in.Confirmed = out.Change, true
+			out = Prune(in)
+			if n := len(slices.Concat(out.Delete...)); n != 18 || out.Change.Confirmed != in.Age {
+				t.Errorf("after the confirm %d go; %+v", n, out.Change)
+			}
+			if r := in.Doom(in.Records[0]); r.Deleting != in.Age {
+				t.Errorf("what goes is noted as decided by %+v", r.Deleting)
+			}
+		})
 	}
 }

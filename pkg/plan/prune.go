@@ -138,7 +138,7 @@ type Kept struct {
 // Rescued reports that it was decided that an object goes, and that it is to stay after all, until something else is decided. What only
 // waits is decided still.
 func (k Kept) Rescued() bool {
-	return k.Record.Deleting != 0 && keptByPolicy(k.Reason) && k.Rule != RuleLineage && k.Rule != RulePositiveIntent
+	return k.Record.Goes() && keptByPolicy(k.Reason) && k.Rule != RuleLineage && k.Rule != RulePositiveIntent
 }
 
 // ByPolicy reports that a policy keeps the object.

@@ -347,7 +347,7 @@ func rec(i int, paths *PathSet) *Record {
 	r := &Record{Paths: paths, Base: Values{Replicas: int64(i), Hash: Hash{1, byte(i)}}, Algorithm: Algorithm, Content: fleet.DigestOf([]byte{byte(i)})}
 	r.Record = plan.Record{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprint("cm-", i)}, Version: "v1", Wave: 3, Module: shop,
 		State: plan.Owned, UID: fmt.Sprint("uid-", i), ResourceVersion: uint64(i), Want: fleet.DigestOf([]byte("w")), Born: 1, Generation: 2,
-		Deleting: 7, Prune: fleet.PruneNever, Delete: fleet.DeleteOrphan, Named: true, Found: true}
+		Deleting: fleet.Age{Lineage: 2, Generation: 7}, Prune: fleet.PruneNever, Delete: fleet.DeleteOrphan, Named: true, Found: true}
 	return r
 }
 
@@ -363,7 +363,7 @@ func TestInventorySurvives(t *testing.T) {
 		go func() { done <- inv.Run(ctx) }()
 		paths, _ := inv.Paths.Parse([]byte(fields), nil)
 		over := fleet.ModuleRef{Project: "default", Name: "over"}
-		inv.Lose(shop, plan.Change{Owned: 500, Confirmed: 3})
+		inv.Lose(shop, plan.Change{Owned: 500, Confirmed: fleet.Age{Lineage: 1, Generation: 3}})
 		inv.Lose(over, plan.Change{Owned: 1})
 		gone := fleet.ModuleRef{Project: "default", Name: "gone"}
 		for _, ref := range []fleet.ModuleRef{shop, over, gone} {
@@ -399,7 +399,7 @@ func TestInventorySurvives(t *testing.T) {
 		if got := len(again.Module(shop)); got != 20 {
 			t.Errorf("%d records, not 20", got)
 		}
-		if got, want := again.Losing(shop), (plan.Change{Owned: 500, Gone: 3*maxSegments - 1, Confirmed: 3}); got != want || again.Losing(over) != (plan.Change{}) {
+		if got, want := again.Losing(shop), (plan.Change{Owned: 500, Gone: 3*maxSegments - 1, Confirmed: fleet.Age{Lineage: 1, Generation: 3}}); got != want || again.Losing(over) != (plan.Change{}) {
 			t.Errorf("loses %+v, not %+v, and %+v", got, want, again.Losing(over))
 		}
 		if a, b, c := again.Left(shop), again.Left(over), again.Left(gone); len(a) != 1 || len(b) != 0 || len(c) != 2 {

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -51,13 +52,15 @@ type storedSegment struct {
 }
 
 type storedLoss struct {
-	Project   string   `json:"project"`
-	Module    string   `json:"module"`
-	Owned     int      `json:"owned,omitempty"`
-	Gone      int      `json:"gone,omitempty"`
-	Confirmed uint64   `json:"confirmed,omitempty"`
-	Left      []string `json:"left,omitempty"`
-	Revision  int64    `json:"revision,omitempty"`
+	Project   string `json:"project"`
+	Module    string `json:"module"`
+	Owned     int    `json:"owned,omitempty"`
+	Gone      int    `json:"gone,omitempty"`
+	Confirmed uint64 `json:"confirmed,omitempty"`
+	// ConfirmedIn is the lineage that counted Confirmed; 0: an older agent wrote it, which did not say, so that it is asked again.
+	ConfirmedIn uint64   `json:"confirmedIn,omitempty"`
+	Left        []string `json:"left,omitempty"`
+	Revision    int64    `json:"revision,omitempty"`
 }
 
 // storedEdge is element, flags, and the node below plus one.
@@ -79,6 +82,7 @@ type storedRecord struct {
 	Generation uint64           `json:"generation,omitempty"`
 	Lineage    uint64           `json:"lineage,omitempty"`
 	Deleting   uint64           `json:"deleting,omitempty"`
+	DeletingIn uint64           `json:"deletingIn,omitempty"` // 0: an older agent wrote it; it was Lineage, or a later one
 	Prune      string           `json:"prune,omitempty"`
 	Delete     string           `json:"delete,omitempty"`
 	Named      bool             `json:"named,omitempty"`
@@ -102,6 +106,14 @@ type storedRecord struct {
 	Since      int64            `json:"since,omitempty"`
 	Exempt     *storedExempt    `json:"exempt,omitempty"`
 	Hidden     []byte           `json:"hidden,omitempty"`
+}
+
+// deleting is of the word that decided to delete the object.
+func (x storedRecord) deleting() fleet.Age {
+	if x.Deleting == 0 {
+		return fleet.Age{}
+	}
+	return fleet.Age{Lineage: cmp.Or(x.DeletingIn, x.Lineage), Generation: x.Deleting}
 }
 
 // storedExempt has nodes plus one for its path sets.
@@ -184,7 +196,7 @@ func (s segment) encode(vault Vault) ([]byte, error) {
 	e.out.After, e.out.Dropped = s.after, s.dropped
 	for _, l := range s.losses {
 		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
-			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed, Left: l.left, Revision: l.revision})
+			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed.Generation, ConfirmedIn: l.change.Confirmed.Lineage, Left: l.left, Revision: l.revision})
 	}
 	plain, err := e.plain(s.records)
 	if err != nil {
@@ -237,7 +249,7 @@ func (e *encoder) record(r *Record) (storedRecord, error) {
 	out := storedRecord{
 		ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 		UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
+		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting.Generation, DeletingIn: r.Deleting.Lineage, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		Exempt: exempt, Hidden: r.Hidden,
@@ -304,7 +316,7 @@ func decodeSegment(data []byte, in *Interner) (segment, error) {
 	out := segment{after: stored.After, dropped: stored.Dropped}
 	for _, x := range stored.Losses {
 		out.losses = append(out.losses, loss{fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)},
-			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: x.Confirmed}, x.Left, x.Revision})
+			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: fleet.Age{Lineage: x.ConfirmedIn, Generation: x.Confirmed}}, x.Left, x.Revision})
 	}
 	for _, x := range stored.Records {
 		rec, err := x.record(sets)
@@ -365,7 +377,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
-		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Legacy: x.Legacy, Shared: x.Shared, Revision: x.Revision, Found: x.Found, Asked: x.Asked,
+		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.deleting(), Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Legacy: x.Legacy, Shared: x.Shared, Revision: x.Revision, Found: x.Found, Asked: x.Asked,
 		Outcome: x.Outcome, Fleeting: x.Fleeting, Aggregated: x.Aggregated, Keepers: Intern(x.Keepers), Scaler: Intern(x.Scaler)}
 	if x.From != "" {
 		if r.From, err = fleet.ParseModuleRef(x.From); err != nil {

@@ -56,7 +56,7 @@ func (inv *Inventory) HandOver(ref fleet.ModuleRef, id fleet.ObjectID, to fleet.
 	if (next.From == fleet.ModuleRef{}) {
 		next.From = ref
 	}
-	next.Module, next.Want, next.Deleting = to, fleet.Digest{}, 0
+	next.Module, next.Want, next.Deleting = to, fleet.Digest{}, fleet.Age{}
 	next.Prune, next.Delete, next.Named, next.Legacy, next.Revision = wish.Prune, wish.Delete, wish.Named, wish.Legacy, 0
 	next.Shared, next.Asked = wish.Shared, false // a person was asked about what the module before drops
 	inv.put(&next)

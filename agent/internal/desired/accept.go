@@ -115,7 +115,7 @@ type merger struct {
 	tombstones map[fleet.ModuleRef]fleet.Tombstone
 	stray      map[fleet.ModuleRef]bool
 	floor      map[fleet.ModuleRef]uint64
-	confirmed  map[fleet.ModuleRef]uint64
+	confirmed  map[fleet.ModuleRef]fleet.Age
 	adopt      bool
 	lineage    uint64 // number of the one that is merged
 
@@ -237,7 +237,7 @@ func (m *merger) absent(listed map[fleet.ModuleRef]bool) {
 		switch {
 		case listed[module]:
 		case m.adopt:
-		case m.confirmed[module] >= x.Generation && x.Lineage == m.lineage:
+		case m.carriedOut(x):
 			m.floor[module] = x.Generation
 			m.finished = append(m.finished, module)
 		default:
@@ -270,7 +270,7 @@ func (m *merger) result(held *set, a fleet.Assemblage, from Lineage) *set {
 	if !held.adopt {
 		next.highWater = max(held.highWater, a.Generation)
 	}
-	next.strays, next.leftovers, next.refused = m.strays, m.leftovers, m.untaken(a)
+	next.strays, next.leftovers, next.refused, next.unasked = m.strays, m.leftovers, m.untaken(a), m.unasked(held)
 	slices.SortFunc(next.strays, func(x, y fleet.Sync) int { return compareModules(x.Module, y.Module) })
 	slices.SortFunc(next.leftovers, func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
 	for _, x := range slices.Concat(m.taken, m.lastGood) {
@@ -287,15 +287,6 @@ func (m *merger) untaken(a fleet.Assemblage) (out []fleet.ModuleRef) {
 		}
 	}
 	return out
-}
-
-// settle forgets the confirmations of tombstones that are gone.
-func (m *merger) settle(s *Store) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, module := range m.finished {
-		delete(s.confirmed, module)
-	}
 }
 
 func dropped(held, next *set) []fleet.ModuleRef {

@@ -90,9 +90,11 @@ type set struct {
 	// floor is the generation of each module's last tombstone that was carried out and forgotten.
 	floor    map[fleet.ModuleRef]uint64
 	previous []fleet.Digest
-	frozen   string
-	behind   string
-	leaving  fleet.Leave
+	// unasked are the modules whose syncs came confirmed with the first word of the lineage.
+	unasked []fleet.ModuleRef
+	frozen  string
+	behind  string
+	leaving fleet.Leave
 	// loose are packs that the record carries, because they have no files yet. Sets share it: it is never changed.
 	loose map[fleet.Digest][]byte
 }
@@ -165,7 +167,7 @@ type Store struct {
 	mu        sync.RWMutex
 	set       *set
 	contents  contents
-	confirmed map[fleet.ModuleRef]uint64
+	confirmed map[fleet.ModuleRef]fleet.Age
 	marks     Marks
 	saved     Marks // of these, what is durable
 
@@ -184,7 +186,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Noted == nil {
 		o.Noted = func(HighWater) {}
 	}
-	s := &Store{state: o.State, noted: o.Noted, log: o.Log, set: emptySet(), confirmed: map[fleet.ModuleRef]uint64{}, untidy: true}
+	s := &Store{state: o.State, noted: o.Noted, log: o.Log, set: emptySet(), confirmed: map[fleet.ModuleRef]fleet.Age{}, untidy: true}
 	loaded, err := readSet(ctx, o.State)
 	switch {
 	case errors.Is(err, fleet.ErrCorrupt):
@@ -216,7 +218,7 @@ func (s *Store) Held() Held {
 }
 
 func (s *set) held() Held {
-	a := s.listed
+	a := s.withoutUnasked(s.listed)
 	if len(s.leftovers) > 0 {
 		a.Tombstones = slices.SortedFunc(slices.Values(append(slices.Clone(a.Tombstones), s.leftovers...)),
 			func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
@@ -239,17 +241,6 @@ func (s *Store) Position() (Lineage, uint64, fleet.Digest) {
 		return s.set.lineage, s.set.highWater, fleet.Digest{}
 	}
 	return s.set.lineage, s.set.highWater, s.set.listed.Digest
-}
-
-// Confirm says that a tombstone of this generation was carried out; it is dropped once the hub lists it no longer. What
-// goes because the cluster leaves confirms no tombstone.
-func (s *Store) Confirm(m fleet.ModuleRef, generation uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.set.leaving.Objects != "" || generation > s.set.highWater {
-		return // of a lineage that is over
-	}
-	s.confirmed[m] = max(s.confirmed[m], generation)
 }
 
 // Adopt takes note of the join by which the agent came to its hub. A new join is a person's word that the hub's lineage

@@ -249,7 +249,7 @@ func TestInvariant4(t *testing.T) {
 			s := open(t, state)
 			accept(t, s, h, index(7, []fleet.Sync{web, api}, old))
 			if tc.confirm {
-				s.Confirm(ref("old"), 6)
+				s.Confirm(ref("old"), fleet.Age{Lineage: 1, Generation: 6})
 			}
 			if tc.from == (Lineage{}) {
 				tc.from = home
@@ -508,7 +508,7 @@ func TestForgottenTombstoneStillFences(t *testing.T) {
 	state := newMemory()
 	s := open(t, state)
 	accept(t, s, h, index(0, nil, fleet.Tombstone{Module: ref("old"), Generation: 6, Policy: fleet.DeleteDelete}))
-	s.Confirm(ref("old"), 6)
+	s.Confirm(ref("old"), fleet.Age{Lineage: 1, Generation: 6})
 	if r := accept(t, s, h, index(6, nil)); !slices.Equal(r.Dropped, []fleet.ModuleRef{ref("old")}) {
 		t.Errorf("dropped %v", r.Dropped)
 	}

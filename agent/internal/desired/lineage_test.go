@@ -73,7 +73,7 @@ func TestNewJoinCountsAnew(t *testing.T) {
 	say("2: api@2/5 bad@2/6 !db@2/7 web@2/3")
 
 	// What the agent confirms late of the time before is no word on a tombstone of now.
-	s.Confirm(ref("db"), 504)
+	s.Confirm(ref("db"), fleet.Age{Lineage: 1, Generation: 504})
 	take([]fleet.Sync{h.sync("web", 8, 1, "b"), h.sync("api", 5, 1, "b"), h.sync("bad", 6, 1, "b")})
 	say("2: api@2/5 bad@2/6 !db@2/7 web@2/8")
 

@@ -51,7 +51,7 @@ func TestStateThatWasPutBack(t *testing.T) {
 	// api is removed, web moves on.
 	gone := fleet.Tombstone{Module: ref("api"), Generation: 8, Policy: fleet.DeleteDelete}
 	accept(t, s, h, index(8, []fleet.Sync{h.sync("web", 7, 1, "b")}, gone))
-	s.Confirm(ref("api"), 8)
+	s.Confirm(ref("api"), fleet.Age{Lineage: 1, Generation: 8})
 	newest := index(9, []fleet.Sync{h.sync("web", 9, 1, "c")})
 	accept(t, s, h, newest)
 

@@ -43,6 +43,7 @@ type record struct {
 	LeaveHeld   []string          `json:"leaveHeld,omitempty"`
 	Packs       [][]byte          `json:"packs,omitempty"`
 	Refused     []string          `json:"refused,omitempty"`
+	Unasked     []string          `json:"unasked,omitempty"`
 }
 
 func writeSet(ctx context.Context, state State, s *set) error {
@@ -75,6 +76,9 @@ func encodeSet(s *set) ([]byte, error) {
 	}
 	for m, generation := range s.floor {
 		r.Floor[m.String()] = generation
+	}
+	for _, m := range s.unasked {
+		r.Unasked = append(r.Unasked, m.String())
 	}
 	for _, d := range s.previous {
 		r.Previous = append(r.Previous, d.String())
@@ -133,6 +137,9 @@ func decodeSet(raw []byte) (*set, error) {
 			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
 		}
 		s.floor[m] = generation
+	}
+	if s.unasked, err = modules(r.Unasked); err != nil {
+		return nil, err
 	}
 	for _, hex := range r.Previous {
 		d, err := fleet.ParseDigest(hex)

@@ -84,7 +84,8 @@ func (a *acceptance) policy() *localpolicy.Policy {
 	return a.is.Policy
 }
 
-// clockStep is how long it may stay unknown that the clock was put forward past the edge of a window: timers do not follow it.
+// clockStep is how long it may stay unknown that the clock was put forward, or the machine slept, past the edge of a window or the end of a
+// hold: timers do not follow it.
 const clockStep = time.Minute
 
 // follow has everything looked at again whenever a window for changes opens or closes.

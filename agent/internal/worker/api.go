@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/agent/internal/meter"
 	"towline.dev/towline/agent/internal/vault"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/tracing"
 )
@@ -69,6 +70,8 @@ type Options struct {
 	Namespace string
 	// Report takes the newest status of a module whenever it changed. It must return at once.
 	Report func(fleet.SyncStatus)
+	// Removed is told that a tombstone of this age is carried out, before the status says so; nothing by default. It must return at once.
+	Removed func(fleet.ModuleRef, fleet.Age)
 	// Meter counts what goes on; it may be nil.
 	Meter *meter.Meter
 	// Tracer sends spans of what goes on, and Marks says in which traces it belongs; both may be nil.
@@ -95,6 +98,43 @@ type Options struct {
 	blindAfter time.Duration // of watches; shorter in tests
 	landing    time.Duration // see late; shorter in tests
 	linger     time.Duration // of watches; 0: as watch.Options has it
+}
+
+// setDefaults fills in what is not said.
+func (o *Options) setDefaults() {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Namespace == "" {
+		o.Namespace = fleet.AgentNamespace
+	}
+	if o.Concurrency <= 0 {
+		o.Concurrency = 16
+	}
+	if o.NoteNewest == nil {
+		o.NoteNewest = func(string) {}
+	}
+	if o.Removed == nil {
+		o.Removed = func(fleet.ModuleRef, fleet.Age) {}
+	}
+	if o.Restored == nil {
+		o.Restored = func() {}
+	}
+	if o.Reachable == nil {
+		o.Reachable = func() bool { return true }
+	}
+	if o.EstablishTimeout <= 0 {
+		o.EstablishTimeout = 30 * time.Second
+	}
+	if o.landing <= 0 {
+		o.landing = landing
+	}
+	if o.blindAfter <= 0 {
+		o.blindAfter = watch.BlindAfter
+	}
+	if o.Recheck <= 0 {
+		o.Recheck = time.Minute
+	}
 }
 
 // formerHubs are those that the agent does not belong to any more.

@@ -132,3 +132,46 @@ func TestGuardAfterALeaveThatWasCutShort(t *testing.T) {
 		t.Errorf("%d wait for a confirm; %+v", status.Waiting(), status.Extras)
 	}
 }
+
+// What one hub dropped and a person confirmed to it, and the API server refused to delete, is no word on what the next hub drops, whose
+// numbers are higher.
+func TestGuardOfTheNextHub(t *testing.T) {
+	r := newRig(t)
+	objects := maps30(0)
+	s := r.bundle("shop", nil, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodDelete {
+			return errors.New("refused by a test")
+		}
+		return nil
+	})
+	next := r.bundle("shop", nil, objects[18:]...)
+	next.PruneConfirmed = true
+	r.set([]fleet.Sync{next})
+	r.eventually("all are to be deleted", func() bool {
+		n := 0
+		for _, rec := range r.m.inventory.Module(next.Module) {
+			if rec.Goes() {
+				n++
+			}
+		}
+		return n == 18
+	})
+	generation := r.gen
+	r.rejoin(r.hub + "-2")
+	r.count.upset(nil)
+	r.gen = generation
+	s = r.bundle("shop", nil, objects[18:]...)
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Ready && (x.Waiting() > 0 || x.Extra() == 0)
+	})
+	if status.Waiting() != 18 {
+		t.Errorf("%d wait for a confirm; %+v", status.Waiting(), status.Extras)
+	}
+	s.PruneConfirmed = true
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Ready && x.Waiting() == 0 && x.Extra() == 0 })
+}

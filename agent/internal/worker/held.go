@@ -75,14 +75,15 @@ func (e *holdEnds) reached(now time.Time) bool {
 	return true
 }
 
-// wake is when to look again, in the machine's time; zero: no hold ends by itself.
+// wake is when to look again, in the machine's time; zero: no hold ends by itself. A machine that sleeps does not let a timer run, so that
+// the API server's time is looked at each minute.
 func (e *holdEnds) wake(now time.Time) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.at.IsZero() {
 		return time.Time{}
 	}
-	return time.Now().Add(max(e.at.Sub(now), time.Millisecond))
+	return time.Now().Add(min(max(e.at.Sub(now), time.Millisecond), clockStep))
 }
 
 // holdText says that an object is held by itself, and by whom; empty: it is not.

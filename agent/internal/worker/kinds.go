@@ -37,10 +37,10 @@ func (w *worker) useKinds(ctx context.Context, now time.Time) {
 			continue
 		}
 		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named ||
-			r.Legacy != it.policy.KeepsLegacy() || r.Shared != it.policy.Shares() || r.Deleting != 0 {
+			r.Legacy != it.policy.KeepsLegacy() || r.Shared != it.policy.Shares() || r.Goes() {
 			w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
 				w.remember(next, it)
-				next.Deleting = 0
+				next.Deleting = fleet.Age{}
 				return true
 			})
 			if r.Shared != it.policy.Shares() {

@@ -51,7 +51,7 @@ func TestWhatLabelsKeepNeedsNoConfirm(t *testing.T) {
 				t.Errorf("%d wait for a confirm", status.Waiting())
 			}
 			for _, x := range r.m.inventory.Module(moduleOf("shop")[0]) {
-				if x.Deleting != 0 {
+				if x.Goes() {
 					t.Errorf("%s is noted to go", x.ID)
 				}
 			}
@@ -141,7 +141,7 @@ func TestUnreadLabelKeepsAnObjectFromAnotherModulesOwner(t *testing.T) {
 	r.set([]fleet.Sync{base}, tomb)
 	r.eventually("its end is decided", func() bool {
 		rec := r.m.inventory.Get(fleet.ObjectID{Kind: "Secret", Namespace: r.ns, Name: "s"})
-		return rec != nil && rec.Deleting != 0
+		return rec != nil && rec.Goes()
 	})
 	r.set(nil, tomb, r.tombstone("base", fleet.DeleteDelete))
 	r.wait("base", "gone, or waiting", func(x fleet.SyncStatus) bool {

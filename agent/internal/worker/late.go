@@ -29,7 +29,7 @@ func (l *late) inherit(inventory *apply.Inventory, now time.Time) {
 	for _, ref := range inventory.Modules() {
 		l.all = now.Add(l.landing)
 		inventory.Each(ref, func(r *apply.Record) {
-			if r.Deleting == 0 {
+			if !r.Goes() {
 				return
 			}
 			if l.going == nil {

@@ -97,7 +97,7 @@ func TestWhatMayLand(t *testing.T) {
 	for name, r := range map[string]*apply.Record{"a": a, "b": b, "going": going} {
 		r.ID, r.Module = fleet.ObjectID{Kind: "ConfigMap", Name: name}, fleet.ModuleRef{Project: "default", Name: "shop"}
 	}
-	going.Deleting = 3
+	going.Deleting = fleet.Age{Generation: 3}
 	inventory, err := apply.Open(context.Background(), newMemory(), newVault(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -76,7 +76,7 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen) (chan
 		e.lost = append(e.lost, vanished{r, res, verdict})
 	case seen.UID != r.UID:
 		what := "object that is not wanted any more was deleted by somebody else"
-		if e.w.erased(types.UID(r.UID)) || r.Deleting != 0 {
+		if e.w.erased(types.UID(r.UID)) || r.Goes() {
 			what = "object is gone"
 		}
 		e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)

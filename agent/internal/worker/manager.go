@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"math"
 	"slices"
 	"sync"
@@ -84,36 +83,7 @@ func New(o Options) (*Manager, error) {
 	case o.HubID == "" || o.ClusterUID == "":
 		return nil, fleet.Errorf(fleet.ErrInvalid, "worker: HubID and ClusterUID are required")
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Namespace == "" {
-		o.Namespace = fleet.AgentNamespace
-	}
-	if o.Concurrency <= 0 {
-		o.Concurrency = 16
-	}
-	if o.NoteNewest == nil {
-		o.NoteNewest = func(string) {}
-	}
-	if o.Restored == nil {
-		o.Restored = func() {}
-	}
-	if o.Reachable == nil {
-		o.Reachable = func() bool { return true }
-	}
-	if o.EstablishTimeout <= 0 {
-		o.EstablishTimeout = 30 * time.Second
-	}
-	if o.landing <= 0 {
-		o.landing = landing
-	}
-	if o.blindAfter <= 0 {
-		o.blindAfter = watch.BlindAfter
-	}
-	if o.Recheck <= 0 {
-		o.Recheck = time.Minute
-	}
+	o.setDefaults()
 	clock := &apply.Clock{}
 	o.Config = clock.Of(o.Config)
 	client, err := apply.NewClient(o.Config)

@@ -165,7 +165,7 @@ func (w *worker) listedBeside(here func(fleet.ObjectID) bool) map[fleet.ObjectID
 			continue
 		}
 		w.m.inventory.Each(ref, func(r *apply.Record) {
-			if r.Deleting == 0 && here(r.ID) {
+			if !r.Goes() && here(r.ID) {
 				out[r.ID] = ref
 			}
 		})

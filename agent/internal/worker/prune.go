@@ -158,6 +158,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 	}
 	if !w.status.removed {
 		w.status.removed = true
+		w.m.o.Removed(w.ref, w.cur.tombstone.Age())
 		w.m.each(func(o *worker) { o.touch(fleet.ObjectID{}) }) // some may wait for what this module had
 	}
 	return w.report(now)
@@ -391,19 +392,19 @@ func unknownKinds(kept []plan.Kept) bool {
 	return false
 }
 
-// writeAhead notes durably what is going to be deleted or released, and what the module loses by that. What an earlier
-// generation decided stays its decision, unless a person confirmed this one. From here on the object is not what any
-// target wants: should one list it again, it is made anew when it is gone, for nobody else deleted it.
+// writeAhead notes durably what is going to be deleted or released, and what the module loses by that. From
+// here on the object is not what any target wants: should one list it again, it is made anew when it is gone, for nobody else deleted it.
 func (w *worker) writeAhead(ctx context.Context, going []plan.Record, in plan.PruneInput) bool {
 	if len(going) == 0 {
 		return false
 	}
 	for _, r := range going {
 		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
-			if next.Deleting == in.Age.Generation || next.Deleting != 0 && next.Deleting < in.Age.Generation && !in.Confirmed {
+			doomed := in.Doom(next.Record)
+			if doomed.Deleting == next.Deleting {
 				return false
 			}
-			next.Deleting, next.Want = in.Age.Generation, fleet.Digest{}
+			next.Deleting, next.Want = doomed.Deleting, fleet.Digest{}
 			return true
 		})
 	}

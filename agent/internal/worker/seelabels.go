@@ -72,7 +72,7 @@ func (e *eraser) noteKept(kept []plan.Kept) (noted bool) {
 			next = plan.RememberSeen(e.in.Policies, next, x.labels)
 		}
 		if k.Rescued() && !e.w.erased(types.UID(next.UID)) && !e.w.seenLeaving(e.kinds[kindOf(next)].Resource, next) {
-			next.Deleting = 0
+			next.Deleting = fleet.Age{}
 		}
 		if next == k.Record {
 			continue

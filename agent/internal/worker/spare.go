@@ -89,7 +89,7 @@ func (m *Manager) deletes() bool {
 		if removed && policy != fleet.DeleteOrphan {
 			return true
 		}
-		if !removed && slices.ContainsFunc(m.inventory.Module(ref), func(r *apply.Record) bool { return r.Deleting != 0 }) {
+		if !removed && slices.ContainsFunc(m.inventory.Module(ref), func(r *apply.Record) bool { return r.Goes() }) {
 			return true
 		}
 	}
@@ -112,7 +112,7 @@ func (m *Manager) isGoing(namespace string, o watch.Owner) bool {
 	if _, removed := m.removalOf(rec.Module); removed {
 		return !m.isLeft(rec)
 	}
-	return rec.Deleting != 0 && !m.mayKeep(rec.Module, rec.ID)
+	return rec.Goes() && !m.mayKeep(rec.Module, rec.ID)
 }
 
 // removalOf is whether a module is on its way out, and what becomes of its objects.
@@ -325,7 +325,7 @@ func (m *Manager) spared(rec *apply.Record) bool {
 // keepsAnyway is spared for what stays whatever its labels are. Of what others may be in it is seen only when it is looked at itself
 // whether it goes.
 func (m *Manager) keepsAnyway(rec *apply.Record) bool {
-	return rec.State == plan.Owned && (rec.Deleting == 0 || holdsOthers(rec.ID) || !m.dooms(rec) || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil ||
+	return rec.State == plan.Owned && (!rec.Goes() || holdsOthers(rec.ID) || !m.dooms(rec) || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil ||
 		m.protects(rec))
 }
 

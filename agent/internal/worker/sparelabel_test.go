@@ -107,7 +107,7 @@ func TestObjectThatIsKeptAfterAllOutlivesItsOwner(t *testing.T) {
 			r.wait("shop", "waiting for what goes first", func(x fleet.SyncStatus) bool {
 				return x.Generation == drops.Generation && len(x.Extras) == 2 && strings.Contains(fmt.Sprint(x.Extras), "example.com/later")
 			})
-			if rec := r.m.inventory.Get(secret); rec == nil || rec.Deleting == 0 {
+			if rec := r.m.inventory.Get(secret); rec == nil || !rec.Goes() {
 				t.Fatalf("the test shows nothing: %+v", rec)
 			}
 			keeps := r.bundle("shop", tc.policies, rest...)

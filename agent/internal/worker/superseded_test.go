@@ -37,7 +37,7 @@ func TestDeletionHearsOfANewerWordUpToItsRequest(t *testing.T) {
 			var once sync.Once
 			r.count.upset(func(q *http.Request) error {
 				rec := r.m.inventory.Get(fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "owner"})
-				if rec != nil && rec.Deleting != 0 && q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/secrets/s") {
+				if rec != nil && rec.Goes() && q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/secrets/s") {
 					once.Do(func() {
 						r.patch("v1", "secrets", "s", "operator", `{"metadata":{"ownerReferences":null}}`) // so that nothing is to be freed
 						r.set([]fleet.Sync{newer, vault})
