@@ -25,6 +25,8 @@ const (
 	// ConditionTwoAgents is True while another process with the same identity was lately seen in the cluster: the agent's state was
 	// copied, and the two take turns.
 	ConditionTwoAgents ConditionType = "TwoAgents"
+	// ConditionOtherHubs is True while the cluster has objects that an agent of another hub wrote, which no agent there keeps any more.
+	ConditionOtherHubs ConditionType = "OtherHubs"
 	// ConditionReportsAccepted is False while the hub does not keep all that the agent reports. The hub says it, not an agent.
 	ConditionReportsAccepted ConditionType = "ReportsAccepted"
 )

@@ -40,6 +40,7 @@ type finder struct {
 	waiting string // why no verdict may be given; empty: it may
 	unseen  string // what was not searched though verdicts may be given; empty: nothing
 	found   int
+	others  others
 }
 
 // mayLack says why the inventory may lack objects of ours; empty: it does not.
@@ -101,6 +102,9 @@ func (f *finder) run(ctx context.Context) {
 func (f *finder) search(ctx context.Context) bool {
 	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, rand.Float64)
 	done, said := map[schema.GroupResource]bool{}, ""
+	f.mu.Lock()
+	f.others = others{}
+	f.mu.Unlock()
 	for {
 		left := f.pass(ctx, done)
 		if len(left.missed) == 0 {
@@ -157,6 +161,7 @@ func (f *finder) end(ctx context.Context) {
 	if found > 0 {
 		f.m.o.Log.Warn("objects of this agent were found that its inventory did not have; what their modules omit waits for a confirm", "objects", found)
 	}
+	f.tellOthers(ctx)
 	if err := f.m.inventory.Sync(ctx); err != nil {
 		return // the next start searches again
 	}
@@ -248,16 +253,11 @@ func (f *finder) list(ctx context.Context, res apply.Resource) error {
 	ctx, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
 	var failed error
-	err := f.m.client.EachMeta(ctx, res, "", f.m.selector(), func(o *metav1.PartialObjectMetadata) bool {
+	err := f.m.client.EachMeta(ctx, res, "", fleet.HubLabel, func(o *metav1.PartialObjectMetadata) bool {
 		failed = f.find(ctx, res, o)
 		return failed == nil
 	})
 	return errors.Join(err, failed)
-}
-
-// selector finds what carries the mark of the hub, or of one that the agent belonged to.
-func (m *Manager) selector() string {
-	return fleet.HubLabel + " in (" + strings.Join(append(m.o.formerHubs(), m.o.HubID), ",") + ")"
 }
 
 // find notes one object, if it proves that we wrote it: a copy has the marks, too. Whether it is with an API server of its own
@@ -265,7 +265,7 @@ func (m *Manager) selector() string {
 func (f *finder) find(ctx context.Context, res apply.Resource, o *metav1.PartialObjectMetadata) error {
 	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
 	ref, _, _ := fleet.ParseOwnerMark(o.Annotations[fleet.OwnerAnnotation])
-	if !f.m.claimant(ref).Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
+	if f.foreign(id, ref, o) || !f.m.claimant(ref).Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
 		return nil
 	}
 	if _, err := f.m.mapper.Resource(ctx, id, res.Version); err != nil {

@@ -1,0 +1,69 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// OtherHub is one that the agent never belonged to, and what an agent of it wrote in this cluster.
+type OtherHub struct {
+	ID string
+	// Objects is how many there are, and Such the first of them, of a module of that hub.
+	Objects int
+	Such    fleet.ObjectID
+	Module  fleet.ModuleRef
+}
+
+// others are the objects of other hubs that a search came by, with their hubs. No sync can list them as extras: of the modules that
+// they belong to this agent knows no more than a name.
+type others map[fleet.ObjectID]otherMark
+
+type otherMark struct {
+	hub    string
+	module fleet.ModuleRef
+}
+
+// foreign takes note of an object if an agent of another hub wrote it in this cluster, and reports that the label is of such a hub.
+func (f *finder) foreign(id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.PartialObjectMetadata) bool {
+	m, hub := f.m, o.Labels[fleet.HubLabel]
+	if hub == m.o.HubID || slices.Contains(m.o.formerHubs(), hub) {
+		return false
+	}
+	wrote := plan.Claimant{Module: ref, Hub: hub, ClusterUID: m.o.ClusterUID}
+	if wrote.Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.others[id] = otherMark{hub, ref}
+	}
+	return true
+}
+
+// tellOthers says what the search came by of other hubs: nobody here keeps it, and nobody else may know that it is there.
+func (f *finder) tellOthers(ctx context.Context) {
+	f.mu.Lock()
+	found := f.others
+	f.others = others{}
+	f.mu.Unlock()
+	f.m.o.Others(ctx, found.hubs())
+}
+
+// hubs are those that the objects are of, in the order of their ids.
+func (x others) hubs() []OtherHub {
+	of := map[string]OtherHub{}
+	for id, mark := range x {
+		hub := of[mark.hub]
+		if hub.ID, hub.Objects = mark.hub, hub.Objects+1; hub.Objects == 1 || id.Compare(hub.Such) < 0 {
+			hub.Such, hub.Module = id, mark.module
+		}
+		of[mark.hub] = hub
+	}
+	return slices.SortedFunc(maps.Values(of), func(a, b OtherHub) int { return cmp.Compare(a.ID, b.ID) })
+}

@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/worker"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// leases is the kind by which agents show that they live.
+var leases = apply.Resource{GroupVersionResource: schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+	Kind: "Lease", Namespaced: true}
+
+// livesFor is for how long after its last swap of its Lease an agent of another hub counts as one that keeps its objects, by the API
+// server's clock: some Lease of a cluster was swapped just now.
+const livesFor = time.Hour
+
+// tellOtherHubs says whose objects are in the cluster that nobody keeps: of hubs that this agent never belonged to, and no other agent
+// of the cluster does.
+func (a *Agent) tellOtherHubs(ctx context.Context, found []worker.OtherHub) {
+	var orphaned []worker.OtherHub
+	living := map[string]bool{}
+	if len(found) > 0 {
+		living = a.livingHubs(ctx)
+	}
+	for _, x := range found {
+		if !living[x.ID] {
+			orphaned = append(orphaned, x)
+		}
+	}
+	a.conditions.Clear(fleet.ConditionOtherHubs) // the words of the search before count no more
+	if len(orphaned) == 0 {
+		return
+	}
+	message := otherHubsText(orphaned)
+	a.o.Log.Warn("objects of another hub are left as they are", "found", message)
+	a.conditions.Set(fleet.Condition{Type: fleet.ConditionOtherHubs, Status: fleet.ConditionTrue, Reason: "ObjectsLeft", Message: message})
+}
+
+// otherHubsText fits into the message of a condition: of several hubs it names the first.
+func otherHubsText(found []worker.OtherHub) string {
+	n, x := 0, found[0]
+	for _, x := range found {
+		n += x.Objects
+	}
+	of := x.ID
+	if more := len(found) - 1; more > 0 {
+		of += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%d objects are of hub %s, which this agent never had; they are left as they are (-l %s=%s), such as %s of module %s",
+		n, of, fleet.HubLabel, x.ID, x.Such.Short(), x.Module.Display())
+}
+
+// livingHubs are those whose agents have swapped their Lease lately: two agents may share a cluster. Without the right to list Leases
+// none is known.
+func (a *Agent) livingHubs(ctx context.Context) map[string]bool {
+	swaps, newest := map[string]time.Time{}, time.Time{}
+	client, err := apply.NewClient(a.config)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, askTime)
+		defer cancel()
+		err = client.EachMeta(ctx, leases, "", "", func(o *metav1.PartialObjectMetadata) bool {
+			at := swapped(o)
+			if newest = later(newest, at); o.Namespace != a.o.Namespace {
+				swaps[hubOf(o)] = later(swaps[hubOf(o)], at)
+			}
+			return true
+		})
+	}
+	if err != nil {
+		a.o.Log.Info("whether other agents run in the cluster is not known", "error", err)
+	}
+	living := map[string]bool{}
+	for hub, at := range swaps {
+		living[hub] = newest.Sub(at) < livesFor
+	}
+	return living
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// hubOf is the hub of the agent whose Lease it is; empty: it is no agent's.
+func hubOf(lease *metav1.PartialObjectMetadata) string {
+	var mark desired.HighWater
+	if json.Unmarshal([]byte(lease.Annotations[highWaterAnnotation]), &mark) != nil {
+		return ""
+	}
+	return mark.HubID
+}
+
+// swapped is when a Lease was written last.
+func swapped(lease *metav1.PartialObjectMetadata) (at time.Time) {
+	for _, f := range lease.ManagedFields {
+		if f.Time != nil {
+			at = later(at, f.Time.Time)
+		}
+	}
+	return at
+}

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/worker"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Objects of a hub that the agent never had are said, but those that another agent of the cluster keeps.
+func TestObjectsOfOtherHubsAreSaid(t *testing.T) {
+	now := time.Now()
+	lease := func(namespace, hub string, at time.Time) metav1.PartialObjectMetadata {
+		written := metav1.NewTime(at)
+		mark := desired.HighWater{Number: 1, Lineage: desired.Lineage{HubID: hub}, Generation: 1}
+		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "towline-agent",
+			Annotations: map[string]string{highWaterAnnotation: mark.String()}, ManagedFields: []metav1.ManagedFieldsEntry{{Time: &written}}}}
+	}
+	list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
+		Items: []metav1.PartialObjectMetadata{lease("edge", "hub-alive", now), lease("old", "hub-dead", now.Add(-24*time.Hour)),
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "node-1"}}}}
+	mayList := true
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !mayList {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list)
+	}))
+	defer srv.Close()
+	a, err := New(Options{Hubs: []string{"hub.example.com:7443"}, Config: &rest.Config{Host: srv.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(hub string) worker.OtherHub {
+		return worker.OtherHub{ID: hub, Objects: 3, Such: fleet.ObjectID{Kind: "ConfigMap", Namespace: strings.Repeat("n", 63), Name: strings.Repeat("c", 63)},
+			Module: fleet.ModuleRef{Project: "default", Name: "shop"}}
+	}
+	for _, step := range []struct {
+		found   []worker.OtherHub
+		mayList bool
+		says    string // empty: nothing
+	}{
+		{[]worker.OtherHub{of("hub-alive"), of("hub-dead"), of("hub-unheard")}, true, "6 objects are of hub hub-dead and 1 more"},
+		{[]worker.OtherHub{of("hub-unheard")}, true, "3 objects are of hub hub-unheard, which this agent never had"},
+		{[]worker.OtherHub{of("hub-alive")}, true, ""},
+		{[]worker.OtherHub{of("hub-alive")}, false, "3 objects are of hub hub-alive"},
+		{nil, false, ""},
+	} {
+		mayList = step.mayList
+		a.tellOtherHubs(t.Context(), step.found)
+		all := a.conditions.All()
+		if len(all) == 0 && step.says == "" {
+			continue
+		}
+		if len(all) != 1 || step.says == "" || !strings.HasPrefix(all[0].Message, step.says) || !strings.Contains(wire.CutText(all[0].Message), fleet.HubLabel+"=hub-") {
+			t.Errorf("found %+v: %+v, want %q", step.found, all, step.says)
+		}
+	}
+}
