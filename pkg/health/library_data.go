@@ -27,6 +27,7 @@ var databaseRules = []shippedEntry{
 	{"mongodbcommunity.mongodb.com", "MongoDBCommunity", rule{judge: mongoUpgrades, phase: "phase", good: "Running", fail: "Failed"}},
 	{"mongodb.com", "MongoDB MongoDBMultiCluster MongoDBUser MongoDBSearch", rule{phase: "phase", good: "Running Updated", fail: "Failed", work: "Pending Reconciling Disabled"}},
 	{"mongodb.com", "MongoDBOpsManager", rule{phase: "opsManager.phase", good: "Running", fail: "Failed"}},
+	{"atlas.mongodb.com", "AtlasBackupSchedule AtlasBackupPolicy", rule{static: true}},
 	{"atlas.mongodb.com", "*", rule{ready: "Ready"}},
 	{"app.redislabs.com", "RedisEnterpriseCluster", rule{phase: "state", good: "Running", fail: "Error Invalid"}},
 	{"app.redislabs.com", "RedisEnterpriseDatabase", rule{phase: "status", good: "active", fail: "creation-failed"}},
@@ -69,7 +70,8 @@ var databaseRules = []shippedEntry{
 	{"planetscale.com", "VitessCluster", rule{judge: vitessHealth}},
 	{"operator.yugabyte.io", "YBUniverse", rule{judge: universeHealth}},
 	{"yugabyte.com", "YBCluster", rule{busy: "MovingData ScalingDownTServers"}},
-	{"temporal.io", "TemporalCluster TemporalClusterClient TemporalNamespace", rule{ready: "Ready"}},
+	{"temporal.io", "TemporalCluster TemporalNamespace", rule{ready: "Ready"}},
+	{"temporal.io", "TemporalClusterClient", rule{judge: temporalClientHealth}},
 }
 
 var opensearchRule = rule{judge: opensearchUpgrades, phase: "health", good: "green", fail: "red yellow"}

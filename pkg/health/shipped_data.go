@@ -508,3 +508,11 @@ func universeHealth(o *object) (Result, bool) {
 	}
 	return progressing(camel(state), "the universe is "+state), true
 }
+
+// temporalClientHealth: a client is there when it has its secret.
+func temporalClientHealth(o *object) (Result, bool) {
+	if text(mapOf(o.status, "secretRef"), "name") != "" {
+		return healthy(), true
+	}
+	return progressing("NoSecret", "its secret is not made yet"), !o.empty()
+}
