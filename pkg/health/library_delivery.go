@@ -95,7 +95,7 @@ var clusterRules = []shippedEntry{
 	{"cluster.x-k8s.io", "MachineHealthCheck", rule{judge: machineHealthCheckHealth}},
 	{"cluster.x-k8s.io", "ClusterClass", rule{}},
 	{"controlplane.cluster.x-k8s.io", "*", rule{judge: clusterAPIHealth}},
-	{"addons.cluster.x-k8s.io", "ClusterResourceSet", rule{ready: "ResourcesApplied"}},
+	{"addons.cluster.x-k8s.io", "ClusterResourceSet", rule{judge: resourceSetMatches, ready: "ResourcesApplied"}},
 	{"addons.cluster.x-k8s.io", "ClusterResourceSetBinding", rule{static: true}},
 	{"addons.cluster.x-k8s.io", "HelmChartProxy HelmReleaseProxy", rule{ready: "Ready"}},
 	{"operator.cluster.x-k8s.io", "*", rule{ready: "Ready"}},

@@ -367,6 +367,17 @@ func (s *signs) machines(part string, have, wanted map[string]any, key string) {
 	s.good = true
 }
 
+// resourceSetMatches: a set that no cluster matches says nothing but that it was looked at.
+func resourceSetMatches(o *object) (Result, bool) {
+	if seen, ok := number(o.status, "observedGeneration"); !ok || seen < o.generation || len(listOf(o.status, "conditions")) > 0 {
+		return Result{}, false
+	}
+	if r, waits := o.graced(progressing("NoResourcesApplied", "no cluster matches it yet")); waits {
+		return r, true
+	}
+	return healthy(), true
+}
+
 func machineHealthCheckHealth(o *object) (Result, bool) {
 	expected, ok := number(o.status, "expectedMachines")
 	if !ok {
