@@ -51,11 +51,16 @@ func (k *kind) attempt() {
 	k.sight.timer = time.AfterFunc(k.w.o.BlindAfter, k.judge)
 }
 
-// failed notes why a watch is not open. It passes the error on.
+// failed notes why a watch is not open. It passes the error on. That nothing is known of the kind may have been said before, when no attempt
+// had failed yet or one had for another reason: then it is said again.
 func (k *kind) failed(err error) error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
+	was := k.sight
 	k.sight.why = apply.Cause(err)
+	k.mu.Unlock()
+	if was.blind && (was.why == nil || apierrors.ReasonForError(was.why) != apierrors.ReasonForError(err)) {
+		k.w.o.Synced(k.resource)
+	}
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
@@ -86,6 +87,30 @@ func TestKindWithoutAWatchIsNotKnown(t *testing.T) {
 		_ = s.Replace(nil, "7")
 		if _, ok := s.See(s.resource, "n", "a"); !ok || s.Behind() || s.Blind(s.resource) != nil || s.told.Load() != 2 {
 			t.Errorf("known %v, told %d times", ok, s.told.Load())
+		}
+	})
+}
+
+// An attempt may fail after it was said that nothing is known of the kind: why is said then, and again when it is something else.
+func TestWhyAKindIsNotKnownIsSaidWhenItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSighted(nil)
+		defer s.end()
+		s.attempt() // and no answer comes
+		<-time.After(BlindAfter + time.Second)
+		synctest.Wait()
+		if s.Blind(s.resource) == nil || s.told.Load() != 1 {
+			t.Fatalf("blind because of %v, told %d times", s.Blind(s.resource), s.told.Load())
+		}
+		forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", errors.New("no right"))
+		for i, why := range []error{forbidden, errors.New("connection refused")} {
+			for range 2 { // it is said once
+				s.refuse = why
+				s.open(false)
+			}
+			if s.Blind(s.resource) != why || s.told.Load() != int64(2+i) {
+				t.Errorf("blind because of %v, told %d times", s.Blind(s.resource), s.told.Load())
+			}
 		}
 	})
 }
