@@ -208,10 +208,7 @@ func TestRecreateTakesThePlaceOfTheOldObject(t *testing.T) {
 	r.ready(a)
 	r.create("v1", "resourcequotas", r.ns, map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"name": "q"},
 		"spec": map[string]any{"hard": map[string]any{"count/jobs.batch": "1", "services": "1"}}})
-	r.eventually("the quota is full", func() bool {
-		used, _, _ := unstructured.NestedString(r.get("v1", "resourcequotas", "q").Object, "status", "used", "count/jobs.batch")
-		return used == "1"
-	})
+	r.used("count/jobs.batch", "1")
 	once, web := r.uidOf("batch/v1", "jobs", "once"), r.uidOf("v1", "services", "web")
 	b := r.bundle("shop", recreate, jobOf("x:2"), fmt.Sprintf(service, ip, port))
 	r.set([]fleet.Sync{b})
