@@ -92,7 +92,9 @@ func (e *explainer) ended() {
 	r := Reason{Subject: e.rollout(AboutRollout), Reason: cmp.Or(e.s.Reason, string(e.s.State)), Facts: e.s.Facts, Since: e.s.Ended.Time()}
 	switch e.s.State {
 	case Aborted:
-		r.Actions = do(DoRollBack, DoRetry)
+		if e.s.Reason != ReasonModuleDeleted { // it takes no word any more
+			r.Actions = do(DoRollBack, DoRetry)
+		}
 	case RolledBack, Failed:
 		r.Actions = do(DoRetry)
 	}

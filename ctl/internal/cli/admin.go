@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,12 +36,19 @@ func (a *app) userCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var theirs clientconfig.Context
+			if save != "" { // before there is a user whose token is shown once
+				if theirs, err = a.contextLikeMine(args[0]); err != nil {
+					return err
+				}
+			}
 			resp, err := c.Identity.CreateUser(cmd.Context(), req)
 			if err != nil {
 				return err
 			}
 			if save != "" {
-				return a.saveUser(save, args[0], resp.GetToken())
+				theirs.Token = resp.GetToken()
+				return a.saveUser(save, theirs)
 			}
 			a.printf("%s\n", resp.GetToken())
 			a.footf("The token of %s (%s) is shown once.\n", args[0], resp.GetUser().GetRole())
@@ -55,15 +63,17 @@ func (a *app) userCreateCommand() *cobra.Command {
 	return cmd
 }
 
-// saveUser writes a configuration for the same hub with the user's token.
-func (a *app) saveUser(path, name, token string) error {
+// contextLikeMine is a configuration for the same hub, without a token.
+func (a *app) contextLikeMine(name string) (clientconfig.Context, error) {
 	mine, err := a.currentContext()
-	if err != nil {
-		return err
-	}
-	theirs := clientconfig.Context{Name: name, Server: mine.Server, CAData: mine.CAData, Token: token}
+	return clientconfig.Context{Name: name, Server: mine.Server, CAData: mine.CAData}, err
+}
+
+// saveUser writes a configuration with the token of a user who has just been made. Nobody has that token if it cannot be written.
+func (a *app) saveUser(path string, theirs clientconfig.Context) error {
+	name := theirs.Name
 	if err := clientconfig.Merge(path, theirs); err != nil {
-		return err
+		return fmt.Errorf("user %s is there, but the token, which is given once, could not be written: %w; make the user anew: towline delete user %s", name, err, name)
 	}
 	a.printf("user/%s created; its context %s is in %s\n", name, name, path)
 	return nil

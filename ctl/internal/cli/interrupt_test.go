@@ -137,3 +137,22 @@ func TestOutputThatCannotBeWrittenIsNoSuccess(t *testing.T) {
 		}
 	}
 }
+
+// A user whose token could not be saved is there, and nobody has the token: that is said, and no user is made where it is known before.
+func TestTokenThatCannotBeSaved(t *testing.T) {
+	mine := write(t, "apiVersion: towline.dev/v1\nkind: Config\ncurrentContext: local\ncontexts:\n- {name: local, server: hub:7444, token: t}\n")
+	for _, tc := range []struct {
+		config, want string
+		made         bool
+	}{
+		{mine, "user ana is there, but the token, which is given once, could not be written: ", true},
+		{mine + ".none", "", false},
+	} {
+		hub := fullHub()
+		got := hub.run(t, run{}, "user", "create", "ana", "--role", "viewer", "--save", mine+"/below", "--config", tc.config)
+		made := asked[*v1.CreateUserRequest](hub) != nil
+		if got.code != exitFailed || !strings.Contains(got.err, tc.want) || made != tc.made || tc.made != strings.Contains(got.err, "make the user anew: towline delete user ana\n") {
+			t.Errorf("exit %d, stderr %q; the hub was asked: %t", got.code, got.err, made)
+		}
+	}
+}

@@ -27,9 +27,14 @@ func nextCommands(r *v1.Rollout) []command {
 	switch s.GetState() {
 	case stateSucceeded, stateSuperseded:
 		return nil
+	case stateAborted:
+		if s.GetReason() == rollout.ReasonModuleDeleted {
+			return nil
+		}
+		return commandsOf(do("retry", ""), do("rollback", ""), explain)
 	case stateRolledBack:
 		return commandsOf(explain, do("retry", ""))
-	case stateFailed, stateAborted:
+	case stateFailed:
 		return commandsOf(do("retry", ""), do("rollback", ""), explain)
 	case statePaused:
 		if s.GetFailed() > 0 {

@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 )
@@ -282,5 +283,27 @@ func TestGatesOfASideStandAsTheOneThatHolds(t *testing.T) {
 		if row := (&app{}).gateRow(r, 0, c.position); row[1].Text != c.want {
 			t.Errorf("gates %s a stage that are %s and %s stand as %s, want %s", c.position, c.first, c.last, row[1].Text, c.want)
 		}
+	}
+}
+
+// A rollout of a module that is being deleted takes no word any more: none is offered.
+func TestNothingIsNextOfADeletedModule(t *testing.T) {
+	if next := nextCommands(ended("Aborted", nil)); len(next) == 0 {
+		t.Error("nothing is offered after an abort")
+	}
+	if next := nextCommands(ended("Aborted", func(s *v1.RolloutStatus) { s.Reason = rollout.ReasonModuleDeleted })); len(next) > 0 {
+		t.Errorf("offered is %v", next)
+	}
+}
+
+// A put that has not begun has no time yet. What the module ran before it is no answer to since when it is Pending.
+func TestPendingIsNotSinceTheModuleIsThere(t *testing.T) {
+	pending := &v1.Module{Metadata: &v1.Metadata{Name: "shop", CreationTimestamp: ago(time.Hour)}, Status: &v1.ModuleStatus{RolloutState: "Pending", Rollout: "shop/1"}}
+	if got := moduleSince(pending); got != pending.Metadata.CreationTimestamp {
+		t.Errorf("the first put is Pending since %v", got)
+	}
+	pending.Status.Rollout, pending.Status.Revision = "shop/2", 1
+	if got := moduleSince(pending); got != nil {
+		t.Errorf("the second put is Pending since %v", got.AsTime())
 	}
 }

@@ -114,8 +114,9 @@ func holdSubject(h *v1.Hold) string {
 	return moduleName(h.GetProject(), h.GetModule())
 }
 
+// moduleSince is since when a module stands as it does; nil: nobody noted that, as of a put that has not begun over a revision.
 func moduleSince(m *v1.Module) *timestamppb.Timestamp {
-	if t := m.GetStatus().GetSince(); t != nil {
+	if t := m.GetStatus().GetSince(); t != nil || m.GetStatus().GetRevision() != 0 {
 		return t
 	}
 	return m.GetMetadata().GetCreationTimestamp()
