@@ -93,7 +93,7 @@ func testBadModules(t *testing.T) {
 		"unreachable":  {httpModule("bad", dead+"/x.tar.gz", ""), []string{dead, "cannot be reached"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			refused(t, bad.module, []string{"apply", "-f", "-", "--wait", "--timeout", "1m"}, bad.words...)
+			refused(t, bad.module, []string{"apply", "-f", "-", "--wait", "--timeout", "20s"}, bad.words...) // who cannot be reached is waited for all the time
 		})
 	}
 	from.noWrites(t)
