@@ -200,13 +200,14 @@ func (d *decider) quiet(n int) bool {
 
 // unproven: every cluster that could have shown something is deferred. One cluster that was dead before does not hold
 // a rollout; one that fell silent with the new revision does, and so does the last stage of a rollout in which nothing
-// has run at all.
+// has run at all. A stage that was planned empty waits for its first cluster: that one came, or was labelled, to try the revision before
+// the others, and is away until its agent joins.
 func (d *decider) unproven(n int) bool {
 	c := &d.count[n]
 	if d.proven(n) || c.inFlight > 0 {
 		return false
 	}
-	return c.deferred > 1 || c.silent > 0 || d.last(n)
+	return c.deferred > 1 || c.silent > 0 || d.last(n) || c.deferred > 0 && d.p.Stages[n].plannedEmpty()
 }
 
 // proven reports that the stage has shown something, or has nothing to show: a person said so, or it is the last one, of a rollout that
