@@ -500,7 +500,7 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 		Aggregated: a.w.m.mapper.Aggregated(a.resource), Keepers: keepers, Scaler: scaler, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named,
 		Legacy: a.policy.KeepsLegacy(), Shared: a.policy.Shares()}
 	if u.GetDeletionTimestamp() != nil {
-		r.Want = fleet.Digest{} // what is wanted is made when this one is gone
+		r.Want, r.Content = fleet.Digest{}, fleet.Digest{} // what is wanted is made when this one is gone, also if that ran to its end
 	}
 	r.Record = r.At(a.sync.Age())
 	return r

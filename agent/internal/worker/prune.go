@@ -393,7 +393,8 @@ func unknownKinds(kept []plan.Kept) bool {
 }
 
 // writeAhead notes durably what is going to be deleted or released, and what the module loses by that. From
-// here on the object is not what any target wants: should one list it again, it is made anew when it is gone, for nobody else deleted it.
+// here on the object is not what any target wants: should one list it again, it is made anew when it is gone, for nobody else deleted it, also
+// if it ran to its end: with its content goes the word that it need not run once more.
 func (w *worker) writeAhead(ctx context.Context, going []plan.Record, in plan.PruneInput) bool {
 	if len(going) == 0 {
 		return false
@@ -404,7 +405,7 @@ func (w *worker) writeAhead(ctx context.Context, going []plan.Record, in plan.Pr
 			if doomed.Deleting == next.Deleting {
 				return false
 			}
-			next.Deleting, next.Want = doomed.Deleting, fleet.Digest{}
+			next.Deleting, next.Want, next.Content = doomed.Deleting, fleet.Digest{}, fleet.Digest{}
 			return true
 		})
 	}
