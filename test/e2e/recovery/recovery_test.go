@@ -46,6 +46,9 @@ func TestRecovery(t *testing.T) {
 		{"hub with an emptied store", emptiedStore},
 		{"hub with an older store", olderStore},
 		{"etcd of a cluster put back", restoredCluster},
+		{"etcd put back to before much, the agent runs", inASoak(restoredFurther(runsThrough))},
+		{"etcd put back to before much, the agent starts anew", restoredFurther(startsAnew)},
+		{"etcd put back to before much, with the agent's state", restoredFurther(stateGoesBack)},
 		{"cluster cloned", clonedCluster},
 	} {
 		if !t.Run(s.name, func(t *testing.T) {
