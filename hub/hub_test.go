@@ -51,7 +51,7 @@ func newWorld(t *testing.T, memory bool) *world {
 
 func newWorldWith(t *testing.T, options func(*hub.Options), m ...*mortal) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, dir: t.TempDir(), agents: map[string]*simagent.Agent{}, stops: map[string]func(){},
 		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", options: options, grace: time.Millisecond}

@@ -125,14 +125,18 @@ func TestAgentGoesFromHubToHub(t *testing.T) {
 	first.join("a", nil, nil)
 	first.await("shop", first.put(module("shop", configMap("1"))).GetRevision())
 	agent := first.agents["a"]
+	first.eventually(func() bool { return len(agent.Held().Syncs) == 2 }) // what the hubs began with may come to it after that
 	indexes := agent.Indexes.Load()
 	for _, w := range []*world{second, first, second} {
 		first.stops["a"]()
+		sessions := agent.Sessions.Load()
 		agent.Dial(w.listen)
 		first.stops["a"] = w.run(agent)
+		w.eventually(func() bool { return agent.Sessions.Load() > sessions })
 		for _, at := range []*world{first, second} {
 			at.awaitCluster("a", "Ready")
 		}
+		w.awaitLook("a")
 	}
 	if s := first.cluster("a").GetStatus(); s.GetAttention() != nil {
 		t.Errorf("it is said of the cluster: %v", s.GetAttention())
@@ -141,6 +145,19 @@ func TestAgentGoesFromHubToHub(t *testing.T) {
 		t.Errorf("%d indexes were sent, want %d", n, indexes)
 	}
 	second.await("shop", second.put(module("shop", configMap("2"))).GetRevision())
+}
+
+// awaitLook returns when the session of a cluster has looked at what it should have, and the agent has what it was sent by that: the first
+// look is in the round of the first question or before it, so that the second one goes after it.
+func (w *world) awaitLook(cluster string) {
+	w.t.Helper()
+	for range 2 {
+		w.eventually(func() bool {
+			_, err := w.Trackers.GetLiveObject(w.ctx, &towlinev1.GetLiveObjectRequest{Cluster: cluster, Module: "shop",
+				Object: &towlinev1.ObjectReference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: "default", Name: "web"}})
+			return err == nil
+		})
+	}
 }
 
 // A question to an agent goes to the hub that has its stream, whichever hub is asked.
