@@ -91,13 +91,20 @@ func (s *server) state() (holder, epoch string, puts int) {
 	return holder, s.lease.Annotations[EpochAnnotation], s.puts
 }
 
+// newFence is of a process whose Lease does not end while it lives, however late that is with renewing it on a busy machine.
 func newFence(t *testing.T, url, identity string) *Fence {
 	t.Helper()
 	f, err := New(Options{Config: &rest.Config{Host: url, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Identity: identity,
-		Duration: time.Second, Period: 100 * time.Millisecond, BatchWrites: 10, BatchTime: time.Minute})
+		Duration: 10 * time.Minute, Period: 100 * time.Millisecond, BatchWrites: 10, BatchTime: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// unrenewed is a fence that swaps its Lease for writes only.
+func unrenewed(f *Fence) *Fence {
+	f.o.Period = time.Hour
 	return f
 }
 
@@ -134,7 +141,7 @@ func (l *leader) wait(t *testing.T) context.Context {
 	select {
 	case ctx := <-l.leads:
 		return ctx
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("does not lead")
 		return nil
 	}
@@ -164,7 +171,7 @@ func TestBatchesShareOneSwap(t *testing.T) {
 	s := &server{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
-	a := lead(t, srv.URL, "a")
+	a := leadWith(t, unrenewed(newFence(t, srv.URL, "a")))
 	a.wait(t)
 	_, _, before := s.state()
 	var wait sync.WaitGroup
@@ -212,7 +219,7 @@ func TestAhead(t *testing.T) {
 	s := &server{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
-	a := lead(t, srv.URL, "a")
+	a := leadWith(t, unrenewed(newFence(t, srv.URL, "a")))
 	a.wait(t)
 	puts := func() int { _, _, n := s.state(); return n }
 	before := puts()
@@ -246,7 +253,9 @@ func TestLostSwapStopsWrites(t *testing.T) {
 	s := &server{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
-	a := lead(t, srv.URL, "a")
+	f := newFence(t, srv.URL, "a")
+	f.o.Duration = time.Second // that of the other one ends
+	a := leadWith(t, f)
 	ctx := a.wait(t)
 	s.edit(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"x": "y"} })
 	for range 20 {
@@ -268,7 +277,7 @@ func TestLostSwapStopsWrites(t *testing.T) {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the lead's context goes on")
 	}
 	if again := a.wait(t); again == nil || a.f.Epoch() != 10 {
@@ -289,7 +298,7 @@ func TestSameIdentityTwice(t *testing.T) {
 		if !errors.Is(err, fleet.ErrConflict) {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("two processes with one identity take turns")
 	}
 }
@@ -383,7 +392,7 @@ func TestSignsOfTheServer(t *testing.T) {
 	f.o.Heard, f.o.WentBack = func(err error) { signs <- err }, func() { back <- struct{}{} }
 	await := func(what string, ok func(error) bool) {
 		t.Helper()
-		for deadline := time.After(10 * time.Second); ; {
+		for deadline := time.After(time.Minute); ; {
 			select {
 			case err := <-signs:
 				if ok(err) {
@@ -411,7 +420,7 @@ func TestSignsOfTheServer(t *testing.T) {
 	s.edit(func(lease *coordinationv1.Lease) { lease.Annotations[BatchAnnotation] = "1" })
 	select {
 	case <-back:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("a store that went back is not told")
 	}
 	await("life after the store went back", func(err error) bool { return err == nil })

@@ -29,7 +29,7 @@ func TestTwinsTakeTurnsSlowly(t *testing.T) {
 		running.Go(func() {
 			for ctx.Err() == nil {
 				f := newFence(t, srv.URL, "a")
-				f.o.MinTenure, f.o.Twin = tenure, func() { told.Add(1) }
+				f.o.Duration, f.o.MinTenure, f.o.Twin = time.Second, tenure, func() { told.Add(1) }
 				err := f.Run(ctx, func(ctx context.Context) error {
 					took.Add(1)
 					turns <- struct{}{}
@@ -64,8 +64,7 @@ func TestRestartTakesTheLeaseAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := newFence(t, srv.URL, "a")
-	again.o.Duration = time.Hour
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := again.acquire(ctx); err != nil || again.Epoch() != 2 {
 		t.Errorf("epoch %d: %v", again.Epoch(), err)
