@@ -146,7 +146,7 @@ func TestVerbThatNobodyWouldAnswerIsRefused(t *testing.T) {
 		{"going", 0, "module going is being deleted"},
 		{"external", 0, "module external: another program does its rollouts"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err := a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: tc.module, Number: tc.number})
 		cancel()
 		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), tc.says) {
@@ -165,7 +165,7 @@ func TestVerbThatNobodyWouldAnswerIsRefused(t *testing.T) {
 // A pin of a cluster that does not exist would hold nowhere.
 func TestPinOfNoClusterIsRefused(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) { putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Progressing") })
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := a.PinClusters(ctx, &towlinev1.PinClustersRequest{Module: "shop", Clusters: []string{"prod-eu-7"}})
 	if !errors.Is(err, fleet.ErrNotFound) || !strings.Contains(err.Error(), "cluster prod-eu-7 not found") {
@@ -220,7 +220,7 @@ func TestWordToARolloutThatDecidesNothingAnyMoreIsAnswered(t *testing.T) {
 			putRollout(w, shop, 2, 2, "Progressing")
 			w.Put(store.VerbKey(shop, 1, 1), &storev1.VerbRecord{RequestId: "x", Verb: &towlinev1.VerbRecord{Verb: rollout.VerbPause}})
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: "shop", RequestId: "x"})
 		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), x.want) {

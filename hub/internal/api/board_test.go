@@ -39,7 +39,7 @@ func (s *clusterEvents) expect(t *testing.T, kind, name, env string) {
 		if got := m.GetCluster().GetMetadata(); m.GetType() != kind || got.GetName() != name || got.GetLabels()["env"] != env {
 			t.Fatalf("%s %s with env %q, want %s %s with %q", m.GetType(), got.GetName(), got.GetLabels()["env"], kind, name, env)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no %s %s", kind, name)
 	}
 }
@@ -173,7 +173,7 @@ func (s *objectEvents) expect(t *testing.T, kind, name string) {
 		if got := m.GetObject().GetObject().GetName(); m.GetType() != kind || got != name {
 			t.Fatalf("%s %q, want %s %q", m.GetType(), got, kind, name)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no %s %q", kind, name)
 	}
 }

@@ -1,11 +1,9 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -26,9 +24,12 @@ func TestModuleThatIsToBeExternal(t *testing.T) {
 		putRollout(w, shop, 2, 0, "Pending")
 		w.Put(store.ClusterKey("c1"), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c1"}}})
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
+	ctx, stays := a.leaves(t)
 	_, _ = a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: "shop"}) // nobody leads, so nobody answers
+	stays()
+	if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	_ = a.o.Store.View(t.Context(), 0, func(r store.Reader) error {
 		if _, found := r.Get(store.VerbKey(shop, 1, 1)); !found {
 			t.Error("the rollout that runs does not take the verb")

@@ -153,12 +153,33 @@ func TestRepeatedRequestIsAnsweredAlike(t *testing.T) {
 	}
 }
 
+// impatient is a store whose caller leaves when it begins to wait for what it has recorded.
+type impatient struct {
+	store.Store
+	leave func()
+}
+
+func (s impatient) Subscribe(fn func(store.Reader), prefixes ...string) store.Subscription {
+	defer s.leave()
+	return s.Store.Subscribe(fn, prefixes...)
+}
+
+// leaves makes the context of a caller that leaves when what it asks for is recorded, and nobody has answered.
+func (a *API) leaves(t *testing.T) (ctx context.Context, stays func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	whole := a.o.Store
+	a.o.Store = impatient{whole, cancel}
+	return ctx, func() { a.o.Store = whole }
+}
+
 // Without a leader a request comes to nothing, and its caller is told so; what a caller waits for that is gone comes to nothing, too.
 func TestRequestWithoutALeaderComesToNothing(t *testing.T) {
 	a := newAsked(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	ctx, stays := a.leaves(t)
 	_, err := a.PutAssignments(ctx, put("one", 1, "a"))
+	stays()
 	if !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), "nothing was done, and nothing will be") || fleet.HintOf(err).RetryAfter == 0 {
 		t.Errorf("%v", err)
 	}

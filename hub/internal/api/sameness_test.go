@@ -185,7 +185,7 @@ func TestWordIsAnsweredWhenItsModuleIsDeleted(t *testing.T) {
 	a := newAPIOn(t, s, func(w store.Writer) {
 		putRollout(w, putModule(w, "default", "shop", nil), 1, 1, string(rollout.Succeeded))
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	looked, times, now := make(chan struct{}), 0, a.now
 	a.now = func() time.Time {

@@ -250,7 +250,7 @@ func TestWatchSeesAnAgentThatStandsByItsWord(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	watch := objectStream{ctx: ctx, sent: make(chan *towlinev1.WatchObjectsResponse, 16)}
 	go func() { _ = a.WatchObjects(&towlinev1.WatchObjectsRequest{}, watch) }()

@@ -104,7 +104,7 @@ func TestServersThatHangHoldNoOtherModule(t *testing.T) {
 	go func() { done <- l.Run(ctx) }()
 	sub := l.o.Store.Subscribe(nil, store.RevisionPrefix)
 	defer sub.Stop()
-	late := time.After(10 * time.Second)
+	late := time.After(time.Minute)
 	for cut := false; !cut; {
 		l.read(func(r store.Reader) { _, cut = r.Get(store.RevisionKey(ref(hang), 1)) })
 		if cut {

@@ -77,7 +77,7 @@ func runOf(t *testing.T, number int64, list ...rollout.Gate) (*rollouts.Run, []r
 // answer runs one gate to its answer.
 func answer(t *testing.T, g *Gates, spec rollout.Gate) rollout.GateResult {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	run, checks := runOf(t, 1, spec)
 	done := make(chan struct{}, 1)

@@ -48,7 +48,7 @@ type fleetOf struct {
 
 func begin(t *testing.T) *fleetOf {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	e, err := engine.Open(ctx, memory.New(), engine.Options{})
 	f := &fleetOf{T: t, ctx: ctx, engine: e, changed: make(chan fleet.ClusterName, 100)}

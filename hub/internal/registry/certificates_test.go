@@ -48,7 +48,7 @@ func (w *world) list(n int) map[string]string {
 	w.t.Helper()
 	sub := w.store.Subscribe(nil, store.CertPrefix)
 	defer sub.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		all, err := w.Certificates(w.t.Context())
 		if err != nil {

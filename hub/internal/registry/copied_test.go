@@ -74,7 +74,7 @@ func TestCopiedKey(t *testing.T) {
 // audited waits for the hub's own entry of the method for cluster a.
 func audited(t *testing.T, entries <-chan *v1.AuditEntry, method string) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case e := <-entries:

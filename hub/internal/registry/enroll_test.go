@@ -374,7 +374,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if d := time.Since(begin); d > time.Second {
+		if d := time.Since(begin); d > 30*time.Second {
 			t.Errorf("%s: took %s", name, d)
 		}
 	}

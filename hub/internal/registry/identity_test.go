@@ -23,7 +23,7 @@ import (
 
 func call(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -63,12 +63,12 @@ func TestAnAgentDoesNotJoinAnotherHub(t *testing.T) {
 // dial does a whole handshake, reads what the server says, and reports whether the session was resumed.
 func dial(t *testing.T, addr string, conf *tls.Config) (resumed bool, err error) {
 	t.Helper()
-	raw, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	raw, err := net.DialTimeout("tcp", addr, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = raw.Close() }()
-	_ = raw.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = raw.SetDeadline(time.Now().Add(time.Minute))
 	c := tls.Client(raw, conf)
 	if err := c.Handshake(); err != nil {
 		return false, err
@@ -203,7 +203,7 @@ func TestRenewalKeepsTheOldCertificateUntilTheNewOneIsUsed(t *testing.T) {
 	}
 	select {
 	case <-sub.C():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no attention was recorded")
 	}
 	if got := w.cluster("a").GetAttention(); got != fleet.AttentionCopied {
@@ -408,7 +408,7 @@ func TestTwoAgentsWithOneIdentityAreSaid(t *testing.T) {
 	}
 	select {
 	case <-sub.C():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no attention was recorded")
 	}
 	if got := w.cluster("a").GetAttention(); got != fleet.AttentionCloned {

@@ -147,7 +147,7 @@ func TestArchivesRefused(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !errors.Is(err, tt.kind) {
 				t.Fatalf("got %d files, %v; want %q", len(files), err, tt.want)
 			}
-			if took := time.Since(start); took > 2*time.Second {
+			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("took %s", took)
 			}
 			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
