@@ -55,7 +55,11 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 		}},
 		{"a quota that counts only the new one", "v1", "pods", "web", pod("web", ""), "exceeded quota", func(r *rig) string {
 			r.clusterScoped("priorityclasses", "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high-$NS}\nvalue: 5\n")
-			r.create("v1", "pods", r.ns, r.object(pod("other", "priorityClassName: high-$NS, ")))
+			r.eventually("who admits pods has heard of the class", func() bool {
+				other := &unstructured.Unstructured{Object: r.object(pod("other", "priorityClassName: high-$NS, "))}
+				_, err := r.res("v1", "pods", r.ns).Create(context.Background(), other, metav1.CreateOptions{})
+				return err == nil
+			})
 			r.quota("pods", "1", map[string]any{"scopeName": "PriorityClass", "operator": "In", "values": []any{"high-" + r.ns}})
 			r.used("pods", "1")
 			return pod("web", "priorityClassName: high-$NS, ")
