@@ -379,6 +379,9 @@ func (a *app) unholdCommand() *cobra.Command {
 			slices.SortStableFunc(holds, func(x, y *v1.Hold) int {
 				return cmp.Or(cmp.Compare(x.GetSource(), y.GetSource()), others(x)-others(y))
 			})
+			if err := whichHold(holds, me); err != nil {
+				return err
+			}
 			if err := a.unhold(cmd.Context(), holds[0], me, reason); err != nil {
 				return err
 			}
@@ -391,6 +394,20 @@ func (a *app) unholdCommand() *cobra.Command {
 	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only")
 	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
 	return cmd
+}
+
+// whichHold refuses to choose where one name has put several of the same at the hub, for several reasons: it may be that of several people.
+func whichHold(holds []*v1.Hold, me string) error {
+	var mine []string
+	for _, h := range holds {
+		if h.GetBy() == me && endsThere(h) == nil {
+			mine = append(mine, fmt.Sprintf("towline unhold %s (%s)", h.GetId(), cmp.Or(table.Clean(h.GetReason()), "without a reason")))
+		}
+	}
+	if len(mine) < 2 {
+		return nil
+	}
+	return usagef("%s has put %d of these holds: name the one that is to end: %s", orDash(me), len(mine), strings.Join(mine, "; "))
 }
 
 // is reports that a hold is of this.

@@ -364,6 +364,12 @@ func TestUnholdSaysWhoseHoldEnds(t *testing.T) {
 			t.Errorf("unhold %s: exit %d, ended %s, %s", tt.args, got.code, id, got.err)
 		}
 	}
+	hub = fullHub()
+	hub.holds = []*v1.Hold{maria, {Id: "freeze-3", Kind: "Freeze", Project: "default", Module: "shop", By: "maria"}}
+	says := "maria has put 2 of these holds: name the one that is to end: towline unhold freeze-2 (a look); towline unhold freeze-3 (without a reason)"
+	if got := hub.run(t, run{}, "unhold", "module/shop"); got.code != exitUsage || !strings.Contains(got.err, says) || asked[*v1.ConfirmHoldRequest](hub) != nil {
+		t.Errorf("two of one name: exit %d, %s", got.code, got.err)
+	}
 }
 
 func TestHoldsOfObjects(t *testing.T) {

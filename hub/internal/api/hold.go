@@ -182,15 +182,15 @@ func (a *API) speakOf(ctx context.Context, req *towlinev1.PutHoldRequest, h *tow
 	return nil
 }
 
-// freezeID is the id of a hold: of the same, whoever puts it again has one, and others have one of their own beside it. None of them
-// ends with another, for each counts on its own.
+// freezeID is the id of a hold: of the same, whoever puts it again for the same reason has one, and others have one of their own beside it, as
+// has whoever puts another for another reason: several people may go by one name. None of them ends with another, for each counts on its own.
 func freezeID(r store.Reader, h *towlinev1.Hold, now time.Time) string {
 	first, own := record.HoldID(record.FreezeID, record.DigestOfFreeze(h)), record.HoldID(record.FreezeID, record.DigestOfFreezeBy(h))
 	if _, there := r.Get(store.HoldPrefix + own); there {
 		return own
 	}
 	old, _, there := store.Get[*storev1.HoldRecord](r, store.HoldPrefix+first)
-	if there && old.GetHold().GetBy() != h.GetBy() && record.Lasts(old.GetHold(), now) {
+	if x := old.GetHold(); there && (x.GetBy() != h.GetBy() || x.GetReason() != h.GetReason()) && record.Lasts(x, now) {
 		return own
 	}
 	return first

@@ -18,22 +18,25 @@ import (
 )
 
 // Whoever holds what somebody else holds already has a hold of their own beside it: the first one keeps its reason and its end, and does not end
-// with the second. Who puts theirs again replaces that.
+// with the second. Who puts theirs again, for the same reason, replaces that; for another reason it is another one: several people may go by one name.
 func TestHoldOfSomebodyElseStaysBesideOnesOwn(t *testing.T) {
 	now := time.Now()
 	in := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(d)) }
 	for _, tc := range []struct {
 		name        string
 		there, then *timestamppb.Timestamp // nil: without an end
-		by          string
+		by, reason  string
 		both        bool
 	}{
-		{"an end, where there was none", nil, in(time.Hour), "ben", true},
-		{"an earlier end", in(2 * time.Hour), in(time.Hour), "ben", true},
-		{"a later end", in(time.Hour), in(2 * time.Hour), "ben", true},
-		{"no end, where there was one", in(time.Hour), nil, "ben", true},
-		{"an earlier end of one's own", in(2 * time.Hour), in(time.Hour), "ana", false},
-		{"after one that has ended", in(-time.Hour), in(time.Hour), "ben", false},
+		{"an end, where there was none", nil, in(time.Hour), "ben", "a look", true},
+		{"an earlier end", in(2 * time.Hour), in(time.Hour), "ben", "a look", true},
+		{"a later end", in(time.Hour), in(2 * time.Hour), "ben", "a look", true},
+		{"no end, where there was one", in(time.Hour), nil, "ben", "a look", true},
+		{"an earlier end of one's own", in(2 * time.Hour), in(time.Hour), "ana", "migration", false},
+		{"one's own, for another reason", in(2 * time.Hour), in(time.Hour), "ana", "a look", true},
+		{"one's own, without a reason", in(2 * time.Hour), in(time.Hour), "ana", "", true},
+		{"of the same reason", in(2 * time.Hour), in(time.Hour), "ben", "migration", true},
+		{"after one that has ended", in(-time.Hour), in(time.Hour), "ben", "a look", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := newAPI(t, func(w store.Writer) {
@@ -69,14 +72,14 @@ func TestHoldOfSomebodyElseStaysBesideOnesOwn(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			put(tc.by, "a look", in(30*time.Minute))
-			second := put(tc.by, "a look", tc.then)
+			put(tc.by, tc.reason, in(30*time.Minute))
+			second := put(tc.by, tc.reason, tc.then)
 			holds := list()
 			if (len(holds) == 2) != tc.both || len(holds) > 2 {
 				t.Fatalf("holds %v", holds)
 			}
 			last := holds[len(holds)-1]
-			if last.GetBy() != tc.by || last.GetReason() != "a look" || !last.GetUntil().AsTime().Equal(tc.then.AsTime()) {
+			if last.GetBy() != tc.by || last.GetReason() != tc.reason || !last.GetUntil().AsTime().Equal(tc.then.AsTime()) {
 				t.Errorf("the second is %v", last)
 			}
 			if !tc.both {
@@ -100,11 +103,11 @@ func TestHoldOfSomebodyElseStaysBesideOnesOwn(t *testing.T) {
 				t.Error(err)
 			}
 			// The first one ends; the other's, put again, is the one that it was.
-			again := put(tc.by, "a look", nil)
+			again := put(tc.by, tc.reason, nil)
 			if _, err := a.ConfirmHold(as("ana"), &towlinev1.ConfirmHoldRequest{Id: first.GetId()}); err != nil {
 				t.Fatal(err)
 			}
-			if put(tc.by, "a look", tc.then).GetId() != again.GetId() || len(list()) != 1 {
+			if put(tc.by, tc.reason, tc.then).GetId() != again.GetId() || len(list()) != 1 {
 				t.Errorf("holds %v", list())
 			}
 		})

@@ -37,9 +37,9 @@ func DigestOfFreeze(h *towlinev1.Hold) fleet.Digest {
 	return fleet.DigestOf([]byte(freezeText(h)))
 }
 
-// DigestOfFreezeBy is over what a freeze is of and who put it.
+// DigestOfFreezeBy is over what a freeze is of, who put it and why.
 func DigestOfFreezeBy(h *towlinev1.Hold) fleet.Digest {
-	return fleet.DigestOf([]byte(freezeText(h) + "\x00\x00" + h.GetBy()))
+	return fleet.DigestOf([]byte(freezeText(h) + "\x00\x00" + h.GetBy() + "\x00" + h.GetReason()))
 }
 
 func freezeText(h *towlinev1.Hold) string {
