@@ -300,11 +300,17 @@ func TestWritten(t *testing.T) {
 		"somebody else's":                {observed(fleet.PhaseFailed, false, fine, taken), false},
 		"a sync that cannot be read":     {observed(fleet.PhaseFailed, false), false},
 		"a stray":                        {observed(fleet.PhaseStray, false, fine, fine), false},
+		"failed, with all of it there":   {observed(fleet.PhaseFailed, false, fine, fine), true},
 	} {
 		for _, connected := range []bool{true, false} {
 			if got := Fold(Input{Connected: connected, Desired: desired(2), Observed: tc.report}); got.Written != tc.want {
 				t.Errorf("%s, connected %t: written %t", name, connected, got.Written)
 			}
+		}
+	}
+	for phase, want := range map[fleet.SyncPhase]bool{fleet.PhaseApplied: true, fleet.PhaseFailed: false, fleet.PhaseApplying: false} {
+		if got := Fold(Input{Connected: true, Desired: desired(0), Observed: observed(phase, false)}); got.Written != want {
+			t.Errorf("nothing to write, %s: written %t", phase, got.Written)
 		}
 	}
 }

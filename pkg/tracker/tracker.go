@@ -269,13 +269,13 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	return t
 }
 
-// written goes by the phase, which knows what was written before a watch has shown it, and else by the objects: while drift is corrected
-// the phase is that of a sync that is on its way.
+// written goes by the phase, which knows what was written before a watch has shown it, and else by the objects, of which none tells nothing: while
+// drift is corrected the phase is that of a sync that is on its way.
 func written(in Input, o *fleet.SyncStatus) bool {
 	if len(o.States) != in.Desired.Objects || o.Phase == fleet.PhaseStray {
 		return false
 	}
-	return o.Phase == fleet.PhaseApplied || !slices.ContainsFunc(o.States, func(s fleet.ObjectState) bool {
+	return o.Phase == fleet.PhaseApplied || len(o.States) > 0 && !slices.ContainsFunc(o.States, func(s fleet.ObjectState) bool {
 		return s.Sync != fleet.SyncSynced && (s.Sync != fleet.SyncOutOfSync || s.Drift != fleet.DriftDrifted)
 	})
 }
