@@ -115,6 +115,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	slices.SortStableFunc(found, func(x, y resource.Resource) int { return kindNamed(x.Kind).applied - kindNamed(y.Kind).applied })
 	modules := only[*v1.Module](found)
 	run := &applyRun{a: a, o: o, c: c, modules: len(modules), with: ordersOf(modules)}
+	run.insists.passes = run.passes
 	if o.plan != "" && run.modules != 1 {
 		return usagef("--plan is of one module; there are %d", run.modules)
 	}
@@ -156,7 +157,7 @@ func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *prun
 			return joinCodes(append(errs, prune.not(), r.print()))
 		}
 	}
-	if r.modules > 1 {
+	if r.several, r.deletes = r.modules > 1, prune.not() != nil; r.several || r.deletes {
 		r.batch = rand.Text()
 	}
 	var errs []error
@@ -239,12 +240,20 @@ type applyRun struct {
 	c        *client.Client
 	stored   []proto.Message
 	rollouts []followed
-	modules  int       // that are not put yet
-	batch    string    // of several modules
-	broken   bool      // the put of a module failed: the batch is not whole
-	insists  time.Time // until when puts that find no hub are repeated; zero: none has found none yet
+	modules  int    // that are not put yet
+	batch    string // of several modules, or of what is put and what is deleted
+	several  bool   // modules are put
+	deletes  bool   // modules go with the batch when all of it is put
+	broken   bool   // the put of a module failed: the batch is not whole
+	insists  insistence
 	with     []*v1.ModuleOrder
 	tried    map[proto.Message]tried
+}
+
+// passes reports that a put is repeated after an error: it found no hub. One that was taken, and of which the answer was lost, changes nothing by
+// that. With --if-unchanged it would take its own change for that of somebody else.
+func (r *applyRun) passes(err error) bool {
+	return errors.Is(err, fleet.ErrUnavailable) && !r.dry() && !r.o.unchanged
 }
 
 func (r *applyRun) dry() bool { return r.o.dryRun == "server" }
@@ -261,10 +270,10 @@ func (r *applyRun) putAll(ctx context.Context, resources []resource.Resource) (e
 func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 	r.modules--
 	req := &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0 || r.broken, Plan: r.o.plan, With: r.with,
-		Set: r.o.set.name, Take: r.o.set.take}
-	resp, err := insisted(ctx, r, func() (*v1.PutModuleResponse, error) { return r.c.Modules.PutModule(ctx, req) })
+		Set: r.o.set.name, Take: r.o.set.take, Deletes: r.deletes}
+	resp, _, err := insisted(ctx, r.a, &r.insists, func() (*v1.PutModuleResponse, error) { return r.c.Modules.PutModule(ctx, req) })
 	if err != nil {
-		r.broken = r.batch != ""
+		r.broken = r.several
 		return err
 	}
 	return r.module(resp)
@@ -272,7 +281,7 @@ func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 
 func (r *applyRun) putCluster(ctx context.Context, res resource.Resource) error {
 	req := &v1.PutClusterRequest{Cluster: res.Message.(*v1.Cluster), Reason: r.o.reason, Apply: true, DryRun: r.dry()}
-	resp, err := insisted(ctx, r, func() (*v1.PutClusterResponse, error) { return r.c.Clusters.PutCluster(ctx, req) })
+	resp, _, err := insisted(ctx, r.a, &r.insists, func() (*v1.PutClusterResponse, error) { return r.c.Clusters.PutCluster(ctx, req) })
 	if err != nil {
 		return err
 	}
@@ -283,7 +292,7 @@ func (r *applyRun) putCluster(ctx context.Context, res resource.Resource) error 
 
 func (r *applyRun) putProject(ctx context.Context, res resource.Resource) error {
 	req := &v1.PutProjectRequest{Project: res.Message.(*v1.Project), Reason: r.o.reason, DryRun: r.dry()}
-	resp, err := insisted(ctx, r, func() (*v1.PutProjectResponse, error) { return r.c.Identity.PutProject(ctx, req) })
+	resp, _, err := insisted(ctx, r.a, &r.insists, func() (*v1.PutProjectResponse, error) { return r.c.Identity.PutProject(ctx, req) })
 	if err != nil {
 		return err
 	}
@@ -442,54 +451,6 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 	}
 	return nil
 }
-
-// insisted repeats a put that finds no hub, for as long as the modules of a batch wait for the rest: a hub that starts anew is there in
-// seconds. One that was taken, and of which the answer was lost, changes nothing by that. With --if-unchanged it would take its own
-// change for that of somebody else.
-func insisted[T any](ctx context.Context, r *applyRun, put func() (T, error)) (T, error) {
-	for {
-		resp, err := put()
-		if err == nil {
-			r.insists = time.Time{} // the hub is there: its next absence is another one
-		}
-		if !errors.Is(err, fleet.ErrUnavailable) || r.dry() || r.o.unchanged {
-			return resp, err
-		}
-		if r.insists.IsZero() {
-			r.insists = time.Now().Add(maxInsist)
-		}
-		if time.Now().After(r.insists) {
-			return resp, err
-		}
-		r.a.onBreak(err)
-		if backoff.Wait(ctx, putPause) != nil {
-			return resp, err
-		}
-	}
-}
-
-// maxInsist is for how long the puts of one apply are repeated, of the 30 seconds that a batch waits, and putPause what is between two.
-const (
-	maxInsist = 18 * time.Second
-	putPause  = 300 * time.Millisecond
-)
-
-// insist asks until the hub, which is there, answers: that it starts anew is not the rollout's result.
-func (a *app) insist(ctx context.Context, ask func() error) error {
-	for {
-		err := ask()
-		if !errors.Is(err, fleet.ErrUnavailable) || ctx.Err() != nil {
-			return err
-		}
-		a.onBreak(err)
-		if waited := backoff.Wait(ctx, insistPause); waited != nil {
-			return err
-		}
-	}
-}
-
-// insistPause is between two tries, of which each has tries of its own.
-const insistPause = time.Second
 
 // holdPause is how much later than the rollout's end a hold may come.
 const holdPause = 300 * time.Millisecond

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"towline.dev/towline/ctl/internal/table"
@@ -189,7 +190,7 @@ func (a *app) explainCatalog(ctx context.Context, _ *client.Client, name string)
 
 func (r *applyRun) putCatalog(ctx context.Context, res resource.Resource) error {
 	req := &v1.PutCatalogRequest{Catalog: res.Message.(*v1.Catalog), Reason: r.o.reason, DryRun: r.dry()}
-	resp, err := insisted(ctx, r, func() (*v1.PutCatalogResponse, error) { return r.c.Catalogs.PutCatalog(ctx, req) })
+	resp, _, err := insisted(ctx, r.a, &r.insists, func() (*v1.PutCatalogResponse, error) { return r.c.Catalogs.PutCatalog(ctx, req) })
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func (a *app) resyncCatalog(ctx context.Context, name string, o *resyncOptions) 
 		return nil, err
 	}
 	meta := c.GetMetadata()
-	resp, err := hub.Catalogs.ResyncCatalog(ctx, &v1.ResyncCatalogRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), Reason: o.reason, Take: o.take})
+	resp, err := a.resyncedCatalog(ctx, hub, &v1.ResyncCatalogRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), Reason: o.reason, Take: o.take})
 	if err != nil {
 		return nil, err
 	}
@@ -252,6 +253,54 @@ func (a *app) resyncCatalog(ctx context.Context, name string, o *resyncOptions) 
 		return begun, &exitError{exitWaits, fmt.Errorf("catalog %s waits for a person: towline confirm %s", catalogName(c), resp.GetCatalog().GetStatus().GetHold())}
 	}
 	return begun, nil
+}
+
+// resyncedCatalog asks for a look until a hub that leads has answered. What looks did of which the answers were lost counts as done by the command.
+func (a *app) resyncedCatalog(ctx context.Context, hub *client.Client, req *v1.ResyncCatalogRequest) (*v1.ResyncCatalogResponse, error) {
+	before, err := collect(hub.AllModules(ctx, &v1.ListModulesRequest{Project: req.GetProject()}))
+	if err != nil {
+		return nil, err
+	}
+	resp, again, err := insisted(ctx, a, &insistence{passes: passes}, func() (*v1.ResyncCatalogResponse, error) { return hub.Catalogs.ResyncCatalog(ctx, req) })
+	if err != nil || !again {
+		return resp, err
+	}
+	now, err := collect(hub.AllModules(ctx, &v1.ListModulesRequest{Project: req.GetProject()}))
+	if err != nil {
+		return nil, err
+	}
+	addDone(resp, fleet.CatalogOrigin(req.GetName()), before, now)
+	return resp, nil
+}
+
+// addDone adds to what the last look at a catalog did what those before it did, by the modules before the first and after the last.
+func addDone(resp *v1.ResyncCatalogResponse, origin string, before, now []*v1.Module) {
+	said := slices.Concat(resp.GetCreated(), resp.GetConfigured(), resp.GetPruned())
+	there := func(list []*v1.Module) map[string]*v1.Module {
+		out := map[string]*v1.Module{}
+		for _, m := range list {
+			if m.GetMetadata().GetDeletionTimestamp() == nil {
+				out[m.GetMetadata().GetName()] = m
+			}
+		}
+		return out
+	}
+	was, is := there(before), there(now)
+	for _, name := range sortedKeys(is) {
+		old, m := was[name], is[name]
+		switch {
+		case m.GetMetadata().GetOrigin() != origin || slices.Contains(said, name):
+		case old.GetMetadata().GetUid() != m.GetMetadata().GetUid():
+			resp.Created = append(resp.Created, name)
+		case old.GetStatus().GetRollout() != m.GetStatus().GetRollout():
+			resp.Configured = append(resp.Configured, name)
+		}
+	}
+	for _, name := range sortedKeys(was) {
+		if was[name].GetMetadata().GetOrigin() == origin && is[name] == nil && !slices.Contains(said, name) {
+			resp.Pruned = append(resp.Pruned, name)
+		}
+	}
 }
 
 // newestRollout is the newest rollout of a module.

@@ -2,9 +2,12 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -41,7 +44,56 @@ func (h *fakeHub) DeleteCatalog(_ context.Context, r *v1.DeleteCatalogRequest) (
 
 func (h *fakeHub) ResyncCatalog(_ context.Context, r *v1.ResyncCatalogRequest) (*v1.ResyncCatalogResponse, error) {
 	h.note(r)
+	if len(h.recatalogs) > 0 {
+		look := h.recatalogs[0]
+		h.recatalogs = h.recatalogs[1:]
+		return nil, look()
+	}
 	return h.recataloged, nil
+}
+
+// A hub that goes away before it has told what a look at a catalog came to is asked again, and what it had put and deleted by then counts as done by
+// the command. A source that cannot be reached is no hub that went away.
+func TestResyncOfACatalogOutlivesTheHub(t *testing.T) {
+	module := func(name, origin string, rollout int) *v1.Module {
+		return &v1.Module{Metadata: &v1.Metadata{Name: name, Uid: "u-" + name, Project: "default", Origin: origin}, Status: &v1.ModuleStatus{Rollout: fmt.Sprintf("%s/%d", name, rollout)}}
+	}
+	const own = "catalog/team"
+	unreachable := status.Error(codes.Unavailable, "connection error: EOF")
+	for name, tt := range map[string]struct {
+		first error
+		then  *v1.ResyncCatalogResponse
+		out   string
+		asked int
+	}{
+		"the rest is done by the next": {unreachable, &v1.ResyncCatalogResponse{Created: []string{"new"}}, "catalog/team created new; configured cart, taken; pruned old", 2},
+		"all was done":                 {unreachable, &v1.ResyncCatalogResponse{}, "catalog/team created new; configured cart, taken; pruned old", 2},
+		"the source is away":           {rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "source https://git.example.com: cannot be reached")), &v1.ResyncCatalogResponse{}, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := fullHub()
+			hub.modules = []*v1.Module{module("base", own, 4), module("cart", own, 7), module("old", own, 1), module("other", "", 2), module("taken", "", 5)}
+			hub.recataloged = tt.then
+			hub.recataloged.Catalog = hub.catalogs[0]
+			hub.recatalogs = []func() error{func() error {
+				hub.modules = []*v1.Module{module("base", own, 4), module("cart", own, 8), module("new", own, 1), module("other", "", 3), module("taken", own, 6)}
+				return tt.first
+			}}
+			got := hub.run(t, run{}, "resync", "catalog", "team")
+			if !strings.HasPrefix(got.out, tt.out) || (got.code == exitOK) != (tt.out != "") {
+				t.Errorf("exit %d, %q, %s", got.code, got.out, got.err)
+			}
+			n := 0
+			for _, m := range hub.requests {
+				if _, is := m.(*v1.ResyncCatalogRequest); is {
+					n++
+				}
+			}
+			if n != tt.asked {
+				t.Errorf("asked %d times, want %d", n, tt.asked)
+			}
+		})
+	}
 }
 
 // A resync says what was put and what is not, and exits as waiting while a person must confirm.

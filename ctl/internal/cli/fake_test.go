@@ -83,6 +83,7 @@ type fakeHub struct {
 	catalogs    []*v1.Catalog
 	recataloged *v1.ResyncCatalogResponse
 	err         error                                      // of every write
+	recatalogs  []func() error                             // what the first resyncs of a catalog fail with; the next ones are recataloged
 	watchEnds   error                                      // after the changes; nil: never
 	audited     int                                        // how often the audit was asked for
 	noWatch     int                                        // how many watches of a rollout find no hub

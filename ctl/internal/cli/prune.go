@@ -182,7 +182,7 @@ func (r *applyRun) mayPrune(ctx context.Context, p *pruning, had int) error {
 	return r.a.askOf(r.o.set.yes, fmt.Sprintf("prune %d of the %s of set %s", gone, count(had, "module"), r.o.set.name), func() (string, error) {
 		var said []string
 		for _, m := range p.modules {
-			plan, err := r.deletePruned(ctx, m, true)
+			plan, err := r.deletePruned(ctx, m, true, false)
 			if err != nil {
 				return "", err
 			}
@@ -193,11 +193,16 @@ func (r *applyRun) mayPrune(ctx context.Context, p *pruning, had int) error {
 }
 
 // deletePruned deletes a module as it was seen. A dry run is asked for before the others are put, and passes over what these depend on
-// until then.
-func (r *applyRun) deletePruned(ctx context.Context, m *v1.Module, dry bool) (*v1.DeleteModuleResponse, error) {
+// until then. more: others of the batch go after this one.
+func (r *applyRun) deletePruned(ctx context.Context, m *v1.Module, dry, more bool) (*v1.DeleteModuleResponse, error) {
 	meta := m.GetMetadata()
-	return r.c.Modules.DeleteModule(ctx, &v1.DeleteModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(),
-		ResourceVersion: meta.GetResourceVersion(), Reason: r.o.reason, DryRun: dry, Force: dry})
+	req := &v1.DeleteModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), ResourceVersion: meta.GetResourceVersion(),
+		Reason: r.o.reason, DryRun: dry, Force: dry}
+	if !dry {
+		req.Batch, req.More = r.batch, more
+	}
+	resp, _, err := insisted(ctx, r.a, &r.insists, func() (*v1.DeleteModuleResponse, error) { return r.c.Modules.DeleteModule(ctx, req) })
+	return resp, err
 }
 
 // unprunable asks the hub what it would refuse to delete.
@@ -206,7 +211,7 @@ func (r *applyRun) unprunable(ctx context.Context, p *pruning) (errs []error) {
 		return nil
 	}
 	for _, m := range p.modules {
-		if _, err := r.deletePruned(ctx, m, true); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		if _, err := r.deletePruned(ctx, m, true, false); err != nil && !errors.Is(err, fleet.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("module %s would not be pruned: %w", refOfModule(m).Display(), err))
 		}
 	}
@@ -225,7 +230,7 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 			errs = append(errs, ctx.Err(), notPruned(p.modules[i:]))
 			break
 		}
-		err := r.pruneOne(ctx, p, m)
+		err := r.pruneOne(ctx, p, m, i < len(p.modules)-1)
 		if errors.Is(err, fleet.ErrPrecondition) && r.o.wait {
 			p.later = append(p.later, m)
 			continue
@@ -250,14 +255,14 @@ func (r *applyRun) pruneLater(ctx context.Context, p *pruning) error {
 			errs = append(errs, ctx.Err(), notPruned(p.later[i:]))
 			break
 		}
-		errs = append(errs, r.pruneOne(ctx, p, m))
+		errs = append(errs, r.pruneOne(ctx, p, m, false))
 	}
 	return joined(errs...)
 }
 
-func (r *applyRun) pruneOne(ctx context.Context, p *pruning, m *v1.Module) error {
+func (r *applyRun) pruneOne(ctx context.Context, p *pruning, m *v1.Module, more bool) error {
 	name := "module/" + refOfModule(m).Display()
-	done, err := r.deletePruned(ctx, m, r.dry())
+	done, err := r.deletePruned(ctx, m, r.dry(), more)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil // somebody else has deleted it

@@ -42,7 +42,7 @@ func TestApplyPrunesItsSetOnly(t *testing.T) {
 	if got.code != 0 || !strings.HasSuffix(got.out, "module/old pruned; removes 3 objects in 1 cluster\n") {
 		t.Fatalf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
 	}
-	want := &v1.DeleteModuleRequest{Project: "default", Name: "old", Uid: "u-old", ResourceVersion: 8, Reason: "gone"}
+	want := &v1.DeleteModuleRequest{Project: "default", Name: "old", Uid: "u-old", ResourceVersion: 8, Reason: "gone", Batch: asked[*v1.PutModuleRequest](hub).GetBatch()}
 	if gone := deletionsOf(hub); len(gone) != 1 || !proto.Equal(gone[0], want) {
 		t.Errorf("the hub was asked to delete %v, want %v", gone, want)
 	}
@@ -50,6 +50,32 @@ func TestApplyPrunesItsSetOnly(t *testing.T) {
 		if put, ok := m.(*v1.PutModuleRequest); ok && (put.GetSet() != "a" || put.GetTake()) {
 			t.Errorf("the hub was asked %v", put)
 		}
+	}
+}
+
+// What goes belongs to the batch of what is put, also of one module, so that one which is renamed waits for what the old one has: the puts say that
+// deletions come, and the last of these ends the batch. Without deletions, or in a dry run, there is none.
+func TestPruneBelongsToTheBatch(t *testing.T) {
+	hub := setHub("set/a:old", "set/a:older")
+	if got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--yes"); got.code != 0 {
+		t.Fatalf("exit %d, %s", got.code, got.err)
+	}
+	put, gone := asked[*v1.PutModuleRequest](hub), deletionsOf(hub)
+	if put.GetBatch() == "" || put.GetMore() || !put.GetDeletes() {
+		t.Errorf("the put: %v", put)
+	}
+	if len(gone) != 2 || gone[0].GetBatch() != put.GetBatch() || gone[1].GetBatch() != put.GetBatch() || !gone[0].GetMore() || gone[1].GetMore() {
+		t.Errorf("the deletions: %v", gone)
+	}
+	for _, m := range hub.requests {
+		if r, is := m.(*v1.DeleteModuleRequest); is && r.GetDryRun() && r.GetBatch() != "" {
+			t.Errorf("a question belongs to the batch: %v", r)
+		}
+	}
+	hub = setHub("set/a:shop")
+	hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune")
+	if put := asked[*v1.PutModuleRequest](hub); put.GetBatch() != "" || put.GetDeletes() {
+		t.Errorf("nothing goes: %v", put)
 	}
 }
 

@@ -3,18 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/pkg/backoff"
-	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rpc"
 )
 
 // resyncOptions are how a source is looked at, and what is waited for.
@@ -120,7 +115,7 @@ func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (begun 
 	if req.With, err = a.resyncedWith(meta, o); err != nil {
 		return nil, err
 	}
-	resp, again, err := a.lookedAt(ctx, c, req)
+	resp, again, err := insisted(ctx, a, &insistence{passes: passes}, func() (*v1.ResyncModuleResponse, error) { return c.Modules.ResyncModule(ctx, req) })
 	if err != nil {
 		return nil, err
 	}
@@ -156,31 +151,4 @@ func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (begun 
 		of.RolloutID, err = parseRolloutOf(meta.GetProject(), id)
 	}
 	return []followed{of}, err
-}
-
-// lookedAt asks for a look until a hub that leads has answered, for as long as one takes that starts anew, or that is to lead next. again: it was
-// asked more than once, so that something may have begun of which the answer was lost. That is found, and does not begin twice.
-func (a *app) lookedAt(ctx context.Context, c *client.Client, req *v1.ResyncModuleRequest) (resp *v1.ResyncModuleResponse, again bool, err error) {
-	var until time.Time
-	for {
-		resp, err = c.Modules.ResyncModule(ctx, req)
-		switch {
-		case !passes(err):
-			return resp, again, err
-		case until.IsZero():
-			until = time.Now().Add(maxInsist)
-		case time.Now().After(until):
-			return nil, again, err
-		}
-		a.onBreak(err)
-		if backoff.Wait(ctx, putPause) != nil {
-			return nil, again, err
-		}
-		again = true
-	}
-}
-
-// passes reports that a hub was not there, or does not lead, which is over in a moment: not that something else cannot be reached, as a source.
-func passes(err error) bool {
-	return errors.Is(err, fleet.ErrUnavailable) && (rpc.Unanswered(err) || fleet.HintOf(err).RetryAfter > 0)
 }

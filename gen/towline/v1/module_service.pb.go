@@ -47,7 +47,10 @@ type PutModuleRequest struct {
 	// take is set. Empty: it stays of the set that it is of.
 	Set string `protobuf:"bytes,8,opt,name=set,proto3" json:"set,omitempty"`
 	// Put it although it is of another set, which has it no longer. Without set it is of none afterwards.
-	Take          bool `protobuf:"varint,9,opt,name=take,proto3" json:"take,omitempty"`
+	Take bool `protobuf:"varint,9,opt,name=take,proto3" json:"take,omitempty"`
+	// When all puts of the batch are in, modules are deleted that belong to it, by DeleteModule requests which name it. Until the last of
+	// those, or for 30 seconds without one, whoever lists what another module has waits for it, and is in no conflict.
+	Deletes       bool `protobuf:"varint,10,opt,name=deletes,proto3" json:"deletes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +144,13 @@ func (x *PutModuleRequest) GetSet() string {
 func (x *PutModuleRequest) GetTake() bool {
 	if x != nil {
 		return x.Take
+	}
+	return false
+}
+
+func (x *PutModuleRequest) GetDeletes() bool {
+	if x != nil {
+		return x.Deletes
 	}
 	return false
 }
@@ -1787,8 +1797,12 @@ type DeleteModuleRequest struct {
 	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
 	// The metadata.resource_version that the caller saw: not possible if the module has changed since. 0: any.
 	ResourceVersion int64 `protobuf:"varint,8,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The batch of the puts that it belongs to (see PutModuleRequest.deletes). Empty: it stands alone.
+	Batch string `protobuf:"bytes,9,opt,name=batch,proto3" json:"batch,omitempty"`
+	// Other deletions of the batch follow. The last one ends it, also where it is refused.
+	More          bool `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteModuleRequest) Reset() {
@@ -1877,6 +1891,20 @@ func (x *DeleteModuleRequest) GetResourceVersion() int64 {
 	return 0
 }
 
+func (x *DeleteModuleRequest) GetBatch() string {
+	if x != nil {
+		return x.Batch
+	}
+	return ""
+}
+
+func (x *DeleteModuleRequest) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // DeleteModuleResponse tells what goes and what stays.
 type DeleteModuleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1887,7 +1915,14 @@ type DeleteModuleResponse struct {
 	// Objects that stay, sorted by kind.
 	Keeps []*KindCount `protobuf:"bytes,5,rep,name=keeps,proto3" json:"keeps,omitempty"`
 	// The store's revision of the write.
-	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Of the clusters those that leave the fleet and keep all that they have, their agents being told so, or nothing any more: the first by name, at
+	// most 20. What the module has there stays, and counts neither as removed nor as kept.
+	Leaving []string `protobuf:"bytes,6,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	// How many such clusters there are.
+	LeavingClusters int32 `protobuf:"varint,7,opt,name=leaving_clusters,json=leavingClusters,proto3" json:"leaving_clusters,omitempty"`
+	// Objects that stay there.
+	Left          int32 `protobuf:"varint,8,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1946,6 +1981,27 @@ func (x *DeleteModuleResponse) GetKeeps() []*KindCount {
 func (x *DeleteModuleResponse) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
+	}
+	return 0
+}
+
+func (x *DeleteModuleResponse) GetLeaving() []string {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
+func (x *DeleteModuleResponse) GetLeavingClusters() int32 {
+	if x != nil {
+		return x.LeavingClusters
+	}
+	return 0
+}
+
+func (x *DeleteModuleResponse) GetLeft() int32 {
+	if x != nil {
+		return x.Left
 	}
 	return 0
 }
@@ -2708,7 +2764,7 @@ func (x *ConfirmHoldResponse) GetRevision() int64 {
 	return 0
 }
 
-// PutHoldRequest freezes.
+// PutHoldRequest freezes. The same caller replaces what they have put of the same for the same reason, and puts another one beside all others.
 type PutHoldRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default: default.
@@ -2878,7 +2934,7 @@ var File_towline_v1_module_service_proto protoreflect.FileDescriptor
 const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/module_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\x80\x02\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\x9a\x02\n" +
 	"\x10PutModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
@@ -2888,7 +2944,9 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04plan\x18\x06 \x01(\tR\x04plan\x12+\n" +
 	"\x04with\x18\a \x03(\v2\x17.towline.v1.ModuleOrderR\x04with\x12\x10\n" +
 	"\x03set\x18\b \x01(\tR\x03set\x12\x12\n" +
-	"\x04take\x18\t \x01(\bR\x04take\"v\n" +
+	"\x04take\x18\t \x01(\bR\x04take\x12\x18\n" +
+	"\adeletes\x18\n" +
+	" \x01(\bR\adeletes\"v\n" +
 	"\vModuleOrder\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x125\n" +
@@ -3005,7 +3063,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06module\x18\x02 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\xdf\x01\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\x89\x02\n" +
 	"\x13DeleteModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -3014,12 +3072,18 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x10\n" +
 	"\x03uid\x18\x06 \x01(\tR\x03uid\x12\x14\n" +
 	"\x05force\x18\a \x01(\bR\x05force\x12)\n" +
-	"\x10resource_version\x18\b \x01(\x03R\x0fresourceVersion\"\x9b\x01\n" +
+	"\x10resource_version\x18\b \x01(\x03R\x0fresourceVersion\x12\x14\n" +
+	"\x05batch\x18\t \x01(\tR\x05batch\x12\x12\n" +
+	"\x04more\x18\n" +
+	" \x01(\bR\x04more\"\xf4\x01\n" +
 	"\x14DeleteModuleResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12+\n" +
 	"\x05keeps\x18\x05 \x03(\v2\x15.towline.v1.KindCountR\x05keeps\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevisionJ\x04\b\x03\x10\x04\"9\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x18\n" +
+	"\aleaving\x18\x06 \x03(\tR\aleaving\x12)\n" +
+	"\x10leaving_clusters\x18\a \x01(\x05R\x0fleavingClusters\x12\x12\n" +
+	"\x04left\x18\b \x01(\x05R\x04leftJ\x04\b\x03\x10\x04\"9\n" +
 	"\tKindCount\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aobjects\x18\x02 \x01(\x05R\aobjects\"\x81\x01\n" +

@@ -23,12 +23,25 @@ const (
 	batchBeat = record.BatchPatience / 3
 )
 
-// batchOf is the batch of a put; empty: it stands alone.
-func batchOf(ctx context.Context, req *towlinev1.PutModuleRequest) string {
+// ofBatch is a request that may belong to a batch.
+type ofBatch interface {
+	GetBatch() string
+	GetDryRun() bool
+}
+
+// batchOf is the batch of a request; empty: it stands alone.
+func batchOf(ctx context.Context, req ofBatch) string {
 	if req.GetBatch() == "" || req.GetDryRun() {
 		return ""
 	}
 	return record.BatchID(who(ctx), req.GetBatch())
+}
+
+func checkBatch(req ofBatch) error {
+	if n := len(req.GetBatch()); n > maxBatch {
+		return fleet.Invalidf("batch", "has %d bytes; at most %d", n, maxBatch)
+	}
+	return nil
 }
 
 // gather notes in the transaction of a put that others of its batch are to come, or that this is the last one. What begins nothing has
@@ -44,21 +57,53 @@ func (a *API) gather(ctx context.Context, w store.Writer, req *towlinev1.PutModu
 	if (!req.GetMore() || !open && begins) && record.BrokenOff(w, id) {
 		return fleet.Errorf(fleet.ErrPrecondition, "it comes too late: what was put with it before did not begin, since nothing more came for %s; put all of it again, as a new batch (towline apply)", record.BatchPatience)
 	}
+	put := !req.GetMore() && req.GetDeletes()
 	switch {
-	case !req.GetMore():
+	case !req.GetMore() && !put:
 		if open {
 			w.Delete(key)
 		}
 		return nil
-	case !begins && (!open || notedAt(old.GetLast().AsTime(), a.now())):
+	case !begins && (!open || old.GetPut() == put && notedAt(old.GetLast().AsTime(), a.now())):
 		return nil
 	case !open:
 		if err := mayOpen(w); err != nil {
 			return err
 		}
 	}
-	w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(a.now())})
+	w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(a.now()), Put: put})
 	return nil
+}
+
+// endsWith notes in the transaction of a deletion that others of its batch are to come, or ends the batch. One whose puts are not all in goes on:
+// whoever deletes before that has not put what the rest lists.
+func (a *API) endsWith(ctx context.Context, w store.Writer, req *towlinev1.DeleteModuleRequest) {
+	id := batchOf(ctx, req)
+	if id == "" {
+		return
+	}
+	key := store.BatchKey(id)
+	switch b, _, _ := store.Get[*storev1.BatchRecord](w, key); {
+	case !b.GetPut():
+	case !req.GetMore():
+		w.Delete(key)
+	case !notedAt(b.GetLast().AsTime(), a.now()):
+		w.Put(key, &storev1.BatchRecord{Last: timestamppb.New(a.now()), Put: true})
+	}
+}
+
+// endsRefused is endsWith for a deletion that is refused: what it was to delete stays, and is waited for no longer than it has to be. If that cannot
+// be written the batch ends by itself.
+func (a *API) endsRefused(ctx context.Context, req *towlinev1.DeleteModuleRequest) {
+	if batchOf(ctx, req) == "" || req.GetMore() {
+		return
+	}
+	if _, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		a.endsWith(ctx, w, req)
+		return nil
+	}); err != nil && ctx.Err() == nil {
+		a.o.Log.Warn("a batch could not be ended; it ends by itself", "after", record.BatchPatience, "error", err)
+	}
 }
 
 // notedAt reports that it need not be noted again that a batch is under way. The word before may be of another hub, whose clock is ahead.
@@ -67,14 +112,14 @@ func notedAt(last, now time.Time) bool {
 	return since >= 0 && since < batchBeat
 }
 
-// endBatches ends the batches in which modules of a catalog wait that were put by looks before, or by tries of this one: nothing of the files is
-// to come any more.
-func (a *API) endBatches(ctx context.Context, look record.CatalogLook, files []catalogFile) error {
+// endBatches ends the batches of modules of a catalog that were put by looks before, or by tries of this one, as far as of says that they are to
+// end: nothing of the files is to come any more.
+func (a *API) endBatches(ctx context.Context, look record.CatalogLook, files []catalogFile, of func(store.Reader, fleet.ModuleRef) string) error {
 	keys := map[string]bool{}
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		for _, f := range files {
 			ro := rollouts.Last(r, f.m.Ref)
-			if id := record.Gathering(r, f.m.Ref); id != "" && ro.GetRollout().GetStatus().GetStartedBy() == fleet.CatalogOrigin(look.Ref.Name) {
+			if id := of(r, f.m.Ref); id != "" && ro.GetRollout().GetStatus().GetStartedBy() == fleet.CatalogOrigin(look.Ref.Name) {
 				keys[store.BatchKey(id)] = true
 			}
 		}
@@ -133,8 +178,8 @@ func (a *API) gathering(ctx context.Context, id string) (done func()) {
 // beat notes that a batch is under way still. If that cannot be written the next beat may be.
 func (a *API) beat(ctx context.Context, id string) {
 	_, err := a.o.Store.Update(ctx, func(w store.Writer) error {
-		if _, open := w.Get(store.BatchKey(id)); open {
-			w.Put(store.BatchKey(id), &storev1.BatchRecord{Last: timestamppb.New(a.now())})
+		if b, _, open := store.Get[*storev1.BatchRecord](w, store.BatchKey(id)); open {
+			w.Put(store.BatchKey(id), &storev1.BatchRecord{Last: timestamppb.New(a.now()), Put: b.GetPut()})
 		}
 		return nil
 	})

@@ -86,6 +86,74 @@ func TestBatchOfPuts(t *testing.T) {
 	})
 }
 
+// Deletions of a batch come after its puts, which wait for none of them any more; the last one ends it, in the transaction of the deletion, or
+// although it is refused, or finds nothing. One that comes while puts are outstanding ends nothing, nor does one of another caller, or a dry run.
+func TestBatchOfPutsAndDeletions(t *testing.T) {
+	s := storetest.New(t)
+	a := newAPIOn(t, s, func(store.Writer) {})
+	as := func(name string) context.Context {
+		return rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: name, Role: rpc.RoleAdmin})
+	}
+	text := "a"
+	put := func(more bool) {
+		t.Helper()
+		text += "a"
+		if _, err := a.PutModule(as("ana"), &towlinev1.PutModuleRequest{Module: textual("new", text), Batch: "x", More: more, Deletes: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := func() (now string) {
+		t.Helper()
+		rev, err := s.Update(t.Context(), func(w store.Writer) error { w.Put(store.HubKey, &storev1.Hub{}); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.View(t.Context(), rev, func(r store.Reader) error {
+			id := record.BatchID("ana", "x")
+			switch {
+			case record.Gathers(r, id):
+				now = "gathers"
+			case record.Open(r, id):
+				now = "put"
+			default:
+				now = "over"
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	for _, name := range []string{"one", "two"} {
+		if _, err := a.PutModule(as("ana"), &towlinev1.PutModuleRequest{Module: textual(name, "a")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		by, name  string
+		more, dry bool
+		while     bool // puts are outstanding
+		want      string
+	}{
+		{by: "ana", name: "one", while: true, want: "gathers"},
+		{by: "ana", name: "one", more: true, want: "put"},
+		{by: "ben", name: "one", want: "put"},
+		{by: "ana", name: "one", dry: true, want: "put"},
+		{by: "ana", name: "two", want: "over"},
+		{by: "ana", name: "two", want: "over"}, // it was so already
+		{by: "ana", name: "none", want: "over"},
+	} {
+		put(tc.while)
+		_, err := a.DeleteModule(as(tc.by), &towlinev1.DeleteModuleRequest{Name: tc.name, Batch: "x", More: tc.more, DryRun: tc.dry})
+		if tc.name == "none" != errors.Is(err, fleet.ErrNotFound) || tc.name != "none" && err != nil {
+			t.Fatalf("%+v: %v", tc, err)
+		}
+		if got := state(); got != tc.want {
+			t.Errorf("%+v: the batch is %s", tc, got)
+		}
+	}
+}
+
 // Clocks of hubs differ: that a batch is under way is noted also where the word before was by a clock that is ahead.
 func TestBatchIsUnderWayByAnyClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

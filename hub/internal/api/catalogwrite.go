@@ -226,10 +226,15 @@ func (a *API) ApplyCatalog(ctx context.Context, look record.CatalogLook, plan ca
 	}
 	errs := a.putFiles(ctx, look, files, plan, &done)
 	if len(errs) == 0 {
-		if err := a.endBatches(ctx, look, files); err != nil {
+		if err := a.endBatches(ctx, look, files, record.Gathering); err != nil {
 			return done, err
 		}
 		errs = a.prunePlanned(ctx, look, plan, &done)
+	}
+	if len(errs) == 0 {
+		if err := a.endBatches(ctx, look, files, record.Unsettled); err != nil {
+			return done, err
+		}
 	}
 	problems := &record.CatalogProblems{}
 	for _, err := range errs {
@@ -256,8 +261,8 @@ func (a *API) putFiles(ctx context.Context, look record.CatalogLook, files []cat
 		module := proto.CloneOf(f.Module)
 		module.Metadata.Uid, module.Metadata.ResourceVersion, module.Metadata.Generation = p.UID, p.Version, 0
 		req := &towlinev1.PutModuleRequest{Module: module, Reason: look.Reason, With: with}
-		if len(plan.Puts) > 1 {
-			req.Batch, req.More = batch, i < len(plan.Puts)-1 || len(errs) > 0
+		if len(plan.Puts) > 1 || len(plan.Prunes) > 0 {
+			req.Batch, req.More, req.Deletes = batch, i < len(plan.Puts)-1 || len(errs) > 0, len(plan.Prunes) > 0
 		}
 		by.take = p.Takes
 		resp, err := a.putAs(ctx, req, by)

@@ -51,8 +51,8 @@ func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*
 
 // putAs puts a module for a catalog, or a person.
 func (a *API) putAs(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) (*towlinev1.PutModuleResponse, error) {
-	if n := len(req.GetBatch()); n > maxBatch {
-		return nil, fleet.Invalidf("batch", "has %d bytes; at most %d", n, maxBatch)
+	if err := checkBatch(req); err != nil {
+		return nil, err
 	}
 	if id := batchOf(ctx, req); id != "" {
 		defer a.gathering(ctx, id)()

@@ -131,12 +131,19 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 
 // DeleteModule marks the module; the leader takes it from the clusters.
 func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleRequest) (*towlinev1.DeleteModuleResponse, error) {
-	return a.deleteModule(ctx, req, nil)
+	resp, err := a.deleteModule(ctx, req, nil)
+	if err != nil {
+		a.endsRefused(ctx, req)
+	}
+	return resp, err
 }
 
 func (a *API) deleteModule(ctx context.Context, req *towlinev1.DeleteModuleRequest, by *author) (*towlinev1.DeleteModuleResponse, error) {
 	ref, err := refOf(req.GetProject(), req.GetName())
 	if err != nil {
+		return nil, err
+	}
+	if err := checkBatch(req); err != nil {
 		return nil, err
 	}
 	resp := &towlinev1.DeleteModuleResponse{}
@@ -154,32 +161,41 @@ func (a *API) deleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
 		return resp, err
 	}
-	policy := deletionOf(req)
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		if err := by.may(w); err != nil {
 			return err
 		}
-		rec, damaged, ok := moduleRecord(w, ref)
-		if !ok {
-			return noModule(ref)
-		}
-		if err := by.mayWrite(ref, damaged); err != nil {
+		if err := a.markDeleted(ctx, w, ref, req, by); err != nil {
 			return err
 		}
-		if err := mayBeDeleted(w, ref, req); err != nil || rec.GetDeleting() == policy {
-			return err
-		}
-		next := proto.CloneOf(rec)
-		next.Deleting = policy
-		meta := next.Module.Metadata
-		if meta.DeletionTimestamp == nil {
-			meta.DeletionTimestamp = timestamppb.New(a.now())
-		}
-		meta.ChangedBy, meta.ChangeReason = who(ctx), req.GetReason()
-		w.Put(store.ModuleKey(ref), next)
+		a.endsWith(ctx, w, req)
 		return nil
 	})
 	return resp, err
+}
+
+// markDeleted has the leader take a module from the clusters.
+func (a *API) markDeleted(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req *towlinev1.DeleteModuleRequest, by *author) error {
+	policy := deletionOf(req)
+	rec, damaged, ok := moduleRecord(w, ref)
+	if !ok {
+		return noModule(ref)
+	}
+	if err := by.mayWrite(ref, damaged); err != nil {
+		return err
+	}
+	if err := mayBeDeleted(w, ref, req); err != nil || rec.GetDeleting() == policy {
+		return err
+	}
+	next := proto.CloneOf(rec)
+	next.Deleting = policy
+	meta := next.Module.Metadata
+	if meta.DeletionTimestamp == nil {
+		meta.DeletionTimestamp = timestamppb.New(a.now())
+	}
+	meta.ChangedBy, meta.ChangeReason = who(ctx), req.GetReason()
+	w.Put(store.ModuleKey(ref), next)
+	return nil
 }
 
 // sameModule checks that a module is the one of a UID, if it is there and its record can be read; any is one of no UID.

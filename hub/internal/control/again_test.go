@@ -190,6 +190,47 @@ func TestBatchThatIsBrokenOff(t *testing.T) {
 	})
 }
 
+// A batch whose puts are all in has nobody wait to begin, and ends by itself where the deletions never come: who waits for what others have
+// looks again then, and nothing that was put is broken off.
+func TestBatchWhoseDeletionsNeverCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeader(t)
+		key := store.BatchKey("b")
+		l.waitIn(3)
+		l.put(func(w store.Writer) { w.Put(key, &storev1.BatchRecord{Last: timestamppb.Now()}) })
+		m := func(i int) fleet.ModuleRef {
+			return fleet.ModuleRef{Project: shop.Project, Name: fmt.Sprintf("m%d", i)}
+		}
+		waits := func(ref fleet.ModuleRef) bool {
+			waits, err := l.awaitsPuts(t.Context(), ref, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return waits
+		}
+		if !waits(m(2)) {
+			t.Fatal("it does not wait for the puts")
+		}
+		l.put(func(w store.Writer) { w.Put(key, &storev1.BatchRecord{Last: timestamppb.Now(), Put: true}) })
+		clear(l.modules.entries)
+		if again := l.runModule(t.Context(), key); again != record.BatchPatience || len(l.modules.entries) != 1 || waits(m(2)) {
+			t.Errorf("all puts are in: again in %s, %d are looked at", again, len(l.modules.entries))
+		}
+		l.waitForBatch("b", m(0), "c") // for the deletions
+		<-time.After(record.BatchPatience)
+		clear(l.modules.entries)
+		if again := l.runModule(t.Context(), key); again != 0 {
+			t.Errorf("no deletion comes: again in %s", again)
+		}
+		l.runModule(t.Context(), key)
+		l.read(func(r store.Reader) {
+			if record.Open(r, "b") || record.BrokenOff(r, "b") || len(l.modules.entries) != 1 {
+				t.Errorf("open %t, broken off %t, %d are looked at again", record.Open(r, "b"), record.BrokenOff(r, "b"), len(l.modules.entries))
+			}
+		})
+	})
+}
+
 // waitIn has so many modules wait in the batch b: m0 for its first rollout, and of the others the one before runs. Of m1 a look began it.
 func (l *leader) waitIn(modules int) {
 	l.t.Helper()

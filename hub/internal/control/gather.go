@@ -76,6 +76,19 @@ func (x *gatherings) end(key string) map[fleet.ModuleRef]map[fleet.ClusterName]b
 	return g.waiting
 }
 
+// take returns who waits for a batch, which is open still: whoever waits for its end says so again.
+func (x *gatherings) take(key string) map[fleet.ModuleRef]map[fleet.ClusterName]bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.of[key]
+	if g == nil {
+		return nil
+	}
+	out := g.waiting
+	g.waiting = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
+	return out
+}
+
 // reset forgets all of them.
 func (x *gatherings) reset() {
 	x.mu.Lock()
@@ -97,9 +110,9 @@ func (c *Controller) awaitsPuts(ctx context.Context, ref fleet.ModuleRef, number
 	return true, nil
 }
 
-// againGathered has a module look again at what it yields in a cluster when all the modules that it was put with are in.
+// againGathered has a module look again at what it yields in a cluster when all is in that belongs to the batch which it was put with.
 func (c *Controller) againGathered(r store.Reader, ref fleet.ModuleRef, cluster fleet.ClusterName) {
-	if id := record.Gathering(r, ref); id != "" {
+	if id := record.Unsettled(r, ref); id != "" {
 		c.waitForBatch(id, ref, cluster)
 	}
 }
@@ -107,19 +120,22 @@ func (c *Controller) againGathered(r store.Reader, ref fleet.ModuleRef, cluster 
 // waitForBatch notes who waits. The batch may have ended before that, and then says so to nobody.
 func (c *Controller) waitForBatch(id string, ref fleet.ModuleRef, clusters ...fleet.ClusterName) {
 	c.gathered.wait(store.BatchKey(id), ref, clusters...)
-	open := false
+	var open, gathers bool
 	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
-		open = record.Gathers(r, id)
+		open, gathers = record.Open(r, id), record.Gathers(r, id)
 		return nil
 	})
-	if !open {
-		c.endBatch(store.BatchKey(id))
+	switch key := store.BatchKey(id); {
+	case !open:
+		c.wake(c.gathered.end(key))
+	case !gathers && len(clusters) == 0:
+		c.wake(c.gathered.take(key))
 	}
 }
 
-// endBatch has those looked at that wait for the end of a batch.
-func (c *Controller) endBatch(key string) {
-	for ref, clusters := range c.gathered.end(key) {
+// wake has those looked at that waited for a batch.
+func (c *Controller) wake(waiting map[fleet.ModuleRef]map[fleet.ClusterName]bool) {
+	for ref, clusters := range waiting {
 		st := c.state(ref)
 		for cluster := range clusters {
 			st.mark(cluster)
@@ -130,22 +146,26 @@ func (c *Controller) endBatch(key string) {
 }
 
 // runBatch ends a batch for which no put has come for too long, and says in how long it is to be looked at again; 0: it is over. What waits
-// in it does not begin: what it lets go may be what the rest was to list.
+// in it does not begin: what it lets go may be what the rest was to list. Where all puts are in, nobody waits to begin, and it ends without the
+// deletions that did not come.
 func (c *Controller) runBatch(ctx context.Context, key string) (again time.Duration, err error) {
-	var found bool
+	var found, gathers bool
 	var version int64
 	if err := c.view(ctx, func(r store.Reader) error {
 		var e store.Entry
 		if e, found = r.Get(key); found {
-			version = e.ModRevision
+			version, gathers = e.ModRevision, record.Gathers(r, strings.TrimPrefix(key, store.BatchPrefix))
 		}
 		return nil
 	}); err != nil {
 		return 0, err
 	}
-	if !found {
-		c.endBatch(key)
+	switch {
+	case !found:
+		c.wake(c.gathered.end(key))
 		return 0, nil
+	case !gathers:
+		c.wake(c.gathered.take(key))
 	}
 	if until := c.gathered.see(key, version, time.Now()); time.Now().Before(until) {
 		return time.Until(until), nil

@@ -32,13 +32,33 @@ func Gathering(r store.Reader, ref fleet.ModuleRef) string {
 
 // Gathers reports that not all puts of a batch are in.
 func Gathers(r store.Reader, id string) bool {
+	b, _, _ := store.Get[*storev1.BatchRecord](r, store.BatchKey(id))
+	return Open(r, id) && !b.GetPut()
+}
+
+// Open reports that not all is in that belongs to a batch: puts, or what is deleted after them.
+func Open(r store.Reader, id string) bool {
 	_, open := r.Get(store.BatchKey(id))
 	return open
+}
+
+// Unsettled is the batch that a module's newest rollout was put with, while it is open: what the others have may be let go, or deleted. Empty: it
+// is of none. No commit depends on what it reads.
+func Unsettled(r store.Reader, ref fleet.ModuleRef) string {
+	r = store.Untracked(r)
+	id := rollouts.Last(r, ref).GetBatch()
+	if id == "" || !Open(r, id) {
+		return ""
+	}
+	return id
 }
 
 // WaitIn are the newest rollouts of modules that have no revision because not all puts of a batch are in.
 func WaitIn(r store.Reader, id string) (list []*storev1.RolloutRecord) {
 	r = store.Untracked(r)
+	if !Gathers(r, id) {
+		return nil
+	}
 	store.Scan(r, store.StartPrefix, func(ro *storev1.RolloutRecord, e store.Entry) bool {
 		ref, ok := store.SplitModule(e.Key)
 		if ok && ro.GetBatch() == id && rollouts.Unresolved(r, ref) == ro && mayWait(r, ref, ro.GetRollout().GetNumber()) {

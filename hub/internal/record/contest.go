@@ -113,9 +113,9 @@ func (x *Contest) end(ctx context.Context, r store.Reader, c fleet.ClusterName, 
 		return nil
 	}
 	going := map[fleet.ModuleRef]assemble.Course{}
-	gathering := Gathering(r, x.ref) != ""
+	unsettled := Unsettled(r, x.ref) != ""
 	for _, y := range yields {
-		if gathering {
+		if unsettled {
 			going[y.Owner] = assemble.Course{Unknown: true}
 			continue
 		}

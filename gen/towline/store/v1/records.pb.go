@@ -2030,7 +2030,9 @@ func (x *RolloutRecord) GetBackSince() int64 {
 type BatchRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When the newest put came, by the clock of the hub that took it.
-	Last          *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last,proto3" json:"last,omitempty"`
+	Last *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last,proto3" json:"last,omitempty"`
+	// All puts are in, and modules are to be deleted with them yet: nobody waits to begin any more, and what the others have may be let go.
+	Put           bool `protobuf:"varint,2,opt,name=put,proto3" json:"put,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2070,6 +2072,13 @@ func (x *BatchRecord) GetLast() *timestamppb.Timestamp {
 		return x.Last
 	}
 	return nil
+}
+
+func (x *BatchRecord) GetPut() bool {
+	if x != nil {
+		return x.Put
+	}
+	return false
 }
 
 // RolloutChunk is rolloutclusters/PROJECT/MODULE/N/CHUNK: up to 256 members with their records.
@@ -4070,9 +4079,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\aunasked\x18\a \x01(\bR\aunasked\x12\x14\n" +
 	"\x05batch\x18\b \x01(\tR\x05batch\x12\x1d\n" +
 	"\n" +
-	"back_since\x18\t \x01(\x03R\tbackSinceJ\x04\b\x05\x10\x06\"=\n" +
+	"back_since\x18\t \x01(\x03R\tbackSinceJ\x04\b\x05\x10\x06\"O\n" +
 	"\vBatchRecord\x12.\n" +
-	"\x04last\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"\"\n" +
+	"\x04last\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\x12\x10\n" +
+	"\x03put\x18\x02 \x01(\bR\x03put\"\"\n" +
 	"\fRolloutChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\xb3\x01\n" +
 	"\n" +
