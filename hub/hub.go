@@ -376,8 +376,8 @@ func (h *Hub) build(ctx context.Context) error {
 	}
 	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Vendor: fetcher.Vendor, Sessions: h.peers, Gates: gates,
 		News:     func(ctx context.Context, list []record.News) ([]int64, error) { return h.api.StartFollowed(ctx, list) },
-		Catalogs: writer{h},
-		Engine:   engineOf(h.renders), Log: h.o.Log, Meter: h.meter, Tracer: h.tracer, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
+		Catalogs: writer{h}, Audit: h.audits.Record,
+		Engine: engineOf(h.renders), Log: h.o.Log, Meter: h.meter, Tracer: h.tracer, Campaign: h.campaign, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
 	leader := peers.Leader{Peers: h.peers, Driver: h.control}

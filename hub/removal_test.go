@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
@@ -107,4 +109,64 @@ func TestModuleIsNotLeftWhereAllGoes(t *testing.T) {
 	must(t, err)
 	_, err = w.Modules.DeleteModule(w.ctx, leave)
 	must(t, err)
+}
+
+// TestDeletionTellsWhatStaysInAClusterThatLeaves: the agent of a cluster that leaves with all that it has removes nothing of a module that is deleted
+// then, whatever that is told: the plan and the order say so.
+func TestDeletionTellsWhatStaysInAClusterThatLeaves(t *testing.T) {
+	for objects, stays := range map[string]bool{"keep": true, "delete": false} {
+		t.Run(objects, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.join("a", nil, nil)
+			w.join("b", nil, nil)
+			w.await("shop", w.put(listing("shop", "x", "y")).GetRevision())
+			w.leaves("a")
+			_, err := w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a", Objects: objects})
+			must(t, err)
+			for _, dry := range []bool{true, false} {
+				got, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: dry})
+				must(t, err)
+				got.Revision = 0
+				want := &towlinev1.DeleteModuleResponse{Clusters: 2, Objects: 4}
+				if stays {
+					want = &towlinev1.DeleteModuleResponse{Clusters: 2, Objects: 2, Leaving: []string{"a"}, LeavingClusters: 1, Left: 2}
+				}
+				if !proto.Equal(got, want) {
+					t.Errorf("dry run %t: %v, want %v", dry, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestDeletionTellsWhatTheAgentsLeft: what an agent says that it left, such as a Namespace in which others have something, is in the audit when the module
+// is gone, and in the last line of the command that waited for that.
+func TestDeletionTellsWhatTheAgentsLeft(t *testing.T) {
+	const kept = "kept: Namespace shop (the namespace holds objects that are not ours: ConfigMap x)"
+	w := newWorld(t, true)
+	leaves := func(x fleet.Tombstone) fleet.SyncStatus {
+		st := simagent.Removed(x)
+		st.Message = kept
+		return st
+	}
+	w.joinRemoving("a", leaves)
+	w.joinRemoving("b", leaves)
+	w.joinRemoving("c", simagent.Removed)
+	w.await("shop", w.put(listing("shop", "x")).GetRevision())
+	out, err := w.cli()("", "delete", "module", "shop", "--yes", "--timeout", "30s", "-m", "over")
+	if err != nil || !strings.Contains(out, "module/shop deleted; gone from 3 clusters, which were to remove 3 objects; "+kept+", in cluster") {
+		t.Errorf("%v: %s", err, out)
+	}
+	got, err := w.Audit.ListAuditEntries(w.ctx, &towlinev1.ListAuditEntriesRequest{Subject: "default/shop", Method: fleet.DidRemoveModule})
+	must(t, err)
+	said := ""
+	for _, e := range got.GetEntries() {
+		if e.GetCaller() == "" || e.GetReason() != "over" || e.GetResult() != "OK" {
+			t.Errorf("%v", e)
+		}
+		said += e.GetDetail() + "\n"
+	}
+	if !strings.Contains(said, "a") || !strings.Contains(said, "b") || strings.Contains(said, "cluster c") {
+		t.Errorf("the audit has %s", said)
+	}
 }

@@ -22,6 +22,9 @@ const (
 	// HoldUnreadEnd: the end that an annotation gives a hold is no time, so that it has none.
 	HoldUnreadEnd = "UnreadEnd"
 
+	// DidRemoveModule is the method in the audit of what agents left of a module that was deleted.
+	DidRemoveModule = "RemoveModule"
+
 	// What a person should know after a put.
 	WarnDamaged       = "TakesPlaceOfDamaged"
 	WarnNoSuchCluster = "NoSuchCluster"

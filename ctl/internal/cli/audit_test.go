@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +22,11 @@ func (h *fakeHub) ListAuditEntries(_ context.Context, r *v1.ListAuditEntriesRequ
 	if h.audited > 1 && h.watchEnds != nil {
 		return nil, rpc.ToStatus(h.watchEnds)
 	}
-	return &v1.ListAuditEntriesResponse{Entries: h.audit}, nil
+	if h.noAudit != nil {
+		return nil, rpc.ToStatus(h.noAudit)
+	}
+	found := slices.DeleteFunc(slices.Clone(h.audit), func(e *v1.AuditEntry) bool { return r.GetMethod() != "" && e.GetMethod() != r.GetMethod() })
+	return &v1.ListAuditEntriesResponse{Entries: found}, nil
 }
 
 // The audit is followed without an entry that is shown twice, or left out because it came later than a newer one.

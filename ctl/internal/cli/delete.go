@@ -50,7 +50,7 @@ func (a *app) deleteCommand() *cobra.Command {
 					return err
 				}
 			}
-			if err := o.oneByOne(found); err != nil {
+			if err := a.oneByOne(cmd.Context(), o, found); err != nil {
 				return err
 			}
 			if found, err = a.inOrder(cmd.Context(), found); err != nil {
@@ -89,14 +89,25 @@ func (o *deleteOptions) fits(t target) error {
 }
 
 // oneByOne refuses to delete what modules are in beside modules that may not be gone by then: the hub would refuse it, for a cluster that leaves
-// keeps what they have there for good.
-func (o *deleteOptions) oneByOne(found []target) error {
-	lingers := slices.IndexFunc(found, func(t target) bool { return t.kind.lingers != nil && t.kind.lingers(o) })
-	in := slices.IndexFunc(found, func(t target) bool { return t.kind.holdsModules })
-	if lingers < 0 || in < 0 {
+// keeps what they have there for good. What is gone already is in nobody's way, so that a command can be given again.
+func (a *app) oneByOne(ctx context.Context, o *deleteOptions, found []target) error {
+	var lingers, in []target
+	for _, t := range found {
+		if t.kind.lingers != nil && t.kind.lingers(o) {
+			lingers = append(lingers, t)
+		}
+		if t.kind.holdsModules {
+			in = append(in, t)
+		}
+	}
+	if len(lingers) == 0 || len(in) == 0 {
 		return nil
 	}
-	first, then := found[lingers], found[in]
+	first, err := a.firstThere(ctx, lingers)
+	if err != nil || first == nil {
+		return err
+	}
+	then := in[0]
 	how := "leave out --wait=false, or delete that"
 	if o.wait {
 		how = "delete that"
@@ -105,8 +116,24 @@ func (o *deleteOptions) oneByOne(found []target) error {
 		first.kind.name, first.names[0], then.kind.name, then.names[0], how, first.kind.plural)
 }
 
-// deleteAll deletes one after the other. What is not there is as it is to be; what cannot be deleted has those of the kinds after it
-// stay: a cluster that left before its modules are gone would keep what they have there for good.
+// firstThere is the first of what is named that is there; nil: none is.
+func (a *app) firstThere(ctx context.Context, found []target) (*target, error) {
+	for _, t := range found {
+		for _, name := range t.names {
+			err := t.kind.there(a, ctx, name)
+			switch {
+			case err == nil, errors.Is(err, fleet.ErrCorrupt): // one that is damaged is there
+				return &target{t.kind, []string{name}}, nil
+			case !errors.Is(err, fleet.ErrNotFound):
+				return nil, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// deleteAll deletes one after the other. What is not there is as it is to be, and where a file names it no error: a name may be misspelt. What
+// cannot be deleted has those of the kinds after it stay: a cluster that left before its modules are gone would keep what they have there for good.
 func (a *app) deleteAll(ctx context.Context, o *deleteOptions, found []target) error {
 	c, err := a.hub(ctx)
 	if err != nil {
@@ -133,6 +160,10 @@ func (a *app) deleteAll(ctx context.Context, o *deleteOptions, found []target) e
 				return ctx.Err()
 			}
 			err := a.deleteOne(ctx, o, t.kind, name)
+			if errors.Is(err, fleet.ErrNotFound) && len(o.files) > 0 {
+				a.printf("%s/%s is not there\n", t.kind.name, strings.TrimPrefix(name, fleet.DefaultProject+"/"))
+				return nil
+			}
 			stays = stays || err != nil && !errors.Is(err, fleet.ErrNotFound)
 			return err
 		}))
@@ -364,85 +395,25 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 	}
 	timed, cancel := (&waitOptions{timeout: o.timeout}).deadline(ctx)
 	defer cancel()
-	if err := a.waitGone(ctx, timed, c, ref, uid, o.timeout); err != nil {
+	last, err := a.waitGone(ctx, timed, c, ref, uid, o.timeout)
+	if err != nil {
 		return err
 	}
-	a.printf("module/%s deleted; %s\n", ref.Display(), deletedText(done, o.orphan))
+	a.printf("module/%s deleted; %s%s\n", ref.Display(), deletedText(done, o.orphan), a.keptText(ctx, c, ref, last))
 	return nil
-}
-
-// deleteText is "removes 4,200 objects in 300 clusters; keeps 300 PersistentVolumeClaims".
-func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
-	if orphan {
-		return "leaves its objects in " + count(plan.GetClusters(), "cluster")
-	}
-	out := fmt.Sprintf("removes %s in %s", count(plan.GetObjects(), "object"), count(plan.GetClusters(), "cluster"))
-	if len(plan.GetKeeps()) > 0 {
-		out += "; keeps " + kindsText(plan.GetKeeps())
-	}
-	return out
-}
-
-// deletedText says that every cluster has confirmed, and what was ordered. Nobody counts what each then did: an object may
-// have gone over to another module meanwhile, or somebody else may have deleted it.
-func deletedText(ordered *v1.DeleteModuleResponse, orphan bool) string {
-	if ordered.GetClusters() == 0 {
-		return "no cluster had it"
-	}
-	out := "gone from " + count(ordered.GetClusters(), "cluster") + ", which " + wereTo(ordered.GetClusters())
-	if orphan {
-		return out + " leave its objects"
-	}
-	out += " remove " + count(ordered.GetObjects(), "object")
-	if len(ordered.GetKeeps()) > 0 {
-		out += " and to keep " + kindsText(ordered.GetKeeps())
-	}
-	return out
-}
-
-// kindsText is "300 PersistentVolumeClaims, 1 ConfigMap".
-func kindsText(all []*v1.KindCount) string {
-	out := make([]string, len(all))
-	for i, k := range all {
-		out[i] = "1 " + k.GetKind()
-		if k.GetObjects() != 1 {
-			out[i] = number(k.GetObjects()) + " " + pluralKind(k.GetKind())
-		}
-	}
-	return strings.Join(out, ", ")
-}
-
-// pluralKind is such as Ingresses, NetworkPolicies or ConfigMaps.
-func pluralKind(kind string) string {
-	stem, ends := strings.CutSuffix(kind, "y")
-	switch {
-	case ends && !strings.HasSuffix(stem, "a") && !strings.HasSuffix(stem, "e") && !strings.HasSuffix(stem, "o"):
-		return stem + "ies"
-	case strings.HasSuffix(kind, "s") || strings.HasSuffix(kind, "x") || strings.HasSuffix(kind, "ch"):
-		return kind + "es"
-	}
-	return kind + "s"
-}
-
-func wereTo(n int32) string {
-	if n == 1 {
-		return "was to"
-	}
-	return "were to"
 }
 
 // errNameTaken: another module was put under the name before the deleted one was gone.
 var errNameTaken = errors.New("the name is taken")
 
 // waitGone waits until the hub has forgotten the module, which is when every cluster has confirmed, or timed, which is ctx with the timeout, is
-// over. A module of another UID is another one; without a UID the first that is seen to have one is meant.
-func (a *app) waitGone(ctx, timed context.Context, c *client.Client, ref fleet.ModuleRef, uid string, timeout time.Duration) error {
+// over, and returns it as it was seen last. A module of another UID is another one; without a UID the first that is seen to have one is meant.
+func (a *app) waitGone(ctx, timed context.Context, c *client.Client, ref fleet.ModuleRef, uid string, timeout time.Duration) (last *v1.Module, err error) {
 	if timed.Err() != nil && ctx.Err() == nil { // it went by with others
-		return a.goneYet(ctx, c, ref, uid, timeout)
+		return nil, a.goneYet(ctx, c, ref, uid, timeout)
 	}
-	var last *v1.Module
 	said := ""
-	err := c.WatchModules(timed, &v1.WatchModulesRequest{Project: ref.Project, Name: ref.Name}, func(ch client.Change[*v1.Module]) error {
+	err = c.WatchModules(timed, &v1.WatchModulesRequest{Project: ref.Project, Name: ref.Name}, func(ch client.Change[*v1.Module]) error {
 		switch {
 		case ch.Type == client.Deleted, ch.Type == client.Synced && last == nil:
 			return client.ErrStop
@@ -460,13 +431,13 @@ func (a *app) waitGone(ctx, timed context.Context, c *client.Client, ref fleet.M
 	})
 	switch {
 	case errors.Is(err, errNameTaken):
-		return taken(ref)
+		err = taken(ref)
 	case errors.Is(err, context.DeadlineExceeded) && timeout > 0:
-		return a.notGone(ref, last, timeout)
+		err = a.notGone(ref, last, timeout)
 	case errors.Is(err, context.Canceled):
-		return joined(err, goesOn(ref))
+		err = joined(err, goesOn(ref))
 	}
-	return err
+	return last, err
 }
 
 // goneYet asks once whether a module is gone for which no time is left.

@@ -77,13 +77,14 @@ type fakeHub struct {
 	users       []*v1.User
 	certs       []*v1.Certificate
 	audit       []*v1.AuditEntry
+	noAudit     error // what the list of them fails with
 	tokens      []*v1.Token
 	projects    []*v1.Project
 	secrets     []*v1.Secret
 	catalogs    []*v1.Catalog
 	recataloged *v1.ResyncCatalogResponse
-	err         error                                      // of every write
 	recatalogs  []func() error                             // what the first resyncs of a catalog fail with; the next ones are recataloged
+	err         error                                      // of every write
 	watchEnds   error                                      // after the changes; nil: never
 	audited     int                                        // how often the audit was asked for
 	noWatch     int                                        // how many watches of a rollout find no hub

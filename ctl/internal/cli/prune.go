@@ -281,7 +281,11 @@ func (r *applyRun) gone(ctx, timed context.Context, p *pruning) error {
 	}
 	var errs []error
 	for _, m := range p.deleted {
-		errs = append(errs, r.a.waitGone(ctx, timed, r.c, refOfModule(m), m.GetMetadata().GetUid(), r.o.timeout))
+		last, err := r.a.waitGone(ctx, timed, r.c, refOfModule(m), m.GetMetadata().GetUid(), r.o.timeout)
+		if kept := r.a.keptText(ctx, r.c, refOfModule(m), last); err == nil && kept != "" {
+			r.a.notef("module/%s is gone%s\n", refOfModule(m).Display(), kept)
+		}
+		errs = append(errs, err)
 	}
 	return joined(errs...)
 }

@@ -58,8 +58,9 @@ type kind struct {
 	scopes bool
 	// ordered: of several that are deleted those go first that depend on others of them.
 	ordered func(a *app, ctx context.Context, c *client.Client, names []string) ([]string, error)
-	// lingers says that what a command deletes of it may be there still when the next thing is deleted.
+	// lingers says that what a command deletes of it may be there still when the next thing is deleted. there is no error where one is.
 	lingers func(o *deleteOptions) bool
+	there   func(a *app, ctx context.Context, name string) error
 	// holdsModules: modules have to be gone before it is deleted.
 	holdsModules bool
 	// delete takes one away and says so.
@@ -77,7 +78,7 @@ func kinds() []*kind {
 			describe: (*app).describeModule, explain: (*app).explainModule, tree: (*app).moduleTrunk, events: (*app).objectsOfModule, hold: (*app).holdOfModule,
 			resync: (*app).resync,
 			put:    (*applyRun).putModule, applied: 3, ordered: (*app).dependentsFirst, delete: (*app).deleteModule,
-			lingers: func(o *deleteOptions) bool { return !o.wait },
+			lingers: func(o *deleteOptions) bool { return !o.wait }, there: there((*app).module),
 		},
 		{
 			name: "cluster", plural: "clusters", short: "cl", message: &v1.Cluster{},
@@ -118,7 +119,7 @@ func kinds() []*kind {
 			get:     catalogListing.get, complete: completeCatalogs, describe: (*app).describeCatalog, explain: (*app).explainCatalog,
 			resync: (*app).resyncCatalog, takes: true,
 			put: (*applyRun).putCatalog, applied: 4, delete: (*app).deleteCatalog,
-			lingers: func(o *deleteOptions) bool { return o.cascade },
+			lingers: func(o *deleteOptions) bool { return o.cascade }, there: there((*app).catalog),
 		},
 		{
 			name: "secret", plural: "secrets", project: true, message: &v1.Secret{},
@@ -146,6 +147,14 @@ func kinds() []*kind {
 			filters: []string{"module", "cluster"},
 			get:     holdListing.get, complete: completeHolds, describe: (*app).describeHold,
 		},
+	}
+}
+
+// there asks for one, and tells only whether it is there.
+func there[T any](get func(*app, context.Context, string) (T, error)) func(*app, context.Context, string) error {
+	return func(a *app, ctx context.Context, name string) error {
+		_, err := get(a, ctx, name)
+		return err
 	}
 }
 

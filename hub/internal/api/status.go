@@ -255,10 +255,12 @@ func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bo
 	if err != nil {
 		return err
 	}
+	var leaves map[fleet.ClusterName]bool
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		if _, _, ok := moduleRecord(r, ref); !ok {
 			return noModule(ref)
 		}
+		leaves = keepAll(r, ref)
 		return nil
 	}); err != nil {
 		return err
@@ -266,12 +268,46 @@ func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bo
 	resp.Clusters = int32(len(all))
 	kept := map[string]int32{}
 	for i := range all {
-		if err := a.countDelete(ctx, &all[i], orphan, kept, resp); err != nil {
+		of, n := resp, kept
+		if leaves[all[i].Cluster] {
+			of, n = &towlinev1.DeleteModuleResponse{}, map[string]int32{}
+		}
+		if err := a.countDelete(ctx, &all[i], orphan, n, of); err != nil {
 			return err
+		}
+		if of != resp {
+			noteLeaving(resp, all[i].Cluster, of, n)
 		}
 	}
 	resp.Keeps = countsByKind(kept)
 	return nil
+}
+
+// maxLeaving is how many clusters a deletion names in which nothing goes, as they leave with what they have.
+const maxLeaving = 20
+
+// noteLeaving adds a cluster that leaves with all that it has of a module, whatever would go by the module's policies.
+func noteLeaving(resp *towlinev1.DeleteModuleResponse, c fleet.ClusterName, goes *towlinev1.DeleteModuleResponse, kept map[string]int32) {
+	resp.LeavingClusters++
+	if len(resp.Leaving) < maxLeaving {
+		resp.Leaving = append(resp.Leaving, string(c))
+	}
+	resp.Left += goes.GetObjects()
+	for _, n := range kept {
+		resp.Left += n
+	}
+}
+
+// keepAll are the clusters with a module that leave the fleet with all that they have: an agent that leaves is told one word for everything, and
+// one whose identity is revoked is told nothing.
+func keepAll(r store.Reader, ref fleet.ModuleRef) map[fleet.ClusterName]bool {
+	out := map[fleet.ClusterName]bool{}
+	for _, c := range record.ClustersOf(r, ref) {
+		if c.GetRemoving() == fleet.LeaveKeep || c.GetRemoving() != "" && c.GetRevoked() {
+			out[record.Cluster(c).Name] = true
+		}
+	}
+	return out
 }
 
 func countsByKind(n map[string]int32) (out []*towlinev1.KindCount) {

@@ -64,6 +64,8 @@ type Options struct {
 	News func(context.Context, []record.News) (numbers []int64, err error)
 	// Catalogs puts and deletes modules for catalogs; nil: there are none.
 	Catalogs record.CatalogWriter
+	// Audit records what was done; nil: nobody does.
+	Audit func(context.Context, *towlinev1.AuditEntry)
 	// Workers is how many modules are worked on at once; default 4.
 	Workers int
 	// Grace is how long an agent that had a session counts as connected after that ended, or after the start of the hub; 0: none does.

@@ -2,9 +2,13 @@ package control
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -56,6 +60,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if _, err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
 		return err
 	}
+	c.noteKept(ctx, ref, rec, left.kept)
 	if err := c.forget(ctx, ref, left.done); err != nil {
 		return err
 	}
@@ -80,8 +85,9 @@ type remains struct {
 	have  []fleet.ClusterName // its removal is to be ordered, or to be made final
 	done  []gone
 	stale []refresh
-	waits int // for an agent, or the end of a freeze
-	later int // of the clusters that wait, those where modules that depend on it were not told to go yet
+	kept  map[string][]string // the clusters of those that are done, by what their agents said that they left
+	waits int                 // for an agent, or the end of a freeze
+	later int                 // of the clusters that wait, those where modules that depend on it were not told to go yet
 }
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
@@ -97,6 +103,12 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 	case dead == nil:
 	case t.Tracker.Removed || neverJoined(cluster):
 		x.done = append(x.done, gone{t.Cluster, dead.GetGeneration()})
+		if said := t.Observed.GetStatus().GetMessage(); t.Tracker.Removed && said != "" {
+			if x.kept == nil {
+				x.kept = map[string][]string{}
+			}
+			x.kept[said] = append(x.kept[said], string(t.Cluster))
+		}
 	default:
 		x.waits++
 		s, needed, err := look.removal(ctx, t, record.Cluster(cluster))
@@ -108,6 +120,32 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 		}
 	}
 	return nil
+}
+
+// noteKept has the audit tell what agents left of a deleted module, as a Namespace in which others have something, before the hub forgets that they
+// said so. What cannot be forgotten then is told once more.
+func (c *Controller) noteKept(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, kept map[string][]string) {
+	if c.o.Audit == nil {
+		return
+	}
+	meta := rec.GetModule().GetMetadata()
+	for _, said := range slices.Sorted(maps.Keys(kept)) {
+		c.o.Audit(ctx, &towlinev1.AuditEntry{Caller: meta.GetChangedBy(), Method: fleet.DidRemoveModule, Subject: ref.String(), Reason: meta.GetChangeReason(),
+			Result: codes.OK.String(), Detail: said + ", in " + clustersText(kept[said])})
+	}
+}
+
+// maxKeptIn is how many clusters an entry names.
+const maxKeptIn = 5
+
+func clustersText(names []string) string {
+	switch n := len(names); {
+	case n == 1:
+		return "cluster " + names[0]
+	case n > maxKeptIn:
+		return fmt.Sprintf("clusters %s and %d more", strings.Join(names[:maxKeptIn], ", "), n-maxKeptIn)
+	}
+	return "clusters " + strings.Join(names, ", ")
 }
 
 func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {

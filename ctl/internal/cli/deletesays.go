@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// keptText is what the agents said that they left of a module that is gone, such as a Namespace in which others have something: the hub has noted
+// that. Where it cannot be had nothing is said.
+func (a *app) keptText(ctx context.Context, c *client.Client, ref fleet.ModuleRef, was *v1.Module) string {
+	ordered := a.Now()
+	if at := was.GetMetadata().GetDeletionTimestamp(); at != nil {
+		ordered = at.AsTime()
+	}
+	entries, err := collect(c.AllAuditEntries(ctx, &v1.ListAuditEntriesRequest{Subject: ref.String(), Method: fleet.DidRemoveModule, Since: timestamppb.New(ordered.Add(-auditLate))}))
+	if err != nil {
+		return ""
+	}
+	out := ""
+	for i, e := range slices.Backward(entries) { // the newest comes first
+		if len(entries)-1-i == maxKeptSaid {
+			return out + fmt.Sprintf("; and %d more: towline get audit %s", i+1, ref.Display())
+		}
+		out += "; " + table.Clean(e.GetDetail())
+	}
+	return out
+}
+
+// maxKeptSaid is how much a line says of what was left.
+const maxKeptSaid = 3
+
+// deleteText is "removes 4,200 objects in 300 clusters; keeps 300 PersistentVolumeClaims".
+func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
+	if orphan {
+		return "leaves its objects in " + count(plan.GetClusters(), "cluster")
+	}
+	clusters := plan.GetClusters() - plan.GetLeavingClusters()
+	out := fmt.Sprintf("removes %s in %s", count(plan.GetObjects(), "object"), count(clusters, "cluster"))
+	if clusters == 0 && plan.GetLeavingClusters() > 0 {
+		out = "removes nothing"
+	}
+	if len(plan.GetKeeps()) > 0 {
+		out += "; keeps " + kindsText(plan.GetKeeps())
+	}
+	return out + leavingText(plan)
+}
+
+// leavingText is "; 12 objects stay in cluster prod-eu-01, which leaves with what it has"; empty: no cluster does.
+func leavingText(plan *v1.DeleteModuleResponse) string {
+	n := plan.GetLeavingClusters()
+	if n == 0 {
+		return ""
+	}
+	out := "; " + agree(plan.GetLeft(), "object stays", "objects stay") + " in "
+	switch names := plan.GetLeaving(); {
+	case n == 1:
+		return out + "cluster " + strings.Join(names, "") + ", which leaves with what it has"
+	case int(n) > maxLeavingNamed || int(n) > len(names):
+		return out + count(n, "cluster") + ", such as " + strings.Join(names[:min(1, len(names))], "") + ", which leave with what they have"
+	default:
+		return out + "clusters " + enumerate(names, "and") + ", which leave with what they have"
+	}
+}
+
+// maxLeavingNamed is how many clusters a line names.
+const maxLeavingNamed = 3
+
+// deletedText says that every cluster has confirmed, and what was ordered. Nobody counts what each then did: an object may
+// have gone over to another module meanwhile, or somebody else may have deleted it.
+func deletedText(ordered *v1.DeleteModuleResponse, orphan bool) string {
+	clusters := ordered.GetClusters()
+	if clusters == 0 {
+		return "no cluster had it"
+	}
+	if orphan {
+		return "gone from " + count(clusters, "cluster") + ", which " + wereTo(clusters) + " leave its objects"
+	}
+	if clusters -= ordered.GetLeavingClusters(); clusters == 0 {
+		return "no cluster was to remove anything" + leavingText(ordered)
+	}
+	out := "gone from " + count(clusters, "cluster") + ", which " + wereTo(clusters) + " remove " + count(ordered.GetObjects(), "object")
+	if len(ordered.GetKeeps()) > 0 {
+		out += " and to keep " + kindsText(ordered.GetKeeps())
+	}
+	return out + leavingText(ordered)
+}
+
+// kindsText is "300 PersistentVolumeClaims, 1 ConfigMap".
+func kindsText(all []*v1.KindCount) string {
+	out := make([]string, len(all))
+	for i, k := range all {
+		out[i] = "1 " + k.GetKind()
+		if k.GetObjects() != 1 {
+			out[i] = number(k.GetObjects()) + " " + pluralKind(k.GetKind())
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// pluralKind is such as Ingresses, NetworkPolicies or ConfigMaps.
+func pluralKind(kind string) string {
+	stem, ends := strings.CutSuffix(kind, "y")
+	switch {
+	case ends && !strings.HasSuffix(stem, "a") && !strings.HasSuffix(stem, "e") && !strings.HasSuffix(stem, "o"):
+		return stem + "ies"
+	case strings.HasSuffix(kind, "s") || strings.HasSuffix(kind, "x") || strings.HasSuffix(kind, "ch"):
+		return kind + "es"
+	}
+	return kind + "s"
+}
+
+func wereTo(n int32) string {
+	if n == 1 {
+		return "was to"
+	}
+	return "were to"
+}
