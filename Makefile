@@ -172,14 +172,14 @@ test-packages: $(TOOLS)/helm $(TOOLS)/kustomize ## Compare packages with what `h
 		go test -count=1 $(ARGS) ./hub/internal/packager </dev/null
 
 # What lives of a seed are the same with: a runtime of Go that draws from the seed. The first build of it compiles the standard library anew.
-SIM = env GOMAXPROCS=1 GOGC=off SEED='$(SEED)' SEEDS='$(or $(SEEDS),$(if $(SEED),1,200))' $(BIN)/_sim/exact.test -test.timeout 0
+SIM = env SEED='$(SEED)' SEEDS='$(or $(SEEDS),$(if $(SEED),1,200))' $(BIN)/_sim/exact.test -test.timeout 0
 
 .PHONY: sim
 sim: sim-exact ## Live whole fleets in virtual time from SEEDS=n seeds (200), the first of which is SEED=n (1); SEED alone lives from that one, and says whether it is the same again
 	@$(PHASE) 'simulated fleets' $(SIM) $(if $(SEEDS)$(if $(SEED),,1),-test.run 'TestSim$$',-test.v -test.run 'Test(Sim|Replay)$$') </dev/null
 
 .PHONY: sim-replay
-sim-replay: sim-exact ## Live each of SEEDS=n seeds (200) twice, in two processes, and say how many are the same to the last effect
+sim-replay: sim-exact ## Live each of SEEDS=n seeds (200) twice, and see that they are the same to the last effect
 	@$(PHASE) 'lives lived twice' $(SIM) -test.run 'TestReplay$$' -test.v </dev/null
 
 .PHONY: sim-exact

@@ -61,6 +61,9 @@ type Options struct {
 	Namespace string
 	// Dialer replaces the network, for tests.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
+	// Uptime is how long the machine has been up, suspends included, where its own clock is not that of the agent: in a simulation. By
+	// default the kernel says it.
+	Uptime func() time.Duration
 	// MinReconnect and MaxReconnect bound the waits between tries to connect; 200 ms and 60 s by default.
 	MinReconnect, MaxReconnect time.Duration
 	// Telemetry is where metrics, health and profiles are served; the zero value: nowhere.
@@ -191,7 +194,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.started.Store(true)
 	var was state.Tenure // before this process had the Lease
-	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
+	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"), Clock: a.o.clock(),
 		Heard: a.reach.Heard, WentBack: a.storeWentBack, Twin: a.twin, Admit: func(ctx context.Context) (epoch uint64, err error) {
 			was, err = a.admit(ctx, client, store, c)
 			return was.Epoch, err
@@ -378,6 +381,14 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 
 // twinMemory is how long a second process with the agent's identity is spoken of after it was seen last.
 const twinMemory = 10 * time.Minute
+
+// clock is the fence's; nil: the machine's.
+func (o Options) clock() func() fence.Moment {
+	if o.Uptime == nil {
+		return nil
+	}
+	return func() fence.Moment { return fence.Moment{Wall: time.Now().Round(0), Boot: o.Uptime()} }
+}
 
 // twin says that another process with this agent's identity is alive in the cluster.
 func (a *Agent) twin() {

@@ -87,7 +87,7 @@ func (b *box) start() {
 	p.cancel = cancel
 	must(b.w.t, os.Setenv("POD_NAME", fmt.Sprintf("agent-%s", b.name)))
 	a, err := agent.New(agent.Options{Hubs: []string{agentsAddress}, JoinToken: b.token, Config: &rest.Config{Host: "http://" + b.name, Transport: p},
-		Dialer: b.w.net.Dialer(b.name), Log: b.w.log.With("cluster", b.name, "process", p.id)})
+		Dialer: b.w.net.Dialer(b.name), Uptime: uptime, Log: b.w.log.With("cluster", b.name, "process", p.id)})
 	must(b.w.t, err)
 	b.w.note("agent %s %d starts", b.name, p.id)
 	b.w.all.Go(func() {
@@ -100,6 +100,9 @@ func (b *box) start() {
 	})
 	synctest.Wait() // it has read its name
 }
+
+// uptime is by the time of the life: by the machine's own an agent would be in more of a hurry the busier the machine is.
+func uptime() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
 func (p *agentProcess) isDead() bool {
 	select {

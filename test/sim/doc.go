@@ -29,9 +29,8 @@
 // A seed decides what people do, what goes wrong, and when; virtual time does the rest. With Go's own runtime it does not decide which of two
 // goroutines is faster that wake at the same instant, nor the order of maps: no two lives from a seed are the same to the last effect. make sim
 // builds with a runtime, an overlay of a few lines that are in test/sim/overlay, which draws from the time of the life and lets no clock of
-// the machine decide who runs. Of 100 seeds that are lived twice, once after others and once in a process of its own, 96 are the same
-// then to the last effect: writes to API servers, commits, and all that is sent, byte for byte (make sim-replay SEEDS=100). What decides the
-// others is not known; mostly two goroutines change places. make sim SEED=n says whether the life is the same again, and else
-// where the two part. Plain go test, and make test, have no such runtime: what they find another life may not, and a failure says what happened.
+// the machine decide who runs, and lives each seed in a process of its own, for one that has lived has schemas and the like already. Seeds
+// that are lived twice are the same then to the last effect: writes to API servers, commits, and all that is sent, byte for byte (make sim-replay
+// sees that, and says else where two lives part; so does make sim SEED=n). Plain go test, and make test, have no such runtime: what they find another life may not, and a failure says what happened.
 // With -v, TRACE=1 has a life that found nothing say it, too, and TOWLINE_SIM_LOG=FILE writes what hub and agents log.
 package sim

@@ -334,43 +334,29 @@ func rounds(seed uint64) int { return 2 + int(seed%2) }
 // standstill is how long a life may take by the clock of the machine; mostly it is a second.
 const standstill = 10 * time.Minute
 
-// warming is the seed of the life that is lived before the first one.
-const warming = 1
-
 // gcPercent has a life collect its garbage rarely: it makes much, and is over soon.
 const gcPercent = 400
 
-// warmed is that a life was lived before.
-var warmed bool
-
-// run lives one life from a seed, and returns what happened, with all effects where they are asked for. The first life of a process differs
-// from those that find what is made once and kept, as schemas: where lives are to be the same, one is lived before it that counts for nothing.
+// run lives one life from a seed, and returns what happened, with all effects where they are asked for.
 func run(t *testing.T, seed uint64, all bool) (trace []string, h *history, found []string) {
-	if !warmed && exact(t) {
-		warmed = true
-		_, _, _ = run(t, warming, false)
-	}
 	if all {
 		h = &history{}
 	}
-	dir := t.TempDir()
+	t.Chdir(t.TempDir()) // the name of which is another one each time
 	cryptotest.SetGlobalRandom(t, seed)
 	runtime.GOMAXPROCS(1) // goroutines take their turns in much the same way then
 	percent := gcPercent
 	if exact(t) {
-		percent = -1 // who collects garbage, and when, is decided by the machine's time: none is, but between two lives
+		percent = -1 // who collects garbage, and when, is decided by the machine's time
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(percent))
-	if percent < 0 {
-		runtime.GC() // what it has to give back to the machine from now on is nothing: that is done by the machine's time, too
-	}
 	stands := time.AfterFunc(standstill, func() {
 		panic(fmt.Sprintf("seed %d: virtual time stands still, or something goes on without an end", seed))
 	})
 	defer stands.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		pause(time.Duration(seed)) // what the exact runtime draws comes from the time
-		w := newWorld(t, seed, dir, h)
+		w := newWorld(t, seed, ".", h)
 		for _, name := range clusterNames {
 			w.boxes[name].server.Replace("configmaps", foreign("foreign"))
 		}
@@ -440,8 +426,14 @@ func once(t *testing.T, seed uint64) bool {
 
 func TestSim(t *testing.T) {
 	from, n := seeds(t, fewSeeds)
+	eachApart := exact(t) && historyFolder() == ""
 	for seed := from; seed < from+uint64(n); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			if eachApart {
+				t.Parallel()
+				livesApart(t, seed)
+				return
+			}
 			trace, h, found := run(t, seed, historyFolder() != "")
 			if h != nil {
 				h.leave(t, seed)

@@ -33,6 +33,15 @@ func (bubble *synctestBubble) draw(kind int) uint64 {
 	{"runtime/rand.go", "\tmp := getg().m\n\tc := &mp.chacha8\n", "\tif bubble := getg().bubble; bubble != nil {\n\t\treturn bubble.draw(1)\n\t}\n\tmp := getg().m\n\tc := &mp.chacha8\n"},
 	{"runtime/select.go", "\t\tj := cheaprandn(uint32(norder + 1))\n",
 		"\t\tj := cheaprandn(uint32(norder + 1))\n\t\tif gp.bubble != nil {\n\t\t\tj = uint32(gp.bubble.draw(2) % uint64(norder+1))\n\t\t}\n"},
+	// The timers of a select count in the order of its cases, not in that of the places of their channels.
+	{"runtime/select.go", "\t\tif c.timer != nil {\n\t\t\tblockTimerChan(c)\n\t\t}\n\t}\n\n\t// wait for", `	}
+	for _, casei := range pollorder {
+		if c := scases[casei].c; c.timer != nil {
+			blockTimerChan(c)
+		}
+	}
+
+	// wait for`},
 	{"runtime/time.go", "\t\t\tt.rand = cheaprand()\n", "\t\t\tt.rand = uint32(getg().bubble.draw(3))\n"},
 	// Keys of hashes and the places of the heap are the same in each process.
 	{"runtime/rand.go", "\tglobalRand.state.Init(*seed)\n", "\t*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)\n"},
@@ -44,6 +53,7 @@ func (bubble *synctestBubble) draw(kind int) uint64 {
 	{"runtime/synctest.go", "\t\trunqput(pp, bubble.main, true)\n", "\t\tpp.schedtick = 0\n\t\tpp.sysmontick.schedwhen = nanotime()\n\t\trunqput(pp, bubble.main, true)\n"},
 	// Nobody is taken from the processor for some time of the machine, also not in a system call, and no lock is handed over after it.
 	{"runtime/proc.go", "const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n", "const forcePreemptNS = 60 * 1000 * 1000 * 1000\n"},
+	{"runtime/proc.go", "\t\t} else if pd.schedwhen+forcePreemptNS <= now {\n", "\t\t} else if pd.schedwhen != 0 && pd.schedwhen+forcePreemptNS <= now {\n"},
 	{"runtime/proc.go", "\t\tif runqempty(pp) && sched.nmspinning.Load()+sched.npidle.Load() > 0 && pd.syscallwhen+10*1000*1000 > now {\n",
 		"\t\tif pd.syscallwhen+forcePreemptNS > now {\n"},
 	{"runtime/proc.go", "\t\tif scavenger.sysmonWake.Load() != 0 {\n", "\t\tif false {\n"},
