@@ -13,7 +13,8 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// namespaceAnew deletes a namespace with all that is in it, and makes another one of its name.
+// namespaceAnew deletes a namespace with all that is in it, and makes another one of its name. The API server lets nothing in before who
+// admits it has heard that it is another one.
 func (r *rig) namespaceAnew(name string, anew map[string]any) {
 	r.t.Helper()
 	namespaces := r.res("v1", "namespaces", "")
@@ -22,6 +23,12 @@ func (r *rig) namespaceAnew(name string, anew map[string]any) {
 	}
 	r.eventually("the namespace is gone", func() bool {
 		_, err := namespaces.Create(context.Background(), &unstructured.Unstructured{Object: anew}, metav1.CreateOptions{FieldManager: "somebody"})
+		return err == nil
+	})
+	try := map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "try", "namespace": name}}
+	r.eventually("the namespace takes objects", func() bool {
+		_, err := r.res("v1", "configmaps", name).Create(context.Background(), &unstructured.Unstructured{Object: try},
+			metav1.CreateOptions{FieldManager: "somebody", DryRun: []string{metav1.DryRunAll}})
 		return err == nil
 	})
 }
