@@ -48,7 +48,7 @@ func restoredFurther(how string) func(*world) {
 		w.put(inNamespaces("deleted", "1", "away", "away/a"))
 		w.put(inNamespaces("from", "1", "moves", "moves/a", "moves/goes"))
 		w.put(inNamespaces("to", "1", "moves/b"))
-		w.putReady(inNamespaces("roomy", "1", "room", "room/a", "other", "other/b"))
+		w.putReady(inNamespaces("roomy", "1", "room", "room/a", "roomier", "roomier/b"))
 		for _, m := range []string{"deleted", "from", "to", "roomy"} {
 			must(w.t, w.CLI(w.t.Context(), "rollout", "wait", m, "--timeout", "2m").Err())
 		}
@@ -59,7 +59,7 @@ func restoredFurther(how string) func(*world) {
 		w.ready()
 		must(w.t, w.CLI(w.t.Context(), "delete", "module", "deleted", "--yes", "--timeout", "2m").Err())
 		w.putReady(inNamespaces("from", "2", "moves", "moves/a") + inNamespaces("to", "2", "moves/b", "moves/goes"))
-		w.putReady(inNamespaces("roomy", "2", "other", "other/b"))
+		w.putReady(inNamespaces("roomy", "2", "roomier", "roomier/b"))
 		w.eventually(func() error { return errors.Join(w.noNamespace(c, "room"), w.noNamespace(c, "away")) })
 		w.halt(c)
 		if how != runsThrough {
@@ -76,7 +76,7 @@ func restoredFurther(how string) func(*world) {
 		}
 		w.ready()
 		w.eventually(func() error {
-			return errors.Join(w.has(c, "moves", "goes", "2"), w.has(c, "moves", "b", "2"), w.has(c, "moves", "a", "2"), w.has(c, "other", "b", "2"), w.ownedBy(c, "moves", "goes", "to"))
+			return errors.Join(w.has(c, "moves", "goes", "2"), w.has(c, "moves", "b", "2"), w.has(c, "moves", "a", "2"), w.has(c, "roomier", "b", "2"), w.ownedBy(c, "moves", "goes", "to"))
 		})
 		w.says(c.Name, "stray") // the module that the hub has no more
 		must(w.t, w.has(c, "away", "a", "1"))
@@ -120,7 +120,7 @@ func (w *world) throughWith(c *lab.Cluster) {
 	must(w.t, w.CLI(w.t.Context(), "delete", "module", "to", "--yes", "--timeout", "2m").Err())
 	must(w.t, errors.Join(w.gone(c, "moves", "goes"), w.gone(c, "moves", "b"), w.has(c, "moves", "a", "2")))
 	must(w.t, w.CLI(w.t.Context(), "delete", "module", "deleted", "from", "roomy", "--yes", "--timeout", "2m").Err())
-	for _, name := range []string{"moves", "away", "other"} {
+	for _, name := range []string{"moves", "away", "roomier"} {
 		w.eventually(func() error { return w.noNamespace(c, name) })
 	}
 }
