@@ -57,7 +57,7 @@ var observabilityRules = []shippedEntry{
 	{"monitoring.googleapis.com", "PodMonitoring ClusterPodMonitoring", rule{any: "ConfigurationCreateSuccess"}},
 	{"monitoring.googleapis.com", "Rules ClusterRules GlobalRules", rule{static: true}},
 	{"opentelemetry.io", "OpenTelemetryCollector", rule{judge: collectorHealth}},
-	{"opentelemetry.io", "Instrumentation OpAMPBridge TargetAllocator", rule{static: true}},
+	{"opentelemetry.io", "Instrumentation", rule{static: true}},
 	{"grafana.integreatly.org", "Grafana", rule{judge: grafanaStage, phase: "stageStatus", good: "success", fail: "failed"}},
 	{"grafana.integreatly.org", "GrafanaDashboard GrafanaDatasource GrafanaFolder GrafanaAlertRuleGroup GrafanaContactPoint GrafanaNotificationPolicy GrafanaMuteTiming", rule{judge: grafanaPartHealth}},
 	{"grafana.integreatly.org", "GrafanaNotificationPolicyRoute GrafanaNotificationTemplate GrafanaLibraryPanel GrafanaServiceAccount", rule{static: true}},
