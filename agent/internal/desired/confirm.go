@@ -31,8 +31,9 @@ func (m *merger) carriedOut(x fleet.Tombstone) bool {
 // has joined, gave them before it had heard what would go here. They count for nothing until the hub has taken them back, as it does
 // when it is told what waits, so that a person is asked.
 func (m *merger) unasked(held *set) (out []fleet.ModuleRef) {
-	first := held.adopt || held.lineage == (Lineage{})
 	for _, x := range m.taken {
+		was, known := m.syncs[x.Module]
+		first := held.adopt || held.lineage == (Lineage{}) || known && was.Lineage != m.lineage // its first word on this module
 		if x.PruneConfirmed && (first || slices.Contains(held.unasked, x.Module)) {
 			out = append(out, x.Module)
 		}

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"context"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -97,6 +98,45 @@ func TestConfirmOfTheFirstWordAnswersNothing(t *testing.T) {
 					t.Errorf("it says hello with digest %s, the hub's index has %x", digest, in.GetResultsIn())
 				}
 				confirmed(step.counts > 0)
+			}
+		})
+	}
+}
+
+// A confirm that comes with the first word of a lineage answers nothing, also if that word on the module could not be taken at first, or came later
+// than that on others.
+func TestConfirmOfTheFirstWordOnAModule(t *testing.T) {
+	for name, first := range map[string]bool{"refused at first": true, "not listed at first": false} {
+		t.Run(name, func(t *testing.T) {
+			h, anew := newHub(), Lineage{HubID: home.HubID, Incarnation: "two"}
+			s := open(t, newMemory())
+			accept(t, s, h, index(50, []fleet.Sync{h.sync("web", 40, 3, "new")}))
+			restore(t, s, "", anew)
+			web := h.sync("web", 30, 1, "old") // of the store that was put back, where a person had confirmed it
+			web.PruneConfirmed = true
+			lost := web.Bundle
+			broken := func(ctx context.Context, all []fleet.Digest) (map[fleet.Digest][]byte, error) {
+				for _, d := range all {
+					if d == lost {
+						return nil, fleet.Errorf(fleet.ErrCorrupt, "content %s is damaged", d.Short())
+					}
+				}
+				return h.fetch(ctx, all)
+			}
+			var list []fleet.Sync
+			if first {
+				list = []fleet.Sync{web}
+			}
+			r, err := s.Accept(t.Context(), anew, index(31, list), broken, alone)
+			if err != nil || r.Code != "" || len(r.Refused) != len(list) {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			r, err = s.Accept(t.Context(), anew, index(31, []fleet.Sync{web}), h.fetch, alone)
+			if err != nil || r.Code != "" || len(r.Refused) != 0 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			if got := s.Held().Assemblage.Syncs[0]; got.PruneConfirmed {
+				t.Errorf("what web@%d drops goes unasked: the agent was never asked about it in this lineage", got.Generation)
 			}
 		})
 	}
