@@ -56,29 +56,9 @@ func pruneDigest(t record.Tracked, items []string) fleet.Digest {
 func pruneConfirmed(r store.Reader, t record.Tracked) bool {
 	was, h := t.Desired.GetSync().GetPruneConfirmed(), pruneHold(t)
 	if was || h == nil {
-		return was && h == nil && !onlyHeldLeft(t)
+		return was && h == nil
 	}
 	return record.Confirmed(r, h.GetHold())
-}
-
-// onlyHeldLeft reports that of what a module let go nothing is left but what is held: that was on no list, and the end of a hold is no confirm.
-func onlyHeldLeft(t record.Tracked) bool {
-	o := t.Input.Observed
-	if o == nil || !t.Tracker.Current || o.Extra() == 0 || o.Phase != fleet.PhaseApplied {
-		return false
-	}
-	t.ListExtras()
-	held := false
-	for _, x := range t.Input.Observed.Extras {
-		switch x.Reason {
-		case plan.ReasonHeld:
-			held = true
-		case plan.ReasonNotEmpty, plan.ReasonKept, plan.ReasonLegacy: // it stays
-		default:
-			return false
-		}
-	}
-	return held
 }
 
 // lapses reports that what a person let go is not all that goes now: what waited for an heir was on no list, and of the heirs that the module

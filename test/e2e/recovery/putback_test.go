@@ -101,7 +101,7 @@ func restoredFurther(how string) func(*world) {
 	}
 }
 
-// inASoak leaves a scenario out of make test, which goes through nearly the same with another one.
+// inASoak leaves a scenario out of make test, which goes through a shorter one.
 func inASoak(run func(*world)) func(*world) {
 	return func(w *world) {
 		if os.Getenv("TOWLINE_SOAK") == "" {

@@ -47,8 +47,8 @@ func TestRecovery(t *testing.T) {
 		{"hub with an older store", olderStore},
 		{"etcd of a cluster put back", restoredCluster},
 		{"etcd put back to before much, the agent runs", inASoak(restoredFurther(runsThrough))},
-		{"etcd put back to before much, the agent starts anew", restoredFurther(startsAnew)},
-		{"etcd put back to before much, with the agent's state", restoredFurther(stateGoesBack)},
+		{"etcd put back to before much, the agent starts anew", inASoak(restoredFurther(startsAnew))},
+		{"etcd put back to before much, with the agent's state", inASoak(restoredFurther(stateGoesBack))},
 		{"cluster cloned", clonedCluster},
 	} {
 		if !t.Run(s.name, func(t *testing.T) {
