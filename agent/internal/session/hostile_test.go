@@ -56,7 +56,7 @@ func TestAnotherHubTakesNoClusterOutOfTheFleet(t *testing.T) {
 				s.end <- nil
 				s = h.next()
 				s.welcome(2, other)
-				s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}})
+				s.leave()
 				if ack := s.ack(); ack.GetCode() != "REGRESSED" {
 					t.Errorf("ack %v", ack)
 				}

@@ -253,6 +253,11 @@ func index(syncs ...fleet.Sync) *agentv1.Index {
 	return wire.IndexFromAssemblage(assemble.Build(slices.Clone(syncs), nil, false, 0))
 }
 
+// leave has the agent leave with all that it has.
+func (s *hubSession) leave() {
+	s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}})
+}
+
 // next is the next session of the agent.
 func (h *hub) next() *hubSession {
 	h.t.Helper()

@@ -29,7 +29,7 @@ func TestOlderStoreEndsNoFreeze(t *testing.T) {
 				s.welcome(1)
 				s.index(index(h.sync("web", 5, "a")))
 				s.ack()
-				s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}})
+				s.leave()
 				a.settle()
 				h.set(func() { h.refuse = fleet.Errorf(fleet.ErrDenied, "refused") })
 				s.end <- fleet.With(fleet.Errorf(fleet.ErrDenied, "cluster c1: is locked"), fleet.Hint{Unmet: fleet.PreconditionUnlocked})

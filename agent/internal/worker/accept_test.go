@@ -362,6 +362,13 @@ func TestDeletesThatWereNotSentDoNotCount(t *testing.T) {
 	}
 }
 
+// edge has all be accepted, and nobody know of it before this time, as it is right before a window opens.
+func (r *rig) edge(at time.Time) {
+	r.m.accepts.mu.Lock()
+	defer r.m.accepts.mu.Unlock()
+	r.m.accepts.is, r.m.accepts.edge = Accepts{}, at
+}
+
 // TestPolicyWindowOpens: the agent goes on by itself when a window opens.
 func TestPolicyWindowOpens(t *testing.T) {
 	r := newRig(t)
@@ -369,9 +376,7 @@ func TestPolicyWindowOpens(t *testing.T) {
 	s := r.bundle("shop", nil, configMap("cm", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
-	r.m.accepts.mu.Lock() // as it is right before a window opens
-	r.m.accepts.is, r.m.accepts.edge = Accepts{}, time.Now().Add(50*time.Millisecond)
-	r.m.accepts.mu.Unlock()
+	r.edge(time.Now().Add(50 * time.Millisecond))
 	r.m.accepts.wake <- struct{}{}
 	r.ready(s)
 }
@@ -383,9 +388,7 @@ func TestPolicyWindowIntoWhichTheClockJumps(t *testing.T) {
 	s := r.bundle("shop", nil, configMap("cm", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
-	r.m.accepts.mu.Lock()
-	r.m.accepts.is, r.m.accepts.edge = Accepts{}, time.Now().Add(-time.Millisecond)
-	r.m.accepts.mu.Unlock()
+	r.edge(time.Now().Add(-time.Millisecond))
 	r.m.each((*worker).touchAll)
 	r.ready(s)
 }

@@ -105,6 +105,27 @@ func TestGuardOverRevisionsAndRestarts(t *testing.T) {
 	}
 }
 
+// refuse has the API server refuse what it is asked for.
+func (r *rig) refuse(what func(*http.Request) bool) {
+	r.count.upset(func(q *http.Request) error {
+		if what(q) {
+			return errors.New("refused by a test")
+		}
+		return nil
+	})
+}
+
+// asks: so many of what a sync drops wait for a confirm.
+func (r *rig) asks(s fleet.Sync, n int) {
+	r.t.Helper()
+	status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Ready && (x.Waiting() > 0 || x.Extra() == 0)
+	})
+	if status.Waiting() != n {
+		r.t.Errorf("%d wait for a confirm; %+v", status.Waiting(), status.Extras)
+	}
+}
+
 // A leave that was cut short, and a join after it, do not let a later revision drop what it wants.
 func TestGuardAfterALeaveThatWasCutShort(t *testing.T) {
 	r := newRig(t)
@@ -112,11 +133,8 @@ func TestGuardAfterALeaveThatWasCutShort(t *testing.T) {
 	s := r.bundle("shop", nil, objects...)
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	r.count.upset(func(q *http.Request) error {
-		if q.Method == http.MethodPatch && q.Header.Get("Content-Type") == string(types.MergePatchType) {
-			return errors.New("refused by a test")
-		}
-		return nil
+	r.refuse(func(q *http.Request) bool {
+		return q.Method == http.MethodPatch && q.Header.Get("Content-Type") == string(types.MergePatchType)
 	})
 	r.m.Leave(fleet.Leave{Objects: fleet.LeaveKeep})
 	r.wait("shop", "refused", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoving && x.Message != "" })
@@ -125,12 +143,7 @@ func TestGuardAfterALeaveThatWasCutShort(t *testing.T) {
 	r.rejoin(r.hub + "-2")
 	s = r.bundle("shop", nil, objects[:8]...)
 	r.set([]fleet.Sync{s})
-	status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
-		return x.Generation == s.Generation && x.Ready && (x.Waiting() > 0 || x.Extra() == 0)
-	})
-	if status.Waiting() != 22 {
-		t.Errorf("%d wait for a confirm; %+v", status.Waiting(), status.Extras)
-	}
+	r.asks(s, 22)
 }
 
 // What one hub dropped and a person confirmed to it, and the API server refused to delete, is no word on what the next hub drops, whose
@@ -141,12 +154,7 @@ func TestGuardOfTheNextHub(t *testing.T) {
 	s := r.bundle("shop", nil, objects...)
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	r.count.upset(func(q *http.Request) error {
-		if q.Method == http.MethodDelete {
-			return errors.New("refused by a test")
-		}
-		return nil
-	})
+	r.refuse(func(q *http.Request) bool { return q.Method == http.MethodDelete })
 	next := r.bundle("shop", nil, objects[18:]...)
 	next.PruneConfirmed = true
 	r.set([]fleet.Sync{next})
@@ -165,12 +173,7 @@ func TestGuardOfTheNextHub(t *testing.T) {
 	r.gen = generation
 	s = r.bundle("shop", nil, objects[18:]...)
 	r.set([]fleet.Sync{s})
-	status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
-		return x.Generation == s.Generation && x.Ready && (x.Waiting() > 0 || x.Extra() == 0)
-	})
-	if status.Waiting() != 18 {
-		t.Errorf("%d wait for a confirm; %+v", status.Waiting(), status.Extras)
-	}
+	r.asks(s, 18)
 	s.PruneConfirmed = true
 	r.set([]fleet.Sync{s})
 	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Ready && x.Waiting() == 0 && x.Extra() == 0 })

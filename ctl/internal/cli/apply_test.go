@@ -191,13 +191,7 @@ func TestApplyWaitLooksForLeftoversEverywhere(t *testing.T) {
 		hub.trackers[i] = &v1.Tracker{Module: "shop", Extra: int32(i / 500)}
 	}
 	hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "--wait")
-	looks := 0
-	for _, r := range hub.requests {
-		if _, is := r.(*v1.ListHoldsRequest); is {
-			looks++
-		}
-	}
-	if looks != 2 {
+	if looks := timesAsked[*v1.ListHoldsRequest](hub); looks != 2 {
 		t.Errorf("looked for holds %d times, want once more for what is left in the last cluster", looks)
 	}
 }

@@ -83,13 +83,7 @@ func TestResyncOfACatalogOutlivesTheHub(t *testing.T) {
 			if !strings.HasPrefix(got.out, tt.out) || (got.code == exitOK) != (tt.out != "") {
 				t.Errorf("exit %d, %q, %s", got.code, got.out, got.err)
 			}
-			n := 0
-			for _, m := range hub.requests {
-				if _, is := m.(*v1.ResyncCatalogRequest); is {
-					n++
-				}
-			}
-			if n != tt.asked {
+			if n := timesAsked[*v1.ResyncCatalogRequest](hub); n != tt.asked {
 				t.Errorf("asked %d times, want %d", n, tt.asked)
 			}
 		})

@@ -103,6 +103,18 @@ func (h *fakeHub) note(m proto.Message) {
 	h.requests = append(h.requests, m)
 }
 
+// timesAsked is how many requests there are of a type.
+func timesAsked[M proto.Message](h *fakeHub) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.requests {
+		if _, is := m.(M); is {
+			n++
+		}
+	}
+	return n
+}
+
 // asked is the last request of its type, or nil.
 func asked[M proto.Message](h *fakeHub) M {
 	h.mu.Lock()

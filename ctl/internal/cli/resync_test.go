@@ -86,13 +86,7 @@ func TestResyncOutlivesTheHub(t *testing.T) {
 			if got.out != tt.out || (got.code == exitOK) != (tt.out != "") {
 				t.Errorf("exit %d, %q, %s", got.code, got.out, got.err)
 			}
-			n := 0
-			for _, m := range hub.requests {
-				if _, ok := m.(*v1.ResyncModuleRequest); ok {
-					n++
-				}
-			}
-			if n != tt.asked {
+			if n := timesAsked[*v1.ResyncModuleRequest](hub); n != tt.asked {
 				t.Errorf("asked %d times, want %d", n, tt.asked)
 			}
 		})

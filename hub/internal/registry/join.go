@@ -252,7 +252,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 		}
 		rec.Revoked, rec.Certificates = true, nil
 		cutSession(w, c, r.now())
-		changedBy(rec, caller, reason)
+		changedBy(rec, caller.String(), reason)
 		w.Put(store.ClusterKey(c), rec)
 		for _, key := range unusedTokens(w, c) {
 			w.Delete(key)

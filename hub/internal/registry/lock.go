@@ -58,9 +58,8 @@ func (r *Registry) Lock(ctx context.Context, caller rpc.Caller, c fleet.ClusterN
 // lock puts the lock on the record, which the caller writes, and ends the session of the cluster.
 func lock(w store.Writer, rec *storev1.ClusterRecord, l *v1.ClusterLock) {
 	rec.Lock = l
-	meta := rec.GetCluster().GetMetadata()
-	meta.ChangedBy, meta.ChangeReason = l.GetBy(), l.GetReason()
-	cutSession(w, fleet.ClusterName(meta.GetName()), l.GetSince().AsTime())
+	changedBy(rec, l.GetBy(), l.GetReason())
+	cutSession(w, fleet.ClusterName(rec.GetCluster().GetMetadata().GetName()), l.GetSince().AsTime())
 }
 
 // Unlocking says how a cluster is let in again.
@@ -100,7 +99,7 @@ func (r *Registry) Unlock(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 			putToken(w, c, record)
 		}
 		rec.Lock = nil
-		changedBy(rec, caller, q.Reason)
+		changedBy(rec, caller.String(), q.Reason)
 		w.Put(store.ClusterKey(c), rec)
 		return nil
 	})
@@ -125,7 +124,7 @@ func meant(r store.Reader, c fleet.ClusterName, uid string) (*storev1.ClusterRec
 	return rec, sameCluster(rec, c, uid)
 }
 
-func changedBy(rec *storev1.ClusterRecord, caller rpc.Caller, reason string) {
+func changedBy(rec *storev1.ClusterRecord, by, reason string) {
 	meta := rec.GetCluster().GetMetadata()
-	meta.ChangedBy, meta.ChangeReason = caller.String(), reason
+	meta.ChangedBy, meta.ChangeReason = by, reason
 }
