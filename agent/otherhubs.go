@@ -24,12 +24,12 @@ var leases = apply.Resource{GroupVersionResource: schema.GroupVersionResource{Gr
 const livesFor = time.Hour
 
 // tellOtherHubs says whose objects are in the cluster that nobody keeps: of hubs that this agent never belonged to, and no other agent
-// of the cluster does.
-func (a *Agent) tellOtherHubs(ctx context.Context, found []worker.OtherHub) {
+// of the cluster does. Kinds that it could not look at may hold more of them.
+func (a *Agent) tellOtherHubs(ctx context.Context, found []worker.OtherHub, unseen int) {
 	var orphaned []worker.OtherHub
-	living := map[string]bool{}
+	living, err := map[string]bool{}, error(nil)
 	if len(found) > 0 {
-		living = a.livingHubs(ctx)
+		living, err = a.livingHubs(ctx)
 	}
 	for _, x := range found {
 		if !living[x.ID] {
@@ -40,28 +40,36 @@ func (a *Agent) tellOtherHubs(ctx context.Context, found []worker.OtherHub) {
 	if len(orphaned) == 0 {
 		return
 	}
-	message := otherHubsText(orphaned)
-	a.o.Log.Warn("objects of another hub are left as they are", "found", message)
+	message := otherHubsText(orphaned, unseen, err != nil)
+	a.o.Log.Warn("objects of another hub are left as they are", "found", message, "unseen_kinds", unseen, "leases_error", err)
 	a.conditions.Set(fleet.Condition{Type: fleet.ConditionOtherHubs, Status: fleet.ConditionTrue, Reason: "ObjectsLeft", Message: message})
 }
 
-// otherHubsText fits into the message of a condition: of several hubs it names the first.
-func otherHubsText(found []worker.OtherHub) string {
+// otherHubsText fits into the message of a condition: of several hubs it names the first, and what is not known comes before the
+// object, which is cut off first.
+func otherHubsText(found []worker.OtherHub, unseen int, mayLive bool) string {
 	n, x := 0, found[0]
 	for _, x := range found {
 		n += x.Objects
+	}
+	count, kept := fmt.Sprintf("%d objects", n), ""
+	if unseen > 0 {
+		count += fmt.Sprintf(" or more (%d kinds were not seen)", unseen)
 	}
 	of := x.ID
 	if more := len(found) - 1; more > 0 {
 		of += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("%d objects are of hub %s, which this agent never had; they are left as they are (-l %s=%s), such as %s of module %s",
-		n, of, fleet.HubLabel, x.ID, x.Such.Short(), x.Module.Display())
+	if mayLive {
+		kept = "; an agent may keep them: Leases were not seen"
+	}
+	return fmt.Sprintf("%s are of hub %s, which this agent never had%s; they stay (-l %s=%s), such as %s of module %s",
+		count, of, kept, fleet.HubLabel, x.ID, x.Such.Short(), x.Module.Display())
 }
 
-// livingHubs are those whose agents have swapped their Lease lately: two agents may share a cluster. Without the right to list Leases
-// none is known.
-func (a *Agent) livingHubs(ctx context.Context) map[string]bool {
+// livingHubs are those whose agents have swapped their Lease lately: two agents may share a cluster. An error, as without the right to
+// list Leases, means that there may be others.
+func (a *Agent) livingHubs(ctx context.Context) (map[string]bool, error) {
 	swaps, newest := map[string]time.Time{}, time.Time{}
 	client, err := apply.NewClient(a.config)
 	if err == nil {
@@ -75,14 +83,11 @@ func (a *Agent) livingHubs(ctx context.Context) map[string]bool {
 			return true
 		})
 	}
-	if err != nil {
-		a.o.Log.Info("whether other agents run in the cluster is not known", "error", err)
-	}
 	living := map[string]bool{}
 	for hub, at := range swaps {
 		living[hub] = newest.Sub(at) < livesFor
 	}
-	return living
+	return living, err
 }
 
 func later(a, b time.Time) time.Time {

@@ -49,17 +49,22 @@ func TestObjectsOfOtherHubsAreSaid(t *testing.T) {
 	}
 	for _, step := range []struct {
 		found   []worker.OtherHub
+		unseen  int
 		mayList bool
 		says    string // empty: nothing
 	}{
-		{[]worker.OtherHub{of("hub-alive"), of("hub-dead"), of("hub-unheard")}, true, "6 objects are of hub hub-dead and 1 more"},
-		{[]worker.OtherHub{of("hub-unheard")}, true, "3 objects are of hub hub-unheard, which this agent never had"},
-		{[]worker.OtherHub{of("hub-alive")}, true, ""},
-		{[]worker.OtherHub{of("hub-alive")}, false, "3 objects are of hub hub-alive"},
-		{nil, false, ""},
+		{[]worker.OtherHub{of("hub-alive"), of("hub-dead"), of("hub-unheard")}, 0, true, "6 objects are of hub hub-dead and 1 more"},
+		{[]worker.OtherHub{of("hub-unheard")}, 0, true, "3 objects are of hub hub-unheard, which this agent never had; they stay"},
+		{[]worker.OtherHub{of("hub-alive")}, 0, true, ""},
+		{[]worker.OtherHub{of("hub-alive")}, 2, true, ""},
+		{[]worker.OtherHub{of("hub-dead")}, 2, true, "3 objects or more (2 kinds were not seen) are of hub hub-dead, which this agent never had; they stay"},
+		{[]worker.OtherHub{of("hub-alive")}, 0, false, "3 objects are of hub hub-alive, which this agent never had; an agent may keep them: Leases were not seen"},
+		{[]worker.OtherHub{of("hub-" + strings.Repeat("a", 32))}, 300, false, "3 objects or more (300 kinds were not seen) are of hub hub-aaaa"},
+		{nil, 0, false, ""},
+		{nil, 3, false, ""},
 	} {
 		mayList = step.mayList
-		a.tellOtherHubs(t.Context(), step.found)
+		a.tellOtherHubs(t.Context(), step.found, step.unseen)
 		all := a.conditions.All()
 		if len(all) == 0 && step.says == "" {
 			continue

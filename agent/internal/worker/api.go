@@ -90,8 +90,9 @@ type Options struct {
 	Accepts Accepts
 	// Restored is told that the cluster's store was restored from an older copy; nothing by default. It must return at once.
 	Restored func()
-	// Others is told of other hubs whose agents wrote in this cluster, at the end of each search for objects; nothing by default.
-	Others func(context.Context, []OtherHub)
+	// Others is told of other hubs whose agents wrote in this cluster, and how many kinds (or APIs) could not be searched: in the course
+	// of each search for objects, whenever that changes, and at its end; nothing by default.
+	Others func(ctx context.Context, found []OtherHub, unseen int)
 	// EstablishTimeout is how long a sync waits for the CRDs in it before it goes on without them; 30 s by default.
 	EstablishTimeout time.Duration
 	// Recheck is how often the agent looks again at what no watch tells it; a minute by default.
@@ -123,7 +124,7 @@ func (o *Options) setDefaults() {
 		o.Restored = func() {}
 	}
 	if o.Others == nil {
-		o.Others = func(context.Context, []OtherHub) {}
+		o.Others = func(context.Context, []OtherHub, int) {}
 	}
 	if o.Reachable == nil {
 		o.Reachable = func() bool { return true }

@@ -102,9 +102,7 @@ func (f *finder) run(ctx context.Context) {
 func (f *finder) search(ctx context.Context) bool {
 	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, rand.Float64)
 	done, said := map[schema.GroupResource]bool{}, ""
-	f.mu.Lock()
-	f.others = others{}
-	f.mu.Unlock()
+	f.others.begin()
 	for {
 		left := f.pass(ctx, done)
 		if len(left.missed) == 0 {
@@ -116,6 +114,7 @@ func (f *finder) search(ctx context.Context) bool {
 			f.m.o.Log.Warn("objects that carry our marks cannot all be found yet; trying again", "missed", strings.Join(left.missed, "; "), "verdicts_wait", left.wait)
 			said = text
 		}
+		f.tellOthers(ctx, left)
 		t := time.NewTimer(left.pause(tries.Next()))
 		select {
 		case <-t.C:
@@ -161,7 +160,7 @@ func (f *finder) end(ctx context.Context) {
 	if found > 0 {
 		f.m.o.Log.Warn("objects of this agent were found that its inventory did not have; what their modules omit waits for a confirm", "objects", found)
 	}
-	f.tellOthers(ctx)
+	f.tellOthers(ctx, unseen{})
 	if err := f.m.inventory.Sync(ctx); err != nil {
 		return // the next start searches again
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,11 +25,41 @@ type OtherHub struct {
 
 // others are the objects of other hubs that a search came by, with their hubs. No sync can list them as extras: of the modules that
 // they belong to this agent knows no more than a name.
-type others map[fleet.ObjectID]otherMark
+type others struct {
+	mu     sync.Mutex
+	found  map[fleet.ObjectID]otherMark
+	told   []OtherHub // what was said last of this search
+	unseen int        // how many kinds were missing from that; below zero: nothing was said
+}
 
 type otherMark struct {
 	hub    string
 	module fleet.ModuleRef
+}
+
+// begin forgets what the search before came by.
+func (x *others) begin() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.found, x.told, x.unseen = map[fleet.ObjectID]otherMark{}, nil, -1
+}
+
+func (x *others) add(id fleet.ObjectID, mark otherMark) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.found[id] = mark
+}
+
+// news is what was found, if it or the number of kinds that were not seen differs from what was said last.
+func (x *others) news(left unseen) (found []OtherHub, is bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	found = x.hubs()
+	if (len(found) == 0 && left.wait) || (x.unseen == len(left.missed) && slices.Equal(found, x.told)) {
+		return nil, false
+	}
+	x.told, x.unseen = found, len(left.missed)
+	return found, true
 }
 
 // foreign takes note of an object if an agent of another hub wrote it in this cluster, and reports that the label is of such a hub.
@@ -39,26 +70,23 @@ func (f *finder) foreign(id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.Parti
 	}
 	wrote := plan.Claimant{Module: ref, Hub: hub, ClusterUID: m.o.ClusterUID}
 	if wrote.Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.others[id] = otherMark{hub, ref}
+		f.others.add(id, otherMark{hub, ref})
 	}
 	return true
 }
 
-// tellOthers says what the search came by of other hubs: nobody here keeps it, and nobody else may know that it is there.
-func (f *finder) tellOthers(ctx context.Context) {
-	f.mu.Lock()
-	found := f.others
-	f.others = others{}
-	f.mu.Unlock()
-	f.m.o.Others(ctx, found.hubs())
+// tellOthers says what the search came by of other hubs so far: nobody here keeps it, and nobody else may know that it is there. A kind
+// that was not seen may never be, so it holds back nothing of what the others show.
+func (f *finder) tellOthers(ctx context.Context, left unseen) {
+	if found, is := f.others.news(left); is && ctx.Err() == nil {
+		f.m.o.Others(ctx, found, len(left.missed))
+	}
 }
 
 // hubs are those that the objects are of, in the order of their ids.
-func (x others) hubs() []OtherHub {
+func (x *others) hubs() []OtherHub {
 	of := map[string]OtherHub{}
-	for id, mark := range x {
+	for id, mark := range x.found {
 		hub := of[mark.hub]
 		if hub.ID, hub.Objects = mark.hub, hub.Objects+1; hub.Objects == 1 || id.Compare(hub.Such) < 0 {
 			hub.Such, hub.Module = id, mark.module

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +25,7 @@ func TestObjectsOfAHubThatNeverSpoke(t *testing.T) {
 	r.stop()
 	r.store, r.hub = newMemory(), r.hub+"-2"
 	r.hubs, r.gen = []string{r.hub}, 0
-	r.options = append(r.options, func(o *Options) { o.Others = func(_ context.Context, x []OtherHub) { said <- x } })
+	r.options = append(r.options, func(o *Options) { o.Others = func(_ context.Context, x []OtherHub, _ int) { said <- x } })
 	r.start()
 	find := func() (of OtherHub) {
 		t.Helper()
@@ -63,4 +65,55 @@ func TestObjectsOfAHubThatNeverSpoke(t *testing.T) {
 	if got := find(); got.Objects != 0 {
 		t.Errorf("a hub that the agent had counts as one that it never had: %+v", got)
 	}
+}
+
+// TestObjectsOfAHubThatNeverSpokeBesideAKindThatIsForbidden: what can be seen of another hub is said at once, and how many kinds were not
+// seen; when the right is given, it is said whole.
+func TestObjectsOfAHubThatNeverSpokeBesideAKindThatIsForbidden(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), plainSecret("s"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	before := r.hub
+	type word struct{ objects, unseen int }
+	said := make(chan word, 100)
+	r.stop()
+	r.store, r.hub = newMemory(), r.hub+"-2"
+	r.hubs, r.gen = []string{r.hub}, 0
+	r.options = append(r.options, func(o *Options) {
+		o.Others = func(_ context.Context, list []OtherHub, unseen int) {
+			for _, x := range list { // of all tests that use the cluster
+				if x.ID == before {
+					said <- word{x.Objects, unseen}
+				}
+			}
+		}
+	})
+	var forbidden atomic.Bool
+	forbidden.Store(true)
+	r.answers(func(q *http.Request) *http.Response {
+		if !forbidden.Load() || q.URL.Path != "/api/v1/secrets" {
+			return nil
+		}
+		return answer(q, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no list for you","reason":"Forbidden","code":403}`)
+	})
+	r.start()
+	hear := func(want word) {
+		t.Helper()
+		for deadline := time.After(r.patience()); ; {
+			select {
+			case got := <-said:
+				if got == want {
+					return
+				}
+				t.Logf("said %+v", got)
+			case <-deadline:
+				t.Fatalf("%+v is not said", want)
+			}
+		}
+	}
+	hear(word{objects: 1, unseen: 1})
+	forbidden.Store(false)
+	r.m.finder.begin(t.Context(), "a test gives the right")
+	hear(word{objects: 2})
 }

@@ -97,6 +97,9 @@ func TestRestrictedRightsAreEnough(t *testing.T) {
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("the account of the agent writes the policy: %v", err)
 	}
+	if _, err := client.Resource(gvr("coordination.k8s.io/v1", "leases")).List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("which other agents live in the cluster cannot be told: %v", err)
+	}
 	r.set([]fleet.Sync{other}, r.tombstone("shop", fleet.DeleteDelete))
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 }
