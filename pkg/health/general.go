@@ -52,7 +52,7 @@ func (s *signs) everything(o *object) {
 	s.flags(o)
 	if !s.sum {
 		s.failures(o)
-		s.replicas(o)
+		s.replicas(o, false)
 	}
 }
 
@@ -374,26 +374,6 @@ func (s *signs) failures(o *object) {
 			s.add(degraded(camelKey(key), message))
 		}
 	}
-}
-
-func (s *signs) replicas(o *object) {
-	want, ok := firstNumber(o.spec, "replicas", "instances", "size", "numberOfInstances")
-	if !ok {
-		return
-	}
-	have, ok := firstNumber(o.status, "availableReplicas", "readyReplicas", "readyInstances")
-	if !ok {
-		return
-	}
-	if have < want {
-		s.add(progressing("LessReady", of(have, want, "replicas are ready")))
-		return
-	}
-	if updated, ok := firstNumber(o.status, "updatedReplicas", "upToDateReplicas"); ok && updated < want {
-		s.add(progressing("LessUpdated", of(updated, want, "replicas are updated")))
-		return
-	}
-	s.good = true
 }
 
 func firstNumber(m map[string]any, keys ...string) (int64, bool) {

@@ -83,6 +83,7 @@ var workloadRules = []shippedEntry{
 	{"apps.kruise.io", "AdvancedCronJob", rule{judge: advancedCronJobHealth}},
 	{"apps.kruise.io", "SidecarSet UnitedDeployment ImagePullJob NodeImage", rule{replicas: true}},
 	{"leaderworkerset.x-k8s.io", "LeaderWorkerSet", rule{ready: "Available", busy: "UpdateInProgress", replicas: true}},
+	{"slinky.slurm.net", "NodeSet", rule{replicas: true}},
 	{"jobset.x-k8s.io", "JobSet", rule{judge: jobSetHealth}},
 	{"kueue.x-k8s.io", "ClusterQueue LocalQueue", rule{judge: queueStopped, ready: "Active"}},
 	{"kueue.x-k8s.io", "AdmissionCheck MultiKueueCluster", rule{ready: "Active"}},

@@ -33,16 +33,11 @@ func Old(obj map[string]any) int {
 	if _, held := o.held(); held && (o.toldOld() || o.allStale(listOf(o.status, "conditions")).kind != "") {
 		return NotThrough // who is told to stand still has not come to what the object says
 	}
-	updated, counted := firstNumber(o.status, "updatedReplicas", "upToDateReplicas")
+	updated, counted := firstNumber(o.status, newCounts...)
 	if all, ok := number(o.status, "replicas"); ok && (counted || o.leavesOutNone()) {
 		return o.oldUnless(o.toldOld(), all-updated)
 	}
 	return 0
-}
-
-// leavesOutNone reports that the kind counts the pods that are new, and has no such count where there are none: Go leaves a zero out.
-func (o *object) leavesOutNone() bool {
-	return o.group == "leaderworkerset.x-k8s.io" && o.kind == "LeaderWorkerSet" || o.group == "slinky.slurm.net" && o.kind == "NodeSet"
 }
 
 func (o *object) oldOfBuiltin() int {

@@ -23,7 +23,7 @@ type rule struct {
 	// (Unknown), and otherwise the field's.
 	phase                        string
 	good, work, fail, stop, dark string
-	// replicas says that the numbers of replicas count whatever the conditions say.
+	// replicas says that the numbers of replicas count whatever the conditions say, and that one that is left out is a zero.
 	replicas bool
 	// late is a condition whose failure counts though the status speaks of an older generation: its controller notes the generation
 	// only with success.
@@ -147,7 +147,7 @@ func (r *rule) say(o *object) Result {
 		s.strongTrouble(o, list)
 	}
 	if r.replicas {
-		s.replicas(o)
+		s.replicas(o, true)
 	}
 	if r.ready == "" && r.any == "" && r.phase == "" {
 		s.everything(o)

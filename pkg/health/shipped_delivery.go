@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -332,33 +333,57 @@ func clusterAPIHealth(o *object) (Result, bool) {
 	if o.kind == "Cluster" {
 		for _, part := range []string{"controlPlane", "workers"} {
 			m := mapOf(o.status, part)
-			s.machines(part, m, m, "desiredReplicas")
+			if want, ok := number(m, "desiredReplicas"); ok {
+				s.machines(part, m, want, want)
+			}
 		}
-	} else {
-		s.machines("", o.status, o.spec, "replicas")
+	} else if want, ok := number(o.spec, "replicas"); ok {
+		updated := want
+		if o.replacedByHand() {
+			updated = 0
+		}
+		s.machines("", o.countedNone(), want, updated)
 	}
 	return s.verdict()
 }
 
-func (s *signs) machines(part string, have, wanted map[string]any, key string) {
-	want, ok := number(wanted, key)
-	if !ok {
-		return
+// countedNone is the status with the numbers that Go leaves out where they are zero.
+func (o *object) countedNone() map[string]any {
+	if _, told := firstNumber(o.status, newCounts...); told || !o.leavesOutNone() {
+		return o.status
 	}
-	for _, x := range []struct{ field, reason, what string }{
-		{"readyReplicas", "LessReady", "machines are ready"},
-		{"availableReplicas", "LessAvailable", "machines are available"},
-		{"updatedReplicas", "LessUpdated", "machines are updated"},
-		{"upToDateReplicas", "LessUpdated", "machines are updated"},
+	status := maps.Clone(o.status)
+	status["updatedReplicas"] = int64(0)
+	return status
+}
+
+// machines counts those that are there, ready and new, as far as the status does.
+func (s *signs) machines(part string, have map[string]any, want, wantNew int64) {
+	counted := false
+	for _, x := range []struct {
+		field, reason, what string
+		want                int64
+	}{
+		{"replicas", "LessMachines", "machines are there", want},
+		{"readyReplicas", "LessReady", "machines are ready", want},
+		{"availableReplicas", "LessAvailable", "machines are available", want},
+		{"updatedReplicas", "LessUpdated", "machines are updated", wantNew},
+		{"upToDateReplicas", "LessUpdated", "machines are updated", wantNew},
 	} {
-		if n, ok := number(have, x.field); ok && n < want {
+		n, ok := number(have, x.field)
+		counted = counted || ok && n > 0
+		if ok && n < x.want {
 			s.working = true
-			s.add(progressing(x.reason, strings.TrimSpace(part+" "+of(n, want, x.what))))
+			s.add(progressing(x.reason, strings.TrimSpace(part+" "+of(n, x.want, x.what))))
 		}
 	}
 	if n := count(have, "unavailableReplicas", 0); n > 0 { // a zero of the others may be left out
 		s.working = true
 		s.add(progressing("LessAvailable", strings.TrimSpace(fmt.Sprintf("%s %d machines are not available", part, n))))
+	}
+	if !counted && want > 0 { // zeros may all be left out
+		s.working = true
+		s.add(progressing("LessMachines", strings.TrimSpace(part+" "+of(0, want, "machines are there"))))
 	}
 	if all := count(have, "replicas", 0); all > want {
 		s.working = true
