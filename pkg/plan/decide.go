@@ -48,8 +48,8 @@ type Record struct {
 	// newest lists it.
 	Revision int64
 	// Found says that the inventory was lost and the object's marks are all that speaks for us: a sync's omission is not
-	// enough to delete it, a person has to confirm. Asked says that one was asked to: a confirm that was there before speaks
-	// of other objects.
+	// enough to delete it, a person has to confirm. Asked says that it is on the list that one was shown last, before he confirmed
+	// it: a confirm speaks of no other objects.
 	Found, Asked bool
 	// Fleeting says that the cluster takes the object away by itself when it has ended, and Outcome how that was.
 	Fleeting bool

@@ -17,9 +17,27 @@ type Change struct {
 	Owned int
 	// Gone is how many of them went since without a person's word. Whoever deletes or releases counts.
 	Gone int
-	// Confirmed is the age of the word whose decisions a person confirmed; zero: none.
+	// Confirmed is the age of the word whose decisions about what he was shown a person confirmed; zero: none.
 	Confirmed fleet.Age
 }
+
+// Unanswered reports that it was decided without a person's word that an object goes.
+func (c Change) Unanswered(r Record) bool { return r.Goes() && (r.Deleting != c.Confirmed || !r.Asked) }
+
+// answered reports that a person let the object go: he confirmed the list that it was on.
+func (in PruneInput) answered(r Record) bool { return in.Confirmed && r.Asked }
+
+// Asks reports that an object is on the list that a person is shown, by a plan that holds it or not. A confirm is of the last list before
+// it, so that one which is there already, or that nothing is said for now, leaves that as it is. What goes by an answer stays answered.
+func (in PruneInput) Asks(r Record, held bool) bool {
+	if in.Tombstone || in.Confirmed || !in.speaks() {
+		return r.Asked
+	}
+	return held || r.Asked && r.Goes()
+}
+
+// news reports that an object goes by the answer of a person, which was not noted yet.
+func (in PruneInput) news(r Record) bool { return in.answered(r) && !in.allowed(r) }
 
 // allowed reports that an earlier decision let the object go, so that it goes on whatever comes later in the same lineage: who speaks
 // in a new one may never have been asked about it. The order to leave the fleet is over when the cluster is told something else.
@@ -28,9 +46,9 @@ func (in PruneInput) allowed(r Record) bool {
 }
 
 // Doom is the record of an object that is going to be deleted or released. What an earlier word decided stays its decision, unless a
-// person confirmed this one.
+// person confirmed it under this one.
 func (in PruneInput) Doom(r Record) Record {
-	if in.Confirmed || !in.allowed(r) {
+	if in.answered(r) || !in.allowed(r) {
 		r.Deleting = in.Age
 	}
 	return r
@@ -41,7 +59,7 @@ func (in PruneInput) Doom(r Record) Record {
 func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 	c, begun := in.Change, 0
 	for _, k := range out.Kept { // the others are decided anew by now
-		if k.Rescued() && k.Record.Deleting != c.Confirmed {
+		if k.Rescued() && c.Unanswered(k.Record) {
 			begun++
 		}
 	}
@@ -51,17 +69,22 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 		return doomed
 	case len(change) == 0: // it is not over
 		return doomed
-	case in.Confirmed:
-		out.Change = Change{Owned: in.owned(change), Confirmed: in.Age}
-		return doomed
-	case c.Owned == 0:
-		c.Owned = in.owned(change) + begun
 	}
-	c.Owned = min(c.Owned, c.Gone+begun+in.left(change)) // what went otherwise, to another module too, is not of this one any more
+	rest := slices.DeleteFunc(slices.Clone(change), in.answered)
+	switch {
+	case slices.ContainsFunc(doomed, in.news), slices.ContainsFunc(out.Release, in.news): // from here on the rest is another change
+		c = Change{Owned: in.owned(rest)}
+	case c.Owned == 0:
+		c.Owned = in.owned(rest) + begun
+	}
+	if in.Confirmed {
+		c.Confirmed = in.Age // what he let go is noted as of the newest word
+	}
+	c.Owned = max(min(c.Owned, c.Gone+begun+in.left(rest)), 1) // what went otherwise, to another module too, is not of this one any more
 	out.Change = c
 	goes := c.Gone + begun
-	for _, r := range change {
-		if !in.allowed(r) || r.Deleting != c.Confirmed {
+	for _, r := range rest {
+		if !in.allowed(r) || c.Unanswered(r) {
 			goes++
 		}
 	}
@@ -69,7 +92,7 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 		return doomed
 	}
 	held := map[fleet.ObjectID]bool{}
-	for _, r := range change {
+	for _, r := range rest {
 		if !in.allowed(r) {
 			held[r.ID] = true
 			out.Held = append(out.Held, r.ID)

@@ -45,7 +45,7 @@ func guardOverPasses(t *testing.T, waits func(*PruneInput)) {
 			t.Errorf("%s: %s", k.Record.ID, k.Reason)
 		}
 	}
-	in.Confirmed = true
+	in.confirm(out)
 	if out := Prune(in); len(slices.Concat(out.Delete...)) != 9 || len(out.Held) != 0 {
 		t.Errorf("after the confirm %d go, %d are held", len(slices.Concat(out.Delete...)), len(out.Held))
 	}
@@ -91,10 +91,11 @@ func TestGuardOverWaiting(t *testing.T) {
 				t.Errorf("while they wait: %+v, %d stages, %d held", out.Change, len(out.Delete), len(out.Held))
 			}
 			after.Change = out.Change
-			if out := Prune(after); len(out.Held) != 12 || len(out.Delete) != 0 {
+			out = Prune(after)
+			if len(out.Held) != 12 || len(out.Delete) != 0 {
 				t.Errorf("when they wait no more %d are held, and %d stages go", len(out.Held), len(out.Delete))
 			}
-			after.Confirmed = true
+			after.confirm(out)
 			if out := Prune(after); len(out.Held) != 0 || len(slices.Concat(out.Delete...)) != 12 {
 				t.Errorf("after the confirm %d are held", len(out.Held))
 			}
@@ -127,6 +128,104 @@ func TestGuardOfWhatIsLeft(t *testing.T) {
 	}
 }
 
+// confirm has a person confirm what he is shown by a plan.
+func (in *PruneInput) confirm(shown PrunePlan) {
+	in.Records = slices.Clone(in.Records)
+	for i, r := range in.Records {
+		in.Records[i].Asked = in.Asks(r, slices.Contains(shown.Held, r.ID))
+	}
+	in.Confirmed = true
+}
+
+// without is what is left when something is gone, as the agent notes it.
+func (in *PruneInput) without(gone []Record) {
+	for _, r := range gone {
+		in.Records = slices.DeleteFunc(slices.Clone(in.Records), func(x Record) bool { return x.ID == r.ID })
+		if in.Change.Owned > 0 && in.Change.Unanswered(in.Doom(r)) {
+			in.Change.Gone++
+		}
+	}
+}
+
+// TestConfirmIsOfTheListThatWasShown: what was held by itself, or waited for an heir, when a person confirmed was on no list. When that ends
+// it counts as a change of its own, also if it ends little by little, and while what he confirmed waits still.
+func TestConfirmIsOfTheListThatWasShown(t *testing.T) {
+	of := func(free int) func(fleet.ObjectID) string {
+		return func(id fleet.ObjectID) string {
+			if id.Name >= fmt.Sprintf("cm-%02d", free) && id.Name < "cm-15" {
+				return "held"
+			}
+			return ""
+		}
+	}
+	start := func() (PruneInput, PrunePlan) {
+		in := input()
+		in.Records, in.Held = nil, of(0)
+		for i := range 40 {
+			in.Records = append(in.Records, owned(cm(fmt.Sprintf("cm-%02d", i))))
+		}
+		in.Desired = func(id fleet.ObjectID) bool { return id.Name >= "cm-30" }
+		return in, Prune(in)
+	}
+	t.Run("all at once", func(t *testing.T) {
+		in, out := start()
+		if len(out.Held) != 15 || len(out.Delete) != 0 {
+			t.Fatalf("%d are held", len(out.Held))
+		}
+		in.Change = out.Change
+		in.confirm(out)
+		in.Age.Generation++
+		out = Prune(in)
+		if gone := slices.Concat(out.Delete...); len(gone) != 15 || len(out.Held) != 0 {
+			t.Fatalf("%d go", len(gone))
+		}
+		in.Change = out.Change
+		in.without(slices.Concat(out.Delete...))
+		in.Age.Generation++
+		in.Held = nil
+		out = Prune(in)
+		if len(out.Held) != 15 || len(out.Delete) != 0 {
+			t.Fatalf("%d are held of 15 that were on no list, %d stages go", len(out.Held), len(out.Delete))
+		}
+		in.Change, in.Confirmed = out.Change, false
+		in.Age.Generation++
+		if out = Prune(in); len(out.Held) != 15 {
+			t.Fatalf("%d are held when the hub asks", len(out.Held))
+		}
+		in.confirm(out)
+		if out = Prune(in); len(slices.Concat(out.Delete...)) != 15 {
+			t.Errorf("after the second confirm %d are held", len(out.Held))
+		}
+	})
+	t.Run("little by little", func(t *testing.T) {
+		in, out := start()
+		in.Change = out.Change
+		in.confirm(out)
+		for free := range 15 {
+			in.Age.Generation++
+			in.Held = of(free)
+			out = Prune(in)
+			in.Change = out.Change
+			in.without(slices.Concat(out.Delete...))
+		}
+		if n := len(in.Records); n != 15 {
+			t.Errorf("%d are left of 25, ten of which the module lists: ten may go unasked", n)
+		}
+	})
+	t.Run("while it waits", func(t *testing.T) {
+		in, out := start()
+		in.Change = out.Change
+		in.confirm(out)
+		in.Ready = false
+		in.Change = Prune(in).Change
+		in.Held = nil
+		out = Prune(in)
+		if len(out.Held) != 15 || slices.ContainsFunc(out.Held, func(id fleet.ObjectID) bool { return id.Name >= "cm-15" }) {
+			t.Errorf("%v are held, of which the first 15 were on no list", out.Held)
+		}
+	})
+}
+
 func sorted[V any](m map[fleet.ObjectID]V) []fleet.ObjectID {
 	return slices.SortedFunc(maps.Keys(m), fleet.ObjectID.Compare)
 }
@@ -138,6 +237,8 @@ type world struct {
 	desired map[fleet.ObjectID]bool
 	stuck   map[fleet.ObjectID]bool // their deletion does not end
 	kept    map[fleet.ObjectID]bool // by a policy of the newest revision, when it drops them
+	holds   map[fleet.ObjectID]bool // nothing is written to them
+	shown   map[fleet.ObjectID]bool // to a person, last
 	change  Change                  // durable
 	next    int
 
@@ -200,7 +301,7 @@ func (w *world) mayGo(id fleet.ObjectID) bool {
 func (w *world) count() {
 	w.before, w.lost = map[fleet.ObjectID]bool{}, 0
 	for id := range w.records {
-		if w.mayGo(id) {
+		if w.mayGo(id) && !w.blamed[id] {
 			w.before[id] = true
 		}
 	}
@@ -243,7 +344,7 @@ func (w *world) leftovers() (out []fleet.ObjectID) {
 
 // forget is Drop of the inventory.
 func (w *world) forget(id fleet.ObjectID) {
-	if r := w.records[id]; w.change.Owned > 0 && r.Goes() && r.Deleting != w.change.Confirmed {
+	if r := w.records[id]; w.change.Owned > 0 && w.change.Unanswered(r) {
 		w.change.Gone++
 	}
 	delete(w.records, id)
@@ -257,7 +358,37 @@ func (w *world) input() PruneInput {
 		in.Records = append(in.Records, w.records[id])
 	}
 	in.Desired = func(id fleet.ObjectID) bool { return w.desired[id] }
+	in.Held = func(id fleet.ObjectID) string {
+		if w.holds[id] {
+			return "held"
+		}
+		return ""
+	}
 	return in
+}
+
+// hold has nothing written to some of what is to go, or ends that.
+func (w *world) hold(t *rapid.T) {
+	for _, id := range sorted(w.records) {
+		if rapid.IntRange(0, 9).Draw(t, "hold") < 3 {
+			w.holds[id] = !w.holds[id]
+		}
+	}
+}
+
+// ask shows a person what is held, as long as he has not confirmed it.
+func (w *world) ask(in PruneInput, out PrunePlan) {
+	if in.Confirmed {
+		return
+	}
+	w.shown = map[fleet.ObjectID]bool{}
+	for _, id := range out.Held {
+		w.shown[id] = true
+	}
+	for id, r := range w.records {
+		r.Asked = in.Asks(r, w.shown[id])
+		w.records[id] = r
+	}
 }
 
 // pass looks once. It may be cut short at any point after what it noted durably, as by a crash.
@@ -270,7 +401,7 @@ func (w *world) pass(t *rapid.T) {
 		w.count()
 	}
 	for id := range w.records {
-		if w.mayGo(id) { // what came since, or is kept no more, is the module's, too
+		if w.mayGo(id) && !w.blamed[id] { // what came since, or is kept no more, is the module's, too
 			w.mine[id] = true
 		}
 	}
@@ -281,18 +412,20 @@ func (w *world) pass(t *rapid.T) {
 		out = Prune(in)
 	}
 	w.change = out.Change
-	if in.Confirmed { // a person looked: from here on it is another change
-		w.count()
-	}
+	w.ask(in, out)
 	going, decided := slices.Concat(out.Delete...), false
 	for _, r := range going {
 		decided = decided || !r.Goes()
 		w.records[r.ID] = in.Doom(r)
 	}
+	answered := false
 	for id, r := range w.records {
-		if in.Confirmed && !w.desired[id] && !w.kept[id] && r.Deleting == in.Age {
-			w.blamed[id] = true
+		if in.Confirmed && w.shown[id] && !w.desired[id] && !w.kept[id] && r.Deleting == in.Age && !w.blamed[id] {
+			w.blamed[id], answered = true, true
 		}
+	}
+	if answered { // a person looked: from here on it is another change
+		w.count()
 	}
 	for _, r := range going[:rapid.IntRange(0, len(going)).Draw(t, "done")] {
 		if _, known := w.stuck[r.ID]; !known {
@@ -332,7 +465,7 @@ func (w *world) rescue(kept []Kept) (any bool) {
 // without a person's word, but for ten.
 func TestGuardProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{in: input(), records: map[fleet.ObjectID]Record{}, desired: map[fleet.ObjectID]bool{}, stuck: map[fleet.ObjectID]bool{},
+		w := &world{in: input(), records: map[fleet.ObjectID]Record{}, desired: map[fleet.ObjectID]bool{}, stuck: map[fleet.ObjectID]bool{}, holds: map[fleet.ObjectID]bool{},
 			kept: map[fleet.ObjectID]bool{}, blamed: map[fleet.ObjectID]bool{}}
 		for range rapid.IntRange(5, 50).Draw(t, "objects") {
 			w.next++
@@ -340,7 +473,7 @@ func TestGuardProperty(t *testing.T) {
 		}
 		w.applyAll()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"revision", "keep", "ready", "unready", "old pods", "apply", "hand over", "confirm", "end", "pass", "pass", "pass"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"revision", "keep", "ready", "unready", "old pods", "apply", "hand over", "confirm", "hold", "asks", "end", "pass", "pass", "pass"}).Draw(t, "step") {
 			case "revision":
 				w.revision(t)
 			case "keep":
@@ -357,6 +490,12 @@ func TestGuardProperty(t *testing.T) {
 				w.handOver(t)
 			case "confirm":
 				w.in.Confirmed = true
+			case "hold":
+				w.in.Age.Generation++
+				w.hold(t)
+			case "asks": // the hub, of what was on no list
+				w.in.Age.Generation++
+				w.in.Confirmed = false
 			case "end": // of the deletions that hung
 				for _, id := range sorted(w.stuck) {
 					if w.stuck[id] && !w.desired[id] {

@@ -74,7 +74,8 @@ func TestGuardOfEachLineage(t *testing.T) {
 			if n := len(slices.Concat(out.Delete...)); n != 0 || len(out.Held) != 18 {
 				t.Errorf("%d go, and %d are held, of 18 that the new hub drops", n, len(out.Held))
 			}
-			in.Change, in.Confirmed = out.Change, true
+			in.Change = out.Change
+			in.confirm(out)
 			out = Prune(in)
 			if n := len(slices.Concat(out.Delete...)); n != 18 || out.Change.Confirmed != in.Age {
 				t.Errorf("after the confirm %d go; %+v", n, out.Change)

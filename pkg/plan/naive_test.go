@@ -99,7 +99,7 @@ func TestPruneProperties(t *testing.T) {
 			if !b("ours") {
 				r.Module = other
 			}
-			r.Named = !b("unnamed")
+			r.Named, r.Asked = !b("unnamed"), b("asked")
 			if !b("prunable") {
 				r.Prune = fleet.PruneNever
 			}
@@ -117,20 +117,23 @@ func TestPruneProperties(t *testing.T) {
 		out := Prune(in)
 
 		deleted := slices.Concat(out.Delete...)
-		expected, change, before := 0, 0, 0 // change is all that is to go, in this look or in one to come
+		expected, answered, change, before := 0, 0, 0, 0 // change is all that is to go, in this look or in one to come, without a person's word
 		for _, r := range in.Records {
 			if mayGo(in, r) {
 				expected++
 			}
-			if dueToGo(in, r) && r.State == Owned {
+			if mayGo(in, r) && in.Confirmed && r.Asked {
+				answered++
+			}
+			if dueToGo(in, r) && r.State == Owned && !(in.Confirmed && r.Asked) {
 				change++
 			}
 			if !in.Tombstone && desired[r.ID] && r.State == Owned && (r.Lineage < in.Age.Lineage || r.Born < in.Age.Generation) {
 				before++
 			}
 		}
-		if !in.Tombstone && !in.Confirmed && change > GuardObjects && change > before {
-			if len(deleted) > 0 || len(out.Held) != change {
+		if !in.Tombstone && change > GuardObjects && change > before {
+			if len(deleted) != answered || len(out.Held) != change {
 				t.Fatalf("guard: %d deleted, %d held of %d", len(deleted), len(out.Held), change)
 			}
 		} else if len(deleted) != expected {

@@ -450,7 +450,8 @@ func TestGuard(t *testing.T) {
 		{"ten", 0, 10, 0, nil, false},
 		{"all of many", 0, 11, 0, nil, true},
 		{"replaced by new ones", 0, 11, 50, nil, true},
-		{"confirmed", 0, 30, 0, func(in *PruneInput) { in.Confirmed = true }, false},
+		{"confirmed", 0, 30, 0, func(in *PruneInput) { in.confirm(Prune(*in)) }, false},
+		{"confirmed, of another list", 0, 30, 0, func(in *PruneInput) { in.Confirmed = true }, true},
 		{"tombstone", 0, 30, 0, func(in *PruneInput) { in.Tombstone = true }, false},
 		{"released counts, too", 0, 30, 0, func(in *PruneInput) { in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan}} }, true},
 	} {

@@ -288,7 +288,7 @@ func (inv *Inventory) Drop(ref fleet.ModuleRef, id fleet.ObjectID) {
 	}
 	inv.unlist(r)
 	delete(inv.records, id)
-	if c := inv.losses[ref]; c.Owned > 0 && r.Goes() && r.Deleting != c.Confirmed {
+	if c := inv.losses[ref]; c.Owned > 0 && c.Unanswered(r.Record) {
 		c.Gone++
 		inv.lose(ref, c)
 	}

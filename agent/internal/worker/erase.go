@@ -402,10 +402,11 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 
 // unsent is said of an object from which a newer word keeps what was to be sent.
 func (e *eraser) unsent(id fleet.ObjectID, err error) leaving {
-	if there := e.w.heldThere(id); there != "" && errors.Is(err, errHeld) {
-		return leaving{reason: plan.ReasonHeld, message: there}
+	newer := leaving{reason: plan.ReasonRemoving, message: "not sent: a newer word of the hub comes first"}
+	if errors.Is(err, errHeld) {
+		return leaving{reason: plan.ReasonHeld, message: cmp.Or(e.w.heldThere(id), newer.message)}
 	}
-	return leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
+	return newer
 }
 
 // act sends what the verdict says about the object that was seen. ties are the owners that it has to be freed of before.

@@ -156,6 +156,8 @@ func TestGuardOfTheNextHub(t *testing.T) {
 	r.ready(s)
 	r.refuse(func(q *http.Request) bool { return q.Method == http.MethodDelete })
 	next := r.bundle("shop", nil, objects[18:]...)
+	r.set([]fleet.Sync{next})
+	r.asks(next, 18)
 	next.PruneConfirmed = true
 	r.set([]fleet.Sync{next})
 	r.eventually("all are to be deleted", func() bool {

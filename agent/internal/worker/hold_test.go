@@ -25,6 +25,8 @@ func TestHoldStopsWhatIsUnderWay(t *testing.T) {
 		{"tombstone that orphans", func(r *rig) { r.set(nil, r.tombstone("shop", fleet.DeleteOrphan)) }, (*rig).holdTombstone, http.MethodPatch},
 		{"prune", func(r *rig) {
 			next := r.bundle("shop", nil, configMap("stays", "k: v"))
+			r.set([]fleet.Sync{next})
+			r.asks(next, many)
 			next.PruneConfirmed = true
 			r.set([]fleet.Sync{next})
 		}, (*rig).holdCluster, http.MethodDelete},

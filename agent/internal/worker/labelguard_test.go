@@ -96,6 +96,8 @@ func TestWhatIsKeptAfterAllIsAskedAbout(t *testing.T) {
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	drops := r.bundle("shop", nil, objects[16:]...)
+	r.set([]fleet.Sync{drops})
+	r.wait("shop", "asks", func(x fleet.SyncStatus) bool { return x.Generation == drops.Generation && x.Waiting() == 17 })
 	drops.PruneConfirmed = true
 	r.set([]fleet.Sync{drops})
 	r.wait("shop", "waiting for what goes first", func(x fleet.SyncStatus) bool {

@@ -331,14 +331,20 @@ func (w *worker) lastPolicies() []fleet.Policy {
 	return set.Policies
 }
 
-// asked notes which of the objects that were found by their marks a person was asked about. What is confirmed already says
-// nothing about them.
+// asked notes which objects are on the list that a person is shown: what he confirms is that one.
 func (w *worker) asked(in plan.PruneInput, held []fleet.ObjectID) {
+	shown := make(map[fleet.ObjectID]bool, len(held))
 	for _, id := range held {
-		w.m.inventory.Amend(w.ref, id, func(r *apply.Record) bool {
-			news := r.Found && !r.Asked && !in.Confirmed
-			r.Asked = r.Asked || news
-			return news
+		shown[id] = true
+	}
+	for _, r := range in.Records {
+		if in.Asks(r, shown[r.ID]) == r.Asked {
+			continue
+		}
+		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
+			was := next.Asked
+			next.Asked = in.Asks(next.Record, shown[r.ID])
+			return next.Asked != was
 		})
 	}
 }

@@ -1493,7 +1493,9 @@ type Sync struct {
 	// No writes for this module, corrections included.
 	Hold bool `protobuf:"varint,7,opt,name=hold,proto3" json:"hold,omitempty"`
 	// A prune that needs a confirm (DESIGN §8) was confirmed for this bundle. In the first index of a lineage it counts for
-	// nothing, for it answers no question of this agent, until the hub has sent false in between.
+	// nothing, for it answers no question of this agent, until the hub has sent false in between. It speaks of what the agent waited
+	// with before it came; what else is to go is counted anew, and waited with as before. An agent from before takes it for all that
+	// the bundle does not list.
 	PruneConfirmed bool `protobuf:"varint,8,opt,name=prune_confirmed,json=pruneConfirmed,proto3" json:"prune_confirmed,omitempty"`
 	// Number of objects in the bundle; the agent checks it.
 	Objects uint32 `protobuf:"varint,9,opt,name=objects,proto3" json:"objects,omitempty"`
