@@ -399,7 +399,7 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 	if err != nil {
 		return err
 	}
-	a.printf("module/%s deleted; %s%s\n", ref.Display(), deletedText(done, o.orphan), a.keptText(ctx, c, ref, last))
+	a.printf("module/%s deleted; %s%s\n", ref.Display(), deletedText(done, o.orphan), a.keptText(ctx, c, ref, cmp.Or(last, old.GetModule())))
 	return nil
 }
 

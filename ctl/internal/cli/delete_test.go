@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -61,6 +62,23 @@ func TestTeardownOfWhatIsGone(t *testing.T) {
 				t.Errorf("exit %d, %s%s", got.code, got.out, got.err)
 			}
 		})
+	}
+}
+
+// What was left of another module of the name, which was deleted right before this one was made, is not said of this one, also if this one
+// is not seen any more.
+func TestDeleteTellsNothingOfANamesake(t *testing.T) {
+	for _, changes := range []string{"MODIFIED", "SYNCED"} {
+		made := ago(20 * time.Second)
+		hub := &fakeHub{modules: []*v1.Module{{Metadata: &v1.Metadata{Name: "shop", Project: "default", Uid: "two", CreationTimestamp: made, DeletionTimestamp: ago(time.Second)}}},
+			gone: &v1.DeleteModuleResponse{Objects: 1, Clusters: 1}}
+		hub.changes = []*v1.WatchModulesResponse{{Type: changes, Module: hub.modules[0]}, {Type: "DELETED", Module: hub.modules[0]}}
+		if got := hub.run(t, run{}, "delete", "module/shop", "--yes"); got.code != 0 {
+			t.Fatalf("exit %d, %s%s", got.code, got.out, got.err)
+		}
+		if req := asked[*v1.ListAuditEntriesRequest](hub); !req.GetSince().AsTime().Equal(made.AsTime()) {
+			t.Errorf("%s: asked %v, and the module was made %s", changes, req, made.AsTime())
+		}
 	}
 }
 

@@ -15,13 +15,17 @@ import (
 )
 
 // keptText is what the agents said that they left of a module that is gone, such as a Namespace in which others have something: the hub has noted
-// that. Where it cannot be had nothing is said.
+// that. Where it cannot be had nothing is said. What was noted before the module was made is of another one of its name.
 func (a *app) keptText(ctx context.Context, c *client.Client, ref fleet.ModuleRef, was *v1.Module) string {
 	ordered := a.Now()
 	if at := was.GetMetadata().GetDeletionTimestamp(); at != nil {
 		ordered = at.AsTime()
 	}
-	entries, err := collect(c.AllAuditEntries(ctx, &v1.ListAuditEntriesRequest{Subject: ref.String(), Method: fleet.DidRemoveModule, Since: timestamppb.New(ordered.Add(-auditLate))}))
+	since := ordered.Add(-auditLate)
+	if made := was.GetMetadata().GetCreationTimestamp(); made != nil && made.AsTime().After(since) {
+		since = made.AsTime()
+	}
+	entries, err := collect(c.AllAuditEntries(ctx, &v1.ListAuditEntriesRequest{Subject: ref.String(), Method: fleet.DidRemoveModule, Since: timestamppb.New(since)}))
 	if err != nil {
 		return ""
 	}

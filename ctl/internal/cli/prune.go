@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -282,7 +283,7 @@ func (r *applyRun) gone(ctx, timed context.Context, p *pruning) error {
 	var errs []error
 	for _, m := range p.deleted {
 		last, err := r.a.waitGone(ctx, timed, r.c, refOfModule(m), m.GetMetadata().GetUid(), r.o.timeout)
-		if kept := r.a.keptText(ctx, r.c, refOfModule(m), last); err == nil && kept != "" {
+		if kept := r.a.keptText(ctx, r.c, refOfModule(m), cmp.Or(last, m)); err == nil && kept != "" {
 			r.a.notef("module/%s is gone%s\n", refOfModule(m).Display(), kept)
 		}
 		errs = append(errs, err)
