@@ -169,7 +169,7 @@ func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *prun
 		errs = append(errs, r.putAll(ctx, all[i:i+1])...)
 	}
 	if r.broken {
-		errs = append(errs, errors.New("the modules that were put do not begin without the rest, and what runs stays: apply all of them again"))
+		errs = append(errs, r.half())
 	}
 	timed, cancel := r.o.deadline(ctx)
 	defer cancel()
@@ -181,6 +181,28 @@ func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *prun
 	}
 	pruned := r.prune(ctx, prune)
 	return joinCodes([]error{pruned, r.print(), r.follow(ctx, timed), r.pruneLater(ctx, prune), r.gone(ctx, timed, prune)})
+}
+
+// half says what becomes of the modules that were put where a batch is not whole. The first rollout of a module lets nothing go, so it waits
+// for no other one.
+func (r *applyRun) half() error {
+	const again = "apply all of them again"
+	begin := ""
+	switch n := len(r.first); {
+	case n == 1:
+		begin = "module " + r.first[0] + " is new, and begins all the same"
+	case n > 1:
+		begin = "modules " + enumerate(r.first, "and") + " are new, and begin all the same"
+	}
+	switch {
+	case r.waits && begin != "":
+		return fmt.Errorf("the other modules that were put do not begin without the rest, and what runs stays; %s: %s", begin, again)
+	case r.waits:
+		return errors.New("the modules that were put do not begin without the rest, and what runs stays: " + again)
+	case begin != "":
+		return fmt.Errorf("%s: %s", begin, again)
+	}
+	return errors.New("none of the modules is known to be put: " + again)
 }
 
 // ordersOf is what modules that are put together say of their order, which is judged over all of them; none: nothing is said.
@@ -240,11 +262,13 @@ type applyRun struct {
 	c        *client.Client
 	stored   []proto.Message
 	rollouts []followed
-	modules  int    // that are not put yet
-	batch    string // of several modules, or of what is put and what is deleted
-	several  bool   // modules are put
-	deletes  bool   // modules go with the batch when all of it is put
-	broken   bool   // the put of a module failed: the batch is not whole
+	modules  int      // that are not put yet
+	batch    string   // of several modules, or of what is put and what is deleted
+	several  bool     // modules are put
+	deletes  bool     // modules go with the batch when all of it is put
+	broken   bool     // the put of a module failed: the batch is not whole
+	waits    bool     // a module was put whose rollout does not begin before the batch is whole
+	first    []string // modules that were put and are new: their first rollouts wait for nothing
 	insists  insistence
 	with     []*v1.ModuleOrder
 	tried    map[proto.Message]tried
@@ -327,6 +351,12 @@ func (r *applyRun) module(resp *v1.PutModuleResponse) error {
 		r.a.warnf("module %s: %s", meta.GetName(), noteSays(moduleName(meta.GetProject(), meta.GetName()), w))
 	}
 	id := resp.GetRollout()
+	switch {
+	case resp.GetResult() == "created":
+		r.first = append(r.first, moduleName(meta.GetProject(), meta.GetName()))
+	case id != "":
+		r.waits = true
+	}
 	if id == "" {
 		id = resp.GetModule().GetStatus().GetRollout()
 	}

@@ -77,6 +77,8 @@ func TestInterruptSaysWhatGoesOn(t *testing.T) {
 	}
 	through := progressing()
 	through.watch = watching(ended("Succeeded", nil))
+	fresh := progressing()
+	fresh.put.Result = "created"
 	needed := progressing()
 	needed.needed = 1
 	for name, tc := range map[string]struct {
@@ -92,10 +94,12 @@ func TestInterruptSaysWhatGoesOn(t *testing.T) {
 			"rollouts shop/57, shop/57 go on without this command; see: towline get modules"},
 		"a batch": {progressing(), two, nth[*v1.PutModuleRequest](2), "apply -f - --wait",
 			"the modules that were put do not begin without the rest, and what runs stays: apply all of them again"},
+		"a batch of new modules": {fresh, two, nth[*v1.PutModuleRequest](2), "apply -f - --wait", "module shop is new, and begins all the same: apply all of them again"},
+		"the first of a batch":   {progressing(), two, nth[*v1.PutModuleRequest](1), "apply -f -", "not put, because of that: module base\nnone of the modules is known to be put: apply all of them again"},
 		"the check of a batch": {progressing(), two, func(m proto.Message) bool { r, is := m.(*v1.PutModuleRequest); return is && r.GetDryRun() }, "apply -f -",
 			"nothing was put: apply all of it when all is right, or what is right by itself"},
 		"a batch that prunes": {progressing(), two, nth[*v1.PutModuleRequest](1), "apply -f - --set a --prune",
-			"not put, because of that: module base\nthe modules that were put do not begin without the rest, and what runs stays: apply all of them again\n" +
+			"not put, because of that: module base\nnone of the modules is known to be put: apply all of them again\n" +
 				"nothing is pruned, because not all of the files is put: module old would go"},
 		"what is pruned after the rollouts": {needed, two, nth[*v1.WatchRolloutRequest](1), "apply -f - --set a --prune --wait",
 			"rollouts shop/57, shop/57 go on without this command; see: towline get modules\nnot pruned: module old; the next apply of the files does that"},
@@ -110,6 +114,22 @@ func TestInterruptSaysWhatGoesOn(t *testing.T) {
 				t.Errorf("exit %d, stdout %q, stderr %q, want %q", got.code, got.out, got.err, want)
 			}
 		})
+	}
+}
+
+// Of a batch that is not whole the first rollouts of modules begin, and no others.
+func TestHalfOfABatch(t *testing.T) {
+	for _, tc := range []struct {
+		run  applyRun
+		want string
+	}{
+		{applyRun{waits: true}, "the modules that were put do not begin without the rest, and what runs stays: apply all of them again"},
+		{applyRun{waits: true, first: []string{"a"}}, "the other modules that were put do not begin without the rest, and what runs stays; module a is new, and begins all the same: apply all of them again"},
+		{applyRun{first: []string{"a", "b", "c"}}, "modules a, b and c are new, and begin all the same: apply all of them again"},
+	} {
+		if got := tc.run.half().Error(); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
 	}
 }
 
