@@ -7,9 +7,14 @@ import (
 	"testing"
 	"time"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Who comes with a certificate that was replaced has a copy of the agent's key: the audit says so, beside the cluster. Only a hub that is
@@ -68,6 +73,82 @@ func TestCopiedKey(t *testing.T) {
 			shown() // within the time in which the same attention is not written again
 			audited(t, entries, "LockCluster")
 		})
+	}
+}
+
+// A certificate that was replaced is shown by the right agent, too: where it could not save the next one, which it has used. Its state takes
+// no writes, as it has said, and the cluster is not locked for it. What agents say is no reason once all is well again.
+func TestUnsavedIdentityIsNoCopy(t *testing.T) {
+	stored := storetest.New(t)
+	w := newWorld(t).with(stored.As(store.Registry))
+	entries := make(chan *v1.AuditEntry, 100)
+	w.made(registry.Options{LockCopied: true, Audit: func(_ context.Context, e *v1.AuditEntry) { entries <- e }})
+	w.run()
+	say := func(conditions ...*agentv1.Condition) {
+		t.Helper()
+		if _, err := stored.As(store.Session).Update(t.Context(), func(w store.Writer) error {
+			w.Put(store.ConditionKey("a"), &storev1.ConditionsRecord{Conditions: conditions})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := w.join("a", "uid-a")
+	if _, err := w.open(old, "i", "uid-a", false); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(12 * time.Hour)
+	next := w.renewed(old)
+	if _, err := w.open(next, "i", "uid-a", false); err != nil {
+		t.Fatal(err)
+	}
+	say(wire.ConditionsToProto([]fleet.Condition{{Type: fleet.ConditionStateWritable, Status: fleet.ConditionFalse, Reason: "NoSpace", Since: w.time()}})...)
+	w.pass(time.Hour)
+	shown := func() {
+		t.Helper()
+		if _, err := w.Certificate(w.state(old)); !errors.Is(err, fleet.ErrDenied) {
+			t.Fatalf("the old certificate: %v", err)
+		}
+	}
+	shown()
+	audited(t, entries, "Attention")
+	if w.cluster("a").GetLock() != nil || w.cluster("a").GetAttention() != fleet.AttentionCopied {
+		t.Errorf("locked by %v, attention %q", w.cluster("a").GetLock(), w.cluster("a").GetAttention())
+	}
+	say()
+	shown()
+	audited(t, entries, "LockCluster")
+}
+
+// Of certificates that were asked for again and again, and of which none was used, the hub forgets the older ones: who comes with one of these
+// does not have the cluster locked.
+func TestCertificateThatWasForgottenUnusedIsNoCopy(t *testing.T) {
+	w := newWorld(t)
+	entries := make(chan *v1.AuditEntry, 100)
+	w.made(registry.Options{LockCopied: true, Audit: func(_ context.Context, e *v1.AuditEntry) { entries <- e }})
+	w.run()
+	old := w.join("a", "uid-a")
+	if _, err := w.open(old, "i", "uid-a", false); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(12 * time.Hour)
+	first := w.renewed(old)
+	for range 4 {
+		w.pass(time.Minute)
+		w.renewed(old)
+	}
+	if _, err := w.Certificate(w.state(first)); !errors.Is(err, fleet.ErrDenied) {
+		t.Fatalf("the first of them: %v", err)
+	}
+	e := <-entries
+	for e.GetMethod() != "Attention" {
+		e = <-entries
+	}
+	if e.GetDetail() != fleet.AttentionCopied || w.cluster("a").GetLock() != nil {
+		t.Errorf("the entry %v, the lock %v", e, w.cluster("a").GetLock())
+	}
+	if _, err := w.Certificate(w.state(old)); err != nil {
+		t.Errorf("the one that is in use: %v", err)
 	}
 }
 

@@ -145,13 +145,21 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 	case known == nil && issued.After(newest(rec)) && now.Sub(issued) < time.Minute:
 		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: this hub has not read of the agent's new certificate yet; try again", caller.Cluster)
 	case known == nil && issued.After(newest(rec)):
-		r.alarms.add(caller.Cluster, fleet.AttentionUnknownCert)
+		r.alarms.add(caller.Cluster, alarm{code: fleet.AttentionUnknownCert})
 		return err
 	}
 	if !now.After(leaf.NotAfter) {
-		r.alarms.add(caller.Cluster, fleet.AttentionCopied)
+		r.alarms.add(caller.Cluster, alarm{fleet.AttentionCopied, issued})
 	}
 	return replaced(caller.Cluster)
+}
+
+// superseded reports that a certificate was used which is newer than one of that time. Without that the agent may never have had a newer
+// one: of those that wait for their first use the record keeps a few.
+func superseded(rec *storev1.ClusterRecord, issued time.Time) bool {
+	return slices.ContainsFunc(rec.GetCertificates(), func(c *storev1.Certificate) bool {
+		return c.GetActive() && c.GetIssued().AsTime().Truncate(time.Second).After(issued)
+	})
 }
 
 // newest is when the youngest certificate of the record was issued.

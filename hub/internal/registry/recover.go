@@ -106,7 +106,7 @@ func (r *Registry) recover(ctx context.Context, e Recovery, caller rpc.Caller, n
 		return err
 	})
 	if copied {
-		r.alarms.add(caller.Cluster, fleet.AttentionCopied)
+		r.alarms.add(caller.Cluster, alarm{fleet.AttentionCopied, caller.Leaf.NotBefore.Add(backdate)})
 	}
 	if err != nil {
 		return Identity{}, false, err

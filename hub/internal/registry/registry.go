@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -67,7 +69,7 @@ func New(o Options) (*Registry, error) {
 		o.Now = time.Now
 	}
 	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, audit: o.Audit, now: o.Now, failures: newLimiter(), lockCopied: o.LockCopied,
-		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}},
+		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]alarm{}},
 		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}},
 		firsts: firsts{wake: make(chan struct{}, 1), pending: map[string]*storev1.CertificateRecord{}}}, nil
 }
@@ -84,8 +86,8 @@ func (r *Registry) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-r.alarms.wake:
-			for c, code := range r.alarms.take() {
-				r.round("raise an attention", func() { r.raise(ctx, c, code) })
+			for c, what := range r.alarms.take() {
+				r.round("raise an attention", func() { r.raise(ctx, c, what) })
 			}
 		case <-r.firsts.wake:
 			r.round("list certificates", func() { r.list(ctx) })
@@ -115,25 +117,31 @@ func (r *Registry) forget(ctx context.Context) {
 	}
 }
 
+// alarm is an attention that is to be put on a cluster.
+type alarm struct {
+	code   string
+	issued time.Time // of AttentionCopied: when the certificate was made that was shown
+}
+
 // alarms hold at most one attention per cluster.
 type alarms struct {
 	wake    chan struct{}
 	mu      sync.Mutex
-	pending map[fleet.ClusterName]string
+	pending map[fleet.ClusterName]alarm
 }
 
-func (a *alarms) add(c fleet.ClusterName, code string) {
+func (a *alarms) add(c fleet.ClusterName, what alarm) {
 	a.mu.Lock()
-	a.pending[c] = code
+	a.pending[c] = what
 	a.mu.Unlock()
 	dirty.Poke(a.wake)
 }
 
-func (a *alarms) take() map[fleet.ClusterName]string {
+func (a *alarms) take() map[fleet.ClusterName]alarm {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := a.pending
-	a.pending = map[fleet.ClusterName]string{}
+	a.pending = map[fleet.ClusterName]alarm{}
 	return out
 }
 
@@ -144,12 +152,13 @@ const (
 	attentionLife = time.Hour
 )
 
-// raise puts an attention on the cluster.
-func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, code string) {
-	raised, locked := false, false
+// raise puts an attention on the cluster. It locks none of which no newer certificate was used, nor one whose agent has said last that it
+// cannot write its state: that may have used a certificate which it could not save, and comes back with the one before.
+func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, what alarm) {
+	raised, locked, code := false, false, what.code
 	_, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
-		locked = ok && r.lockCopied && code == fleet.AttentionCopied && rec.GetLock() == nil
+		locked = ok && r.lockCopied && code == fleet.AttentionCopied && rec.GetLock() == nil && superseded(rec, what.issued) && !forgets(w, c)
 		if raised = ok && (locked || needsAttention(rec, code, r.now())); !raised {
 			return nil
 		}
@@ -170,6 +179,13 @@ func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, code string) 
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("attention not recorded", "cluster", c, "attention", code, "error", err)
 	}
+}
+
+// forgets reports that the agent of a cluster has said last that it cannot write its state.
+func forgets(r store.Reader, c fleet.ClusterName) bool {
+	return slices.ContainsFunc(record.Conditions(r, c), func(x fleet.Condition) bool {
+		return x.Type == fleet.ConditionStateWritable && x.Status == fleet.ConditionFalse
+	})
 }
 
 // noted puts what the hub did by itself into the audit.

@@ -73,7 +73,7 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	})
 	switch {
 	case errors.Is(err, fleet.ErrExists) && r.rivals.refused(a.Cluster, a.InstanceID, r.now()):
-		r.alarms.add(a.Cluster, fleet.AttentionCloned)
+		r.alarms.add(a.Cluster, alarm{code: fleet.AttentionCloned})
 		return Opened{}, err
 	case err != nil:
 		return Opened{}, err
