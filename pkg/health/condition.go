@@ -229,7 +229,7 @@ func (s *signs) run(c condition) {
 
 func (s *signs) goodCondition(c condition) {
 	switch {
-	case c.is("True") && c.endedBadly():
+	case c.is("True") && (c.endedBadly() || c.kind == "Accepted" && c.reason == "PartiallyValid"):
 		s.add(c.isBad())
 	case c.is("True"):
 		s.good = true

@@ -49,6 +49,7 @@ var networkRules = []shippedEntry{
 	{"gloo.solo.io", "*", rule{judge: glooHealth}},
 	{"gateway.solo.io", "*", rule{judge: glooHealth}},
 	{"k8s.nginx.org", "VirtualServer VirtualServerRoute TransportServer Policy", rule{phase: "state", good: "Valid", fail: "Invalid Warning"}},
+	{"configuration.konghq.com", "KongPlugin KongClusterPlugin", rule{static: true, judge: kongUnused}},
 	{"configuration.konghq.com", "*", rule{static: true}},
 }
 
@@ -101,6 +102,7 @@ var messagingRules = []shippedEntry{
 	{"jetstream.nats.io", "Stream Consumer KeyValue ObjectStore", rule{late: "Ready", ready: "Ready"}},
 	{"zookeeper.streamnative.io", "ZooKeeperCluster", rule{ready: "Ready"}},
 	{"bookkeeper.streamnative.io", "BookKeeperCluster", rule{ready: "Ready"}},
+	{"resource.streamnative.io", "PulsarConnection", rule{idle: true, ready: "Ready"}},
 	{"resource.streamnative.io", "*", rule{ready: "Ready"}},
 	{"pulsar.streamnative.io", "PulsarBroker BookKeeperCluster ZooKeeperCluster PulsarProxy", rule{ready: "Ready"}},
 	{"camel.apache.org", "Integration Pipe KameletBinding", rule{ready: "Ready"}},

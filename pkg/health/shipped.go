@@ -28,6 +28,11 @@ type rule struct {
 	// late is a condition whose failure counts though the status speaks of an older generation: its controller notes the generation
 	// only with success.
 	late string
+	// idle: its controller looks at it only when something uses it. That there is no status, or one of an older generation, holds only as long
+	// as a first status is waited for.
+	idle bool
+	// once: its conditions stay as they were written once, whatever the generation.
+	once bool
 	// static says that the kind is configuration for others to read: without a status it is Healthy.
 	static bool
 	// judge goes before all of the above. It reports whether it decides.
@@ -98,7 +103,22 @@ func (o *object) shippedSays() (Result, bool) {
 	if held, yes := o.held(); yes {
 		return held, true
 	}
+	v, decided := r.judges(o)
+	old := o.allStale(listOf(o.status, "conditions"))
+	if v.Health == fleet.HealthHealthy && old.kind != "" && !r.once && !r.idle && !o.finite() {
+		return o.old(old.observed), true // a phase and numbers have no generation
+	}
+	return v, decided
+}
+
+// judges is what the rule says of an object that nobody told to stand still.
+func (r *rule) judges(o *object) (Result, bool) {
 	empty := o.empty()
+	if r.idle {
+		if v, decided := o.unused(); decided {
+			return v, true
+		}
+	}
 	if empty && r.static {
 		return healthy(), true
 	}
@@ -116,6 +136,24 @@ func (o *object) shippedSays() (Result, bool) {
 		return progressing(ReasonNoStatus, "its controller has written no status yet"), true
 	}
 	return r.say(o), true
+}
+
+// unused is of an object that its controller has not looked at, or not since its last change, as nothing uses it.
+func (o *object) unused() (Result, bool) {
+	if o.empty() {
+		return o.noStatus(), true
+	}
+	old, yes := o.unobserved()
+	if c := o.allStale(listOf(o.status, "conditions")); !yes && c.kind != "" {
+		old, yes = o.old(c.observed), true
+	}
+	if !yes {
+		return Result{}, false
+	}
+	if r, waits := o.graced(old); waits {
+		return r, true
+	}
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its controller looks at it when something uses it"}, true
 }
 
 // lateOr is what the late condition tells that the newest generation is not, or what is known otherwise.

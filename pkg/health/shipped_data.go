@@ -40,14 +40,50 @@ func cnpgClusterHealth(o *object) (Result, bool) {
 	message := nonEmpty(text(o.status, "phaseReason"), phase)
 	switch cnpgPhases[phase] {
 	case good:
-		return healthy(), true
+		return cnpgDoubts(o), true
 	case bad:
 		return degraded(camel(phase), message), true
 	}
-	if phase == "" {
+	switch {
+	case phase == "":
 		return progressing("NoPhase", "status.phase is not written yet"), true
+	case phaseClass(phase) == bad:
+		return degraded(camel(phase), message), true
 	}
 	return progressing(camel(phase), message), true
+}
+
+// cnpgDoubts is of a cluster in a healthy phase, which has no generation: what is wanted may be new, and some of what was wanted may be
+// impossible.
+func cnpgDoubts(o *object) Result {
+	s := signs{good: true}
+	want, ready := count(o.spec, "instances", 0), count(o.status, "readyInstances", 0)
+	_, counted := firstNumber(o.status, "instances", "readyInstances")
+	switch {
+	case upgrades(text(o.status, "image"), text(o.spec, "imageName")):
+		s.add(progressing(ReasonOldGeneration, "the instances do not have spec.imageName yet"))
+	case counted && ready < want:
+		s.add(progressing("LessReady", of(ready, want, "instances are ready")))
+	case counted && ready > want && want > 0:
+		s.add(progressing("ExtraInstances", fmt.Sprintf("%d instances are too many and end", ready-want)))
+	}
+	for _, kind := range []string{"ContinuousArchiving", "ConsistentSystemID"} {
+		if c := o.condition(kind); c.is("False") {
+			s.add(degraded(nonEmpty(c.reason, "Not"+kind), nonEmpty(c.message, kind+" is False")))
+		}
+	}
+	roles := mapOf(o.status, "managedRolesStatus", "cannotReconcile")
+	for _, role := range slices.Sorted(maps.Keys(roles)) {
+		s.add(degraded("RoleFailed", fmt.Sprint("role ", role, ": ", roles[role])))
+	}
+	for _, x := range listOf(o.status, "tablespacesStatus") {
+		m, _ := x.(map[string]any)
+		if failed := text(m, "error"); failed != "" {
+			s.add(degraded("TablespaceFailed", "tablespace "+text(m, "name")+": "+failed))
+		}
+	}
+	r, _ := s.verdict()
+	return r
 }
 
 // appliedHealth: a first failure is retried; one after success is a regression. The generation is only observed with

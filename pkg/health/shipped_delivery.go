@@ -17,6 +17,9 @@ func certificateHealth(o *object) (Result, bool) {
 	if c := o.condition("Issuing"); c.is("False") && c.reason == "Failed" && !o.stale(c) {
 		return degraded(c.reason, c.message), true
 	}
+	if c := o.condition("Issuing"); c.is("True") && !o.stale(c) {
+		return progressing(nonEmpty(c.reason, "Issuing"), nonEmpty(c.message, "the certificate is issued")), true
+	}
 	if c := o.condition("Ready"); c.is("False") && strings.HasPrefix(c.message, "Issuing certificate") {
 		return progressing("Issuing", c.message), true
 	}
@@ -74,6 +77,9 @@ func rolloutPhase(o *object, phase string) Result {
 	case "Degraded":
 		return degraded(phase, message)
 	case "Paused":
+		if isTrue(o.status, "controllerPause") && len(listOf(o.status, "pauseConditions")) == 0 {
+			return progressing("Unpausing", "somebody lets the rollout go on, which its controller has not seen yet")
+		}
 		return suspended(phase, message)
 	}
 	return progressing(phase, message)
@@ -321,6 +327,24 @@ func clusterAPITrouble(o *object) (Result, bool) {
 		return degraded(nonEmpty(text(o.status, "failureReason"), text(o.status, "errorReason"), "Failed"), message), true
 	}
 	return Result{}, false
+}
+
+// providerHealth is of the parts of a cluster that a provider of Cluster API makes. The contract has them say when they are there, and Go
+// leaves out a false.
+func providerHealth(o *object) (Result, bool) {
+	if r, ok := clusterAPITrouble(o); ok || o.empty() {
+		return r, ok
+	}
+	done := mapOf(o.status, "initialization")
+	for _, key := range []string{"provisioned", "dataSecretCreated"} {
+		if is, told := done[key].(bool); told && !is {
+			return progressing("NotInitialized", "status.initialization."+key+" is false"), true
+		}
+	}
+	_, told := o.status["ready"]
+	part := o.group == "bootstrap.cluster.x-k8s.io" && hasSuffix(o.kind, "Config") || o.group != "bootstrap.cluster.x-k8s.io" && hasSuffix(o.kind, "Machine", "Cluster")
+	missing := part && !told && len(done) == 0 && o.condition("Ready").kind == ""
+	return progressing("NotReady", "its provider has not said yet that it is ready"), missing
 }
 
 // clusterAPIHealth counts the machines, whatever the conditions say: those of a cluster by its parts.

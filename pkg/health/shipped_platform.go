@@ -111,6 +111,18 @@ func ciliumHealth(o *object) (Result, bool) {
 	return healthy(), !o.empty()
 }
 
+// kongUnused: a plugin that nothing uses is pending for ever.
+func kongUnused(o *object) (Result, bool) {
+	c := o.condition("Programmed")
+	if c.kind == "" || c.is("True") || c.reason != "Pending" || o.stale(c) {
+		return Result{}, false
+	}
+	if r, waits := o.graced(progressing(c.reason, c.message)); waits {
+		return r, true
+	}
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "it is pending: nothing may use it"}, true
+}
+
 // calicoWaits: what is not available is on its way unless something says that it fails.
 func calicoWaits(o *object) (Result, bool) {
 	c, moves := o.condition("Ready"), o.condition("Progressing")

@@ -80,7 +80,7 @@ func TestWithoutStatus(t *testing.T) {
 	never := "HTTPRoute GRPCRoute TLSRoute TCPRoute UDPRoute"
 	each(t, func(name, version, kind string, s sample) {
 		r := shipped.find(groupOf(version), kind)
-		if r == nil || r.static || has(never, kind) || strings.HasSuffix(kind, "Template") || s.Spec != nil || s.Meta != nil || kind == "DatadogMetric" {
+		if r == nil || r.static || r.idle || has(never, kind) || strings.HasSuffix(kind, "Template") || s.Spec != nil || s.Meta != nil || kind == "DatadogMetric" {
 			return
 		}
 		got := Judge(sample{}.object(t, version, kind), Facts{Now: sampleBirth.Add(24 * time.Hour), HasStatus: true}, nil)
@@ -104,7 +104,8 @@ func TestDeletionGoesFirst(t *testing.T) {
 // TestAnOldStatusIsNotHealthy: a custom resource whose status speaks of an older generation is not healthy.
 func TestAnOldStatusIsNotHealthy(t *testing.T) {
 	each(t, func(name, version, kind string, s sample) {
-		if builtinGroup(groupOf(version)) || len(s.Status)+len(s.If)+len(s.Conditions) == 0 {
+		r := shipped.find(groupOf(version), kind)
+		if builtinGroup(groupOf(version)) || r != nil && r.idle || len(s.Status)+len(s.If)+len(s.Conditions) == 0 {
 			return
 		}
 		obj := s.object(t, version, kind)
@@ -113,6 +114,27 @@ func TestAnOldStatusIsNotHealthy(t *testing.T) {
 			return
 		}
 		status["observedGeneration"] = int64(1)
+		if got := Judge(obj, s.facts(t), nil); got.Health == fleet.HealthHealthy {
+			t.Errorf("%s: %+v", name, got)
+		}
+	})
+}
+
+// TestOldConditionsAreNotHealthy: a custom resource of a known kind, all of whose conditions speak of an older generation, is not healthy,
+// whatever its phase.
+func TestOldConditionsAreNotHealthy(t *testing.T) {
+	each(t, func(name, version, kind string, s sample) {
+		obj := s.object(t, version, kind)
+		status, _ := obj["status"].(map[string]any)
+		conditions := listOf(status, "conditions")
+		r, o := shipped.find(groupOf(version), kind), newObject(obj, Facts{})
+		if r == nil || r.once || r.idle || o.finite() || len(conditions) == 0 {
+			return
+		}
+		delete(status, "observedGeneration")
+		for _, x := range conditions {
+			x.(map[string]any)["observedGeneration"] = int64(1)
+		}
 		if got := Judge(obj, s.facts(t), nil); got.Health == fleet.HealthHealthy {
 			t.Errorf("%s: %+v", name, got)
 		}
