@@ -43,6 +43,8 @@ type Recycle struct {
 	Revision int64
 	// Keys name the objects that the person was shown (assemble.HeirKey), ascending. Nothing else goes by the order.
 	Keys []uint64
+	// Unasked says that the order is not one about what the agent has: it does not count. It is not told.
+	Unasked bool
 }
 
 // Yield names objects of a sync that another module of the cluster owns. They are not written, but waited for.

@@ -28,8 +28,12 @@ func TestPruneOfLegacy(t *testing.T) {
 		goes   bool
 		reason string
 	}{
-		"it stays":                           {func(*PruneInput) {}, false, ReasonLegacy},
-		"its tracker is deleted":             {func(in *PruneInput) { in.Recycles = recycles(1, cm("b")) }, true, ""},
+		"it stays":               {func(*PruneInput) {}, false, ReasonLegacy},
+		"its tracker is deleted": {func(in *PruneInput) { in.Recycles = recycles(1, cm("b")) }, true, ""},
+		"its tracker was deleted before the hub had heard what is here": {func(in *PruneInput) {
+			in.Recycles = recycles(1, cm("b"))
+			in.Recycles[0].Unasked = true
+		}, false, ReasonKept},
 		"the tracker of another revision is": {func(in *PruneInput) { in.Recycles = recycles(2, cm("b")) }, false, ReasonLegacy},
 		"it was not shown":                   {func(in *PruneInput) { in.Recycles = recycles(1, cm("c")) }, false, ReasonLegacy},
 		"its tracker is deleted, an apply failed": {func(in *PruneInput) {
@@ -107,6 +111,10 @@ func TestVerifyOfLegacyByLabels(t *testing.T) {
 	in.Recycles = recycles(1, r.ID)
 	if got, _ := Verify(in, r, seen, claimant); got != Delete {
 		t.Errorf("%v, want it to go", got)
+	}
+	in.Recycles[0].Unasked = true
+	if got, _ := Verify(in, r, seen, claimant); got != Stay || in.Keeping(r, seen.Labels) != ReasonKept {
+		t.Errorf("%v, %s, want it to stay, and the order to be through", got, in.Keeping(r, seen.Labels))
 	}
 	if r = RememberSeen(in.Policies, r, seen.Labels); !r.Legacy {
 		t.Error("what was seen is not noted")

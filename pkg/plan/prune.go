@@ -411,6 +411,8 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 		return RuleSensitiveKind, ReasonKept, "objects of this kind stay unless a policy that names the kind says prune: OnUpdate"
 	case in.AppliedUID(r.UID) && r.State == Owned:
 		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
+	case p.KeepsLegacy() && in.orderedUnasked(r): // which says to the hub that the order is through
+		return RuleProtection, ReasonKept, "policy keepLegacy: stays, for the order to delete its tracker was given before the hub had heard what is here; order it again"
 	case p.KeepsLegacy() && !in.recycled(r):
 		return RuleProtection, ReasonLegacy, in.legacyText(r)
 	case r.Found && !(in.Confirmed && r.Asked) && !in.recycled(r):
@@ -429,7 +431,7 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 
 // Keeping is the reason for which an object stays whose labels were seen.
 func (in PruneInput) Keeping(r Record, labels map[string]string) string {
-	if p, _ := in.policy(r, labels); p.Prune == fleet.PruneOnUpdate {
+	if p, _ := in.policy(r, labels); p.Prune == fleet.PruneOnUpdate && !in.orderedUnasked(r) {
 		return ReasonLegacy
 	}
 	return ReasonKept
@@ -437,13 +439,25 @@ func (in PruneInput) Keeping(r Record, labels map[string]string) string {
 
 // recycled reports that a person ordered exactly this object to go, with the tracker of the revision that listed it last.
 func (in PruneInput) recycled(r Record) bool {
+	x, named := in.order(r)
+	return named && !x.Unasked
+}
+
+// orderedUnasked reports that the object was ordered to go by a word that does not count.
+func (in PruneInput) orderedUnasked(r Record) bool {
+	x, named := in.order(r)
+	return named && x.Unasked
+}
+
+// order is the one that names the object, by the revision that listed it last.
+func (in PruneInput) order(r Record) (_ fleet.Recycle, named bool) {
 	for _, x := range in.Recycles {
 		if x.Revision == r.Tracker() {
-			_, named := slices.BinarySearch(x.Keys, assemble.HeirKey(r.ID))
-			return named
+			_, named = slices.BinarySearch(x.Keys, assemble.HeirKey(r.ID))
+			return x, named
 		}
 	}
-	return false
+	return fleet.Recycle{}, false
 }
 
 // legacyText says how what keepLegacy keeps goes.

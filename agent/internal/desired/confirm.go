@@ -27,33 +27,54 @@ func (m *merger) carriedOut(x fleet.Tombstone) bool {
 	return x.Lineage == m.lineage && done.Lineage == m.lineage && done.Generation >= x.Generation
 }
 
-// unasked are the confirms of syncs that answer no question of this agent: the hub, whose store was restored or which the cluster
-// has joined, gave them before it had heard what would go here. They count for nothing until the hub has taken them back, as it does
-// when it is told what waits, so that a person is asked.
-func (m *merger) unasked(held *set) (out []fleet.ModuleRef) {
+// words are what a person may say of a module's sync that lets objects go.
+type words struct {
+	confirms []fleet.ModuleRef // of what the sync drops
+	orders   []fleet.ModuleRef // to delete trackers
+}
+
+// unasked are the words about syncs that answer no question of this agent: the hub, whose store was restored or which the cluster
+// has joined, was given them before it had heard what is here. They count for nothing until the hub has taken them back, as it does
+// when it is told what waits, or stays, so that a person is asked.
+func (m *merger) unasked(held *set) words {
+	return words{
+		confirms: m.firstSaid(held, held.unasked.confirms, func(x fleet.Sync) bool { return x.PruneConfirmed }),
+		orders:   m.firstSaid(held, held.unasked.orders, func(x fleet.Sync) bool { return len(x.Recycles) > 0 }),
+	}
+}
+
+// firstSaid are the modules of which something is said, and was since the first word on them; were are those of before.
+func (m *merger) firstSaid(held *set, were []fleet.ModuleRef, said func(fleet.Sync) bool) (out []fleet.ModuleRef) {
 	for _, x := range m.taken {
 		was, known := m.syncs[x.Module]
-		first := held.adopt || held.lineage == (Lineage{}) || known && was.Lineage != m.lineage // its first word on this module
-		if x.PruneConfirmed && (first || slices.Contains(held.unasked, x.Module)) {
+		first := held.adopt || held.lineage == (Lineage{}) || known && was.Lineage != m.lineage
+		if said(x) && (first || slices.Contains(were, x.Module)) {
 			out = append(out, x.Module)
 		}
 	}
 	for _, x := range m.lastGood { // of which the hub said nothing that could be taken
-		if slices.Contains(held.unasked, x.Module) {
+		if slices.Contains(were, x.Module) {
 			out = append(out, x.Module)
 		}
 	}
 	return out
 }
 
-// withoutUnasked is what the hub lists without the confirms that answer no question.
+// withoutUnasked is what the hub lists without the words that answer no question.
 func (s *set) withoutUnasked(a fleet.Assemblage) fleet.Assemblage {
-	if len(s.unasked) == 0 {
+	if len(s.unasked.confirms)+len(s.unasked.orders) == 0 {
 		return a
 	}
 	a.Syncs = slices.Clone(a.Syncs)
 	for i, x := range a.Syncs {
-		a.Syncs[i].PruneConfirmed = x.PruneConfirmed && !slices.Contains(s.unasked, x.Module)
+		a.Syncs[i].PruneConfirmed = x.PruneConfirmed && !slices.Contains(s.unasked.confirms, x.Module)
+		if !slices.Contains(s.unasked.orders, x.Module) {
+			continue
+		}
+		a.Syncs[i].Recycles = slices.Clone(x.Recycles)
+		for k := range x.Recycles {
+			a.Syncs[i].Recycles[k].Unasked = true
+		}
 	}
 	a.Digest = assemble.Digest(a)
 	return a

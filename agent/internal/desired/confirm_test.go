@@ -103,6 +103,61 @@ func TestConfirmOfTheFirstWordAnswersNothing(t *testing.T) {
 	}
 }
 
+// An order to delete a tracker that comes with the first word of a lineage counts for nothing: who gave it was shown what a store of before, or the
+// cluster before it was with another hub, had. A confirm beside it is another word, and ends by itself.
+func TestOrderOfTheFirstWordAnswersNothing(t *testing.T) {
+	for name, join := range map[string]string{"restored": "", "joined again": "join-2"} {
+		t.Run(name, func(t *testing.T) {
+			h, state, anew := newHub(), newMemory(), Lineage{HubID: home.HubID, Incarnation: "two"}
+			s := open(t, state)
+			sync := func(generation uint64, ordered, confirmed bool) fleet.Sync {
+				x := h.sync("web", generation, 1, "a")
+				if x.PruneConfirmed = confirmed; ordered {
+					x.Recycles = []fleet.Recycle{{Revision: 1, Keys: []uint64{7}}}
+				}
+				return x
+			}
+			accept(t, s, h, index(50, []fleet.Sync{sync(40, false, false)}))
+			accept(t, s, h, index(50, []fleet.Sync{sync(40, true, false)}))
+			counts := func(want bool) {
+				t.Helper()
+				for range 2 { // and after a restart
+					if got := s.Held().Assemblage.Syncs[0].Recycles; len(got) != 1 || got[0].Unasked == want {
+						t.Errorf("orders %+v, want one that counts: %t", got, want)
+					}
+					s = open(t, state)
+				}
+			}
+			counts(true)
+			restore(t, s, join, anew)
+			for _, step := range []struct {
+				generation                 uint64
+				ordered, counts, confirmed bool
+			}{
+				{30, true, false, true},  // the first word
+				{31, true, false, false}, // the confirm is taken back
+				{32, true, false, true},
+				{33, false, false, false}, // the hub has heard that it stays, and takes the order back
+				{34, true, true, false},   // a person's order
+			} {
+				in := index(0, []fleet.Sync{sync(step.generation, step.ordered, step.confirmed)})
+				if r, err := s.Accept(t.Context(), anew, in, h.fetch, alone); err != nil || r.Code != "" || len(r.Refused) > 0 {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				if _, _, digest := s.Position(); digest.String() != fleet.Digest(in.GetResultsIn()).String() {
+					t.Errorf("it says hello with digest %s, the hub's index has %x", digest, in.GetResultsIn())
+				}
+				if got := s.Held().Assemblage.Syncs[0].PruneConfirmed; got != (step.generation == 32) {
+					t.Errorf("at %d confirmed %t", step.generation, got)
+				}
+				if step.ordered {
+					counts(step.counts)
+				}
+			}
+		})
+	}
+}
+
 // A confirm that comes with the first word of a lineage answers nothing, also if that word on the module could not be taken at first, or came later
 // than that on others.
 func TestConfirmOfTheFirstWordOnAModule(t *testing.T) {

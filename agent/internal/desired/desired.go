@@ -90,8 +90,8 @@ type set struct {
 	// floor is the generation of each module's last tombstone that was carried out and forgotten.
 	floor    map[fleet.ModuleRef]uint64
 	previous []fleet.Digest
-	// unasked are the modules whose syncs came confirmed with the first word of the lineage.
-	unasked []fleet.ModuleRef
+	// unasked are the modules of which people's words came with the first word of the lineage.
+	unasked words
 	frozen  string
 	behind  string
 	leaving fleet.Leave

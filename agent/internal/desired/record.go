@@ -43,7 +43,8 @@ type record struct {
 	LeaveHeld   []string          `json:"leaveHeld,omitempty"`
 	Packs       [][]byte          `json:"packs,omitempty"`
 	Refused     []string          `json:"refused,omitempty"`
-	Unasked     []string          `json:"unasked,omitempty"`
+	Unasked     []string          `json:"unasked,omitempty"`   // words: confirms
+	Unordered   []string          `json:"unordered,omitempty"` // and orders
 }
 
 func writeSet(ctx context.Context, state State, s *set) error {
@@ -77,8 +78,11 @@ func encodeSet(s *set) ([]byte, error) {
 	for m, generation := range s.floor {
 		r.Floor[m.String()] = generation
 	}
-	for _, m := range s.unasked {
+	for _, m := range s.unasked.confirms {
 		r.Unasked = append(r.Unasked, m.String())
+	}
+	for _, m := range s.unasked.orders {
+		r.Unordered = append(r.Unordered, m.String())
 	}
 	for _, d := range s.previous {
 		r.Previous = append(r.Previous, d.String())
@@ -138,7 +142,10 @@ func decodeSet(raw []byte) (*set, error) {
 		}
 		s.floor[m] = generation
 	}
-	if s.unasked, err = modules(r.Unasked); err != nil {
+	if s.unasked.confirms, err = modules(r.Unasked); err != nil {
+		return nil, err
+	}
+	if s.unasked.orders, err = modules(r.Unordered); err != nil {
 		return nil, err
 	}
 	for _, hex := range r.Previous {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"testing"
 
 	"towline.dev/towline/pkg/assemble"
@@ -30,6 +31,8 @@ func TestKilledAnywhereWithWhatKeepLegacyKeeps(t *testing.T) {
 		third := revised(3, keep, "a")
 		recycled := revised(3, keep, "a")
 		recycled.Recycles = []fleet.Recycle{{Revision: 1, Keys: []uint64{key("old")}}}
+		unasked := revised(3, keep, "a")
+		unasked.Recycles = []fleet.Recycle{{Revision: 1, Keys: recycled.Recycles[0].Keys, Unasked: true}}
 		off := revised(4, drop, "a")
 		gone := r.tombstone("shop", fleet.DeleteDelete)
 		keeps := func(s fleet.Sync, kept map[string]int64) func(fleet.SyncStatus) bool {
@@ -49,6 +52,9 @@ func TestKilledAnywhereWithWhatKeepLegacyKeeps(t *testing.T) {
 			{"one that drops old", set(second), all, "shop", keeps(second, map[string]int64{"old": 1})},
 			{"the same again", set(second), all, "shop", keeps(second, map[string]int64{"old": 1})},
 			{"one that drops b", set(third), all, "shop", keeps(third, map[string]int64{"old": 1, "b": 2})},
+			{"the tracker of r1 was deleted before the hub had heard what is here", set(unasked), all, "shop", func(x fleet.SyncStatus) bool {
+				return x.Ready && x.Generation == unasked.Generation && slices.Equal(names(x.Extras, "Kept"), []string{"old"})
+			}},
 			{"the tracker of r1 is deleted", set(recycled), map[string]string{"a": "v", "b": "v"}, "shop", keeps(recycled, map[string]int64{"b": 2})},
 			{"keepLegacy is turned off", set(off), map[string]string{"a": "v"}, "shop", keeps(off, nil)},
 			{"the end of the module", func() { r.set(nil, gone) }, map[string]string{}, "shop", isRemoved},
