@@ -107,6 +107,8 @@ type signs struct {
 	good    bool
 	// sum: a condition that sums up the others is True.
 	sum bool
+	// accepted: a controller accepted the object.
+	accepted bool
 }
 
 func (s *signs) add(r Result) {
@@ -155,6 +157,7 @@ func (o *object) conditionsSay() (Result, bool) {
 // is True, only those that it does not know of.
 func (s *signs) conditions(o *object, list []any) {
 	summed := false
+	s.accepted = conditionIn(list, "Accepted").is("True")
 	for _, x := range list {
 		c := conditionOf(x)
 		if conditionClass(c.kind) != main || c.status == "" || o.runs(c) {
@@ -188,7 +191,7 @@ func (s *signs) condition(o *object, c condition, summed bool) {
 	}
 	switch k {
 	case bad:
-		if c.kind != "Warning" || !s.sum {
+		if c.kind != "Warning" || !s.sum && !s.accepted {
 			s.badCondition(c)
 		}
 	case busy:

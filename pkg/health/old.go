@@ -25,6 +25,8 @@ func Old(obj map[string]any) int {
 		return o.oldOfRollout()
 	case o.group == "apps.kruise.io" && o.kind == "DaemonSet":
 		return o.oldUnless(o.toldOld(), o.oldDaemons())
+	case o.group == "apps.kruise.io" && o.kind == "SidecarSet":
+		return o.oldUnless(o.toldOld(), o.oldSidecars())
 	case o.group == "batch" && o.kind == "CronJob":
 		return o.oldUnless(false, o.oldRuns())
 	case builtinGroup(o.group):

@@ -1,6 +1,6 @@
 package health
 
-// The judgements of single kinds of Solr, OpenSearch and ArangoDB. Each reports whether it decides; otherwise the rest of its rule does.
+// The judgements of single kinds of Solr, OpenSearch, ArangoDB and some other stores. Each reports whether it decides; otherwise the rest of its rule does.
 
 func solrHealth(o *object) (Result, bool) {
 	want, have := count(o.spec, "replicas", 3), count(o.status, "readyReplicas", 0)
@@ -63,6 +63,27 @@ func arangoOutdated(o *object) (Result, bool) {
 	c := o.condition("UpToDate")
 	fine := o.condition("Ready").is("True") && !o.condition("BootstrapFailed").is("True") && !o.condition("PodSchedulingFailure").is("True")
 	return progressing(nonEmpty(camel(c.reason), "NotUpToDate"), nonEmpty(c.message, "the newest specification is not applied yet")), fine && c.is("False")
+}
+
+// dragonflyRolls: an instance is ready while its pods are replaced one after the other.
+func dragonflyRolls(o *object) (Result, bool) {
+	return progressing("RollingUpdate", "its pods are updated"), isTrue(o.status, "isRollingUpdate")
+}
+
+// infinispanShut: a cluster without members is not well formed.
+func infinispanShut(o *object) (Result, bool) {
+	shut := count(o.spec, "replicas", 1) == 0 && o.condition("GracefulShutdown").is("True")
+	return suspended("GracefulShutdown", "spec.replicas is 0"), shut
+}
+
+// stackableHeld: what stands still by spec.clusterOperation is called available.
+func stackableHeld(o *object) (Result, bool) {
+	for _, key := range []string{"reconciliationPaused", "stopped"} {
+		if isTrue(mapOf(o.spec, "clusterOperation"), key) {
+			return suspended(camelKey(key), "spec.clusterOperation."+key+" is true"), true
+		}
+	}
+	return Result{}, false
 }
 
 // tidbLogBackup: a backup of the log is never complete, but runs until somebody stops it.
