@@ -16,7 +16,10 @@ import (
 )
 
 // Marks are what managed objects carry.
-type Marks struct{ Hub, Owner string }
+type Marks struct {
+	Hub, Owner string
+	Again      string // of no meaning but that the object is another version with it; empty: there is none
+}
 
 // Desired is one object as it is to be applied. It is one goroutine's.
 type Desired struct {
@@ -148,7 +151,7 @@ const neverVersion = "1"
 // Body is the request body: the object with marks, under a guard. withoutReplicas leaves /spec/replicas to an
 // autoscaler.
 func (d *Desired) Body(marks Marks, g Guard, withoutReplicas bool) ([]byte, error) {
-	if !withoutReplicas && !(d.id.Namespace == "" && bytes.Contains(d.text, namespaceField)) {
+	if !withoutReplicas && marks.Again == "" && !(d.id.Namespace == "" && bytes.Contains(d.text, namespaceField)) {
 		if body, ok := splice(d.text, marks, g); ok {
 			return body, nil
 		}
@@ -194,6 +197,9 @@ func (d *Desired) marked(marks Marks) (obj, meta map[string]any, err error) {
 	annotations, _ := meta["annotations"].(map[string]any)
 	annotations = shallow(annotations)
 	annotations[fleet.OwnerAnnotation] = marks.Owner
+	if marks.Again != "" {
+		annotations[fleet.AgainAnnotation] = marks.Again
+	}
 	meta["labels"], meta["annotations"] = labels, annotations
 	obj["metadata"] = meta
 	return obj, meta, nil

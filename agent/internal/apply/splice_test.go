@@ -100,12 +100,12 @@ func TestSplice(t *testing.T) {
 func TestSpliceOfWhatIsNoObject(t *testing.T) {
 	whole := `{"data":{"a":"b\"c"},"metadata":{"annotations":{"a":"b"},"labels":{"c":"d"},"name":"a"}}`
 	for i := range whole {
-		if _, ok := splice([]byte(whole[:i]), Marks{"h", "o"}, Guard{UID: "u"}); ok {
+		if _, ok := splice([]byte(whole[:i]), Marks{Hub: "h", Owner: "o"}, Guard{UID: "u"}); ok {
 			t.Errorf("cut off at %d it was spliced", i)
 		}
 	}
 	for _, text := range []string{"", "[]", "7", `"x"`, `{"metadata":7}`, `{"metadata":"x"}`, `{metadata:{}}`, `{"metadata" :{"name":"a"}}`, `{"a":]`} {
-		if _, ok := splice([]byte(text), Marks{"h", "o"}, Guard{}); ok {
+		if _, ok := splice([]byte(text), Marks{Hub: "h", Owner: "o"}, Guard{}); ok {
 			t.Errorf("%q was spliced", text)
 		}
 	}

@@ -422,7 +422,11 @@ func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, see
 		if err := cmp.Or(e.w.unlessSuperseded(), e.w.unlessStopped(id)); err != nil { // that may have taken its time
 			return err
 		}
-		return e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
+		err := e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
+		if apply.MayLand(err) {
+			e.w.m.late.takes(id, time.Now())
+		}
+		return err
 	case len(ties) > 0:
 		return e.free(ctx, r, ties)
 	case seen.TakenBy(r) != "":

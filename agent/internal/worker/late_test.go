@@ -16,13 +16,19 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// slowly has the create of one ConfigMap arrive later than anybody waits for it, as where a webhook holds it: whoever sent it
-// has no answer. It is sent when sent is closed; land lets it arrive, and comes back when it was carried out.
+// slowly has the create of one ConfigMap arrive later than anybody waits for it.
 func (r *rig) slowly(name string) (sent <-chan struct{}, land func()) {
-	held, release, landed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	sent, arrive := r.late(http.MethodPatch, name)
+	return sent, func() { arrive() }
+}
+
+// late has a request to one ConfigMap arrive later than anybody waits for it, as where a webhook holds it: whoever sent it
+// has no answer. It is sent when sent is closed; land lets it arrive, and comes back with its status when it was carried out.
+func (r *rig) late(method, name string) (sent <-chan struct{}, land func() int) {
+	held, release, landed := make(chan struct{}), make(chan struct{}), make(chan int, 1)
 	var once sync.Once
 	r.count.upset(func(q *http.Request) error {
-		if q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/configmaps/"+name) {
+		if q.Method != method || !strings.HasSuffix(q.URL.Path, "/configmaps/"+name) {
 			return nil
 		}
 		once.Do(func() {
@@ -31,16 +37,19 @@ func (r *rig) slowly(name string) (sent <-chan struct{}, land func()) {
 			late.Body = io.NopCloser(bytes.NewReader(body))
 			close(held)
 			go func() {
-				defer close(landed)
 				<-release
-				if answer, err := r.count.next.RoundTrip(late); err == nil {
-					_ = answer.Body.Close()
+				answer, err := r.count.next.RoundTrip(late)
+				if err != nil {
+					landed <- 0
+					return
 				}
+				_ = answer.Body.Close()
+				landed <- answer.StatusCode
 			}()
 		})
 		return errors.New("connection reset by a test")
 	})
-	return held, func() { close(release); <-landed }
+	return held, func() int { close(release); return <-landed }
 }
 
 // A create that nobody heard the answer of may be carried out later than a look that does not find the object: its module is not

@@ -36,6 +36,7 @@ type writer struct {
 	text      []string // keys of a Secret that are ours as stringData
 	halfway   bool     // deleted to be created again: a hold that comes now must not leave it away
 	first     bool     // no attempt came before this one to make what runs to an end
+	again     string   // is put on the object to make another version of it; empty: nothing is
 }
 
 // objectTime bounds everything that is done about one object at a time, so that a server that hangs holds no slot.
@@ -120,6 +121,9 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 	}
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
+		return nil, err
+	}
+	if live, err = a.outrun(ctx, live); err != nil {
 		return nil, err
 	}
 	if live, err = a.releaseAnswer(ctx, live); err != nil {
@@ -311,7 +315,9 @@ func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (
 	if g.Absent {
 		d = a.made
 	}
-	body, err := d.Body(a.w.m.marks(a.w.ref, a.liveID()), g, a.drop && !g.Absent)
+	marks := a.w.m.marks(a.w.ref, a.liveID())
+	marks.Again = a.again
+	body, err := d.Body(marks, g, a.drop && !g.Absent)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,55 @@
+package worker
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// A DELETE that nobody heard the answer of may arrive when a revision has come to list the object again, with the same content, so that an apply
+// changes nothing: what the sync says is applied does not go by it. The agent may have been killed meanwhile, also when it had taken the
+// revision and not applied it.
+func TestDeleteThatArrivesLateTakesNothing(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			r := newRig(t)
+			r.landing = time.Hour
+			r.restart()
+			a, b := configMap("a", "k: v"), configMap("b", "k: v")
+			s := r.bundle("shop", nil, a, b)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			uid := r.uidOf("v1", "configmaps", "b")
+			sent, land := r.late(http.MethodDelete, "b")
+			r.set([]fleet.Sync{r.bundle("shop", nil, a)})
+			<-sent
+			if restart {
+				r.stop()
+				r.start()
+			}
+			s = r.bundle("shop", nil, a, b)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if code := land(); code != http.StatusConflict {
+				t.Errorf("the DELETE from before the sync was answered with %d", code)
+			}
+			got := r.get("v1", "configmaps", "b")
+			if got == nil || got.GetUID() != uid || got.GetDeletionTimestamp() != nil {
+				t.Fatalf("what is listed went by a DELETE of before: %v", got)
+			}
+			if n := len(got.GetAnnotations()); n != 1 {
+				t.Errorf("annotations %v", got.GetAnnotations())
+			}
+			version := got.GetResourceVersion()
+			s = r.again(s)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if got := r.get("v1", "configmaps", "b"); got.GetResourceVersion() != version {
+				t.Error("it is written again, which nothing asks for")
+			}
+		})
+	}
+}
