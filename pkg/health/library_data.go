@@ -85,6 +85,7 @@ var workloadRules = []shippedEntry{
 	{"apps.kruise.io", "SidecarSet", rule{judge: sidecarSetHealth}},
 	{"apps.kruise.io", "ImagePullJob", rule{judge: imagePullHealth}},
 	{"apps.kruise.io", "NodeImage", rule{}},
+	{"chaos-mesh.org", "AWSChaos AzureChaos BlockChaos DNSChaos GCPChaos HTTPChaos IOChaos JVMChaos KernelChaos NetworkChaos PhysicalMachineChaos PodChaos StressChaos TimeChaos", rule{judge: chaosHealth}},
 	{"leaderworkerset.x-k8s.io", "LeaderWorkerSet", rule{ready: "Available", busy: "UpdateInProgress", replicas: true}},
 	{"slinky.slurm.net", "NodeSet", rule{replicas: true}},
 	{"jobset.x-k8s.io", "JobSet", rule{judge: jobSetHealth}},

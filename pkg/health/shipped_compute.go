@@ -112,6 +112,25 @@ func rayJobFailed(o *object) (Result, bool) {
 	return degraded(state, nonEmpty(text(o.status, "message"), "the job is "+state)), ended
 }
 
+// chaosHealth: what is to go wrong goes wrong until its time is over, or for good.
+func chaosHealth(o *object) (Result, bool) {
+	if o.condition("Selected").kind == "" {
+		return Result{}, false
+	}
+	stops := text(mapOf(o.status, "experiment"), "desiredPhase") == "Stop"
+	switch {
+	case o.condition("Paused").is("True"), o.annotation("experiment.chaos-mesh.org/pause") == "true":
+		return suspended("Paused", "the experiment is paused"), true
+	case o.condition("Selected").is("False"):
+		return degraded("NotSelected", "nothing matches the selector"), true
+	case stops && !o.condition("AllRecovered").is("True"):
+		return progressing("Recovering", "not all that was chosen has recovered"), true
+	case !stops && !o.condition("AllInjected").is("True"):
+		return progressing("Injecting", "not all that was chosen has its fault"), true
+	}
+	return healthy(), true
+}
+
 // queueStopped: a queue stands still where somebody says so and nothing else is wrong.
 func queueStopped(o *object) (Result, bool) {
 	c := o.condition("Active")

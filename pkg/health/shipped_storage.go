@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The judgements of single kinds of Longhorn. Each reports whether it decides; otherwise the rest of its rule does.
+// The judgements of single kinds of Longhorn and VolSync. Each reports whether it decides; otherwise the rest of its rule does.
 
 func longhornVolumeHealth(o *object) (Result, bool) {
 	state, robustness := text(o.status, "state"), text(o.status, "robustness")
@@ -115,4 +115,19 @@ func backingImageHealth(o *object) (Result, bool) {
 	default:
 		return progressing("NotReady", of(ready, want, "copies are ready")), true
 	}
+}
+
+// volsyncHealth: what was synchronized once is as it should be while it is again, which without a trigger it always is. What a person
+// orders has to be done.
+func volsyncHealth(o *object) (Result, bool) {
+	c, ordered := o.condition("Synchronizing"), text(mapOf(o.spec, "trigger"), "manual")
+	switch {
+	case text(mapOf(o.status, "latestMoverStatus"), "result") == "Failed":
+		return degraded("MoverFailed", nonEmpty(text(mapOf(o.status, "latestMoverStatus"), "logs"), "the last mover failed")), true
+	case c.is("False") && c.reason == "Error":
+		return degraded(c.reason, c.message), true
+	case ordered != "" && ordered != text(o.status, "lastManualSync"):
+		return progressing(nonEmpty(c.reason, "WaitingForManual"), "the order "+ordered+" is not carried out yet"), !o.empty()
+	}
+	return healthy(), c.is("True") && text(o.status, "lastSyncTime") != ""
 }

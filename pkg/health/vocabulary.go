@@ -47,7 +47,7 @@ var phases = classes{
 	bad: "failed failure error errored degraded unhealthy nothealthy invalid lost red yellow dead faulted broken denied rejected aborted cancelled canceled " +
 		"timeout timedout expired unavailable missing stalled conflict disconnected offline down critical evicted crashed warning warn healtherr " +
 		"healthwarn stuck unreachable bad terminatedwitherror outofsync misconfigured notok rolledback unrecoverable incomplete fatal inconclusive " +
-		"partiallyfailed partialfailure unstable disrupted unschedulable impaired nok unsupported corrupt corrupted",
+		"partiallyfailed partialfailure unstable disrupted unschedulable impaired nok unsupported corrupt corrupted outdated",
 	stopped: "suspended paused hibernated hibernating stopped halted disabled frozen sleeping inactive shutdown poweredoff suspend pause",
 }.byWord()
 
