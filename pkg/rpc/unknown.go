@@ -28,7 +28,7 @@ func unknownIn(m protoreflect.Message, path string) (err error) {
 	if raw := m.GetUnknown(); len(raw) > 0 {
 		number, _, _ := protowire.ConsumeTag(raw)
 		name := fmt.Sprintf("#%d", number)
-		return &fleet.FieldError{Path: under(path, name), Message: fmt.Sprintf("%s has no field of this number here; the hub is older than its client: update the hub",
+		return &fleet.FieldError{Path: under(path, name), Message: fmt.Sprintf("%s has no field of this number here: the hub is older than its client; upgrade the hubs first",
 			m.Descriptor().FullName())}
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {

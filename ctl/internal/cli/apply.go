@@ -123,6 +123,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err != nil {
 		return err
 	}
+	run.deletes = prune.not() != nil
 	if run.dry() {
 		return run.tell(ctx, found, prune)
 	}
@@ -151,13 +152,13 @@ func (r *applyRun) tell(ctx context.Context, all []resource.Resource, prune *pru
 // all puts what is in the files, and deletes what is to go then. Nothing of it begins until all of it is known to be able to, and what
 // comes after one that fails all the same does not begin, but for the rest of a batch of modules.
 func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *pruning) error {
-	if len(all) > 1 || prune.not() != nil {
+	if len(all) > 1 || r.deletes {
 		var errs []error
 		if all, errs = r.refused(ctx, all, prune); len(errs) > 0 {
 			return joinCodes(append(errs, prune.not(), r.print()))
 		}
 	}
-	if r.several, r.deletes = r.modules > 1, prune.not() != nil; r.several || r.deletes {
+	if r.several = r.modules > 1; r.several || r.deletes {
 		r.batch = rand.Text()
 	}
 	var errs []error
@@ -265,7 +266,7 @@ type applyRun struct {
 	modules  int      // that are not put yet
 	batch    string   // of several modules, or of what is put and what is deleted
 	several  bool     // modules are put
-	deletes  bool     // modules go with the batch when all of it is put
+	deletes  bool     // modules go when all of it is put
 	broken   bool     // the put of a module failed: the batch is not whole
 	waits    bool     // a module was put whose rollout does not begin before the batch is whole
 	first    []string // modules that were put and are new: their first rollouts wait for nothing

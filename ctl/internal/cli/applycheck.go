@@ -32,7 +32,8 @@ func (r *applyRun) try(ctx context.Context, x resource.Resource) (result string,
 	switch in := x.Message.(type) {
 	case *v1.Module:
 		var resp *v1.PutModuleResponse
-		resp, out.err = r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: in, Reason: r.o.reason, DryRun: true, Plan: r.o.plan, With: r.with, Set: r.o.set.name, Take: r.o.set.take})
+		resp, out.err = r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: in, Reason: r.o.reason, DryRun: true, Plan: r.o.plan, With: r.with, Set: r.o.set.name, Take: r.o.set.take,
+			Deletes: r.deletes}) // a hub that does not know that refuses it before anything is put
 		out.result = resp.GetResult()
 	case *v1.Catalog:
 		var resp *v1.PutCatalogResponse

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -158,7 +159,22 @@ func (a *app) exit(ctx context.Context, err error) int {
 	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
 		a.notef("%s %s\n", a.paintErr(table.Red, "Error:"), table.Clean(line))
 	}
+	if olderHub(err) {
+		a.notef("The hub is older than this towline, and does not know all that this command asks for: upgrade the hubs first.\n")
+	}
 	return code
+}
+
+// olderHub reports that the hub has refused a field that it does not know: it has only the number of that.
+func olderHub(err error) bool {
+	var field *fleet.FieldError
+	if !errors.As(err, &field) {
+		return false
+	}
+	name := field.Path[strings.LastIndexByte(field.Path, '.')+1:]
+	number, numbered := strings.CutPrefix(name, "#")
+	_, err = strconv.ParseUint(number, 10, 32)
+	return numbered && err == nil
 }
 
 // printf writes to stdout.

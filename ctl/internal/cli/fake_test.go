@@ -53,6 +53,7 @@ type fakeHub struct {
 	revisions   []*v1.Revision
 	rendered    [][]byte
 	put         *v1.PutModuleResponse
+	older       bool     // it does not know of deletions in a batch
 	refuses     string   // the only module that err is said of
 	loses       string   // the module whose put is lost, though it was checked
 	badCluster  error    // what the put of a cluster fails with
@@ -181,6 +182,9 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 	h.note(r)
 	if h.err != nil && (h.refuses == "" || h.refuses == r.GetModule().GetMetadata().GetName()) {
 		return nil, rpc.ToStatus(h.err)
+	}
+	if h.older && r.GetDeletes() {
+		return nil, rpc.ToStatus(fleet.Invalid("#10", "towline.v1.PutModuleRequest has no field of this number here; the hub is older than its client: update the hub"))
 	}
 	if h.noPuts > 0 && !r.GetDryRun() {
 		h.noPuts--

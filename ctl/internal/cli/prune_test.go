@@ -53,6 +53,33 @@ func TestApplyPrunesItsSetOnly(t *testing.T) {
 	}
 }
 
+// A hub that is too old for what goes with a batch says so before anything is put, and the command says what to do; where nothing goes it is
+// not asked for that.
+func TestPruneOfAnOlderHub(t *testing.T) {
+	hub := setHub("set/a:old", "set/a:shop")
+	hub.older = true
+	got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--yes")
+	if got.code != exitFailed || !strings.Contains(got.err, "upgrade the hubs first") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	for _, m := range hub.requests {
+		if put, is := m.(*v1.PutModuleRequest); is && !put.GetDryRun() {
+			t.Errorf("put: %v", put)
+		}
+	}
+	if gone := deletionsOf(hub); len(gone) > 0 {
+		t.Errorf("deleted: %v", gone)
+	}
+	if got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--dry-run=server"); got.code == 0 {
+		t.Errorf("the dry run says nothing of it: %q", got.out)
+	}
+	hub = setHub("set/a:shop")
+	hub.older = true
+	if got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune"); got.code != 0 {
+		t.Errorf("nothing goes: exit %d, stderr %q", got.code, got.err)
+	}
+}
+
 // What goes belongs to the batch of what is put, also of one module, so that one which is renamed waits for what the old one has: the puts say that
 // deletions come, and the last of these ends the batch. Without deletions, or in a dry run, there is none.
 func TestPruneBelongsToTheBatch(t *testing.T) {
