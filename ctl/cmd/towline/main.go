@@ -6,15 +6,25 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"towline.dev/towline/ctl/internal/cli"
 	"towline.dev/towline/pkg/client"
 )
 
+// oneInterrupt is how soon after a signal another one counts as the same: timeout(1) sends its signal to the process and to its group.
+const oneInterrupt = 50 * time.Millisecond
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
+	ctx, stop := interrupted(oneInterrupt, os.Interrupt, syscall.SIGTERM)
 	code := cli.Main(ctx, os.Args[1:], cli.System(), client.Dial)
 	stop()
 	os.Exit(code)
+}
+
+// interrupted is a context that ends with the first of the signals. One that comes later than the time after it ends the process at once.
+func interrupted(one time.Duration, signals ...os.Signal) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	context.AfterFunc(ctx, func() { time.AfterFunc(one, stop) })
+	return ctx, stop
 }
