@@ -60,6 +60,9 @@ type Record struct {
 	Keepers string
 	// Scaler is a program that is no HorizontalPodAutoscaler and has the object's replicas (Scaling); empty: none has.
 	Scaler string
+	// Givers are the modules that handed the object over and may still have what its pods use, until it is through with what the module that
+	// has it now makes of it (WithGiver); empty: none.
+	Givers string
 	// Deleting is of the word that decided to delete the object, noted before the first request; zero: none did.
 	Deleting fleet.Age
 }

@@ -116,24 +116,28 @@ func DeleteStages(records, of []Record) [][]Record {
 	return out
 }
 
-// inOrder keeps what has to wait for objects that are not in this plan: of kinds that nothing can be said about now, or of
-// another module that is removed as well and needs the controllers of this one.
+// inOrder keeps what has to wait for objects that are not in this plan: of kinds that nothing can be said about now, that stay for now and
+// may use it, or of another module that is removed as well and needs the controllers of this one.
 func (in PruneInput) inOrder(doomed []Record, out *PrunePlan) []Record {
 	own := ownGroups(in.Records)
 	stage := func(r Record) deleteStage { return deleteStageOf(r, own) }
 	unseen, blind := in.firstUnseen(out, stage)
 	dependent, needed := in.dependent(own)
+	staying, waits := in.firstStaying(out, stage)
 	return slices.DeleteFunc(doomed, func(r Record) bool {
-		s, why := stage(r), ""
+		s := stage(r)
 		switch {
 		case blind && stage(unseen).compare(s) < 0:
-			why = unseen.ID.String() + ", of which nothing can be said now"
+			out.Kept = append(out.Kept, goesAfter(r, unseen, "of which nothing can be said now"))
+		case waits != "" && stage(staying).compare(s) < 0 && in.awaitsPods(r):
+			out.Kept = append(out.Kept, goesAfter(r, staying, waits))
+		case in.Tombstone && in.Old != "" && s.class >= deleteWave && s.part > partWorkload:
+			out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonAwaitingUpdate, oldText + ": " + in.Old})
 		case needed && s.class != deleteAdmission && s.class != deleteOwnKind && !IsCustom(r.ID):
-			why = dependent.ID.String() + " of module " + dependent.Module.Display()
+			out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonRemoving, "goes after " + dependent.ID.String() + " of module " + dependent.Module.Display()})
 		default:
 			return false
 		}
-		out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonRemoving, "goes after " + why})
 		return true
 	})
 }

@@ -15,13 +15,36 @@ func mayGo(in PruneInput, r Record) bool {
 		return false
 	}
 	return r.ID.Kind == "Deployment" || !slices.ContainsFunc(in.Records, func(d Record) bool {
-		return d.ID.Kind == "Deployment" && dueToGo(in, d) && in.kind(d) == KindUnknown
+		return d.ID.Kind == "Deployment" && (dueToGo(in, d) && in.kind(d) == KindUnknown || staysForNow(in, d))
 	})
+}
+
+// staysForNow reports that it is decided that a workload goes, and that it is held by itself, or goes to another module.
+func staysForNow(in PruneInput, d Record) bool {
+	if !d.Written() || in.Held(d.ID) == "" && !handed(in, d) {
+		return false
+	}
+	if handed(in, d) {
+		return true
+	}
+	listed := !in.Tombstone && in.Desired(d.ID)
+	kept := d.Prune == fleet.PruneNever || in.Tombstone && in.Policy == fleet.DeleteOrphan
+	return !listed && !kept && !in.Hold
+}
+
+// handed reports that an object goes to the module that waits for it.
+func handed(in PruneInput, d Record) bool {
+	to, wanted := in.WantedBy(d.ID)
+	free := in
+	free.WantedBy = func(fleet.ObjectID) (fleet.ModuleRef, bool) { return fleet.ModuleRef{}, false }
+	free.Policy, free.Applied, free.Ready, free.Old = fleet.DeleteDelete, true, true, ""
+	d.Prune, d.Named = fleet.PruneOnUpdate, true
+	return wanted && to != in.Module && d.Written() && dueToGo(free, d)
 }
 
 // dueToGo is mayGo without what is known of the object itself.
 func dueToGo(in PruneInput, r Record) bool {
-	if in.Hold || in.Age.Lineage != in.Lineage || r.Module != shop {
+	if in.Hold || in.Held(r.ID) != "" || in.Age.Lineage != in.Lineage || r.Module != shop {
 		return false
 	}
 	if _, wanted := in.WantedBy(r.ID); wanted {
@@ -33,7 +56,8 @@ func dueToGo(in PruneInput, r Record) bool {
 	}
 	if in.Tombstone {
 		claim := r.ID.Kind == "PersistentVolumeClaim"
-		return newer >= 0 && in.Policy != fleet.DeleteOrphan && r.Prune != fleet.PruneNever && r.Delete != fleet.DeleteOrphan && (!claim || r.Named)
+		used := in.Old != "" && r.ID.Kind != "Deployment"
+		return newer >= 0 && in.Policy != fleet.DeleteOrphan && r.Prune != fleet.PruneNever && r.Delete != fleet.DeleteOrphan && (!claim || r.Named) && !used
 	}
 	if in.Desired(r.ID) || newer <= 0 || !in.Complete || !in.Applied || !in.Ready || in.Old != "" {
 		return false
@@ -84,7 +108,7 @@ func TestPruneProperties(t *testing.T) {
 		if in.Tombstone && !b("delete") {
 			in.Policy = fleet.DeleteOrphan
 		}
-		desired, unmapped, wanted := map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}
+		desired, unmapped, wanted, held := map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}
 		in.Records = nil
 		for i := range rapid.IntRange(0, 40).Draw(t, "records") {
 			id := fleet.ObjectID{Kind: rapid.SampledFrom([]string{"ConfigMap", "ConfigMap", "Deployment", "PersistentVolumeClaim"}).Draw(t, "kind"),
@@ -104,7 +128,14 @@ func TestPruneProperties(t *testing.T) {
 				r.Prune = fleet.PruneNever
 			}
 			desired[id], unmapped[id], wanted[id] = rapid.Bool().Draw(t, "desired"), !b("mapped"), !b("unwanted")
+			held[id] = !b("free")
 			in.Records = append(in.Records, r)
+		}
+		in.Held = func(id fleet.ObjectID) string {
+			if held[id] {
+				return "by its annotation"
+			}
+			return ""
 		}
 		in.Desired = func(id fleet.ObjectID) bool { return desired[id] }
 		in.Kind = func(r Record) (KindState, string) {

@@ -175,7 +175,7 @@ func TestPruneRules(t *testing.T) {
 			in.Old, in.Policies = "Deployment web has 2", []fleet.Policy{{Delete: fleet.DeleteOrphan}}
 		}, RuleApplyFirst, ""},
 		{"old pods, wanted by another module", func(in *PruneInput) { wanted(in); in.Old = "Deployment web has 2" }, "", "Handover"},
-		{"old pods, tombstone", func(in *PruneInput) { in.Tombstone, in.Old = true, "Deployment web has 2" }, "", "Delete"},
+		{"pods of a workload that went to another module, tombstone", func(in *PruneInput) { in.Tombstone, in.Old = true, "Deployment web has 2" }, RuleOrder, ""},
 		{"nothing applied, first", func(in *PruneInput) {
 			in.Ready, in.Applied, in.Policies = false, false, []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
 		}, "", "Delete"},

@@ -74,8 +74,7 @@ type PruneInput struct {
 	Lineage uint64
 	// Applied says that every object of the sync is applied; Ready that all are healthy, too.
 	Applied, Ready bool
-	// Old names the workloads that the sync lists and that have pods of an older template, or may have some; empty: none has. What the
-	// sync drops may be what these pods use, however the workload is judged.
+	// Old names who may use what goes (UsersText): of a sync what it lists, and what went to other modules; of a tombstone the latter.
 	Old string
 	// Confirmed says that a person confirmed what the sync drops.
 	Confirmed bool
@@ -424,9 +423,18 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 	case p.PruneWhen == fleet.PruneAfterReady && !in.Ready:
 		return RuleApplyFirst, ReasonAwaitingReady, "goes when everything else is ready"
 	case p.PruneWhen == fleet.PruneAfterReady && in.Old != "":
-		return RuleApplyFirst, ReasonAwaitingUpdate, "goes when nothing of an older template runs any more that may use it (pruneWhen: AfterApply does not wait): " + in.Old
+		return RuleApplyFirst, ReasonAwaitingUpdate, oldText + " (pruneWhen: AfterApply does not wait): " + in.Old
 	}
 	return "", "", ""
+}
+
+// oldText is said of what waits for pods.
+const oldText = "goes when nothing of an older template runs any more that may use it"
+
+// awaitsPods reports that an object that goes is to wait for the pods that may use it.
+func (in PruneInput) awaitsPods(r Record) bool {
+	p, _ := in.policy(r, in.labels(r))
+	return in.Tombstone || p.PruneWhen == fleet.PruneAfterReady
 }
 
 // Keeping is the reason for which an object stays whose labels were seen.

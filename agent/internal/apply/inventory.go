@@ -35,6 +35,7 @@ type Inventory struct {
 	records map[fleet.ObjectID]*Record
 	modules map[fleet.ModuleRef]map[fleet.ObjectID]bool
 	wishes  map[fleet.ObjectID][]Wish // the next owner first
+	given   map[fleet.ObjectID]bool   // that have givers
 	losses  map[fleet.ModuleRef]plan.Change
 	// revisions are those whose drops were noted last.
 	revisions map[fleet.ModuleRef]int64
@@ -72,7 +73,7 @@ func Open(ctx context.Context, state State, vault Vault, log *slog.Logger) (*Inv
 	inv := &Inventory{
 		state: state, vault: vault, log: log, Paths: NewInterner(),
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
-		wishes: map[fleet.ObjectID][]Wish{}, dirty: map[fleet.ObjectID]bool{},
+		wishes: map[fleet.ObjectID][]Wish{}, given: map[fleet.ObjectID]bool{}, dirty: map[fleet.ObjectID]bool{},
 		losses: map[fleet.ModuleRef]plan.Change{}, revisions: map[fleet.ModuleRef]int64{}, left: map[fleet.ModuleRef]map[string]bool{}, lossy: map[fleet.ModuleRef]bool{},
 		note: func(string) {}, moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
 	}
@@ -269,6 +270,9 @@ func (inv *Inventory) put(r *Record) {
 	}
 	inv.unwish(r.ID, r.Module)
 	inv.records[r.ID] = r
+	if delete(inv.given, r.ID); r.Givers != "" {
+		inv.given[r.ID] = true
+	}
 	of := inv.modules[r.Module]
 	if of == nil {
 		of = map[fleet.ObjectID]bool{}
@@ -427,6 +431,7 @@ func (inv *Inventory) Rename(ref fleet.ModuleRef, from, to fleet.ObjectID) {
 func (inv *Inventory) unlist(r *Record) {
 	of := inv.modules[r.Module]
 	delete(of, r.ID)
+	delete(inv.given, r.ID)
 	if len(of) == 0 {
 		delete(inv.modules, r.Module)
 	}

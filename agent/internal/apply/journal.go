@@ -266,6 +266,6 @@ func (inv *Inventory) load(ctx context.Context) error {
 func (inv *Inventory) reset() {
 	inv.records, inv.modules = map[fleet.ObjectID]*Record{}, map[fleet.ModuleRef]map[fleet.ObjectID]bool{}
 	inv.losses, inv.left, inv.lossy = map[fleet.ModuleRef]plan.Change{}, map[fleet.ModuleRef]map[string]bool{}, map[fleet.ModuleRef]bool{}
-	inv.revisions = map[fleet.ModuleRef]int64{}
+	inv.revisions, inv.given = map[fleet.ModuleRef]int64{}, map[fleet.ObjectID]bool{}
 	inv.dirty, inv.durable, inv.bytes, inv.baseBytes = map[fleet.ObjectID]bool{}, inv.change, minCompaction+1, 0
 }

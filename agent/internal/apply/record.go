@@ -15,6 +15,8 @@ type Record struct {
 	// Paths are the fields that are ours, and Base their values as the server answered to our last write.
 	Paths *PathSet
 	Base  Values
+	// Before are the values of the write before the last one, until the object was seen ready as the last one made it; zero: it was.
+	Before Hash
 	// Unmet is of what others have of a used object; nil: of nothing.
 	Unmet *[]plan.Unmet
 	// Hidden are the values that nobody may be shown, and that the object may have by our writes, encrypted; empty: it has none.
@@ -40,6 +42,20 @@ func ParseVersion(s string) uint64 {
 		return 0
 	}
 	return n
+}
+
+// BeforeWriting is what to note as Before when the object has been written, and has these values now: what it had when it was ready last.
+// The same values are no other revision, as after a correction.
+func (r *Record) BeforeWriting(now Values) Hash {
+	switch {
+	case !plan.MayUse(r.ID):
+		return Hash{}
+	case r.Before != Hash{}:
+		return r.Before
+	case r.Base.Hash == now.Hash:
+		return Hash{}
+	}
+	return r.Base.Hash
 }
 
 // ReplicasDiffer reports that there are other live replicas than the module wants.

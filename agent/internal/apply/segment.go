@@ -102,6 +102,8 @@ type storedRecord struct {
 	Replicas   int64            `json:"replicas"`
 	Holding    Holding          `json:"holding,omitempty"`
 	Algorithm  int              `json:"algorithm,omitempty"`
+	Before     []byte           `json:"before,omitempty"`
+	Givers     string           `json:"givers,omitempty"`
 	Trying     []byte           `json:"trying,omitempty"`
 	Since      int64            `json:"since,omitempty"`
 	Exempt     *storedExempt    `json:"exempt,omitempty"`
@@ -252,7 +254,10 @@ func (e *encoder) record(r *Record) (storedRecord, error) {
 		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting.Generation, DeletingIn: r.Deleting.Lineage, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
-		Exempt: exempt, Hidden: r.Hidden,
+		Exempt: exempt, Hidden: r.Hidden, Givers: r.Givers,
+	}
+	if r.Before != (Hash{}) {
+		out.Before = r.Before[:]
 	}
 	if t := r.Trying; t != nil {
 		out.Trying, out.Since = t.Content.Bytes(), t.Since
@@ -363,7 +368,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
+	if x.Paths < 0 || x.Paths >= len(sets) || max(len(x.Hash), len(x.Before)) > len(Hash{}) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
 	}
 	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Hidden: x.Hidden, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
@@ -371,6 +376,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 		r.Trying = &Trying{trying, x.Since}
 	}
 	copy(r.Base.Hash[:], x.Hash)
+	copy(r.Before[:], x.Before)
 	if r.Exempt, err = x.Exempt.exempt(sets); err != nil {
 		return nil, err
 	}
@@ -378,7 +384,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
 		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.deleting(), Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Legacy: x.Legacy, Shared: x.Shared, Revision: x.Revision, Found: x.Found, Asked: x.Asked,
-		Outcome: x.Outcome, Fleeting: x.Fleeting, Aggregated: x.Aggregated, Keepers: Intern(x.Keepers), Scaler: Intern(x.Scaler)}
+		Outcome: x.Outcome, Fleeting: x.Fleeting, Aggregated: x.Aggregated, Keepers: Intern(x.Keepers), Scaler: Intern(x.Scaler), Givers: Intern(x.Givers)}
 	if x.From != "" {
 		if r.From, err = fleet.ParseModuleRef(x.From); err != nil {
 			return nil, fleet.Errorf(fleet.ErrCorrupt, "record of %s: %v", id, err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // Wish says that a module lists an object which another one has, and waits for it. Wishes are not stored: every module
@@ -56,11 +57,24 @@ func (inv *Inventory) HandOver(ref fleet.ModuleRef, id fleet.ObjectID, to fleet.
 	if (next.From == fleet.ModuleRef{}) {
 		next.From = ref
 	}
+	next.Givers = next.WithGiver(ref)
 	next.Module, next.Want, next.Deleting = to, fleet.Digest{}, fleet.Age{}
 	next.Prune, next.Delete, next.Named, next.Legacy, next.Revision = wish.Prune, wish.Delete, wish.Named, wish.Legacy, 0
 	next.Shared, next.Asked = wish.Shared, false // a person was asked about what the module before drops
 	inv.put(&next)
 	return true
+}
+
+// Given lists what a module handed over that is not through since with what its new module makes of it, in no order.
+func (inv *Inventory) Given(ref fleet.ModuleRef) (out []plan.Record) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for id := range inv.given {
+		if r := inv.records[id]; r.GivenBy(ref) && r.Module != ref {
+			out = append(out, r.Record)
+		}
+	}
+	return out
 }
 
 // Next is the module that an object goes to when its owner lets it go, if there is one.

@@ -323,18 +323,20 @@ func isDenied(reason string) bool {
 }
 
 // keepDenied takes from a plan what the cluster does not let go. It stays with its module, and says why.
-func (w *worker) keepDenied(todo *plan.PrunePlan) {
+func (w *worker) keepDenied(in plan.PruneInput, todo *plan.PrunePlan) {
+	var stay []plan.Record
 	for i, stage := range todo.Delete {
 		var rest []plan.Record
 		for _, r := range stage {
 			if k := w.keptByPolicy(r); k != nil {
-				todo.Kept = append(todo.Kept, *k)
+				todo.Kept, stay = append(todo.Kept, *k), append(stay, r)
 				continue
 			}
 			rest = append(rest, r)
 		}
 		todo.Delete[i] = rest
 	}
+	in.InOrder(todo, stay)
 }
 
 // keptByPolicy is why an object may not be deleted; nil: it may.

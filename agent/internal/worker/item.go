@@ -27,13 +27,16 @@ type item struct {
 	// uncounted: its health does not count for whether the module, or its wave, is ready.
 	uncounted bool
 	old       int16 // pods of an older template that the object has (watch.Fingerprint.Old)
-	next      time.Time
-	tries     int
-	fail      *apply.Failure
-	use       *use     // a Namespace that is used, and in which nothing is ours
-	reading   *reading // of an object that is only read; nil: it was not, or is not there
-	action    plan.Action
-	opinion   *opinion // nil: the policy was not asked what it says of the content
+	// unseen: nothing is known of the object now; differs: somebody changed what its pods are made by (plan.User). turnedBack: and it is left
+	// so, before it was ever seen ready as the module has it.
+	unseen, differs, turnedBack bool
+	next                        time.Time
+	tries                       int
+	fail                        *apply.Failure
+	use                         *use     // a Namespace that is used, and in which nothing is ours
+	reading                     *reading // of an object that is only read; nil: it was not, or is not there
+	action                      plan.Action
+	opinion                     *opinion // nil: the policy was not asked what it says of the content
 
 	late *lateUse // of bindings that the agent evaluates; nil: the object refers to none, as nearly all
 

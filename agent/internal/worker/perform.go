@@ -492,18 +492,18 @@ func (a *writer) keep(answer map[string]any, r *apply.Record) {
 // written is the record of an object that we have just written.
 func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.Values) *apply.Record {
 	u := &unstructured.Unstructured{Object: live}
-	born, lineage, keepers, scaler := a.sync.Generation, a.sync.Lineage, a.keepers, ""
+	born, lineage, keepers, scaler, givers, before := a.sync.Generation, a.sync.Lineage, a.keepers, "", "", apply.Hash{}
 	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
 		born, lineage, scaler = old.Born, old.Lineage, old.Scaler // who scales goes by the name, also of one that is made again
 		if old.UID == string(u.GetUID()) {
-			keepers = old.Keepers
+			keepers, givers, before = old.Keepers, old.Givers, old.BeforeWriting(base)
 		}
 	}
-	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
+	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm, Before: before}
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live),
-		Aggregated: a.w.m.mapper.Aggregated(a.resource), Keepers: keepers, Scaler: scaler, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named,
+		Aggregated: a.w.m.mapper.Aggregated(a.resource), Keepers: keepers, Scaler: scaler, Givers: givers, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named,
 		Legacy: a.policy.KeepsLegacy(), Shared: a.policy.Shares()}
 	if u.GetDeletionTimestamp() != nil {
 		r.Want, r.Content = fleet.Digest{}, fleet.Digest{} // what is wanted is made when this one is gone, also if that ran to its end

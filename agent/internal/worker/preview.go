@@ -426,7 +426,7 @@ func (p *preview) dropped(ctx context.Context, all bool) (out []fleet.PreviewedO
 		todo = plan.Prune(in)
 	}
 	todo.Kept = append(todo.Kept, undecided...)
-	w.keepDenied(&todo)
+	w.keepDenied(in, &todo)
 	add := func(r plan.Record, o fleet.PreviewedObject) {
 		o.ID, o.Version = r.ID, r.Version
 		out = append(out, o)

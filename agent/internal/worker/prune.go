@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -33,7 +32,7 @@ type pruneState struct {
 // pruneFacts are what else than events and time lets objects go.
 type pruneFacts struct {
 	applied, ready, held bool
-	old                  string // of workloads that are ready
+	old                  string // who may use it though all is ready
 }
 
 // leaving is an object that is on its way out, and what it waits for.
@@ -62,7 +61,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	applied, ready := w.applied()
 	facts := pruneFacts{applied: applied, ready: ready, held: w.held() != ""}
 	if ready {
-		facts.old = w.oldText()
+		facts.old = w.usersText()
 	}
 	due := !p.retry.IsZero() && !now.Before(p.retry)
 	if !p.touched && !due && p.facts == facts {
@@ -88,20 +87,6 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	in.Alias = w.aliases(ctx, in.Records, uids)
 	in.AppliedUID = func(uid string) bool { return uids[uid] }
 	w.carryOut(ctx, in, now, due)
-}
-
-// oldText names the workloads that have pods of an older template, by what was found of them last; empty: none has.
-func (w *worker) oldText() string {
-	var out []string
-	for _, it := range w.items {
-		switch {
-		case it.old > 0:
-			out = append(out, fmt.Sprintf("%s has %d", it.entry.ID, it.old))
-		case it.old < 0:
-			out = append(out, it.entry.ID.String()+" is not through with its update")
-		}
-	}
-	return plan.Names(out)
 }
 
 // pruneInput has the records that may have to go, and those that stay if any goes.
@@ -138,7 +123,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		in.Tombstone, in.Policy, in.Age = true, w.cur.tombstone.Policy, w.cur.tombstone.Age()
 		w.rememberFound(in.Records)
 		w.rememberRead(in.Records)
-		in.Policies = w.lastPolicies()
+		in.Policies, in.Old = w.lastPolicies(), plan.UsersText(w.given())
 		in.Dependent = w.dependent
 		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
@@ -236,7 +221,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		in = e.in
 		todo = plan.Prune(in)
 	}
-	w.keepDenied(&todo)
+	w.keepDenied(in, &todo)
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, e.doubt
 	w.asked(in, todo.Held)
 	for _, h := range todo.Handover {

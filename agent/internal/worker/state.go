@@ -39,7 +39,7 @@ func (it *item) writtenAs(rec *apply.Record, action plan.Action) bool {
 
 // stateOf is what is known of an item, and why it is not fine.
 func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detail) {
-	it.old = 0
+	it.old, it.unseen, it.differs, it.turnedBack = 0, false, false, false
 	if it.policy.Reads() {
 		return w.stateOfReading(it, action)
 	}
@@ -64,6 +64,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	case rec == nil || rec.Module != w.ref || !rec.Written():
 	case f == nil && !(synced && w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)):
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
+		w.seeUse(it, action, rec, nil, false)
 		if why := w.m.watcher.Blind(it.resource); why != nil {
 			d = detail{reason: "NotWatched", message: it.entry.ID.String() + ": the kind cannot be watched: " + why.Error()}
 		}
@@ -79,7 +80,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		}
 	default:
 		state.Health, d = w.healthOf(it, rec, f)
-		it.old = f.Old
+		w.seeUse(it, action, rec, f, state.Health == fleet.HealthHealthy || state.Health == fleet.HealthSuspended)
 		judged(it.policy, f.Reason, &state)
 		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced
@@ -91,6 +92,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	}
 	if why := w.holdText(it.entry.ID); why != "" && it.fail == nil && state.Drift != fleet.DriftConflict && d.field == "" {
 		d = detail{reason: plan.ReasonHeld, message: it.entry.ID.String() + ": " + why, by: d.by}
+	}
+	if it.turnedBack {
+		d.message += "; it was not ready before as the revision has it"
 	}
 	if it.fail != nil {
 		d = it.failure(&state, d)

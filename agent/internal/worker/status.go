@@ -143,7 +143,7 @@ func (it *item) healthy() bool {
 
 // unready reports that an object keeps the module, and the waves behind its own, from being ready.
 func (it *item) unready(action plan.Action) bool {
-	return !it.uncounted && !it.healthy() && !it.tolerated(action)
+	return !it.uncounted && (it.turnedBack || !it.healthy() && !it.tolerated(action))
 }
 
 // applied reports whether every object of the sync is applied, and whether all are healthy, too.
@@ -213,8 +213,10 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 	if held := w.held(); held != "" {
 		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", held
 	}
-	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonDependentsFirst }); i >= 0 {
-		s.Reason, s.Message = plan.ReasonDependentsFirst, w.pruning.kept[i].Message
+	for _, reason := range []string{plan.ReasonAwaitingUpdate, plan.ReasonDependentsFirst} {
+		if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == reason }); i >= 0 {
+			s.Reason, s.Message = reason, w.pruning.kept[i].Message
+		}
 	}
 	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingHeir || isDenied(k.Reason) }); i >= 0 {
 		s.Reason, s.Message = w.pruning.kept[i].Reason, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message

@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"strings"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
+	"towline.dev/towline/pkg/plan"
+)
+
+// usersText names who may use what the sync drops; empty: nobody. What was seen of the module's own is of the last refresh.
+func (w *worker) usersText() string {
+	users := w.given()
+	for _, it := range w.items {
+		if plan.MayUse(it.entry.ID) {
+			users = append(users, plan.User{ID: it.entry.ID, Old: int(it.old), Unseen: it.unseen, Differs: it.differs})
+		}
+	}
+	return plan.UsersText(users)
+}
+
+// given are the objects that went to other modules and are not through since. One that is removed itself is waited for by nobody: its module
+// may wait for this one.
+func (w *worker) given() (out []plan.User) {
+	for _, r := range w.m.inventory.Given(w.ref) {
+		if !w.m.removing(r.Module) {
+			out = append(out, plan.User{ID: r.ID, Module: r.Module, Old: health.NotThrough})
+		}
+	}
+	return out
+}
+
+// seeUse notes what is seen of how an item's object may use what the module drops, or dropped. f is nil where nothing is known of it.
+func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watch.Fingerprint, healthy bool) {
+	if !plan.MayUse(it.entry.ID) {
+		return
+	}
+	if f == nil {
+		it.unseen = true
+		return
+	}
+	it.old, it.differs = f.Old, differs(it.entry.ID, action.Drift, f.Change)
+	left := action.Verb == plan.Leave && it.writtenAs(rec, action)
+	it.turnedBack = left && rec.Before != apply.Hash{} && it.differs && (action.Drift == fleet.DriftHeld || f.Paths == rec.Paths && f.Values.Hash == rec.Before)
+	if !left && action.Verb != plan.Skip || it.differs || !it.writtenAs(rec, action) || !healthy && !it.uncounted {
+		return
+	}
+	if rec.Before == (apply.Hash{}) && (rec.Givers == "" || it.old != 0) {
+		return
+	}
+	w.through(it)
+}
+
+// through notes that an object is ready as the module has it, and has nothing left of what it was before.
+func (w *worker) through(it *item) {
+	var givers []string
+	w.m.inventory.Amend(w.ref, it.entry.ID, func(r *apply.Record) bool {
+		if r.Before = (apply.Hash{}); it.old == 0 {
+			givers, r.Givers = strings.Fields(r.Givers), ""
+		}
+		return true
+	})
+	for _, text := range givers {
+		if giver, err := fleet.ParseModuleRef(text); err == nil {
+			w.m.retry(giver, it.entry.ID)
+		}
+	}
+}
+
+// differs reports that what somebody changed of an object is what its pods are made by, or who is reached: what the module drops may be
+// used again by that. Where a policy says that nobody minds what is changed, only the template of a workload counts.
+func differs(id fleet.ObjectID, drift fleet.Drift, c *watch.Change) bool {
+	template := c == nil || c.Fields > 1 || c.Pointer == "" || strings.HasPrefix(c.Pointer, "/spec/template") || strings.HasPrefix(c.Pointer, "/spec/jobTemplate")
+	switch drift {
+	case fleet.DriftDrifted, fleet.DriftHeld:
+		return template || !changesNoUse(c.Pointer)
+	case fleet.DriftIgnored:
+		return template && !plan.IsCustom(id)
+	}
+	return false
+}
+
+// changesNoUse reports that a field says nothing of what pods are made by, nor of who is reached.
+func changesNoUse(pointer string) bool {
+	switch pointer {
+	case apply.ReplicasPointer, "/spec/paused", "/spec/suspend":
+		return true
+	}
+	return strings.HasPrefix(pointer, "/metadata/")
+}
