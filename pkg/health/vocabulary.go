@@ -27,10 +27,14 @@ var conditionTypes = classes{
 		"Deleting Terminating",
 	bad: "Failed Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
 		"Terminal Unhealthy NotReady PartiallyReady Unavailable Unreachable Blocked Aborted Expired Missing Lost Crashed TimedOut Timeout " +
-		"NoPodsMatched NoMatchingInstance NoMatchingFolder NotificationPolicyLoopDetected Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred",
+		"NoPodsMatched NoMatchingInstance NoMatchingFolder NotificationPolicyLoopDetected Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred " +
+		"Irreconcilable Unrecoverable Unresolvable Unschedulable Unscheduled Unstable Unsupported Unsynced Unauthorized Interrupted Cancelled Canceled " +
+		"Killed Evicted Preempted Quarantined Exhausted Corrupted Damaged Revoked Outdated Stale",
 	stopped: "Paused Suspended Stopped Hibernated Hibernation Suspend Pause hibernation",
 	// What these say is no matter of health, in either direction.
-	unclear: "Upgradeable ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced",
+	unclear: "Upgradeable ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced Deprecated Limited ScalingLimited Disabled " +
+		"Cordoned Throttled RateLimited Tainted Locked Skipped Ignored Truncated Terminated Deleted Drained Detached Deactivated Superseded Replaced " +
+		"Modified Restarted Fenced Isolated Unmanaged Overridden Requeued",
 }.byWord()
 
 // phases are the words of phases and states, in lower case, letters and digits only.
@@ -39,7 +43,7 @@ var phases = classes{
 		"established synced insync applied provisioned connected online up green valid accepted enabled created issued registered configured " +
 		"attached serving normal good alive reconciled uptodate operational released programmed live passed open joined present started " +
 		"initialized published built clusterisready healthok stable operating working upgraded updated detached loaded processed executed " +
-		"verified permitted validated activated stored checked approved resolved satisfied acknowledged clusterinhealthystate",
+		"verified permitted validated activated stored checked approved resolved satisfied acknowledged clusterinhealthystate realized",
 	busy: "pending waiting queued new unknown inprogress progressing notready notstarted starting startingup init requested submitted " +
 		"scheduled validating inreview planned planning draft deleted terminated preparing awaiting accepting delayed retry retrying partial " +
 		"blocked uninitialized undefined none empty received opened notinstalled notprovisioned launched ready4setup rollout rollingout " +
@@ -89,13 +93,17 @@ func conditionClass(kind string) class {
 		return conditionClass(kind[at+1:]) // such as ACK.Terminal and cnpg.io/hibernation
 	}
 	switch {
+	case lacksTrouble(kind):
+		return good
 	case hasSuffix(kind, "Failed", "Failure", "Failures", "Error", "Errors", "Pressure", "Conflict", "Conflicts", "Conflicted", "Unhealthy",
 		"Missing", "Mismatch", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked"),
 		hasPrefix(kind, "Not") && !hasPrefix(kind, "Notif", "Note", "Notar"), hasPrefix(kind, "Failed", "Error", "Invalid", "Unhealthy", "Unable", "Insufficient", "Misconfigured"):
 		return bad
 	case hasSuffix(kind, "Paused", "Suspended"):
 		return stopped
-	case hasSuffix(kind, "InProgress", "Pending", "ing") && !hasSuffix(kind, "Running", "Serving", "Streaming", "Listening", "Working", "Operating"):
+	case hasSuffix(kind, "Streaming", "Monitoring", "Replicating", "Archiving", "Watching", "Tracking", "Polling", "Listening"):
+		return good
+	case hasSuffix(kind, "InProgress", "Pending", "ing") && !hasSuffix(kind, "Running", "Serving", "Working", "Operating"):
 		return busy
 	case hasSuffix(kind, "Synced", "Accepted", "Programmed", "Reconciled"):
 		return strong
@@ -103,6 +111,12 @@ func conditionClass(kind string) class {
 		return good
 	}
 	return unclear
+}
+
+// lacksTrouble reports a type such as NoErrors.
+func lacksTrouble(kind string) bool {
+	rest, no := strings.CutPrefix(kind, "No")
+	return no && rest != "" && rest[0] >= 'A' && rest[0] <= 'Z' && conditionClass(rest) == bad
 }
 
 // phaseClass is what a phase or a state says, however it is spelled.
