@@ -92,6 +92,7 @@ var holdAnnotations = []struct{ key, value string }{
 	{"serverless.openshift.io/paused", "true"},
 	{"fluxcd.controlplane.io/reconcile", "disabled"},
 	{"eck.k8s.elastic.co/managed", "false"},
+	{"kamaji.clastix.io/paused", ""},
 }
 
 // empty reports that the status says nothing at all.
@@ -285,7 +286,7 @@ func (s *signs) phase(o *object, field, v string) {
 // phaseClass knows that what should come to an end is not fine while it runs.
 func (o *object) phaseClass(v string) class {
 	k := phaseClass(v)
-	if k == good && o.finite() && has("running active started created", strings.ToLower(v)) {
+	if k == good && o.finite() && (has("running active started created", strings.ToLower(v)) || hasSuffix(plain(v), lasting...)) {
 		return busy
 	}
 	return k

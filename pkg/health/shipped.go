@@ -302,6 +302,7 @@ func (r *rule) phaseSays(o *object, s *signs) {
 	message := nonEmpty(text(m, "message"), text(o.status, "message"), text(o.status, "reason"), text(o.status, "lastError"), "status."+r.phase+" is "+phase)
 	word := camel(phase)
 	switch {
+	case phase == "" && s.summedUp(o):
 	case phase == "":
 		s.add(progressing("NoPhase", "status."+r.phase+" is not written yet"))
 	case either(r.good, phase, word):
@@ -317,6 +318,16 @@ func (r *rule) phaseSays(o *object, s *signs) {
 	default:
 		s.phaseIs(o.phaseClass(phase), phase, message, busy)
 	}
+}
+
+// summedUp takes the conditions where one of them sums up the others: a version may have those and no phase any more.
+func (s *signs) summedUp(o *object) bool {
+	var own signs
+	own.conditions(o, listOf(o.status, "conditions"))
+	if own.sum {
+		s.take(own, "")
+	}
+	return own.sum
 }
 
 // either reports that one of two spellings is in a list.

@@ -34,7 +34,7 @@ var conditionTypes = classes{
 	// What these say is no matter of health, in either direction.
 	unclear: "Upgradeable ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced Deprecated Limited ScalingLimited Disabled " +
 		"Cordoned Throttled RateLimited Tainted Locked Skipped Ignored Truncated Terminated Deleted Drained Detached Deactivated Superseded Replaced " +
-		"Modified Restarted Fenced Isolated Unmanaged Overridden Requeued",
+		"Modified Restarted Fenced Isolated Unmanaged Overridden Requeued BookingExpired",
 }.byWord()
 
 // phases are the words of phases and states, in lower case, letters and digits only.
@@ -96,11 +96,15 @@ func conditionClass(kind string) class {
 	case lacksTrouble(kind):
 		return good
 	case hasSuffix(kind, "Failed", "Failure", "Failures", "Error", "Errors", "Pressure", "Conflict", "Conflicts", "Conflicted", "Unhealthy",
-		"Missing", "Mismatch", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked"),
+		"Missing", "Mismatch", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked",
+		"Misconfigured", "Rejected", "Refused", "Aborted", "Cancelled", "Canceled", "Interrupted", "Expired", "Revoked", "Exhausted", "Corrupted", "Evicted",
+		"Unschedulable", "Unsupported", "Unreachable", "Outdated", "Crashed", "TimedOut", "Timeout", "Irreconcilable"),
 		hasPrefix(kind, "Not") && !hasPrefix(kind, "Notif", "Note", "Notar"), hasPrefix(kind, "Failed", "Error", "Invalid", "Unhealthy", "Unable", "Insufficient", "Misconfigured"):
 		return bad
-	case hasSuffix(kind, "Paused", "Suspended"):
+	case hasSuffix(kind, "Paused", "Suspended", "Stopped", "Hibernated"):
 		return stopped
+	case hasSuffix(kind, "Deprecated", "Disabled", "Throttled", "Limited", "Skipped", "Ignored", "Terminated", "Deleted", "Drained", "Detached", "Overridden"):
+		return unclear
 	case hasSuffix(kind, "Streaming", "Monitoring", "Replicating", "Archiving", "Watching", "Tracking", "Polling", "Listening"):
 		return good
 	case hasSuffix(kind, "InProgress", "Pending", "ing") && !hasSuffix(kind, "Running", "Serving", "Working", "Operating"):
@@ -131,6 +135,8 @@ func phaseClass(phase string) class {
 		return bad
 	case contains(word, "paused", "suspended", "hibernat"):
 		return stopped
+	case hasSuffix(word, lasting...) && !contains(word, "not", "wait", "pending"):
+		return good
 	case contains(word, "progress", "pending", "waiting", "ing", "await", "notready", "notyet"):
 		return busy
 	}
@@ -148,6 +154,9 @@ func plainPhase(phase string) class {
 	}
 	return unclear
 }
+
+// lasting ends a phase in which something does what it is for.
+var lasting = []string{"running", "serving", "streaming", "monitoring", "watching", "listening"}
 
 // steady ends what goes on without an end.
 var steady = []string{"streaming", "monitoring", "replicating", "archiving", "watching", "tracking", "polling", "listening", "nothing"}
