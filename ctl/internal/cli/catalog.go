@@ -107,7 +107,8 @@ const keepsOthers = "; until then what others of the catalog let go stays in its
 
 func waitSays(x *v1.CatalogWait) string {
 	if x.GetFile() == "" {
-		return fmt.Sprintf("module %s is deleted when clusters have nothing more that depends on it: %s", x.GetModule(), strings.Join(x.GetBy(), ", "))
+		return fmt.Sprintf("module %s is deleted when clusters have nothing more that depends on it: %s; %s", x.GetModule(), strings.Join(x.GetBy(), ", "),
+			inConflictMeanwhile(fleet.ModuleRef{Project: fleet.DefaultProject, Name: x.GetModule()}))
 	}
 	return fmt.Sprintf("module %s of %s is put when rollout %s is over, which lets no other begin (onSupersede: Reject)%s", x.GetModule(), x.GetFile(), x.GetRollout(), keepsOthers)
 }

@@ -116,7 +116,7 @@ func TestResyncCatalogThatWaits(t *testing.T) {
 	if got.code != exitOK || got.out != "catalog/team the rest is done later; at main@sha1:2e3d1f2e3d4c5b6a\n" || strings.Contains(got.err, "confirm") {
 		t.Errorf("%+v", got)
 	}
-	for _, says := range []string{"module shop of modules/shop.yaml:1 is put when rollout shop/4 is over", "module base is deleted when clusters have nothing more that depends on it: shop, cart",
+	for _, says := range []string{"module shop of modules/shop.yaml:1 is put when rollout shop/4 is over", "module base is deleted when clusters have nothing more that depends on it: shop, cart; one that takes its place is in conflict meanwhile",
 		"module old of modules/old.yaml:1 is not written: the hub's record of it is damaged"} {
 		if !strings.Contains(got.err, says) {
 			t.Errorf("does not say %q: %s", says, got.err)

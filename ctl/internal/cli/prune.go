@@ -234,11 +234,18 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 		err := r.pruneOne(ctx, p, m, i < len(p.modules)-1)
 		if errors.Is(err, fleet.ErrPrecondition) && r.o.wait {
 			p.later = append(p.later, m)
+			r.a.notef("module/%s is pruned after the rollouts, for clusters need it until then; %s\n", refOfModule(m).Display(), inConflictMeanwhile(refOfModule(m)))
 			continue
 		}
 		errs = append(errs, err)
 	}
 	return joined(errs...)
+}
+
+// inConflictMeanwhile is said of a module that goes later than what takes its place is put, as one that is renamed: the rollouts may wait
+// for that one, and this one for the rollouts.
+func inConflictMeanwhile(ref fleet.ModuleRef) string {
+	return "one that takes its place is in conflict meanwhile, and if the rollouts wait for that, have this one go now: towline delete module " + ref.Display() + " --force"
 }
 
 // notPruned names what an interrupt came before.

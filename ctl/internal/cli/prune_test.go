@@ -270,6 +270,9 @@ func TestApplyPrunesWhatIsNeededStillAfterTheRollouts(t *testing.T) {
 		if got.code != want.code || len(deletionsOf(hub)) != want.asked || (want.code != 0) != strings.Contains(got.err, "module old is not pruned: module old: a revision of shop that clusters have depends on it") {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q; the hub was asked %d times", args, got.code, got.out, got.err, len(deletionsOf(hub)))
 		}
+		if says := "module/old is pruned after the rollouts, for clusters need it until then; one that takes its place is in conflict meanwhile"; want.code == 0 && !strings.Contains(got.err, says) {
+			t.Errorf("%q: stderr %q does not say %q", args, got.err, says)
+		}
 	}
 }
 

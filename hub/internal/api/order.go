@@ -160,7 +160,7 @@ func mayGo(r store.Reader, ref fleet.ModuleRef, force bool) error {
 			ref.Display(), dependText(names))
 	}
 	if names := dependentsInUse(r, ref); len(names) > 0 {
-		return fleet.Errorf(fleet.ErrPrecondition, "module %s: a revision of %s that clusters have, or may go back to, depends on it, though what was put since does not; delete it when that is rolled out everywhere, or insist: --force",
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s: a revision of %s that clusters have, or may go back to, depends on it, though what was put since does not; delete it when that is rolled out everywhere, or insist: --force (a module that takes its place, as when it is renamed, is in conflict while it is there)",
 			ref.Display(), plan.Names(names))
 	}
 	return nil
