@@ -53,7 +53,10 @@ func otherHubsText(found []worker.OtherHub, unseen int, mayLive bool) string {
 		n += x.Objects
 	}
 	count, kept := fmt.Sprintf("%d objects", n), ""
-	if unseen > 0 {
+	switch {
+	case unseen == 1:
+		count += " or more (1 kind was not seen)"
+	case unseen > 1:
 		count += fmt.Sprintf(" or more (%d kinds were not seen)", unseen)
 	}
 	of := x.ID

@@ -58,6 +58,7 @@ func TestObjectsOfOtherHubsAreSaid(t *testing.T) {
 		{[]worker.OtherHub{of("hub-alive")}, 0, true, ""},
 		{[]worker.OtherHub{of("hub-alive")}, 2, true, ""},
 		{[]worker.OtherHub{of("hub-dead")}, 2, true, "3 objects or more (2 kinds were not seen) are of hub hub-dead, which this agent never had; they stay"},
+		{[]worker.OtherHub{of("hub-dead")}, 1, true, "3 objects or more (1 kind was not seen) are of hub hub-dead"},
 		{[]worker.OtherHub{of("hub-alive")}, 0, false, "3 objects are of hub hub-alive, which this agent never had; an agent may keep them: Leases were not seen"},
 		{[]worker.OtherHub{of("hub-" + strings.Repeat("a", 32))}, 300, false, "3 objects or more (300 kinds were not seen) are of hub hub-aaaa"},
 		{nil, 0, false, ""},

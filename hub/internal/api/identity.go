@@ -180,6 +180,14 @@ func countModules(r store.Reader, p *towlinev1.Project) *towlinev1.Project {
 	return p
 }
 
+// toDelete is such as "1 module; delete it first".
+func toDelete(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun + "; delete it first"
+	}
+	return fmt.Sprintf("%d %ss; delete them first", n, noun)
+}
+
 // DeleteProject removes one that has no modules, with its secrets. The default project is there without a record, so that its secrets
 // stay.
 func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectRequest) (*towlinev1.DeleteProjectResponse, error) {
@@ -193,10 +201,10 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 			return err
 		}
 		if n := countModules(w, proto.CloneOf(p.GetProject())).GetModules(); n > 0 {
-			return fleet.Forbids(projectObject(req.GetName()), "project %s has %d modules; delete them first", req.GetName(), n)
+			return fleet.Forbids(projectObject(req.GetName()), "project %s has %s", req.GetName(), toDelete(int64(n), "module"))
 		}
 		if n := countCatalogs(w, req.GetName()); n > 0 {
-			return fleet.Forbids(projectObject(req.GetName()), "project %s has %d catalogs; delete them first", req.GetName(), n)
+			return fleet.Forbids(projectObject(req.GetName()), "project %s has %s", req.GetName(), toDelete(int64(n), "catalog"))
 		}
 		w.Delete(key)
 		if req.GetName() == fleet.DefaultProject {

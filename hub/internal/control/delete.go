@@ -25,8 +25,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if err := c.abortActive(ctx, ref); err != nil {
 		return err
 	}
-	var left remains
-	stands := false
+	left, stands := remains{noted: c.state(ref).noted}, false
 	err := c.view(ctx, func(r store.Reader) error {
 		stands = record.Stands(r)
 		look := c.newRefresher(r, nil)
@@ -60,7 +59,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if _, err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
 		return err
 	}
-	c.noteKept(ctx, ref, rec, left.kept)
+	c.noteKept(ctx, ref, rec, left)
 	if err := c.forget(ctx, ref, left.done); err != nil {
 		return err
 	}
@@ -86,6 +85,7 @@ type remains struct {
 	done  []gone
 	stale []refresh
 	kept  map[string][]string // the clusters of those that are done, by what their agents said that they left
+	noted map[gone]bool       // those of which the audit has that already
 	waits int                 // for an agent, or the end of a freeze
 	later int                 // of the clusters that wait, those where modules that depend on it were not told to go yet
 }
@@ -102,8 +102,9 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 	switch {
 	case dead == nil:
 	case t.Tracker.Removed || neverJoined(cluster):
-		x.done = append(x.done, gone{t.Cluster, dead.GetGeneration()})
-		if said := t.Observed.GetStatus().GetMessage(); t.Tracker.Removed && said != "" {
+		done := gone{t.Cluster, dead.GetGeneration()}
+		x.done = append(x.done, done)
+		if said := t.Observed.GetStatus().GetMessage(); t.Tracker.Removed && said != "" && !x.noted[done] {
 			if x.kept == nil {
 				x.kept = map[string][]string{}
 			}
@@ -123,10 +124,17 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 }
 
 // noteKept has the audit tell what agents left of a deleted module, as a Namespace in which others have something, before the hub forgets that they
-// said so. What cannot be forgotten then is told once more.
-func (c *Controller) noteKept(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, kept map[string][]string) {
-	if c.o.Audit == nil {
+// said so. What cannot be forgotten then is not told once more, but by a hub that leads after this one.
+func (c *Controller) noteKept(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, left remains) {
+	if c.o.Audit == nil || len(left.kept) == 0 {
 		return
+	}
+	kept, st := left.kept, c.state(ref)
+	if st.noted == nil {
+		st.noted = map[gone]bool{}
+	}
+	for _, x := range left.done {
+		st.noted[x] = true
 	}
 	meta := rec.GetModule().GetMetadata()
 	for _, said := range slices.Sorted(maps.Keys(kept)) {

@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 // between is a backend in which something happens before every commit.
@@ -109,6 +110,38 @@ func TestForgettingIsOfOneModule(t *testing.T) {
 	l.read(func(r store.Reader) {
 		for _, prefix := range []string{store.ModulePrefix, store.StartPrefix, store.RolloutPrefix} {
 			r.Scan(prefix, func(e store.Entry) bool { t.Error("left: " + e.Key); return true })
+		}
+	})
+}
+
+// What an agent left is in the audit once, also where the hub cannot forget at once that it said so.
+func TestWhatWasLeftIsNotedOnce(t *testing.T) {
+	l := newLeaderOn(t, memory.New())
+	deleted := moduleRecord()
+	deleted.Deleting = fleet.DeleteDelete
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), deleted)
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(3)})
+		w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Status: wire.SyncStatusToProto(fleet.SyncStatus{Module: shop, Generation: 3,
+			Phase: fleet.PhaseRemoved, Message: "kept: Namespace shop"})})
+	})
+	var notes []string
+	ctx, cancel := context.WithCancel(t.Context())
+	l.o.Audit = func(_ context.Context, e *towlinev1.AuditEntry) {
+		notes = append(notes, e.GetDetail())
+		cancel() // so that nothing is forgotten
+	}
+	if err := l.reconcileDeleting(ctx, shop, deleted); err == nil {
+		t.Fatal("all is forgotten already")
+	}
+	l.must(l.reconcileDeleting(t.Context(), shop, deleted))
+	if len(notes) != 1 || notes[0] != "kept: Namespace shop, in cluster a" {
+		t.Errorf("noted %q", notes)
+	}
+	l.read(func(r store.Reader) {
+		if _, found := r.Get(store.ModuleKey(shop)); found {
+			t.Error("the module is there still")
 		}
 	})
 }

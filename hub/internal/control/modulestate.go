@@ -52,6 +52,8 @@ type moduleState struct {
 	refused []fleet.ClusterName
 	// graced says that the last run was in the grace after the hub's start: all clusters are looked at once when that ends.
 	graced bool
+	// noted are the removals of which the audit has what agents left, until the hub has forgotten the module.
+	noted map[gone]bool
 }
 
 // spanned reports that a span of the rollout was sent before, and notes that it is.
