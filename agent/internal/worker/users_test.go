@@ -33,7 +33,8 @@ spec:
 `, image, config)}
 }
 
-// undo is what kubectl rollout undo does to the Deployment: its template becomes one of before.
+// undo has the Deployment's template be one of before, as an edit does, or kubectl rollout undo, which takes an annotation that holds it away
+// as well.
 func (r *rig) undo(config string) {
 	r.patch("apps/v1", "deployments", "web", "kubectl-rollout",
 		`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"nginx:1","envFrom":[{"configMapRef":{"name":"`+config+`"}}]}]}}}}`)
