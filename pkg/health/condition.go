@@ -94,7 +94,7 @@ func (c condition) endedBadly() bool {
 
 // settled reports that the reason of a condition about work says that the work is done.
 func (c condition) settled() bool {
-	return hasSuffix(c.reason, "Available", "Complete", "Completed", "Succeeded", "Finished", "AsExpected") || c.reason == "Ready"
+	return hasSuffix(c.reason, "Available", "Complete", "Completed", "Succeeded", "Finished") || c.reason == "Ready" || c.kind == "Progressing" && hasSuffix(c.reason, "AsExpected")
 }
 
 // signs are what the parts of a status say: the first of each kind, and whether anything says that all is well.

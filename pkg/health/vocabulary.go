@@ -43,11 +43,13 @@ var phases = classes{
 		"established synced insync applied provisioned connected online up green valid accepted enabled created issued registered configured " +
 		"attached serving normal good alive reconciled uptodate operational released programmed live passed open joined present started " +
 		"initialized published built clusterisready healthok stable operating working upgraded updated detached loaded processed executed " +
-		"verified permitted validated activated stored checked approved resolved satisfied acknowledged clusterinhealthystate realized",
+		"verified permitted validated activated stored checked approved resolved satisfied acknowledged clusterinhealthystate realized admitted allocated assigned compliant elected formed wellformed fulfilled initialised mounted optimal " +
+		"onboarded synchronized synchronised unsealed readytouse readyforuse allgood",
 	busy: "pending waiting queued new unknown inprogress progressing notready notstarted starting startingup init requested submitted " +
 		"scheduled validating inreview planned planning draft deleted terminated preparing awaiting accepting delayed retry retrying partial " +
 		"blocked uninitialized undefined none empty received opened notinstalled notprovisioned launched ready4setup rollout rollingout " +
-		"recreate switchover failover reconfigure update upgrade delete create refresh resize",
+		"recreate switchover failover rollback reconfigure update upgrade delete create refresh resize unready unsynced unbound unprovisioned undeployed " +
+		"uninitialised unconfigured unreconciled",
 	bad: "failed failure error errored degraded unhealthy nothealthy invalid lost red yellow dead faulted broken denied rejected aborted cancelled canceled " +
 		"timeout timedout expired unavailable missing stalled conflict disconnected offline down critical evicted crashed warning warn healtherr " +
 		"healthwarn stuck unreachable bad terminatedwitherror outofsync misconfigured notok rolledback unrecoverable incomplete fatal inconclusive " +
@@ -97,21 +99,23 @@ func conditionClass(kind string) class {
 		return good
 	case hasSuffix(kind, "Failed", "Failure", "Failures", "Error", "Errors", "Pressure", "Conflict", "Conflicts", "Conflicted", "Unhealthy",
 		"Missing", "Mismatch", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked",
-		"Misconfigured", "Rejected", "Refused", "Aborted", "Cancelled", "Canceled", "Interrupted", "Expired", "Revoked", "Exhausted", "Corrupted", "Evicted",
+		"Misconfigured", "Rejected", "Refused", "Aborted", "Cancelled", "Canceled", "Interrupted", "Expired", "Revoked", "Exhausted", "Corrupted",
 		"Unschedulable", "Unsupported", "Unreachable", "Outdated", "Crashed", "TimedOut", "Timeout", "Irreconcilable"),
 		hasPrefix(kind, "Not") && !hasPrefix(kind, "Notif", "Note", "Notar"), hasPrefix(kind, "Failed", "Error", "Invalid", "Unhealthy", "Unable", "Insufficient", "Misconfigured"):
 		return bad
 	case hasSuffix(kind, "Paused", "Suspended", "Stopped", "Hibernated"):
 		return stopped
-	case hasSuffix(kind, "Deprecated", "Disabled", "Throttled", "Limited", "Skipped", "Ignored", "Terminated", "Deleted", "Drained", "Detached", "Overridden"):
+	case hasSuffix(kind, "Deprecated", "Disabled", "Throttled", "Limited", "Skipped", "Ignored", "Terminated", "Deleted", "Drained", "Detached", "Overridden", "Evicted"):
 		return unclear
 	case hasSuffix(kind, "Streaming", "Monitoring", "Replicating", "Archiving", "Watching", "Tracking", "Polling", "Listening"):
 		return good
-	case hasSuffix(kind, "InProgress", "Pending", "ing") && !hasSuffix(kind, "Running", "Serving", "Working", "Operating"):
+	case hasSuffix(kind, "InProgress", "Pending", "ing") && !hasSuffix(kind, "Running", "Serving", "Working", "Operating", "Succeeding"):
+		return busy
+	case hasPrefix(kind, "Updating", "Upgrading", "Migrating", "Restoring", "Deploying", "Installing", "Provisioning", "Rebalancing") && !hasSuffix(kind, "ed", "able"):
 		return busy
 	case hasSuffix(kind, "Synced", "Accepted", "Programmed", "Reconciled"):
 		return strong
-	case hasSuffix(kind, "Ready", "Available", "Healthy", "Succeeded", "Success", "Complete", "Valid", "UpToDate", "InSync", "ed", "able", "Running"):
+	case hasSuffix(kind, "Ready", "Available", "Healthy", "Succeeded", "Succeeding", "Success", "Complete", "Valid", "UpToDate", "InSync", "ed", "able", "Running"):
 		return good
 	}
 	return unclear
@@ -131,13 +135,17 @@ func phaseClass(phase string) class {
 	}
 	switch {
 	case contains(word, "fail", "error", "crash", "invalid", "lost", "reject", "denied", "unhealthy", "degraded", "broken", "abort", "timeout",
-		"missing", "unrecover", "unavailable", "conflict", "stalled", "unable", "cannot", "notfound", "exception"):
+		"missing", "unrecover", "unavailable", "conflict", "stalled", "unable", "cannot", "notfound", "exception", "backoff", "oomkill", "splitbrain",
+		"noquorum", "exceed", "insufficient", "expired", "exhaust", "incompatib", "malformed", "mismatch", "inconsistent", "abnormal", "forbidden",
+		"unauthori", "refused", "violat", "noncomplian", "notcomplian", "unresolv", "unrespons", "notrespond", "interrupted", "killed", "outofdate",
+		"deadlock", "diskfull", "lowdisk", "misconfig", "errimage"):
 		return bad
 	case contains(word, "paused", "suspended", "hibernat"):
 		return stopped
 	case hasSuffix(word, lasting...) && !contains(word, "not", "wait", "pending"):
 		return good
-	case contains(word, "progress", "pending", "waiting", "ing", "await", "notready", "notyet"):
+	case contains(word, "progress", "pending", "waiting", "ing", "await", "notready", "notyet", "partial", "readyto"),
+		hasPrefix(word, "not") && !hasPrefix(word, "notif", "note"):
 		return busy
 	}
 	return unclear
@@ -156,7 +164,7 @@ func plainPhase(phase string) class {
 }
 
 // lasting ends a phase in which something does what it is for.
-var lasting = []string{"running", "serving", "streaming", "monitoring", "watching", "listening"}
+var lasting = []string{"running", "streaming", "monitoring", "watching", "listening"}
 
 // steady ends what goes on without an end.
 var steady = []string{"streaming", "monitoring", "replicating", "archiving", "watching", "tracking", "polling", "listening", "nothing"}
