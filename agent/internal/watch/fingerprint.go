@@ -44,7 +44,7 @@ type Fingerprint struct {
 	Scaled bool
 	// Unwatched says that the object lacks our label, so that no watch tells what happens to it.
 	Unwatched bool
-	// Made says that it is another object than the record has, and that our field manager wrote both marks that it carries.
+	// Made says that it is another object than the record has, or that there is none, and that our field manager wrote both marks that it carries.
 	Made bool
 	// Hold is the one that the object's annotation puts; nil for nearly all.
 	Hold *fleet.ObjectHold
@@ -155,7 +155,7 @@ func (f *Fingerprint) setHealth(r health.Result) {
 
 // compare takes the values at our paths, and finds who changed them.
 func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
-	if record != nil && record.UID != "" && record.UID != f.UID {
+	if record == nil || record.UID != "" && record.UID != f.UID {
 		f.Made = apply.ProofOf((&unstructured.Unstructured{Object: obj}).GetManagedFields()).Marked
 	}
 	if record == nil || record.Paths == nil || record.UID != f.UID {

@@ -213,6 +213,22 @@ func (w *Watcher) Look(r apply.Resource, namespace, name string) (f *Fingerprint
 	return k.prints[Key{namespace, name}], k.synced
 }
 
+// Shown is the fingerprint of an object in whichever version its kind is watched, or nil.
+func (w *Watcher) Shown(id fleet.ObjectID) (r apply.Resource, f *Fingerprint) {
+	for _, k := range w.all() {
+		if k.only != nil || k.resource.Group != id.Group || k.resource.Kind != id.Kind {
+			continue
+		}
+		k.mu.Lock()
+		f = k.prints[Key{id.Namespace, id.Name}]
+		k.mu.Unlock()
+		if f != nil {
+			return k.resource, f
+		}
+	}
+	return r, nil
+}
+
 // Owned lists the objects that name others as their owners, and those.
 func (w *Watcher) Owned() map[fleet.ObjectID][]Owner {
 	out := map[fleet.ObjectID][]Owner{}

@@ -41,6 +41,8 @@ type Manager struct {
 	events   *recorder
 	finder   finder
 
+	stragglers stragglers
+
 	// These are set by Run before the first worker starts.
 	inventory *apply.Inventory
 	watcher   *watch.Watcher
@@ -95,6 +97,7 @@ func New(o Options) (*Manager, error) {
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, m.forbidden, o.Log)
 	m.late.landing = o.landing
+	m.stragglers.wake = make(chan struct{}, 1)
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
 	m.secrets.loaded, m.secrets.saving, m.lasts.saving = make(chan struct{}), semaphore.NewWeighted(1), semaphore.NewWeighted(1)
 	m.open, m.shut = context.WithCancel(context.Background())
@@ -139,6 +142,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	background.Go(func() { m.events.run(ctx) })
 	background.Go(func() { m.followRestores(ctx) })
 	background.Go(func() { m.finder.run(ctx) })
+	background.Go(func() { m.followStragglers(ctx) })
 	background.Go(func() { m.follow(ctx) })
 	if why == "" {
 		m.finder.open(false, "")
@@ -318,6 +322,7 @@ func (m *Manager) changed(id fleet.ObjectID, owner string) {
 		ref = r.Module
 	} else if parsed, uid, ok := fleet.ParseOwnerMark(owner); ok && uid == m.o.ClusterUID {
 		ref = parsed
+		m.stragglers.meet(id)
 	}
 	m.touch(ref, id)
 	m.touchWaiting(id)
