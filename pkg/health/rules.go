@@ -18,7 +18,8 @@ import (
 //
 // The conditions are asked in the order Degraded, Progressing, Healthy; the first that holds decides. If none holds and
 // Healthy is set, the object is Progressing; if Healthy is not set, the judgement goes on as without the rule. A
-// condition that fails because a field is not there does not hold.
+// condition that fails because a field is not there does not hold; where Kind is "*" and Healthy fails so, the judgement goes
+// on as without the rule, once the controller has written a status and had time for more, and at once for a kind without a status.
 type Rule struct {
 	// Group is an API group, "" for the core group, or "*.SUFFIX" for every group that ends so.
 	Group string
@@ -137,7 +138,7 @@ func (c *compiled) judge(o *object) (Result, bool) {
 			return r, true
 		}
 	}
-	vars := map[string]any{"object": o.fields}
+	vars, lacks := map[string]any{"object": o.fields}, false
 	for _, e := range []struct {
 		field string
 		is    cel.Program
@@ -147,10 +148,11 @@ func (c *compiled) judge(o *object) (Result, bool) {
 		{"progressing", c.progressing, fleet.HealthProgressing},
 		{"healthy", c.healthy, fleet.HealthHealthy},
 	} {
-		holds, err := holds(e.is, vars)
+		holds, absent, err := holds(e.is, vars)
 		if err != nil {
 			return Result{Health: fleet.HealthUnknown, Reason: ReasonRuleFailed, Message: "health rule: " + e.field + ": " + celenv.Reason(err)}, true
 		}
+		lacks = absent
 		if !holds {
 			continue
 		}
@@ -162,7 +164,20 @@ func (c *compiled) judge(o *object) (Result, bool) {
 	if c.healthy == nil {
 		return Result{}, false
 	}
-	return c.because(fleet.HealthProgressing, vars, "health rule: healthy does not hold yet"), true
+	waits := c.because(fleet.HealthProgressing, vars, "health rule: healthy does not hold yet")
+	if c.kind == "*" && lacks {
+		return o.lacking(waits)
+	}
+	return waits, true
+}
+
+// lacking is of an object without the field that healthy reads, by a rule for all kinds of a group, of which some may not have that field. It
+// reports whether that decides: not of a kind without a status, nor when its controller has written one, and had the time for a first word.
+func (o *object) lacking(waits Result) (r Result, decided bool) {
+	if o.empty() {
+		return waits, o.facts.HasStatus
+	}
+	return o.graced(waits)
 }
 
 func (c *compiled) because(h fleet.Health, vars map[string]any, otherwise string) Result {
@@ -180,20 +195,21 @@ func (c *compiled) because(h fleet.Health, vars map[string]any, otherwise string
 	return r
 }
 
-func holds(p cel.Program, vars map[string]any) (bool, error) {
+// holds says, too, that a condition does not hold because a field is not there.
+func holds(p cel.Program, vars map[string]any) (is, absent bool, err error) {
 	if p == nil {
-		return false, nil
+		return false, false, nil
 	}
 	v, _, err := p.Eval(vars)
 	if err != nil {
 		if celenv.Absent(err) {
-			return false, nil
+			return false, true, nil
 		}
-		return false, err
+		return false, false, err
 	}
 	b, ok := v.(types.Bool)
 	if !ok {
-		return false, fmt.Errorf("is a %s, neither true nor false", v.Type().TypeName())
+		return false, false, fmt.Errorf("is a %s, neither true nor false", v.Type().TypeName())
 	}
-	return bool(b), nil
+	return bool(b), false, nil
 }

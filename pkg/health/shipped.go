@@ -35,6 +35,8 @@ type rule struct {
 	once bool
 	// static says that the kind is configuration for others to read: without a status it is Healthy.
 	static bool
+	// every: it is of all kinds of a group, of which some may lack what it names. The index sets it.
+	every bool
 	// judge goes before all of the above. It reports whether it decides.
 	judge func(*object) (Result, bool)
 }
@@ -65,6 +67,7 @@ func index(tables [][]shippedEntry) *library {
 	for _, t := range tables {
 		for i := range t {
 			e := &t[i]
+			e.rule.every = e.kinds == "*"
 			if strings.HasPrefix(e.group, "*.") {
 				l.suffixes = append(l.suffixes, *e)
 				continue
@@ -132,7 +135,10 @@ func (r *rule) judges(o *object) (Result, bool) {
 			return v, true
 		}
 	}
-	if empty {
+	switch {
+	case empty && r.every && !o.facts.HasStatus:
+		return o.noStatus(), true
+	case empty:
 		return progressing(ReasonNoStatus, "its controller has written no status yet"), true
 	}
 	return r.say(o), true
@@ -244,8 +250,22 @@ func (r *rule) needs(o *object, s *signs, list []any) {
 	}
 	if missing != "" {
 		s.plainTrouble(list)
-		s.add(progressing("No"+missing, "its controller has not said yet whether it is "+missing))
+		r.lacks(o, s, progressing("No"+missing, "its controller has not said yet whether it is "+missing))
 	}
+}
+
+// lacks takes a status that does not have what the rule names. Of a rule for all kinds of a group, that holds only as long as a first word is
+// waited for: the kind may not have it at all, and is judged as without the rule then. Where the rule knows its kinds by more than that, it holds.
+func (r *rule) lacks(o *object, s *signs, waits Result) {
+	if !r.every || r.judge != nil || r.soft {
+		s.add(waits)
+		return
+	}
+	if waits, still := o.graced(waits); still {
+		s.add(waits)
+		return
+	}
+	s.everything(o)
 }
 
 func (r *rule) need(o *object, s *signs, c condition) {
@@ -304,7 +324,7 @@ func (r *rule) phaseSays(o *object, s *signs) {
 	switch {
 	case phase == "" && s.summedUp(o):
 	case phase == "":
-		s.add(progressing("NoPhase", "status."+r.phase+" is not written yet"))
+		r.lacks(o, s, progressing("NoPhase", "status."+r.phase+" is not written yet"))
 	case either(r.good, phase, word):
 		s.good = true
 	case either(r.work, phase, word):

@@ -2534,6 +2534,7 @@ func (x *IgnoreFields) GetManagers() []string {
 // HealthRule judges the objects of a group and kind in CEL over the variable object. The conditions are asked in the order
 // degraded, progressing, healthy; the first that holds decides. If none holds and healthy is set, the object is
 // Progressing; if healthy is not set, it is judged as without the rule. A field that is not there makes a condition false.
+// By a rule of all kinds (`*`), one that does not have the field which healthy reads is judged as without it in time.
 type HealthRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// API group; "" is the core group, "*.SUFFIX" every group that ends so.
