@@ -33,6 +33,8 @@ type sample struct {
 	Meta       map[string]any   `json:"meta"`
 	Spec       map[string]any   `json:"spec"`
 	Status     map[string]any   `json:"status"`
+	// Operation is a field beside them.
+	Operation map[string]any `json:"operation"`
 	// After is how many seconds after its creation it is judged.
 	After int `json:"after"`
 	// Changed is when we wrote it last.
@@ -88,6 +90,9 @@ func (s sample) object(t testing.TB, version, kind string) map[string]any {
 	obj := map[string]any{"apiVersion": version, "kind": kind, "metadata": meta}
 	if s.Spec != nil {
 		obj["spec"] = s.Spec
+	}
+	if s.Operation != nil {
+		obj["operation"] = s.Operation
 	}
 	if s.Status != nil || conditions != nil {
 		obj["status"] = status

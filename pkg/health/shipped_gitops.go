@@ -98,11 +98,15 @@ func saysNothing(v any) bool {
 	return reflect.ValueOf(v).IsZero()
 }
 
-// applicationSyncs: what was there before is healthy while a sync goes on, and after one that failed.
+// applicationSyncs: what was there before is healthy while a sync is to begin or goes on, and after one that failed. Argo CD takes the field
+// operation away when the sync has ended. Beside that OutOfSync is no reason: where nothing is under way, somebody is to sync by hand, a sync window
+// is shut, or the difference is one that stays after each sync.
 func (o *object) applicationSyncs() (Result, bool) {
 	state := mapOf(o.status, "operationState")
 	message := text(state, "message")
 	switch phase := text(state, "phase"); {
+	case len(mapOf(o.fields, "operation")) > 0 && phase != "Running" && phase != "Terminating":
+		return progressing("Syncing", "a sync was asked for and has not begun"), text(mapOf(o.status, "health"), "status") == "Healthy"
 	case phase == "Running", phase == "Terminating":
 		return progressing("Syncing", nonEmpty(message, "a sync is "+phase)), text(mapOf(o.status, "health"), "status") == "Healthy"
 	case (phase == "Failed" || phase == "Error") && text(mapOf(o.status, "sync"), "status") == "OutOfSync":
