@@ -121,6 +121,12 @@ func conditionClass(kind string) class {
 	return unclear
 }
 
+// lacksGood reports a phase such as notdeployed; one that is notapplicable, notrequired or notenabled is as it should be.
+func lacksGood(word string) bool {
+	rest, not := strings.CutPrefix(word, "not")
+	return not && rest != "enabled" && phases[rest] == good
+}
+
 // lacksTrouble reports a type such as NoErrors.
 func lacksTrouble(kind string) bool {
 	rest, no := strings.CutPrefix(kind, "No")
@@ -134,6 +140,8 @@ func phaseClass(phase string) class {
 		return c
 	}
 	switch {
+	case hasPrefix(word, "noerror", "nofail", "noviolation", "noconflict", "nomismatch", "noissue", "notexceeded", "notexpired", "notinterrupted", "notviolated"):
+		return good
 	case contains(word, "fail", "error", "crash", "invalid", "lost", "reject", "denied", "unhealthy", "degraded", "broken", "abort", "timeout",
 		"missing", "unrecover", "unavailable", "conflict", "stalled", "unable", "cannot", "notfound", "exception", "backoff", "oomkill", "splitbrain",
 		"noquorum", "exceed", "insufficient", "expired", "exhaust", "incompatib", "malformed", "mismatch", "inconsistent", "abnormal", "forbidden",
@@ -144,8 +152,7 @@ func phaseClass(phase string) class {
 		return stopped
 	case hasSuffix(word, lasting...) && !contains(word, "not", "wait", "pending"):
 		return good
-	case contains(word, "progress", "pending", "waiting", "ing", "await", "notready", "notyet", "partial", "readyto"),
-		hasPrefix(word, "not") && !hasPrefix(word, "notif", "note"):
+	case contains(word, "progress", "pending", "waiting", "ing", "await", "notready", "notyet", "partial", "readyto"), lacksGood(word):
 		return busy
 	}
 	return unclear
