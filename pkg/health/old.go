@@ -12,15 +12,15 @@ const NotThrough = -1
 
 // Old is how many pods of an older template a workload has by its own status, whatever its health: one that stands still in the middle
 // of an update (paused, at a partition or a step, OnDelete) may be as it should be, and its old pods still use what they began with.
-// It is NotThrough where the status speaks of an older generation, or says that the old template may have pods again. Of a CronJob the runs
+// It is NotThrough where the status speaks of an older generation, a built-in workload has none yet, or it says that the old template may have pods again. Of a CronJob the runs
 // are counted that began with an older template. Other objects have none, but for custom resources that count replicas as a Deployment does.
 func Old(obj map[string]any) int {
 	o := newObject(obj, Facts{})
 	switch {
+	case o.group == "apps" || o.group == "extensions":
+		return o.oldOfBuiltin() // a new one may take up pods that were left of the one before
 	case len(o.status) == 0 && o.generation <= 1:
 		return 0
-	case o.group == "apps" || o.group == "extensions":
-		return o.oldOfBuiltin()
 	case o.group == "argoproj.io" && o.kind == "Rollout":
 		return o.oldOfRollout()
 	case o.group == "apps.kruise.io" && o.kind == "DaemonSet":

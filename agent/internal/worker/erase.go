@@ -305,7 +305,7 @@ func (e *eraser) unasked(r plan.Record, res apply.Resource, release bool, out *e
 	}
 	if why := fleet.OfAgent(r.ID, e.w.m.o.Namespace); why != "" {
 		e.w.log.Warn("object is left as it is", "object", r.ID.String(), "because", why)
-		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		e.w.drop(r)
 		out.gone = true
 		return true
 	}
@@ -385,7 +385,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		if says != "" {
 			e.w.m.inventory.Leave(e.w.ref, says) // durable with the record's end
 		}
-		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		e.w.drop(r)
 		out.gone = true
 		return out, false
 	}
@@ -453,7 +453,7 @@ func (e *eraser) forget(ctx context.Context) bool {
 		if x.verdict == plan.Foreign {
 			e.w.log.Info("object is not ours any more", "object", r.ID.String(), "uid", r.UID)
 		}
-		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		e.w.drop(r)
 		e.w.m.watcher.Forget(x.resource, namespaceOf(x.resource, r.ID), r.ID.Name, r.UID)
 	}
 	return true

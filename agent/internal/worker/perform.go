@@ -494,9 +494,10 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 	u := &unstructured.Unstructured{Object: live}
 	born, lineage, keepers, scaler, givers, before := a.sync.Generation, a.sync.Lineage, a.keepers, "", "", apply.Hash{}
 	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
-		born, lineage, scaler = old.Born, old.Lineage, old.Scaler // who scales goes by the name, also of one that is made again
+		// Who scales goes by the name, also of one that is made again; and that takes up pods that were left of the one before.
+		born, lineage, scaler, givers = old.Born, old.Lineage, old.Scaler, old.Givers
 		if old.UID == string(u.GetUID()) {
-			keepers, givers, before = old.Keepers, old.Givers, old.BeforeWriting(base)
+			keepers, before = old.Keepers, old.BeforeWriting(base)
 		}
 	}
 	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm, Before: before}

@@ -415,6 +415,9 @@ func (w *worker) handOver(h plan.Handover) bool {
 		return false
 	}
 	w.log.Info("object handed over", "object", h.Record.ID.String(), "to", h.To.String())
+	if plan.MayUse(h.Record.ID) {
+		w.touch(h.Record.ID) // what it may use waits from here on for what becomes of it there
+	}
 	w.m.retry(h.To, h.Record.ID)
 	for _, x := range w.m.inventory.Wishes(h.Record.ID) {
 		w.m.retry(x.Module, h.Record.ID) // they wait for another owner from here on

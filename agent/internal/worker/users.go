@@ -21,11 +21,11 @@ func (w *worker) usersText() string {
 	return plan.UsersText(users)
 }
 
-// given are the objects that went to other modules and are not through since. One that is removed itself is waited for by nobody: its module
-// may wait for this one.
+// given are the objects that went to other modules and are not through since, also while those are removed: what is held there stays. Only
+// where that removal waits for the one of this module is it not waited for.
 func (w *worker) given() (out []plan.User) {
 	for _, r := range w.m.inventory.Given(w.ref) {
-		if !w.m.removing(r.Module) {
+		if !w.m.removing(r.Module) || !w.m.sequence.goesFirst(w.ref, r.Module) {
 			out = append(out, plan.User{ID: r.ID, Module: r.Module, Old: health.NotThrough})
 		}
 	}
@@ -55,18 +55,29 @@ func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watc
 
 // through notes that an object is ready as the module has it, and has nothing left of what it was before.
 func (w *worker) through(it *item) {
-	var givers []string
+	givers := ""
 	w.m.inventory.Amend(w.ref, it.entry.ID, func(r *apply.Record) bool {
 		if r.Before = (apply.Hash{}); it.old == 0 {
-			givers, r.Givers = strings.Fields(r.Givers), ""
+			givers, r.Givers = r.Givers, ""
 		}
 		return true
 	})
-	for _, text := range givers {
+	w.tellGivers(it.entry.ID, givers)
+}
+
+// tellGivers has the modules that handed an object over look again: they wait for it no more.
+func (w *worker) tellGivers(id fleet.ObjectID, givers string) {
+	for _, text := range strings.Fields(givers) {
 		if giver, err := fleet.ParseModuleRef(text); err == nil {
-			w.m.retry(giver, it.entry.ID)
+			w.m.retry(giver, id)
 		}
 	}
+}
+
+// drop forgets an object that the module has no more.
+func (w *worker) drop(r plan.Record) {
+	w.m.inventory.Drop(w.ref, r.ID)
+	w.tellGivers(r.ID, r.Givers)
 }
 
 // differs reports that what somebody changed of an object is what its pods are made by, or who is reached: what the module drops may be
