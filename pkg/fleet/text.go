@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -31,6 +32,21 @@ func Clip(s string, most int) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most-len(clipMark)], "") + clipMark
+}
+
+// Some names the first of some things, at most most of them, in the order in which they come, and counts the others.
+func Some[S ~string](list []S, most int) string {
+	var out strings.Builder
+	for i, name := range list[:min(len(list), most)] {
+		if i > 0 {
+			out.WriteString(", ")
+		}
+		out.WriteString(string(name))
+	}
+	if more := len(list) - most; more > 0 {
+		fmt.Fprintf(&out, " and %d more", more)
+	}
+	return out.String()
 }
 
 // MaskWords puts Masked in place of words in a text. Of a word that Clip has cut, what is left is masked, too. Words of fewer than least

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -273,11 +272,7 @@ const maxNamed = 5
 
 // Names lists a few of the objects, in order, and counts the others.
 func Names(list []string) string {
-	list = slices.Sorted(slices.Values(list))
-	if len(list) > maxNamed {
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), len(list)-maxNamed)
-	}
-	return strings.Join(list, ", ")
+	return fleet.Some(slices.Sorted(slices.Values(list)), maxNamed)
 }
 
 // speaks reports that sync or tombstone say something now.

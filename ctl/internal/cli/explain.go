@@ -163,12 +163,7 @@ func budgetUse(r *v1.Rollout) string {
 		out, failed = fmt.Sprintf("failures on the way back %d of %d tolerated", f.GetFailed(), f.GetTolerated()), nil
 	}
 	if len(failed) > 0 {
-		more := ""
-		if len(failed) > 5 {
-			more = fmt.Sprintf(" and %d more", len(failed)-5)
-			failed = failed[:5]
-		}
-		out += ", used by " + strings.Join(failed, ", ") + more
+		out += ", used by " + fleet.Some(failed, 5)
 	}
 	if then := breach(r); then != "" {
 		return out + ". " + sentence(then)

@@ -399,15 +399,7 @@ func listed(clusters []fleet.ClusterName) string {
 	if len(clusters) == 0 {
 		return ""
 	}
-	var out []string
-	for _, c := range clusters[:min(len(clusters), most)] {
-		out = append(out, string(c))
-	}
-	more := ""
-	if len(clusters) > most {
-		more = fmt.Sprintf(" and %d more", len(clusters)-most)
-	}
-	return ": " + strings.Join(out, ", ") + more
+	return ": " + fleet.Some(clusters, most)
 }
 
 func simulatedStages(x *rollout.Timeline) *table.Table {

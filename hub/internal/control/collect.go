@@ -99,11 +99,7 @@ func (u unreadBundles) err() error {
 		names = append(names, d.Short()+" ("+key+")")
 	}
 	slices.Sort(names)
-	more := ""
-	if n := len(names) - maxUnreadNamed; n > 0 {
-		names, more = names[:maxUnreadNamed], fmt.Sprintf(" and %d more", n)
-	}
-	return fleet.Errorf(fleet.ErrCorrupt, "bundles cannot be read, and what they may list is kept: %s%s; put their modules again, or delete them", strings.Join(names, ", "), more)
+	return fleet.Errorf(fleet.ErrCorrupt, "bundles cannot be read, and what they may list is kept: %s; put their modules again, or delete them", fleet.Some(names, maxUnreadNamed))
 }
 
 // maxUnreadNamed is how many of them an error names.

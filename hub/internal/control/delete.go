@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -147,13 +146,10 @@ func (c *Controller) noteKept(ctx context.Context, ref fleet.ModuleRef, rec *sto
 const maxKeptIn = 5
 
 func clustersText(names []string) string {
-	switch n := len(names); {
-	case n == 1:
+	if len(names) == 1 {
 		return "cluster " + names[0]
-	case n > maxKeptIn:
-		return fmt.Sprintf("clusters %s and %d more", strings.Join(names[:maxKeptIn], ", "), n-maxKeptIn)
 	}
-	return "clusters " + strings.Join(names, ", ")
+	return "clusters " + fleet.Some(names, maxKeptIn)
 }
 
 func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {

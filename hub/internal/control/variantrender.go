@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/patch"
@@ -312,16 +311,9 @@ func ofVariant(err error, w wantedVariant) error {
 	} else if w.able != nil {
 		where += fmt.Sprintf(", for Kubernetes %s and %d APIs", w.able.Sum.GetKubernetesVersion(), w.able.Sum.GetApis())
 	}
-	if n := len(w.clusters); n > 0 {
+	if len(w.clusters) > 0 {
 		const most = 3
-		names := make([]string, min(n, most))
-		for i := range names {
-			names[i] = string(w.clusters[i])
-		}
-		where += ", as in " + strings.Join(names, ", ")
-		if n > most {
-			where += fmt.Sprintf(" and %d more", n-most)
-		}
+		where += ", as in " + fleet.Some(w.clusters, most)
 	}
 	var of *fleet.FieldError
 	if errors.As(err, &of) {

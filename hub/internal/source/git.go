@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"path"
 	"slices"
@@ -267,13 +266,9 @@ func someOf(names []string) string {
 	if len(names) == 0 {
 		return " (it has none)"
 	}
-	more := ""
-	if len(names) > few {
-		names, more = names[:few], fmt.Sprintf(" and %d more", len(names)-few)
-	}
 	quoted := make([]string, len(names))
 	for i, n := range names {
 		quoted[i] = clip(n)
 	}
-	return " (it has " + strings.Join(quoted, ", ") + more + ")"
+	return " (it has " + fleet.Some(quoted, few) + ")"
 }
