@@ -12,8 +12,9 @@ const NotThrough = -1
 
 // Old is how many pods of an older template a workload has by its own status, whatever its health: one that stands still in the middle
 // of an update (paused, at a partition or a step, OnDelete) may be as it should be, and its old pods still use what they began with.
-// It is NotThrough where the status speaks of an older generation, a built-in workload has none yet, or it says that the old template may have pods again. Of a CronJob the runs
-// are counted that began with an older template. Other objects have none, but for custom resources that count replicas as a Deployment does.
+// It is NotThrough where the status speaks of an older generation, a workload of Kubernetes has none yet, or it says that the old template
+// may have pods again. Of a CronJob the runs are counted that began with an older template. Other objects have none, but for custom
+// resources that count replicas as a Deployment does.
 func Old(obj map[string]any) int {
 	o := newObject(obj, Facts{})
 	switch {
