@@ -267,10 +267,7 @@ func clusterNames(list []*v1.DiffCluster) string {
 	for i, c := range list {
 		names[i] = c.GetCluster()
 	}
-	if len(names) > maxNamedClusters+1 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamedClusters], ", "), len(names)-maxNamedClusters)
-	}
-	return strings.Join(names, ", ")
+	return fleet.Some(names, maxNamedClusters)
 }
 
 // diffActions are in the order in which they are counted, with their word and their colour.
