@@ -46,12 +46,24 @@ func Old(obj map[string]any) int {
 func (o *object) oldOfBuiltin() int {
 	_, unseen := o.unseen()
 	switch o.kind {
-	case "Deployment", "StatefulSet":
+	case "Deployment":
+		return o.oldUnless(unseen, o.deploymentReplicas()-count(o.status, "updatedReplicas", 0))
+	case "StatefulSet":
 		return o.oldUnless(unseen, count(o.status, "replicas", 0)-count(o.status, "updatedReplicas", 0))
 	case "DaemonSet":
 		return o.oldUnless(unseen, o.oldDaemons())
 	}
 	return 0
+}
+
+// deploymentReplicas are the pods of a Deployment, with those that are to be: while it is paused, its old ReplicaSet makes again what is
+// deleted or evicted. One that has run nothing yet makes none while it is paused.
+func (o *object) deploymentReplicas() int64 {
+	have := count(o.status, "replicas", 0)
+	if !isTrue(o.spec, "paused") || text(mapOf(o.meta, "annotations"), "deployment.kubernetes.io/revision") == "" {
+		return have
+	}
+	return max(have, count(o.spec, "replicas", 1))
 }
 
 // toldOld reports that the status says that it speaks of an older generation.

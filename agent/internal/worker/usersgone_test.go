@@ -134,3 +134,34 @@ func TestPodsThatANewWorkloadTakesUp(t *testing.T) {
 		})
 	}
 }
+
+// TestPausedAndDrained: the only pod of a paused Deployment is deleted, as by a drain. Until it is made again, of the template of before, its
+// status counts none: what it uses stays.
+func TestPausedAndDrained(t *testing.T) {
+	r := newRig(t)
+	s := &shopPods{r: r, kind: "Deployment", replicas: 1}
+	r.ready(s.revision("web-1"))
+	r.pause(true)
+	r.waits(s.revision("web-2"), "web-1")
+	for range 15 {
+		old := r.pod()
+		r.delete("v1", "pods", old)
+		r.eventually("it is made again", func() bool { now := r.pod(); return now != "" && now != old })
+		if r.usedAndThere("web-1"); t.Failed() {
+			return
+		}
+	}
+}
+
+// pod is the name of one that runs; empty: none does.
+func (r *rig) pod() string {
+	list, err := r.res("v1", "pods", r.ns).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	i := slices.IndexFunc(list.Items, func(p unstructured.Unstructured) bool { return p.GetDeletionTimestamp() == nil })
+	if i < 0 {
+		return ""
+	}
+	return list.Items[i].GetName()
+}
