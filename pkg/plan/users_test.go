@@ -83,7 +83,7 @@ func TestInOrder(t *testing.T) {
 func TestUsersText(t *testing.T) {
 	web := object("Deployment.apps/web")
 	got := UsersText([]User{{ID: web}, {ID: web, Old: 2}, {ID: web, Old: -1, Module: other}, {ID: web, Unseen: true}, {ID: web, Differs: true}})
-	const want = "Deployment.apps ns/web has 2, Deployment.apps ns/web is not as the revision says, Deployment.apps ns/web of module other is not through with its update, Deployment.apps ns/web, of which nothing is known now"
+	const want = "Deployment.apps ns/web has 2, Deployment.apps ns/web is not as the revision says, Deployment.apps ns/web of module other is not through with what that module makes of it, Deployment.apps ns/web, of which nothing is known now"
 	if got != want {
 		t.Errorf("got %s", got)
 	}

@@ -353,7 +353,7 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 		}
 		back := o.Session
 		switch heard := elapsed(back, catchUp); {
-		case !o.Connected:
+		case !o.Connected, o.Held && !o.Ready: // of one that is held nobody says how it does
 			away++
 		case o.Silent:
 			unheard++

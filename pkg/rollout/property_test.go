@@ -352,7 +352,7 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 		if pinned := r.State == rollout.ClusterSkipped && r.Reason == rollout.ReasonPinned; pinned || r.Leaving() || r.State == rollout.ClusterRemoved {
 			continue
 		}
-		m := &members[r.Stage]
+		m := &members[in.State.Record(i).Stage] // when it is over, one may follow its labels to another
 		m.getters++
 		switch r.State {
 		case rollout.ClusterSucceeded, rollout.ClusterFailed, rollout.ClusterTimedOut:

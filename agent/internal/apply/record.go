@@ -15,8 +15,9 @@ type Record struct {
 	// Paths are the fields that are ours, and Base their values as the server answered to our last write.
 	Paths *PathSet
 	Base  Values
-	// Before are the values of the write before the last one, until the object was seen ready as the last one made it; zero: it was.
-	Before Hash
+	// Made is of the last write, where the object's kind may use others (plan.MayUse); nil: it is not known. Before is of the write before,
+	// until the object was seen ready as the last one made it, if that made it another one; nil: it was.
+	Made, Before *Made
 	// Unmet is of what others have of a used object; nil: of nothing.
 	Unmet *[]plan.Unmet
 	// Hidden are the values that nobody may be shown, and that the object may have by our writes, encrypted; empty: it has none.
@@ -44,18 +45,20 @@ func ParseVersion(s string) uint64 {
 	return n
 }
 
-// BeforeWriting is what to note as Before when the object has been written, and has these values now: what it had when it was ready last.
-// The same values are no other revision, as after a correction.
-func (r *Record) BeforeWriting(now Values) Hash {
-	switch {
-	case !plan.MayUse(r.ID):
-		return Hash{}
-	case r.Before != Hash{}:
-		return r.Before
-	case r.Base.Hash == now.Hash:
-		return Hash{}
+// Makes notes what the object is made by after a write of ours, and what it was before: of an object that was never ready as the write
+// before had it that is what it was ready as last.
+func (r *Record) Makes(live map[string]any, before *Record) {
+	if !plan.MayUse(r.ID) {
+		return
 	}
-	return r.Base.Hash
+	r.Made = MadeBy(live, r.Paths)
+	switch {
+	case before == nil || before.UID != r.UID:
+	case before.Before != nil:
+		r.Before = before.Before
+	case before.Made != nil && (r.Made == nil || *r.Made != *before.Made):
+		r.Before = before.Made
+	}
 }
 
 // ReplicasDiffer reports that there are other live replicas than the module wants.

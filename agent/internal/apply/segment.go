@@ -102,12 +102,37 @@ type storedRecord struct {
 	Replicas   int64            `json:"replicas"`
 	Holding    Holding          `json:"holding,omitempty"`
 	Algorithm  int              `json:"algorithm,omitempty"`
-	Before     []byte           `json:"before,omitempty"`
+	Made       *storedMade      `json:"made,omitempty"`
+	Before     *storedMade      `json:"before,omitempty"`
 	Givers     string           `json:"givers,omitempty"`
 	Trying     []byte           `json:"trying,omitempty"`
 	Since      int64            `json:"since,omitempty"`
 	Exempt     *storedExempt    `json:"exempt,omitempty"`
 	Hidden     []byte           `json:"hidden,omitempty"`
+}
+
+// storedMade has the node of its path set plus one.
+type storedMade struct {
+	At    string `json:"at,omitempty"`
+	Paths int    `json:"paths"`
+	Hash  []byte `json:"hash"`
+}
+
+func (e *encoder) made(m *Made) *storedMade {
+	if m == nil {
+		return nil
+	}
+	return &storedMade{m.At, e.node(m.Paths), m.Hash[:]}
+}
+
+func (x *storedMade) made(sets []*PathSet) (*Made, error) {
+	if x == nil {
+		return nil, nil
+	}
+	if x.Paths <= 0 || x.Paths >= len(sets) || len(x.Hash) != len(Hash{}) {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "what pods are made by is broken")
+	}
+	return &Made{At: Intern(x.At), Paths: sets[x.Paths], Hash: Hash(x.Hash)}, nil
 }
 
 // deleting is of the word that decided to delete the object.
@@ -255,9 +280,7 @@ func (e *encoder) record(r *Record) (storedRecord, error) {
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		Exempt: exempt, Hidden: r.Hidden, Givers: r.Givers,
-	}
-	if r.Before != (Hash{}) {
-		out.Before = r.Before[:]
+		Made: e.made(r.Made), Before: e.made(r.Before),
 	}
 	if t := r.Trying; t != nil {
 		out.Trying, out.Since = t.Content.Bytes(), t.Since
@@ -368,7 +391,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if x.Paths < 0 || x.Paths >= len(sets) || max(len(x.Hash), len(x.Before)) > len(Hash{}) {
+	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
 	}
 	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Hidden: x.Hidden, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
@@ -376,7 +399,12 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 		r.Trying = &Trying{trying, x.Since}
 	}
 	copy(r.Base.Hash[:], x.Hash)
-	copy(r.Before[:], x.Before)
+	if r.Made, err = x.Made.made(sets); err != nil {
+		return nil, err
+	}
+	if r.Before, err = x.Before.made(sets); err != nil {
+		return nil, err
+	}
 	if r.Exempt, err = x.Exempt.exempt(sets); err != nil {
 		return nil, err
 	}

@@ -50,6 +50,8 @@ type Fingerprint struct {
 	Hold *fleet.ObjectHold
 	// Old is how many pods of an older template the object has by its own status, or health.NotThrough.
 	Old int16
+	// Former says that the object is what it was before our last write, which it was never ready as (apply.Record.Before).
+	Former bool
 	// Returned says that what a policy left to managers is held by none of them any more.
 	Returned bool
 	// lost says that the object was older than the last write of it that the API server had answered.
@@ -164,6 +166,7 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
 	f.lost = f.Version < record.ResourceVersion
 	f.Paths = record.Paths
+	f.Former = record.Before != nil && record.Before.Is(obj)
 	f.Values, f.Returned = record.Excuse(record.Paths.Of(obj), obj)
 	switch record.Match(f.Values, false) {
 	case plan.MatchNo:

@@ -492,15 +492,16 @@ func (a *writer) keep(answer map[string]any, r *apply.Record) {
 // written is the record of an object that we have just written.
 func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.Values) *apply.Record {
 	u := &unstructured.Unstructured{Object: live}
-	born, lineage, keepers, scaler, givers, before := a.sync.Generation, a.sync.Lineage, a.keepers, "", "", apply.Hash{}
-	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
+	born, lineage, keepers, scaler, givers := a.sync.Generation, a.sync.Lineage, a.keepers, "", ""
+	old := a.w.m.inventory.Get(a.id)
+	if old != nil && old.Module == a.w.ref {
 		// Who scales goes by the name, also of one that is made again; and that takes up pods that were left of the one before.
 		born, lineage, scaler, givers = old.Born, old.Lineage, old.Scaler, old.Givers
 		if old.UID == string(u.GetUID()) {
-			keepers, before = old.Keepers, old.BeforeWriting(base)
+			keepers = old.Keepers
 		}
 	}
-	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm, Before: before}
+	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live),
@@ -510,5 +511,6 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 		r.Want, r.Content = fleet.Digest{}, fleet.Digest{} // what is wanted is made when this one is gone, also if that ran to its end
 	}
 	r.Record = r.At(a.sync.Age())
+	r.Makes(live, old)
 	return r
 }

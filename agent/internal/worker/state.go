@@ -94,6 +94,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		d = detail{reason: plan.ReasonHeld, message: it.entry.ID.String() + ": " + why, by: d.by}
 	}
 	if it.turnedBack {
+		if state.Health == fleet.HealthHealthy || state.Health == fleet.HealthSuspended {
+			state.Health = fleet.HealthProgressing // it is judged by what it was before
+		}
 		d.message += "; it was not ready before as the revision has it"
 	}
 	if it.fail != nil {

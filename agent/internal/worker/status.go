@@ -143,7 +143,7 @@ func (it *item) healthy() bool {
 
 // unready reports that an object keeps the module, and the waves behind its own, from being ready.
 func (it *item) unready(action plan.Action) bool {
-	return !it.uncounted && (it.turnedBack || !it.healthy() && !it.tolerated(action))
+	return !it.uncounted && !it.healthy() && !it.tolerated(action)
 }
 
 // applied reports whether every object of the sync is applied, and whether all are healthy, too.

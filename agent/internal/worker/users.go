@@ -42,22 +42,30 @@ func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watc
 		return
 	}
 	it.old, it.differs = f.Old, differs(it.entry.ID, action.Drift, f.Change)
-	left := action.Verb == plan.Leave && it.writtenAs(rec, action)
-	it.turnedBack = left && rec.Before != apply.Hash{} && it.differs && (action.Drift == fleet.DriftHeld || f.Paths == rec.Paths && f.Values.Hash == rec.Before)
-	if !left && action.Verb != plan.Skip || it.differs || !it.writtenAs(rec, action) || !healthy && !it.uncounted {
+	// What is to be corrected, and is not, is as what is left so: another tool has it back each time, or the correction is refused.
+	stands := (action.Verb == plan.Leave || action.Verb == plan.Correct) && it.writtenAs(rec, action)
+	it.turnedBack = stands && rec.Before != nil && it.differs && (action.Drift == fleet.DriftHeld || f.Former)
+	if !stands && action.Verb != plan.Skip || it.differs || !it.writtenAs(rec, action) {
 		return
 	}
-	if rec.Before == (apply.Hash{}) && (rec.Givers == "" || it.old != 0) {
-		return
-	}
-	w.through(it)
+	ready := healthy || it.uncounted
+	it.noteThrough(w, rec, ready, it.old == 0 && (ready || !plan.IsCustom(it.entry.ID)))
 }
 
-// through notes that an object is ready as the module has it, and has nothing left of what it was before.
-func (w *worker) through(it *item) {
+// noteThrough notes that an object is ready as the module has it, and that nothing of what it was before uses anything. Of a kind of Kubernetes
+// that tells its own status, and what has no pods uses nothing of before once it is written; an operator may not be through until the object
+// is ready.
+func (it *item) noteThrough(w *worker, rec *apply.Record, ready, free bool) {
+	ready, free = ready && rec.Before != nil, free && rec.Givers != ""
+	if !ready && !free {
+		return
+	}
 	givers := ""
 	w.m.inventory.Amend(w.ref, it.entry.ID, func(r *apply.Record) bool {
-		if r.Before = (apply.Hash{}); it.old == 0 {
+		if ready {
+			r.Before = nil
+		}
+		if free {
 			givers, r.Givers = r.Givers, ""
 		}
 		return true

@@ -1,12 +1,18 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
@@ -78,9 +84,12 @@ func TestWorkloadThatIsTurnedBack(t *testing.T) {
 			hold(tc.hold)
 			r.undo("web-1")
 			turnedBack := func() fleet.SyncStatus {
-				return r.wait("shop", "healthy, and not as the revision says", func(x fleet.SyncStatus) bool {
-					i := slices.IndexFunc(x.States, func(o fleet.ObjectState) bool { return o.Drift == tc.kept })
-					return x.Generation == s.Generation && i >= 0 && x.States[i].Health == fleet.HealthHealthy
+				r.eventually("its pods run", func() bool {
+					n, _, _ := unstructured.NestedInt64(r.get("apps/v1", "deployments", "web").Object, "status", "availableReplicas")
+					return n == 2 && r.ofConfig("web-2") == 0
+				})
+				return r.wait("shop", "not as the revision says", func(x fleet.SyncStatus) bool {
+					return x.Generation == s.Generation && slices.ContainsFunc(x.States, func(o fleet.ObjectState) bool { return o.Drift == tc.kept })
 				})
 			}
 			for _, when := range []string{"at once", "after a start of the agent"} {
@@ -104,6 +113,92 @@ func TestWorkloadThatIsTurnedBack(t *testing.T) {
 	}
 }
 
+// TestRevisionThatNeverRan: what a person or another tool has back is what the pods are made by. Whatever else the revision changed of the
+// object, and whether it is left so, corrected without an end or not to be corrected, the module is not ready by the pods of before.
+func TestRevisionThatNeverRan(t *testing.T) {
+	back := func(r *rig) { r.undo("web-1") }
+	var forbidden atomic.Bool
+	for name, tc := range map[string]struct {
+		drift  string
+		change func(object string) string // what the revision changes beside the ConfigMap and the image
+		back   func(*rig)
+	}{
+		"a label as well": {fleet.DriftReport, func(s string) string {
+			return strings.Replace(s, "namespace: $NS}", `namespace: $NS, labels: {version: "1.5"}}`, 1)
+		}, back},
+		"one more variable": {fleet.DriftReport, func(s string) string {
+			return strings.Replace(s, "envFrom:", `env: [{name: NEW, value: "1"}], envFrom:`, 1)
+		}, back},
+		"replicas as well":            {fleet.DriftReport, func(s string) string { return strings.Replace(s, "replicas: 2", "replicas: 3", 1) }, back},
+		"another tool":                {fleet.DriftCorrect, func(s string) string { return s }, (*rig).keepUndoing},
+		"the correction is forbidden": {fleet.DriftCorrect, func(s string) string { return s }, func(r *rig) { forbidden.Store(true); r.undo("web-1") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aloneRig(t)
+			r.stop()
+			r.answers(func(q *http.Request) *http.Response {
+				if !forbidden.Load() || q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/deployments/web") {
+					return nil
+				}
+				return answer(q, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"nobody writes for now","reason":"Forbidden","code":403}`)
+			})
+			r.start()
+			t.Cleanup(func() { forbidden.Store(false) })
+			policies := []fleet.Policy{{Drift: tc.drift}}
+			s := r.bundle("shop", policies, webUsing("web-1", fine)...)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			next := webUsing("web-2", neverReady)
+			next[1] = tc.change(next[1])
+			s = r.bundle("shop", policies, next...)
+			r.set([]fleet.Sync{s})
+			r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied })
+			tc.back(r)
+			r.wait("shop", "as it was before, and not ready", func(x fleet.SyncStatus) bool {
+				i := slices.IndexFunc(x.States, func(o fleet.ObjectState) bool { return o.Drift == fleet.DriftDrifted || o.Drift == fleet.DriftConflict })
+				told := strings.Contains(x.Message, "was not ready before as the revision has it") || x.Reason == apply.ReasonForbidden
+				return x.Generation == s.Generation && i >= 0 && x.States[i].Health == fleet.HealthProgressing && told && !x.Ready
+			})
+			r.usedAndThere("web-1")
+		})
+	}
+}
+
+// keepUndoing is another tool that wants what was there before, as soon as it sees anything else.
+func (r *rig) keepUndoing() {
+	ctx, stop := context.WithCancel(context.Background())
+	r.t.Cleanup(stop)
+	go func() {
+		for ctx.Err() == nil {
+			_, _ = r.res("apps/v1", "deployments", r.ns).Patch(ctx, "web", types.MergePatchType,
+				[]byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"nginx:1","envFrom":[{"configMapRef":{"name":"web-1"}}]}]}}}}`), metav1.PatchOptions{FieldManager: "argocd-controller"})
+		}
+	}()
+}
+
+// TestTwoWritersOfWhatRuns: another tool that changes a template each time to what no revision was is tolerated as ever: the revision's pods run.
+func TestTwoWritersOfWhatRuns(t *testing.T) {
+	r, force := aloneRig(t), []fleet.Policy{{Conflict: fleet.ConflictForce}}
+	s := r.bundle("shop", force, webUsing("web-1", fine)...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	go func() {
+		for ctx.Err() == nil {
+			_, _ = r.res("apps/v1", "deployments", r.ns).Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"template":{"metadata":{"labels":{"tier":"theirs"}}}}}`), metav1.PatchOptions{FieldManager: "tool"})
+		}
+	}()
+	next := webUsing("web-2", fine)
+	next[1] = strings.Replace(next[1], "metadata: {labels: {app: web}}", "metadata: {labels: {app: web, tier: ours}}", 1)
+	s = r.bundle("shop", force, next...)
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "ready, with two writers", func(x fleet.SyncStatus) bool {
+		return x.Ready && x.Generation == s.Generation && slices.ContainsFunc(x.States, func(o fleet.ObjectState) bool { return o.Drift == fleet.DriftConflict })
+	})
+	r.usedAndThere("web-2")
+}
+
 // TestDriftOfWhatWasReady: what a policy leaves changed is no failure once the revision was ready; what is dropped waits while it may be used.
 func TestDriftOfWhatWasReady(t *testing.T) {
 	r := newRig(t)
@@ -111,7 +206,7 @@ func TestDriftOfWhatWasReady(t *testing.T) {
 	s := r.bundle("shop", report, append(webUsing("web-2", fine), configMap("web-1", "k: v"))...)
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	r.eventually("that it was ready is noted", func() bool { return r.m.inventory.Get(r.webID()).Before == [16]byte{} })
+	r.eventually("that it was ready is noted", func() bool { return r.m.inventory.Get(r.webID()).Before == nil })
 	r.undo("web-1")
 	for range 2 {
 		r.wait("shop", "ready, and said to differ", func(x fleet.SyncStatus) bool {
@@ -160,7 +255,7 @@ func TestWorkloadThatMoves(t *testing.T) {
 			r.set(append(syncs, r.bundle("two", nil, two...)), tombstones...)
 			for range 2 {
 				r.wait("one", "waiting for the pods", func(x fleet.SyncStatus) bool {
-					return x.Reason == plan.ReasonAwaitingUpdate && strings.Contains(x.Message, "/web of module two is not through with its update") && slices.Contains(names(x.Extras, plan.ReasonAwaitingUpdate), "web-1")
+					return x.Reason == plan.ReasonAwaitingUpdate && strings.Contains(x.Message, "/web of module two is not through with what that module makes of it") && slices.Contains(names(x.Extras, plan.ReasonAwaitingUpdate), "web-1")
 				})
 				r.usedAndThere("web-1")
 				r.stop()
@@ -178,6 +273,18 @@ func TestWorkloadThatMoves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhatHasNoPodsIsThroughAtOnce: a Service that never gets an address goes to another module as it is: nothing uses anything by it, and the
+// module that let it go is removed.
+func TestWhatHasNoPodsIsThroughAtOnce(t *testing.T) {
+	r := newRig(t)
+	service := "\napiVersion: v1\nkind: Service\nmetadata: {name: front, namespace: $NS}\nspec: {type: LoadBalancer, selector: {app: front}, ports: [{port: 80}]}\n"
+	one := r.bundle("one", nil, service, configMap("rest", "k: v"))
+	r.set([]fleet.Sync{one})
+	r.wait("one", "applied", func(x fleet.SyncStatus) bool { return x.Generation == one.Generation && x.Phase == fleet.PhaseApplied })
+	r.set([]fleet.Sync{r.bundle("two", nil, service)}, r.tombstone("one", fleet.DeleteDelete))
+	r.wait("one", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 }
 
 // TestWorkloadThatStays: a workload is dropped with what it uses, and stays: what it uses stays with it, and is said to.

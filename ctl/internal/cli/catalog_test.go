@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 )
@@ -136,5 +137,14 @@ func TestDeleteCatalogSaysWhatStays(t *testing.T) {
 	if got := hub.run(t, run{}, "delete", "catalog", "team", "--cascade", "--yes"); got.code != exitOK ||
 		got.out != "catalog/team deleting: its modules go first; see: towline get catalog team\n" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A command that is shown is of the module that is meant, in whichever project it is.
+func TestCommandForAModuleThatWaitsIsOfItsProject(t *testing.T) {
+	c := &v1.Catalog{Metadata: &v1.Metadata{Project: "team", Name: "apps"}, Spec: &v1.CatalogSpec{Prune: true}, Status: &v1.CatalogStatus{State: catalog.Waiting, Reason: catalog.InUse,
+		Waits: []*v1.CatalogWait{{Module: "base", Reason: catalog.InUse, By: []string{"shop"}}}}}
+	if said := strings.Join(catalogSays(c), "\n"); !strings.Contains(said, "towline delete module team/base --force") {
+		t.Error(said)
 	}
 }
