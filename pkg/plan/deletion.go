@@ -123,14 +123,14 @@ func (in PruneInput) inOrder(doomed []Record, out *PrunePlan) []Record {
 	stage := func(r Record) deleteStage { return deleteStageOf(r, own) }
 	unseen, blind := in.firstUnseen(out, stage)
 	dependent, needed := in.dependent(own)
-	staying, waits := in.firstStaying(out, stage)
+	first := in.firstStaying(out, stage)
 	return slices.DeleteFunc(doomed, func(r Record) bool {
 		s := stage(r)
 		switch {
 		case blind && stage(unseen).compare(s) < 0:
 			out.Kept = append(out.Kept, goesAfter(r, unseen, "of which nothing can be said now"))
-		case waits != "" && stage(staying).compare(s) < 0 && in.awaitsPods(r):
-			out.Kept = append(out.Kept, goesAfter(r, staying, waits))
+		case first.before(r, stage) && in.awaitsPods(r):
+			out.Kept = append(out.Kept, goesAfter(r, first.record, first.why))
 		case in.Tombstone && in.Old != "" && s.class >= deleteWave && s.part > partWorkload:
 			out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonAwaitingUpdate, oldText + ": " + in.Old})
 		case needed && s.class != deleteAdmission && s.class != deleteOwnKind && !IsCustom(r.ID):

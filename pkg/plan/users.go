@@ -71,24 +71,39 @@ func UsersText(list []User) string {
 	return Names(out)
 }
 
-// firstStaying is the one that would go first of what may use others and does not go now, though it is decided that it does: it waits for
-// something else, or goes to another module as it is. What a policy keeps is as people want it.
-func (in PruneInput) firstStaying(out *PrunePlan, stage func(Record) deleteStage) (first Record, why string) {
-	take := func(r Record, text string) {
-		if r.Written() && MayUse(r.ID) && (why == "" || stage(r).compare(stage(first)) < 0) {
-			first, why = r, text
-		}
+// staying is an object that may use others and does not go now, the one that would go first, and why; without a reason there is none.
+type staying struct {
+	record Record
+	why    string
+}
+
+// stayingText is said of what waits for something else.
+const stayingText = "which stays for now"
+
+func (s *staying) take(r Record, why string, stage func(Record) deleteStage) {
+	if r.Written() && MayUse(r.ID) && (s.why == "" || stage(r).compare(stage(s.record)) < 0) {
+		s.record, s.why = r, why
 	}
+}
+
+// before reports that an object goes after the one that stays.
+func (s *staying) before(r Record, stage func(Record) deleteStage) bool {
+	return s.why != "" && stage(s.record).compare(stage(r)) < 0
+}
+
+// firstStaying is what does not go though it is decided that it does: it waits for something else, or goes to another module as it is.
+// What a policy keeps is as people want it.
+func (in PruneInput) firstStaying(out *PrunePlan, stage func(Record) deleteStage) (first staying) {
 	for _, k := range out.Kept {
 		waits := slices.Contains([]string{ReasonHeld, ReasonAwaitingHeir, ReasonAwaitingModules, ReasonAwaitingConfirm}, k.Reason)
 		if waits && !in.keepsAnyway(k.Record) {
-			take(k.Record, "which stays for now")
+			first.take(k.Record, stayingText, stage)
 		}
 	}
 	for _, h := range out.Handover {
-		take(h.Record, "which goes to module "+h.To.Display())
+		first.take(h.Record, "which goes to module "+h.To.Display(), stage)
 	}
-	return first, why
+	return first
 }
 
 // keepsAnyway reports that the policies keep an object, whatever else it waits for.
@@ -99,19 +114,19 @@ func (in PruneInput) keepsAnyway(r Record) bool {
 // InOrder takes out of a plan what would go after objects that are found to stay, and may use it.
 func (in PruneInput) InOrder(p *PrunePlan, stays []Record) {
 	own := ownGroups(in.Records)
-	for _, x := range stays {
-		if !MayUse(x.ID) {
-			continue
-		}
-		for i, stage := range p.Delete {
-			p.Delete[i] = slices.DeleteFunc(stage, func(r Record) bool {
-				after := deleteStageOf(x, own).compare(deleteStageOf(r, own)) < 0 && in.awaitsPods(r)
-				if after {
-					p.Kept = append(p.Kept, goesAfter(r, x, "which stays for now"))
-				}
-				return after
-			})
-		}
+	stage := func(r Record) deleteStage { return deleteStageOf(r, own) }
+	var first staying
+	for _, r := range stays {
+		first.take(r, stayingText, stage)
+	}
+	for i := range p.Delete {
+		p.Delete[i] = slices.DeleteFunc(p.Delete[i], func(r Record) bool {
+			after := first.before(r, stage) && in.awaitsPods(r)
+			if after {
+				p.Kept = append(p.Kept, goesAfter(r, first.record, first.why))
+			}
+			return after
+		})
 	}
 }
 
