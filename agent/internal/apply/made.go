@@ -1,7 +1,5 @@
 package apply
 
-import "crypto/sha256"
-
 // Made is what pods are made by, or who is reached, as a write of ours left it: the live values at our paths of the template of a workload,
 // and at those of the whole spec of what has none.
 type Made struct {
@@ -32,27 +30,20 @@ func MadeBy(live map[string]any, paths *PathSet) *Made {
 func (m *Made) Is(live map[string]any) bool { return m.of(live) == m.Hash }
 
 // of reads the values.
-func (m *Made) of(live map[string]any) (out Hash) {
+func (m *Made) of(live map[string]any) Hash {
 	at := live["spec"]
 	if spec, isMap := at.(map[string]any); isMap && m.At != "" {
 		at = spec[m.At]
 	}
 	w := hasher{}
 	w.walk(m.Paths, at, nil, nil)
-	sum := sha256.Sum256(w.out)
-	copy(out[:], sum[:])
-	return out
+	return w.sum()
 }
 
 // below is the part of a set below an element; nil: there is none.
-func (p *PathSet) below(element string) *PathSet {
-	if p == nil {
-		return nil
-	}
-	for i := range p.edges {
-		if p.edges[i].elem.text == element {
-			return p.edges[i].kid
-		}
+func (p *PathSet) below(name string) *PathSet {
+	if e := p.edge(&element{text: name}); e != nil {
+		return e.kid
 	}
 	return nil
 }

@@ -43,8 +43,7 @@ func (p *PathSet) Of(live map[string]any) Values {
 	if fields == nil {
 		out.Holding = holdsNone
 	}
-	sum := sha256.Sum256(w.out)
-	copy(out.Hash[:], sum[:])
+	out.Hash = w.sum()
 	return out
 }
 
@@ -52,6 +51,13 @@ func (p *PathSet) Of(live map[string]any) Values {
 type hasher struct {
 	out     []byte
 	holding Holding
+}
+
+// sum is the hash of what was gone through.
+func (w *hasher) sum() (h Hash) {
+	sum := sha256.Sum256(w.out)
+	copy(h[:], sum[:])
+	return h
 }
 
 // ReplicasOf is /spec/replicas of an object, or -1.

@@ -14,7 +14,7 @@ import (
 func (w *worker) usersText() string {
 	users := w.given()
 	for _, it := range w.items {
-		if plan.MayUse(it.entry.ID) {
+		if it.old != 0 || it.unseen || it.differs { // of nothing else there is anything to say, and this is asked in every pass
 			users = append(users, plan.User{ID: it.entry.ID, Old: int(it.old), Unseen: it.unseen, Differs: it.differs})
 		}
 	}
@@ -42,20 +42,24 @@ func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watc
 		return
 	}
 	it.old, it.differs = f.Old, differs(it.entry.ID, action.Drift, f.Change)
-	// What is to be corrected, and is not, is as what is left so: another tool has it back each time, or the correction is refused.
-	stands := (action.Verb == plan.Leave || action.Verb == plan.Correct) && it.writtenAs(rec, action)
-	it.turnedBack = stands && rec.Before != nil && it.differs && (action.Drift == fleet.DriftHeld || f.Former)
-	if !stands && action.Verb != plan.Skip || it.differs || !it.writtenAs(rec, action) {
+	if !it.writtenAs(rec, action) {
 		return
 	}
-	ready := healthy || it.uncounted
-	it.noteThrough(w, rec, ready, it.old == 0 && (ready || !plan.IsCustom(it.entry.ID)))
+	// What is to be corrected, and is not, is as what is left so: another tool has it back each time, or the correction is refused.
+	stands := action.Verb == plan.Leave || action.Verb == plan.Correct
+	switch {
+	case it.differs:
+		it.turnedBack = stands && rec.Before != nil && (action.Drift == fleet.DriftHeld || f.Former)
+	case stands, action.Verb == plan.Skip:
+		ready := healthy || it.uncounted
+		w.noteThrough(it, rec, ready, it.old == 0 && (ready || !plan.IsCustom(it.entry.ID)))
+	}
 }
 
 // noteThrough notes that an object is ready as the module has it, and that nothing of what it was before uses anything. Of a kind of Kubernetes
 // that tells its own status, and what has no pods uses nothing of before once it is written; an operator may not be through until the object
 // is ready.
-func (it *item) noteThrough(w *worker, rec *apply.Record, ready, free bool) {
+func (w *worker) noteThrough(it *item, rec *apply.Record, ready, free bool) {
 	ready, free = ready && rec.Before != nil, free && rec.Givers != ""
 	if !ready && !free {
 		return
