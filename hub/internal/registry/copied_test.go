@@ -26,15 +26,7 @@ func TestCopiedKey(t *testing.T) {
 			entries := make(chan *v1.AuditEntry, 100)
 			w.made(registry.Options{LockCopied: locks, Audit: func(_ context.Context, e *v1.AuditEntry) { entries <- e }})
 			w.run()
-			old := w.join("a", "uid-a")
-			if _, err := w.open(old, "i", "uid-a", false); err != nil {
-				t.Fatal(err)
-			}
-			w.pass(12 * time.Hour)
-			next := w.renewed(old)
-			if _, err := w.open(next, "i", "uid-a", false); err != nil {
-				t.Fatal(err)
-			}
+			old, next := w.replaced(t)
 			w.pass(time.Hour)
 			shown := func() {
 				t.Helper()
@@ -93,15 +85,7 @@ func TestUnsavedIdentityIsNoCopy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	old := w.join("a", "uid-a")
-	if _, err := w.open(old, "i", "uid-a", false); err != nil {
-		t.Fatal(err)
-	}
-	w.pass(12 * time.Hour)
-	next := w.renewed(old)
-	if _, err := w.open(next, "i", "uid-a", false); err != nil {
-		t.Fatal(err)
-	}
+	old, _ := w.replaced(t)
 	say(wire.ConditionsToProto([]fleet.Condition{{Type: fleet.ConditionStateWritable, Status: fleet.ConditionFalse, Reason: "NoSpace", Since: w.time()}})...)
 	w.pass(time.Hour)
 	shown := func() {
@@ -150,6 +134,21 @@ func TestCertificateThatWasForgottenUnusedIsNoCopy(t *testing.T) {
 	if _, err := w.Certificate(w.state(old)); err != nil {
 		t.Errorf("the one that is in use: %v", err)
 	}
+}
+
+// replaced is an agent's identity that was used, and the one which it has renewed that to, and uses.
+func (w *world) replaced(t *testing.T) (old, next identity) {
+	t.Helper()
+	old = w.join("a", "uid-a")
+	if _, err := w.open(old, "i", "uid-a", false); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(12 * time.Hour)
+	next = w.renewed(old)
+	if _, err := w.open(next, "i", "uid-a", false); err != nil {
+		t.Fatal(err)
+	}
+	return old, next
 }
 
 // audited waits for the hub's own entry of the method for cluster a.
