@@ -161,6 +161,51 @@ func TestWhatABuildMayTake(t *testing.T) {
 	}
 }
 
+// TestBuildThatNobodyWaitsFor ends with the process that did it, and the next one works.
+func TestBuildThatNobodyWaitsFor(t *testing.T) {
+	p := pool(t, Limits{}, 1)
+	first := build(t, p, "well")
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(2*lookEvery, cancel)
+	if _, err := p.Build(ctx, do("wait")); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if second := build(t, p, "well"); second == first {
+		t.Error("the process that was waited for builds on")
+	}
+}
+
+// TestProcessEndsWithTheHub: one that builds without end ends when nobody is there to read the answer.
+func TestProcessEndsWithTheHub(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := start(Options{Command: []string{self, worker}, Limits: Limits{}.orDefaults()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.end)
+	if _, err := c.exchange(do("well")); err != nil {
+		t.Fatal(err)
+	}
+	job := do("spin")
+	parts := partsOf(job.Files)
+	if err := errors.Join(writeFrame(c.in, request{Job: job, Files: parts}, parts, job.Files), c.in.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it builds on")
+	}
+}
+
 // TestProcessHasNothingOfTheHub: no environment, and nothing that it prints comes between the answers.
 func TestProcessHasNothingOfTheHub(t *testing.T) {
 	t.Setenv("TOWLINE_SECRET", "canary")

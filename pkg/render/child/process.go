@@ -59,70 +59,97 @@ func (c *process) end() {
 	})
 }
 
-// build has the process do one job, and ends it where that takes too much.
+// build has the process do one job, and ends it where that takes too much. The exchange is in the goroutine of whoever asks, and what
+// watches it is a timer, since for a small job the way between goroutines would take longer than that between the processes.
 func (c *process) build(ctx context.Context, job render.Job) (Result, error) {
-	type outcome struct {
-		result Result
-		err    error
+	w := c.watch(ctx)
+	result, err := c.exchange(job)
+	over := w.stop()
+	if over == nil {
+		return result, err
 	}
-	done := make(chan outcome, 1)
-	go func() {
-		result, err := c.exchange(job)
-		done <- outcome{result, err}
-	}()
-	began := time.Now()
-	cpu, _, _ := usage(c.cmd.Process.Pid)
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	for {
-		var over error
-		select {
-		case o := <-done:
-			return o.result, o.err
-		case <-ctx.Done():
-			over = ctx.Err()
-		case <-look.C:
-			over = c.over(began, cpu)
-		}
-		if over != nil {
-			c.end()
-			<-done
-			c.broken, c.lost = true, false
-			return Result{}, over
-		}
+	c.end()
+	c.broken, c.lost = true, false
+	return Result{}, over
+}
+
+// watch kills the process of a build that takes too much, which ends the exchange.
+type watch struct {
+	c     *process
+	began time.Time
+	timer *time.Timer
+	leave func() bool // forgets the context of the build
+
+	mu     sync.Mutex
+	ended  bool
+	looked bool
+	cpu    time.Duration // what the process had taken at the first look
+	over   error
+}
+
+func (c *process) watch(ctx context.Context) *watch {
+	w := &watch{c: c, began: time.Now()}
+	w.mu.Lock() // nothing is looked at before there is a timer
+	defer w.mu.Unlock()
+	w.leave = context.AfterFunc(ctx, func() { w.kill(ctx.Err) })
+	w.timer = time.AfterFunc(lookEvery, func() { w.kill(w.look) })
+	return w
+}
+
+// kill ends the process where why gives a reason, unless the build has ended.
+func (w *watch) kill(why func() error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended || w.over != nil {
+		return
+	}
+	if w.over = why(); w.over != nil {
+		_ = w.c.cmd.Process.Kill() // the exchange waits for its end
 	}
 }
 
-// over is the limit that a build exceeds.
-func (c *process) over(began time.Time, before time.Duration) error {
+// look is the limit that the build exceeds; where there is none it will be looked again.
+func (w *watch) look() error {
+	cpu, memory, _ := usage(w.c.cmd.Process.Pid)
+	if !w.looked {
+		w.looked, w.cpu = true, cpu
+	}
 	exceeds := func(what string) error {
 		return fleet.Errorf(fleet.ErrExhausted, "package: rendering was stopped, for it took more than %s", what)
 	}
-	cpu, memory, _ := usage(c.cmd.Process.Pid)
-	switch {
-	case cpu-before > c.limits.CPU:
-		return exceeds(fmt.Sprintf("%s of processor time", c.limits.CPU))
-	case memory > c.limits.Memory:
-		return exceeds(fmt.Sprintf("%d MiB of memory", c.limits.Memory>>20))
-	case time.Since(began) > c.limits.Wall:
-		return exceeds(fmt.Sprint(c.limits.Wall))
+	switch l := w.c.limits; {
+	case cpu-w.cpu > l.CPU:
+		return exceeds(fmt.Sprintf("%s of processor time", l.CPU))
+	case memory > l.Memory:
+		return exceeds(fmt.Sprintf("%d MiB of memory", l.Memory>>20))
+	case time.Since(w.began) > l.Wall:
+		return exceeds(fmt.Sprint(l.Wall))
 	}
+	w.timer.Reset(lookEvery)
 	return nil
 }
 
-// exchange sends the job and reads the answer.
+// stop ends the watch, and says why the process was killed.
+func (w *watch) stop() error {
+	w.timer.Stop()
+	w.leave()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	return w.over
+}
+
+// exchange sends the job and reads the answer, which comes after all of the job has been read.
 func (c *process) exchange(job render.Job) (Result, error) {
 	parts := partsOf(job.Files)
-	sent := make(chan error, 1)
-	go func() { sent <- writeFrame(c.in, request{Job: job, Files: parts}, parts, job.Files) }()
 	var head response
-	err := readHead(c.out, &head)
+	err := writeFrame(c.in, request{Job: job, Files: parts}, parts, job.Files)
+	if err == nil {
+		err = readHead(c.out, &head)
+	}
 	var texts map[string][]byte
 	if err == nil {
 		texts, err = readParts(c.out, head.Texts, c.limits.Output)
-	}
-	if err == nil {
-		err = <-sent
 	}
 	switch {
 	case errors.Is(err, errTooMuch):

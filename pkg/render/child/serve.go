@@ -31,25 +31,26 @@ func Serve(limits Limits, build func(render.Job) (Result, error)) error {
 	debug.SetMemoryLimit(limits.Memory / 4 * 3)
 	debug.SetMaxStack(maxStack)
 	jobs := make(chan render.Job)
-	broken := make(chan error, 1)
-	go func() { broken <- readJobs(in, jobs) }()
-	for {
-		select {
-		case err := <-broken:
+	read := make(chan error, 1)
+	built := make(chan error, 1)
+	go func() { read <- readJobs(in, jobs) }()
+	go func() { built <- answerAll(out, jobs, limits, build) }()
+	select {
+	case err := <-read:
+		return err
+	case err := <-built:
+		return err
+	}
+}
+
+// answerAll answers jobs until it cannot.
+func answerAll(out io.Writer, jobs <-chan render.Job, limits Limits, build func(render.Job) (Result, error)) error {
+	for job := range jobs {
+		if err := answer(out, job, limits, build); err != nil {
 			return err
-		case job := <-jobs:
-			done := make(chan error, 1)
-			go func() { done <- answer(out, job, limits, build) }()
-			select {
-			case err := <-broken:
-				return err
-			case err := <-done:
-				if err != nil {
-					return err
-				}
-			}
 		}
 	}
+	return nil
 }
 
 // readJobs reads until its end, which is no error.
