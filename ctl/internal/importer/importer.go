@@ -94,7 +94,7 @@ func Convert(word string, docs []resource.Document, o Options) (modules []Module
 		return nil, nil, err
 	}
 	if len(modules) == 0 {
-		return nil, nil, fleet.Errorf(fleet.ErrInvalid, "there is no %s of %s in it", k.kind, k.group)
+		return nil, nil, k.notAmong(docs)
 	}
 	for i, d := range docs {
 		if !r.used[i] {
@@ -102,6 +102,28 @@ func Convert(word string, docs []resource.Document, o Options) (modules []Module
 		}
 	}
 	return modules, unread, errors.Join(distinct(modules)...)
+}
+
+// notAmong says what the documents hold instead, and by which word that can be imported.
+func (k kind) notAmong(docs []resource.Document) error {
+	const most = 5
+	var there, words []string
+	for _, d := range docs {
+		there = append(there, d.Where())
+		for _, word := range Kinds() {
+			if other := kinds[word]; d.Kind() == other.kind && d.Group() == other.group && !slices.Contains(words, word) {
+				words = append(words, word)
+			}
+		}
+	}
+	says := fmt.Sprintf("there is no %s of %s in what was read", k.kind, k.group)
+	if len(there) > 0 {
+		says += ": " + fleet.Some(there, most)
+	}
+	if len(words) > 0 {
+		says += "; that is for import " + strings.Join(words, " and ")
+	}
+	return fleet.Errorf(fleet.ErrInvalid, "%s", says)
 }
 
 // refused names kinds that make others, which no single module stands for.
