@@ -162,7 +162,7 @@ func AppendSync(to []byte, s *fleet.Sync) []byte {
 		}
 	}
 	e.digest(s.Policies)
-	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0, len(s.Recycles) > 0, len(s.Held) > 0, len(s.DependsOn) > 0)
+	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0, len(s.Recycles) > 0, len(s.Held) > 0, len(s.DependsOn) > 0, len(s.PruneShown) > 0)
 	e.number(uint64(s.Objects))
 	if len(s.Yields) > 0 {
 		e.yields(s.Yields)
@@ -171,6 +171,9 @@ func AppendSync(to []byte, s *fleet.Sync) []byte {
 	e.recycles(s.Recycles)
 	if len(s.Held) > 0 {
 		e.keys(s.Held)
+	}
+	if len(s.PruneShown) > 0 {
+		e.keys(s.PruneShown)
 	}
 	e.dependsOn(s.DependsOn)
 	return e

@@ -56,6 +56,8 @@ func TestDigestSeesEveryField(t *testing.T) {
 		"policies":         func(a *fleet.Assemblage) { a.Syncs[0].Policies = fleet.Digest{} },
 		"sync hold":        func(a *fleet.Assemblage) { a.Syncs[0].Hold = true },
 		"prune confirmed":  func(a *fleet.Assemblage) { a.Syncs[0].PruneConfirmed = true },
+		"prune shown":      func(a *fleet.Assemblage) { a.Syncs[0].PruneShown = []uint64{7} },
+		"held":             func(a *fleet.Assemblage) { a.Syncs[0].Held = []uint64{7} },
 		"objects":          func(a *fleet.Assemblage) { a.Syncs[0].Objects++ },
 		"yields":           func(a *fleet.Assemblage) { a.Syncs[0].Yields = yields(module("web"), 3, 0) },
 		"yields to others": func(a *fleet.Assemblage) { a.Syncs[0].Yields = yields(module("old"), 3, 0) },

@@ -20,6 +20,8 @@ type Sync struct {
 	Hold bool
 	// PruneConfirmed says that a person confirmed the prune that this sync's bundle implies.
 	PruneConfirmed bool
+	// PruneShown are the objects that he was shown (assemble.HeirKey), ascending; none: they are not known.
+	PruneShown []uint64
 	// Objects is how many entries the bundle has.
 	Objects int
 	// Yields are objects of the bundle that other modules of the cluster own, sorted by owner and since.

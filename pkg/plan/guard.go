@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -34,6 +35,12 @@ func (in PruneInput) Asks(r Record, held bool) bool {
 		return r.Asked
 	}
 	return held || r.Asked && r.Goes()
+}
+
+// Unshown reports that an object is on the list that the agent waited with when the answer came, and not on the one that was answered: it came
+// there while the person was shown that. What goes already does so by another answer, or was none of what waits.
+func (in PruneInput) Unshown(r Record, shown []uint64) bool {
+	return in.Confirmed && len(shown) > 0 && r.Asked && !in.allowed(r) && !assemble.Holds(shown, r.ID)
 }
 
 // news reports that an object goes by the answer of a person, which was not noted yet.

@@ -147,6 +147,32 @@ func (in *PruneInput) without(gone []Record) {
 	}
 }
 
+// TestUnshown: of what the agent waits with nobody was asked about what the list that was confirmed does not have, but for what goes already.
+func TestUnshown(t *testing.T) {
+	id := cm("a")
+	shown, other := assemble.HeldKeys([]fleet.ObjectID{id}), assemble.HeldKeys([]fleet.ObjectID{cm("b")})
+	for name, tc := range map[string]struct {
+		change func(in *PruneInput, r *Record)
+		shown  []uint64
+		want   bool
+	}{
+		"on both lists":            {func(*PruneInput, *Record) {}, shown, false},
+		"on the agent's alone":     {func(*PruneInput, *Record) {}, other, true},
+		"on none":                  {func(_ *PruneInput, r *Record) { r.Asked = false }, other, false},
+		"the list is not known":    {func(*PruneInput, *Record) {}, nil, false},
+		"nothing is confirmed":     {func(in *PruneInput, _ *Record) { in.Confirmed = false }, other, false},
+		"goes already":             {func(in *PruneInput, r *Record) { r.Deleting = in.Age }, other, false},
+		"was to go by another hub": {func(in *PruneInput, r *Record) { r.Deleting = fleet.Age{Lineage: in.Age.Lineage + 1, Generation: 1} }, other, true},
+	} {
+		in, r := input(), owned(id)
+		in.Confirmed, r.Asked = true, true
+		tc.change(&in, &r)
+		if got := in.Unshown(r, tc.shown); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 // TestConfirmIsOfTheListThatWasShown: what was held by itself, or waited for an heir, when a person confirmed was on no list. When that ends
 // it counts as a change of its own, also if it ends little by little, and while what he confirmed waits still.
 func TestConfirmIsOfTheListThatWasShown(t *testing.T) {

@@ -77,6 +77,9 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	if s.Held = in.GetHeld(); len(s.Held) > maxHeirKeys || !slices.IsSorted(s.Held) {
 		return s, fleet.Invalidf("held", "%d keys are too many, or out of order; at most %d", len(s.Held), maxHeirKeys)
 	}
+	if s.PruneShown = in.GetPruneShown(); len(s.PruneShown) > maxHeirKeys || !slices.IsSorted(s.PruneShown) {
+		return s, fleet.Invalidf("pruneShown", "%d keys are too many, or out of order; at most %d", len(s.PruneShown), maxHeirKeys)
+	}
 	if s.DependsOn, err = dependsOnFrom(s.Module, in.GetDependsOn()); err != nil {
 		return s, err
 	}
@@ -134,7 +137,7 @@ func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
 		Objects: uint32(s.Objects), Watched: uint32(s.Watched), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs),
-		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held), DependsOn: DependsOnToProto(s.DependsOn)}
+		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held), PruneShown: slices.Clone(s.PruneShown), DependsOn: DependsOnToProto(s.DependsOn)}
 }
 
 // TombstoneFromProto validates a tombstone.

@@ -24,7 +24,7 @@ func heldAssemblage() fleet.Assemblage {
 		{Module: shop("web"), Generation: 5, Revision: 2, Bundle: fleet.Digest{1}, Policies: fleet.Digest{2}, Objects: 3, Hold: true,
 			Values: map[string]string{"REGION": "eu"}, Yields: []fleet.Yield{{Owner: shop("api"), Since: 3, Ordinals: []int{2}},
 				{Owner: shop("old"), Since: 2, Ordinals: []int{0, 1}, Ending: []int{1}}}},
-		{Module: shop("api"), Generation: 7, Revision: 1, Bundle: fleet.Digest{3}, Objects: 1, PruneConfirmed: true},
+		{Module: shop("api"), Generation: 7, Revision: 1, Bundle: fleet.Digest{3}, Objects: 1, PruneConfirmed: true, PruneShown: []uint64{3, 7}},
 	}, []fleet.Tombstone{{Module: shop("old"), Generation: 6, Policy: fleet.DeleteOrphan, Hold: true,
 		Policies: `[{"match":{"kinds":["Secret"]},"delete":"Orphan"}]`}}, true, 9)
 }

@@ -30,6 +30,9 @@ const FeatureKeepLegacy = "keep-legacy"
 // FeatureObjectHolds names the feature of agents that hold single objects.
 const FeatureObjectHolds = "object-holds"
 
+// FeatureConfirmedList names the feature of agents that let go by a confirm what was on the list that the person was shown, and nothing else.
+const FeatureConfirmedList = "confirmed-list"
+
 // FeatureReadOnly names the feature of agents that do not write what readOnly in the policies names.
 const FeatureReadOnly = "read-only"
 
@@ -66,7 +69,7 @@ const FeatureTraces = "traces"
 
 // Features are those of agents of this version, but for FeatureTraces, which is up to how an agent was started.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries, FeatureSuccession, FeatureCapabilities,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds, FeatureConfirmedList, FeatureDependsOn, FeatureWaves, FeatureObjectBindings, FeatureSecretBindings, FeatureMoves, FeatureDictionaries, FeatureSuccession, FeatureCapabilities,
 		QueryEvents, QueryLogs}
 }
 

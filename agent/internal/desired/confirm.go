@@ -67,7 +67,9 @@ func (s *set) withoutUnasked(a fleet.Assemblage) fleet.Assemblage {
 	}
 	a.Syncs = slices.Clone(a.Syncs)
 	for i, x := range a.Syncs {
-		a.Syncs[i].PruneConfirmed = x.PruneConfirmed && !slices.Contains(s.unasked.confirms, x.Module)
+		if slices.Contains(s.unasked.confirms, x.Module) {
+			a.Syncs[i].PruneConfirmed, a.Syncs[i].PruneShown = false, nil
+		}
 		if !slices.Contains(s.unasked.orders, x.Module) {
 			continue
 		}

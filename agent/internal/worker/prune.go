@@ -83,6 +83,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
 	in.Old = facts.old
 	in.Confirmed, in.Recycles = w.cur.sync.PruneConfirmed, w.cur.sync.Recycles
+	w.unaskUnshown(in)
 	uids := w.appliedUIDs()
 	in.Alias = w.aliases(ctx, in.Records, uids)
 	in.AppliedUID = func(uid string) bool { return uids[uid] }
@@ -330,6 +331,22 @@ func (w *worker) asked(in plan.PruneInput, held []fleet.ObjectID) {
 			was := next.Asked
 			next.Asked = in.Asks(next.Record, shown[r.ID])
 			return next.Asked != was
+		})
+	}
+}
+
+// unaskUnshown notes of what came to the list while a person was shown the one that he let go that nobody was asked about it, before the plan is
+// made by which it might go.
+func (w *worker) unaskUnshown(in plan.PruneInput) {
+	for i, r := range in.Records {
+		if !in.Unshown(r, w.cur.sync.PruneShown) {
+			continue
+		}
+		in.Records[i].Asked = false
+		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
+			was := next.Asked
+			next.Asked = false
+			return was
 		})
 	}
 }

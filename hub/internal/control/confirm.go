@@ -51,14 +51,35 @@ func pruneDigest(t record.Tracked, items []string) fleet.Digest {
 }
 
 // pruneConfirmed reports that a person released exactly the list that the agent now waits with, or the one that it waited
-// with last. An agent that waits though its sync is confirmed has found something that was not on that list: it is asked
-// for anew.
-func pruneConfirmed(r store.Reader, t record.Tracked) bool {
-	was, h := t.Desired.GetSync().GetPruneConfirmed(), pruneHold(t)
-	if was || h == nil {
-		return was && h == nil
+// with last, and which objects are on it, as far as that is known. An agent that waits though its sync is confirmed has found something that
+// was not on that list: it is asked for anew.
+func pruneConfirmed(r store.Reader, t record.Tracked) (confirmed bool, shown []uint64) {
+	s, h := t.Desired.GetSync(), pruneHold(t)
+	switch {
+	case s.GetPruneConfirmed() && h == nil:
+		return true, s.GetPruneShown()
+	case s.GetPruneConfirmed(), h == nil, !record.Confirmed(r, h.GetHold()):
+		return false, nil
 	}
-	return record.Confirmed(r, h.GetHold())
+	return true, shownOf(t)
+}
+
+// shownOf are the objects on the list that an agent waits with, which may have grown there when the answer comes. Of a list that is cut the
+// person was told how many more there are, and they are in his word: it has no list then.
+func shownOf(t record.Tracked) []uint64 {
+	t.ListExtras()
+	o := t.Input.Observed
+	var keys []uint64
+	for _, x := range o.Extras {
+		if x.Held {
+			keys = append(keys, assemble.HeirKey(x.ID))
+		}
+	}
+	if len(keys) < o.Waiting() {
+		return nil
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // lapses reports that what a person let go is not all that goes now: what waited for an heir was on no list, and of the heirs that the module

@@ -32,6 +32,7 @@ type refresh struct {
 	hold       bool
 	held       []uint64
 	prune      bool
+	shown      []uint64 // with prune
 	yields     []*agentv1.Yield
 	heirs      []*agentv1.Heir
 	recycles   []*agentv1.Recycle
@@ -76,8 +77,9 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		return again, possible || otherwise, err
 	}
 	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Freezes(t.Module, cluster.Name, s.GetHold()),
-		held: x.holds.Objects(t.Module, cluster.Name, s.GetHeld()), prune: pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs(),
+		held: x.holds.Objects(t.Module, cluster.Name, s.GetHeld()), yields: s.GetYields(), heirs: s.GetHeirs(),
 		recycles: record.Recycles(x.r, cluster.Name, t.Module)}
+	out.prune, out.shown = pruneConfirmed(x.r, t)
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
 		varies, err := x.varies(ctx, t, cluster)
@@ -475,7 +477,10 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 	next.LetGoAt = letGoAt(w, old, x.values, x.hold)
 	s := next.GetSync()
 	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs, s.Recycles = generation, x.values, x.hold, x.prune, x.yields, x.heirs, x.recycles
-	s.Held = x.held
+	s.Held, s.PruneShown = x.held, nil
+	if x.prune {
+		s.PruneShown = x.shown
+	}
 	record.Remember(w, x.cluster, ref, old, next)
 	return next, nil
 }

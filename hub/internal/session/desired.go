@@ -29,6 +29,8 @@ type desired struct {
 	stale             bool // made is not of what was read
 	// coarse says that the agent knows no holds of single objects: the module is held for it as a whole.
 	coarse bool
+	// listless says that the agent knows no list of what was confirmed: it takes a confirm for all that it waits with.
+	listless bool
 	// unordered says that the agent knows no order of modules: it is not sent any.
 	unordered bool
 	// keeps says that no module is removed for now: all tombstones are held.
@@ -222,7 +224,11 @@ func (x *desired) coarsen(s *fleet.Sync) bool {
 	if ordered {
 		s.DependsOn = nil
 	}
-	return held || ordered
+	shown := x.listless && len(s.PruneShown) > 0
+	if shown {
+		s.PruneShown = nil
+	}
+	return held || ordered || shown
 }
 
 // belongs says why a module cannot be in the record of a key: syncs go in the order of the keys, and each module has one.

@@ -79,7 +79,7 @@ func newSession(s *Server, c fleet.ClusterName, o registry.Opened, hello *agentv
 	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, over: make(chan struct{}), doubt: make(chan struct{}, 1),
 		log: s.o.Log.With("cluster", string(c), "epoch", o.Epoch), queries: map[uint64]*pendingQuery{}}
 	x.reports, x.pace, x.known = newReports(x), newPace(), desired{log: x.log, stale: true, coarse: !slices.Contains(hello.GetFeatures(), wire.FeatureObjectHolds),
-		unordered: !slices.Contains(hello.GetFeatures(), wire.FeatureDependsOn)}
+		unordered: !slices.Contains(hello.GetFeatures(), wire.FeatureDependsOn), listless: !slices.Contains(hello.GetFeatures(), wire.FeatureConfirmedList)}
 	x.began = s.clock()
 	if s.o.Tracer != nil {
 		x.traces = &traces{}

@@ -946,7 +946,7 @@ type Hello struct {
 	// Named features. status-seen: the agent sets status_seen, and says in a status without syncs that what it reported before
 	// its start holds still; to one without it the hub never says that it knows the status. health-rules: the agent judges objects by the health rules in
 	// the policies; a module that has some is not ready in the cluster of an agent without it. ignore-fields, apply-once, keep-legacy,
-	// read-only, take-from and shared: the same of ignoreFields, applyOnce, keepLegacy, readOnly, takeFrom and shared in the policies. object-holds: it knows Sync.held.
+	// read-only, take-from and shared: the same of ignoreFields, applyOnce, keepLegacy, readOnly, takeFrom and shared in the policies. object-holds: it knows Sync.held. confirmed-list: it knows Sync.prune_shown.
 	// object-bindings: it evaluates the bindings in the policies; a module that has some is not ready in the cluster of an agent without it.
 	// secret-bindings: the same of those that use secrets of the hub; it sets sealing_key.
 	// waves: it has waves wait for each other where the policies say so, and knows which objects do not count for what is ready.
@@ -1494,7 +1494,7 @@ type Sync struct {
 	Hold bool `protobuf:"varint,7,opt,name=hold,proto3" json:"hold,omitempty"`
 	// A prune that needs a confirm (DESIGN §8) was confirmed for this bundle. In the first index of a lineage it counts for
 	// nothing, for it answers no question of this agent, until the hub has sent false in between. It speaks of what the agent waited
-	// with before it came; what else is to go is counted anew, and waited with as before. An agent from before takes it for all that
+	// with before it came (see prune_shown); what else is to go is counted anew, and waited with as before. An agent from before takes it for all that
 	// the bundle does not list.
 	PruneConfirmed bool `protobuf:"varint,8,opt,name=prune_confirmed,json=pruneConfirmed,proto3" json:"prune_confirmed,omitempty"`
 	// Number of objects in the bundle; the agent checks it.
@@ -1515,7 +1515,11 @@ type Sync struct {
 	Watched uint32 `protobuf:"varint,14,opt,name=watched,proto3" json:"watched,omitempty"`
 	// Modules, as project/name, sorted, that come first in this cluster: nothing of a revision that is new here is written before each of
 	// them is ready. Only agents with the feature depends-on are sent any.
-	DependsOn     []string `protobuf:"bytes,15,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
+	DependsOn []string `protobuf:"bytes,15,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
+	// Of prune_confirmed: the objects that the person was shown, as keys of Heir, ascending. What came to the list that the agent waits with while
+	// he was shown that one is asked for anew. None: they are not known, as of a list that is cut; then it is of all that the agent had waited with
+	// before it came. Only agents with the feature confirmed-list are sent any: to another one a confirm is as of a list that is not known.
+	PruneShown    []uint64 `protobuf:"fixed64,16,rep,packed,name=prune_shown,json=pruneShown,proto3" json:"prune_shown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1651,6 +1655,13 @@ func (x *Sync) GetWatched() uint32 {
 func (x *Sync) GetDependsOn() []string {
 	if x != nil {
 		return x.DependsOn
+	}
+	return nil
+}
+
+func (x *Sync) GetPruneShown() []uint64 {
+	if x != nil {
+		return x.PruneShown
 	}
 	return nil
 }
@@ -5259,7 +5270,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x03(\v2\x1b.towline.agent.v1.TombstoneR\n" +
 	"tombstones\x12\x1c\n" +
 	"\tforgotten\x18\a \x03(\tR\tforgotten\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\xbf\x04\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\xe0\x04\n" +
 	"\x04Sync\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -5279,7 +5290,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x04held\x18\r \x03(\x06R\x04held\x12\x18\n" +
 	"\awatched\x18\x0e \x01(\rR\awatched\x12\x1d\n" +
 	"\n" +
-	"depends_on\x18\x0f \x03(\tR\tdependsOn\x1a9\n" +
+	"depends_on\x18\x0f \x03(\tR\tdependsOn\x12\x1f\n" +
+	"\vprune_shown\x18\x10 \x03(\x06R\n" +
+	"pruneShown\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
