@@ -352,15 +352,15 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 			continue
 		}
 		back := o.Session
-		switch heard := elapsed(back, catchUp); {
-		case !o.Connected, o.Held && !o.Ready: // of one that is held nobody says how it does
+		switch shown, heard := shows(r, o), elapsed(back, catchUp); {
+		case shown.Reason != "":
 			away++
-		case o.Silent:
+		case shown.Why == UnseenSilent:
 			unheard++
 		case back != 0 && back > d.s.Stages[n].Quiet && heard > d.now:
 			d.wake(heard)
 			unheard++
-		case o.Unheard:
+		case shown.Verdict == Unwatched:
 			away++
 		default:
 			seen++

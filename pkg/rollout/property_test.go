@@ -346,7 +346,7 @@ func (c *chaos) speaks(d rollout.Decision, sum rollout.Summary) {
 // proves: a stage ends, and the rollout succeeds, by what has been seen in clusters that are to have the revision, or on a person's word.
 func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 	s, promoted := &d.State, false
-	members := make([]struct{ getters, shown, deferred int }, len(c.plan.Stages))
+	members := make([]struct{ getters, adopted, shown, deferred int }, len(c.plan.Stages))
 	for i := range in.State.Len(c.plan) { // not those that join when it is over
 		r := s.Record(i)
 		if pinned := r.State == rollout.ClusterSkipped && r.Reason == rollout.ReasonPinned; pinned || r.Leaving() || r.State == rollout.ClusterRemoved {
@@ -354,6 +354,9 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 		}
 		m := &members[in.State.Record(i).Stage] // when it is over, one may follow its labels to another
 		m.getters++
+		if was := in.State.Record(i).Stage; r.Stage != was { // or an empty one has taken it
+			members[r.Stage].adopted++
+		}
 		switch r.State {
 		case rollout.ClusterSucceeded, rollout.ClusterFailed, rollout.ClusterTimedOut:
 			m.shown++
@@ -365,7 +368,7 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 	for n := len(c.plan.Stages) - 1; n >= 0; n-- {
 		st, was, is := &c.plan.Stages[n], &in.State.Stages[n], &s.Stages[n]
 		had := st.Total > 0 || is.Total > 0
-		if was.Ended == 0 && is.Ended != 0 && was.Quiet == 0 && had && st.Selector != nil && !st.AllowEmpty && !is.Promoted && members[n].getters == 0 && after > 0 {
+		if was.Ended == 0 && is.Ended != 0 && was.Quiet == 0 && had && st.Selector != nil && !st.AllowEmpty && !is.Promoted && members[n].getters+members[n].adopted == 0 && after > 0 {
 			c.rt.Fatalf("stage %s is over, nobody in it gets the revision, and %d do after it", st.Name, after)
 		}
 		after, shown, deferred = after+members[n].getters, shown+members[n].shown, deferred+members[n].deferred

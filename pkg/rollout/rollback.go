@@ -134,7 +134,7 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 			return chosen, false
 		}
 		chosen = append(chosen, i)
-		if stuck(o, false) == "" {
+		if standstill(o) == "" {
 			slots--
 		}
 	}
@@ -158,7 +158,7 @@ func (d *decider) wentBack() *Facts {
 // moveBack assigns the old revision. A member that is away finds it when it is back.
 func (d *decider) moveBack(i int, o *Observed) {
 	d.assign(i, d.s.Back.To, false)
-	if reason := stuck(o, false); reason != "" {
+	if reason := standstill(o); reason != "" {
 		d.turn(i, memberBackStuck, reason, "")
 		return
 	}

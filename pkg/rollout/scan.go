@@ -29,7 +29,7 @@ func (d *decider) settled(r *Record, o *Observed) bool {
 	}
 	switch r.State {
 	case ClusterSucceeded:
-		return o.Ready || !o.Connected || o.Unheard || d.s.State.Ended()
+		return d.s.State.Ended() || !shows(r, o).ill()
 	case ClusterSkipped, ClusterRolledBack:
 		return true
 	case ClusterToApply:
@@ -74,19 +74,6 @@ func (d *decider) lookAs(i int, o *Observed) {
 // awaitsBack reports that the member is to go back and has not been moved back yet.
 func (h *Head) awaitsBack(r *Record) bool {
 	return r.has(flagBack) && h.Back != nil && r.Revision != h.Back.To
-}
-
-// mine reports that what is observed speaks of what the record says was assigned.
-func mine(r *Record, o *Observed) bool {
-	return r.Generation != 0 && o.Generation >= r.Generation && o.Revision == r.Revision
-}
-
-// ready reports that the member is where its move takes it. One that is to leave is not, however well it does with what it has.
-func (d *decider) ready(r *Record, o *Observed) bool {
-	if r.has(flagLeave) {
-		return r.Revision == 0 && o.Removed && r.Generation != 0 && (o.Generation == 0 || o.Generation >= r.Generation)
-	}
-	return o.Ready && mine(r, o)
 }
 
 func (d *decider) begun(stage int16) bool { return d.s.Stages[stage].Started != 0 }
@@ -150,46 +137,6 @@ func (d *decider) postpone(i int, reason string) {
 	d.turn(i, e, reason, "")
 }
 
-// obstacle is why a member cannot be given a revision now.
-func obstacle(o *Observed) (reason string) {
-	switch {
-	case o.Cordoned:
-		return ReasonCordoned
-	case o.Held:
-		return ReasonHeld
-	case !o.Connected:
-		return away(o)
-	}
-	return ""
-}
-
-// away is the reason of a member that is not connected.
-func away(o *Observed) string {
-	switch {
-	case o.Locked:
-		return ReasonLocked
-	case o.NotSeen:
-		return ReasonNotSeen
-	}
-	return ReasonDisconnected
-}
-
-func isAway(reason string) bool {
-	return reason == ReasonDisconnected || reason == ReasonNotSeen || reason == ReasonLocked
-}
-
-// stuck is why a member that was moved cannot get on by itself. A cordon does not concern it, it has its revision; nor
-// does a hold if it is ready.
-func stuck(o *Observed, ready bool) (reason string) {
-	switch {
-	case o.Held && !(ready && o.Connected):
-		return ReasonHeld
-	case !o.Connected:
-		return away(o)
-	}
-	return ""
-}
-
 func (d *decider) lookInFlight(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.has(flagBaseline) && d.begun(r.Stage) {
@@ -197,26 +144,26 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 		d.lookAs(i, o) // one that is pinned does not wait for its turn
 		return
 	}
-	reason := stuck(o, d.ready(r, o))
-	if d.in.Stands && !(reason == "" && d.ready(r, o)) {
+	shown := shows(r, o)
+	if d.in.Stands && shown.Verdict != Fine {
 		d.standStill(i, ReasonRestored)
 		return
 	}
-	if reason == "" && !o.Silent && r.has(flagAway) {
+	if shown.heard() && r.has(flagAway) {
 		d.turn(i, memberHeard, d.s.errand(r), "")
 		d.edit(i).Started = d.now
 	}
 	switch {
-	case reason != "":
-		d.lookStuck(i, reason)
-	case o.Silent && !d.ready(r, o):
-		d.standStill(i, ReasonNotHeard)
-	case d.ready(r, o):
+	case shown.Verdict == Fine:
 		d.lookReady(i)
-	case mine(r, o) && o.Failed:
+	case shown.Verdict == Failing:
 		d.lookFailed(i, memberFailed, o.Reason, o.Message)
+	case shown.Reason != "":
+		d.lookStuck(i, shown.Reason)
+	case shown.Why == UnseenSilent:
+		d.standStill(i, ReasonNotHeard)
 	default:
-		d.lookUnready(i, o)
+		d.lookUnready(i, o, shown)
 	}
 }
 
@@ -289,7 +236,7 @@ func (d *decider) watched(r *Record, since Instant) bool {
 // must be: what lets a paused rollout go on has to last.
 func (d *decider) lookRecovering(i int, o *Observed) {
 	r := d.s.record(i)
-	switch ready := o.Connected && d.ready(r, o); {
+	switch ready := shows(r, o).Verdict == Fine; {
 	case !ready && r.ReadySince != 0:
 		d.edit(i).ReadySince = 0
 		return
@@ -330,11 +277,11 @@ func (d *decider) lookFailed(i int, e event, reason, message string) {
 	}
 }
 
-func (d *decider) lookUnready(i int, o *Observed) {
+func (d *decider) lookUnready(i int, o *Observed, shown Shown) {
 	r := d.s.record(i)
 	if r.State == ClusterSoaking {
 		rr := d.edit(i)
-		if rr.ReadySince = 0; o.Unheard || o.Reason == fleet.TrackerSending { // nothing takes it long that has not answered yet
+		if rr.ReadySince = 0; shown.Why == UnseenUnheard || o.Reason == fleet.TrackerSending { // nothing takes it long that has not answered yet
 			rr.Started = d.now
 		}
 		d.turn(i, memberRegressed, ReasonRegressed, o.Message)
@@ -352,11 +299,12 @@ func (d *decider) lookUnready(i int, o *Observed) {
 // while its stage is not over, since the soak is there to see that.
 func (d *decider) lookSucceeded(i int, o *Observed) {
 	r := d.s.record(i)
-	if d.s.State.Ended() || d.in.Stands || !o.Connected || o.Unheard || o.Held || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
+	if d.s.State.Ended() || d.in.Stands {
 		return
 	}
-	switch {
-	case o.Failed:
+	switch shown := shows(r, o); {
+	case !shown.ill():
+	case shown.Verdict == Failing:
 		d.lookFailed(i, memberFailed, o.Reason, o.Message)
 	case d.s.Stages[r.Stage].Ended == 0:
 		d.turn(i, memberRegressed, ReasonRegressed, o.Message)
@@ -373,7 +321,7 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 	assigned := (r.Step != 0 || r.Generation != 0) && !r.has(flagRetry) // by a step, or taken as it was
 	assigned = assigned && (!d.s.awaitsBack(r) || d.brought(i, r))      // one that was brought is given nothing on the way back
 	if assigned {
-		reason = stuck(o, d.ready(r, o))
+		reason = shows(r, o).Reason
 	} else {
 		reason = obstacle(o)
 	}

@@ -466,6 +466,8 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Connected, c.o.Locked = false, true
 	case "unlock": // its agent is not back yet
 		c.o.Locked = false
+	case "lost": // nobody knows any more what it is assigned
+		c.o.Lost, c.o.Revision, c.o.Generation, c.o.Ready, c.o.Failed = true, 0, 0, false, false
 	case "cordon":
 		c.o.Cordoned = true
 	case "uncordon":
