@@ -12,6 +12,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
 
@@ -19,6 +20,7 @@ import (
 type legacyAgent struct {
 	mu   sync.Mutex
 	left map[string]int64 // revision by name
+	kept string           // why what is ordered to go stays
 	told []fleet.Recycle  // the newest
 }
 
@@ -32,11 +34,15 @@ func (a *legacyAgent) report(s fleet.Sync) fleet.SyncStatus {
 		ordered := slices.ContainsFunc(s.Recycles, func(r fleet.Recycle) bool {
 			return r.Revision == revision && slices.Contains(r.Keys, assemble.HeirKey(id))
 		})
-		if ordered {
+		if ordered && a.kept == "" {
 			delete(a.left, name)
 			continue
 		}
-		out.Extras = append(out.Extras, fleet.ExtraObject{ID: id, Version: "v1", Reason: "KeptLegacy", Revision: revision,
+		reason, message := plan.ReasonLegacy, ""
+		if ordered {
+			reason, message = plan.ReasonKept, a.kept
+		}
+		out.Extras = append(out.Extras, fleet.ExtraObject{ID: id, Version: "v1", Reason: reason, Message: message, Revision: revision,
 			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}})
 	}
 	slices.SortFunc(out.Extras, func(x, y fleet.ExtraObject) int { return x.ID.Compare(y.ID) })
@@ -272,4 +278,37 @@ func TestRootOfATracker(t *testing.T) {
 		p := parts()
 		return len(p) == 2 && p[1].GetRevision() == 0 && p[1].GetLeaving() == 2 || len(p) == 1 && p[0].GetLeaving() == 2
 	})
+}
+
+// TestDeleteTrackerOfWhatStays: an order that its agent does not carry out, as one that is of a store which was put back, ends, and the
+// audit says what stays and why, by who gave the order.
+func TestDeleteTrackerOfWhatStays(t *testing.T) {
+	w := newWorld(t, true)
+	const why = "policy keepLegacy: stays; order it again"
+	agent := &legacyAgent{kept: why}
+	w.join("a", agent.report, nil)
+	yes := true
+	m := module("shop", configMap("1"))
+	m.Spec.Policies = []*towlinev1.Policy{{KeepLegacy: &yes}}
+	w.await("shop", w.put(m).GetRevision())
+	agent.has(map[string]int64{"old": 1, "older": 1})
+	m.Spec.Source.Inline.Files = configMap("2")
+	w.await("shop", w.put(m).GetRevision())
+	w.eventually(func() bool { return w.extraCount("shop") == 2 })
+
+	if out, err := w.cli()("", "delete", "tracker", "shop@a", "--revision", "1", "--yes", "-m", "over"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var said []*towlinev1.AuditEntry
+	w.eventually(func() bool {
+		got, err := w.Audit.ListAuditEntries(w.ctx, &towlinev1.ListAuditEntriesRequest{Subject: "default/shop", Method: fleet.DidRecycleTracker})
+		must(t, err)
+		said = got.GetEntries()
+		_, orders := agent.is()
+		return len(said) > 0 && orders == 0
+	})
+	if e := said[0]; len(said) != 1 || e.GetCaller() == "" || e.GetReason() != "over" ||
+		e.GetDetail() != "ConfigMap default/old, ConfigMap default/older of r1 in cluster a: "+why {
+		t.Errorf("%v", said)
+	}
 }

@@ -24,6 +24,8 @@ const (
 
 	// DidRemoveModule is the method in the audit of what agents left of a module that was deleted.
 	DidRemoveModule = "RemoveModule"
+	// DidRecycleTracker is the method in the audit of what an order to delete a tracker left.
+	DidRecycleTracker = "RecycleTracker"
 
 	// What a person should know after a put.
 	WarnDamaged       = "TakesPlaceOfDamaged"

@@ -215,8 +215,8 @@ type AuditEntry struct {
 	Remote string `protobuf:"bytes,3,opt,name=remote,proto3" json:"remote,omitempty"`
 	// The serial number of the client certificate that was used, in hexadecimal; empty: none was.
 	Certificate string `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	// The method of the API, such as PutModule, or what the hub does by itself: FollowSource, or RemoveModule, which is a deleted module of which agents left
-	// something, by who deleted it, with what they left in the detail.
+	// The method of the API, such as PutModule, or what the hub does by itself: FollowSource; RemoveModule, which is a deleted module of which agents left
+	// something, by who deleted it, with what they left in the detail; or RecycleTracker, the same of an order to delete a tracker.
 	Method string `protobuf:"bytes,5,opt,name=method,proto3" json:"method,omitempty"`
 	// What it was about, such as shop/web or prod-eu-01; empty: the hub.
 	Subject string `protobuf:"bytes,6,opt,name=subject,proto3" json:"subject,omitempty"`

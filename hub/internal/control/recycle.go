@@ -2,10 +2,15 @@ package control
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
+
+	"google.golang.org/grpc/codes"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -48,20 +53,48 @@ func putDesired(w store.Writer, cluster fleet.ClusterName, ref fleet.ModuleRef, 
 }
 
 // endRecycles forgets orders that are carried out; the next look takes them from what the clusters are told. What was ordered since the
-// look stays.
+// look stays. Of what stays though it was to go, the audit tells.
 func (c *Controller) endRecycles(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName) error {
 	for _, name := range clusters {
+		var ended []*storev1.RecycleOrder
+		var t record.Tracked
 		if err := c.update(ctx, func(w store.Writer) error {
-			if t, ok := record.Track(w, name, ref, true); ok && isRecycled(w, t) {
+			var there bool
+			ended = nil
+			if t, there = record.Track(w, name, ref, true); there && isRecycled(w, t) {
+				rec, _, _ := store.Get[*storev1.RecycleRecord](w, store.RecycleKey(name, ref))
+				ended = rec.GetOrders()
 				w.Delete(store.RecycleKey(name, ref))
 			}
 			return nil
 		}); err != nil {
 			return err
 		}
+		for _, order := range ended {
+			c.noteUnrecycled(ctx, &t, order)
+		}
 	}
 	return nil
 }
+
+// noteUnrecycled has the audit tell what an order left: the order is over, and who gave it was told that these objects go.
+func (c *Controller) noteUnrecycled(ctx context.Context, t *record.Tracked, order *storev1.RecycleOrder) {
+	if c.o.Audit == nil {
+		return
+	}
+	left := t.Unrecycled(order.GetRecycle())
+	for _, why := range slices.Sorted(maps.Keys(left)) {
+		names := make([]string, len(left[why]))
+		for i, id := range left[why] {
+			names[i] = id.Short()
+		}
+		c.o.Audit(ctx, &towlinev1.AuditEntry{Caller: order.GetBy(), Method: fleet.DidRecycleTracker, Subject: t.Module.String(), Reason: order.GetReason(), Result: codes.OK.String(),
+			Detail: fmt.Sprintf("%s of r%d in cluster %s: %s", fleet.Some(names, maxLeft), order.GetRecycle().GetRevision(), t.Cluster, why)})
+	}
+}
+
+// maxLeft is how many objects an entry names.
+const maxLeft = 10
 
 // recycleKeys are the keys of the orders of a module in all clusters.
 func recycleKeys(r store.Reader, ref fleet.ModuleRef) (keys []string) {

@@ -76,11 +76,30 @@ func (t *Tracked) Recycled(orders []*agentv1.Recycle, features []string) bool {
 	t.ListExtras()
 	o := t.Input.Observed
 	return t.Unlisted() == 0 && !o.MoreExtras && !slices.ContainsFunc(o.Extras, func(x fleet.ExtraObject) bool {
-		return x.Reason != plan.ReasonKept && slices.ContainsFunc(orders, func(r *agentv1.Recycle) bool {
-			_, named := slices.BinarySearch(r.GetKeys(), assemble.HeirKey(x.ID))
-			return named && r.GetRevision() == x.Revision
-		})
+		return x.Reason != plan.ReasonKept && slices.ContainsFunc(orders, func(r *agentv1.Recycle) bool { return names(r, x) })
 	})
+}
+
+// Unrecycled are the objects that an order names and that stay all the same, by what the agent says of each: another policy keeps them,
+// or the order was given before the hub had heard what is there.
+func (t *Tracked) Unrecycled(order *agentv1.Recycle) map[string][]fleet.ObjectID {
+	if t.Input.Observed == nil {
+		return nil
+	}
+	t.ListExtras()
+	out := map[string][]fleet.ObjectID{}
+	for _, x := range t.Input.Observed.Extras {
+		if x.Reason == plan.ReasonKept && names(order, x) {
+			out[x.Message] = append(out[x.Message], x.ID)
+		}
+	}
+	return out
+}
+
+// names reports that an object is of those that an order deletes.
+func names(order *agentv1.Recycle, x fleet.ExtraObject) bool {
+	_, named := slices.BinarySearch(order.GetKeys(), assemble.HeirKey(x.ID))
+	return named && order.GetRevision() == x.Revision
 }
 
 // answered reports that the agent has said how the sync stands that it is to have, whatever came of it.
