@@ -132,7 +132,7 @@ func (in PruneInput) inOrder(doomed []Record, out *PrunePlan) []Record {
 		case first.before(r, stage) && in.awaitsPods(r):
 			out.Kept = append(out.Kept, goesAfter(r, first.record, first.why))
 		case in.Tombstone && in.Old != "" && s.class >= deleteWave && s.part > partWorkload:
-			out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonAwaitingUpdate, oldText + ": " + in.Old})
+			out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonAwaitingUpdate, oldText + " (delete --orphan leaves it): " + in.Old})
 		case needed && s.class != deleteAdmission && s.class != deleteOwnKind && !IsCustom(r.ID):
 			out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonRemoving, "goes after " + dependent.ID.String() + " of module " + dependent.Module.Display()})
 		default:

@@ -24,6 +24,8 @@ type Standing struct {
 	Ready, Gone bool
 	// Elsewhere says of one that goes that all that is left of it waits for other modules.
 	Elsewhere bool
+	// Uses are modules of one that goes: what is left of it may be used by what it has handed over to them, until that is through.
+	Uses []fleet.ModuleRef
 	// Why says why it is neither Ready nor Gone.
 	Why string
 	// DependsOn are modules that come first.
@@ -54,14 +56,21 @@ func (all Standings) GoesFirst(of, other fleet.ModuleRef) bool {
 	return assemble.Reaches(of, other, on) && !assemble.Reaches(other, of, on)
 }
 
+// awaitedBy reports that a module which goes waits for another one, as that was given what may use what is left of it, or comes before who was.
+func (all Standings) awaitedBy(of, going fleet.ModuleRef) bool {
+	return slices.ContainsFunc(all[going].Uses, func(user fleet.ModuleRef) bool {
+		return user == of || all.Needs(user, of)
+	})
+}
+
 // AwaitsDependency says for what a module waits before it begins a revision; empty: for nothing. Of modules that depend on each other in a
-// circle, as revisions of different times may in one cluster, none waits for another.
+// circle, as revisions of different times may in one cluster, none waits for another; nor does one for the end of what waits for it.
 func (all Standings) AwaitsDependency(of fleet.ModuleRef) string {
 	var waits []string
 	for _, m := range all[of].DependsOn {
 		s := all[m]
 		switch {
-		case assemble.Reaches(m, of, all.dependsOn(false)):
+		case assemble.Reaches(m, of, all.dependsOn(false)), s.Going && all.awaitedBy(of, m):
 		case !s.Listed:
 			waits = append(waits, "module "+m.Display()+": is not in this cluster")
 		case s.Going:

@@ -78,6 +78,18 @@ func TestAwaitsDependents(t *testing.T) {
 	}
 }
 
+// TestNobodyWaitsForWhatWaitsForHim: a removal waits for a module that was given what may use the rest of it. That one, and who comes before it, do
+// not wait for the removal; others do.
+func TestNobodyWaitsForWhatWaitsForHim(t *testing.T) {
+	all := standings(map[string]plan.Standing{"base": {Going: true, Uses: ofProject("shop")}, "shop": {DependsOn: ofProject("base", "mid")},
+		"mid": {DependsOn: ofProject("base")}, "other": {DependsOn: ofProject("base")}})
+	for name, want := range map[string]string{"mid": "", "other": "waits for module base: is being removed from this cluster", "shop": "waits for module mid: not ready"} {
+		if got := all.AwaitsDependency(ofProject(name)[0]); got != want {
+			t.Errorf("%s: %q, not %q", name, got, want)
+		}
+	}
+}
+
 // TestNobodyWaitsForEver: whatever modules depend on, if each that does not wait becomes ready, or is gone, all are in the end.
 func TestNobodyWaitsForEver(t *testing.T) {
 	for seed := range uint64(300) {

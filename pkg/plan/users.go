@@ -52,6 +52,8 @@ func (u User) text() string {
 		return name + " is not as the revision says"
 	case u.Old > 0:
 		return fmt.Sprintf("%s has %d", name, u.Old)
+	case u.Old < 0 && u.Module != fleet.ModuleRef{} && IsCustom(u.ID):
+		return name + " is not ready there (" + fleet.ReadyAnnotation + ": " + fleet.ReadyIgnore + " in its manifest ends that)"
 	case u.Old < 0 && u.Module != fleet.ModuleRef{}:
 		return name + " is not through with what that module makes of it"
 	case u.Old < 0:

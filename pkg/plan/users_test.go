@@ -81,7 +81,10 @@ func TestInOrder(t *testing.T) {
 
 // TestUsersText: who is through is not named.
 func TestUsersText(t *testing.T) {
-	web := object("Deployment.apps/web")
+	web, db := object("Deployment.apps/web"), object("Cluster.db.io/db")
+	if got := UsersText([]User{{ID: db, Old: -1, Module: other}}); got != "Cluster.db.io ns/db of module other is not ready there (towline.dev/ready: ignore in its manifest ends that)" {
+		t.Errorf("got %s", got)
+	}
 	got := UsersText([]User{{ID: web}, {ID: web, Old: 2}, {ID: web, Old: -1, Module: other}, {ID: web, Unseen: true}, {ID: web, Differs: true}})
 	const want = "Deployment.apps ns/web has 2, Deployment.apps ns/web is not as the revision says, Deployment.apps ns/web of module other is not through with what that module makes of it, Deployment.apps ns/web, of which nothing is known now"
 	if got != want {

@@ -61,6 +61,12 @@ func (r *Record) Makes(live map[string]any, before *Record) {
 	}
 }
 
+// Stays reports that a write left an object of a custom kind what it was, and that it was no other since it was ready: by whichever module it was
+// written, nothing is left that was made by it otherwise. Workloads of Kubernetes tell that in their status.
+func (r *Record) Stays(before *Record) bool {
+	return plan.IsCustom(r.ID) && before != nil && before.UID == r.UID && before.Made != nil && before.Before == nil && !r.Content.IsZero() && before.Content == r.Content
+}
+
 // ReplicasDiffer reports that there are other live replicas than the module wants.
 func (r *Record) ReplicasDiffer(v Values) bool {
 	return r.Base.Replicas >= 0 && v.Replicas != r.Base.Replicas

@@ -483,7 +483,11 @@ func (a *writer) unmarked(live map[string]any) error {
 // keep notes the record that an answer proves. Modules that use a Namespace, or share the object, look at it again.
 func (a *writer) keep(answer map[string]any, r *apply.Record) {
 	a.w.m.watcher.Answered(a.resource, answer, r) // first: what is seen must not be older than the record
+	old := a.w.m.inventory.Get(r.ID)
 	a.w.m.inventory.Put(r)
+	if old != nil && r.Givers == "" {
+		a.w.tellGivers(r.ID, old.Givers)
+	}
 	if plan.IsNamespace(r.ID) || r.Shared {
 		a.w.m.touchWaiting(r.ID)
 	}
@@ -512,5 +516,8 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 	}
 	r.Record = r.At(a.sync.Age())
 	r.Makes(live, old)
+	if r.Stays(old) {
+		r.Givers = ""
+	}
 	return r
 }

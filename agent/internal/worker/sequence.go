@@ -37,7 +37,7 @@ func (s *sequence) want(targets map[fleet.ModuleRef]target) {
 			continue
 		}
 		if old := before[ref]; of[ref] == t.age() && old.Going == next.Going {
-			next.Ready, next.Gone, next.Elsewhere, next.Why = old.Ready, old.Gone, old.Elsewhere, old.Why
+			next.Ready, next.Gone, next.Elsewhere, next.Uses, next.Why = old.Ready, old.Gone, old.Elsewhere, old.Uses, old.Why
 		}
 		s.all[ref], s.of[ref] = next, t.age()
 	}
@@ -49,14 +49,18 @@ func (s *sequence) stands(ref fleet.ModuleRef, at fleet.Age, is plan.Standing) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.all[ref]
-	same := was.Ready == is.Ready && was.Gone == is.Gone && was.Elsewhere == is.Elsewhere && was.Why == is.Why
+	uses := slices.Equal(was.Uses, is.Uses)
+	same := was.Ready == is.Ready && was.Gone == is.Gone && was.Elsewhere == is.Elsewhere && was.Why == is.Why && uses
 	if same || !was.Listed || was.Going != is.Going || s.of[ref] != at {
 		return nil
 	}
 	is.Listed, is.DependsOn = true, was.DependsOn
 	s.all[ref] = is
 	if is.Going {
-		return was.DependsOn
+		wake = slices.Clone(was.DependsOn)
+	}
+	if is.Going && uses {
+		return wake
 	}
 	for other, o := range s.all {
 		if slices.Contains(o.DependsOn, ref) {
@@ -199,7 +203,7 @@ func (w *worker) stand(s fleet.SyncStatus) {
 		is.Why = ""
 	}
 	if is.Going {
-		is.Gone, is.Elsewhere, is.Why = w.status.removed, w.leftToOthers(), cmp.Or(s.Message, w.slowest())
+		is.Gone, is.Elsewhere, is.Uses, is.Why = w.status.removed, w.leftToOthers(), w.users(), cmp.Or(s.Message, w.slowest())
 	}
 	for _, ref := range w.m.sequence.stands(w.ref, w.cur.age(), is) {
 		w.m.touch(ref, fleet.ObjectID{})

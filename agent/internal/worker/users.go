@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"strings"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -30,6 +31,15 @@ func (w *worker) given() (out []plan.User) {
 		}
 	}
 	return out
+}
+
+// users are the modules that have what went to them and is not through since.
+func (w *worker) users() (out []fleet.ModuleRef) {
+	for _, u := range w.given() {
+		out = append(out, u.Module)
+	}
+	slices.SortFunc(out, func(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(out)
 }
 
 // seeUse notes what is seen of how an item's object may use what the module drops, or dropped. f is nil where nothing is known of it.

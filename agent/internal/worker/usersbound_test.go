@@ -1,0 +1,104 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+const databaseKind = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: databases.$NS.example.com}
+spec:
+  group: $NS.example.com
+  scope: Namespaced
+  names: {kind: Database, plural: databases}
+  versions:
+  - {name: v1, served: true, storage: true, subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`
+
+func databaseOf(config, note string) string {
+	return "\napiVersion: $NS.example.com/v1\nkind: Database\nmetadata: {name: db, namespace: $NS, annotations: {" + note + "}}\nspec: {config: " + config + "}\n"
+}
+
+// TestCustomObjectThatMovesUnready: an object of a custom kind goes to another module, and never gets ready there. As its first module had it it
+// is made by nothing else than before, and nobody waits for it. Where its new module changes it, its operator may not be through: whoever let it
+// go waits, says for whom and how that ends, and it ends so.
+func TestCustomObjectThatMovesUnready(t *testing.T) {
+	for name, tc := range map[string]struct {
+		config         string
+		removed, waits bool
+	}{
+		"as it is, and its module drops the rest":      {"db-1", false, false},
+		"as it is, and its module is removed":          {"db-1", true, false},
+		"as another, and its module drops what it had": {"db-2", false, true},
+		"as another, and its module is removed":        {"db-2", true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			kind := r.bundle("kind", nil, databaseKind)
+			r.set([]fleet.Sync{kind})
+			r.ready(kind)
+			one := r.bundle("one", nil, configMap("db-1", "k: v"), configMap("rest", "k: v"), databaseOf("db-1", "a: b"))
+			r.set([]fleet.Sync{kind, one})
+			r.wait("one", "applied", func(x fleet.SyncStatus) bool { return x.Generation == one.Generation && x.Phase == fleet.PhaseApplied })
+			r.patch(r.ns+".example.com/v1", "databases", "db", "operator", `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"NoStorage","message":"none"}]}}`, "status")
+			r.wait("one", "not ready", func(x fleet.SyncStatus) bool { return x.Generation == one.Generation && !x.Ready })
+
+			move := func(note string) {
+				r.t.Helper()
+				syncs, dead := []fleet.Sync{kind, r.inWaves("two", 1, databaseOf(tc.config, note))}, []fleet.Tombstone(nil)
+				if tc.removed {
+					dead = append(dead, r.tombstone("one", fleet.DeleteDelete))
+				} else {
+					syncs = append(syncs, r.bundle("one", nil, configMap("rest", "k: v")))
+				}
+				r.set(syncs, dead...)
+			}
+			move("a: b")
+			gone := func() bool { return r.get("v1", "configmaps", "db-1") == nil }
+			if tc.waits {
+				r.wait("one", "waiting, with a way out", func(x fleet.SyncStatus) bool {
+					return x.Reason == plan.ReasonAwaitingUpdate && strings.Contains(x.Message, "/db of module two is not ready there ("+fleet.ReadyAnnotation+": "+fleet.ReadyIgnore+" ")
+				})
+				if gone() {
+					t.Fatal("what the operator may use still is gone")
+				}
+				move(fleet.ReadyAnnotation + ": " + fleet.ReadyIgnore)
+			}
+			r.eventually("what nothing uses goes", gone)
+			r.wait("one", "done", func(x fleet.SyncStatus) bool {
+				return len(x.Extras) == 0 && (x.Phase == fleet.PhaseRemoved || x.Ready && x.Reason == "")
+			})
+		})
+	}
+}
+
+// TestWhoWasGivenAWorkloadBegins: a workload goes from a module that is removed to one that depends on it, at once or by way of a third. That one
+// would wait for the removal, and the removal for it: it begins, what the pods of before use stays until they are gone, and the removal ends.
+func TestWhoWasGivenAWorkloadBegins(t *testing.T) {
+	for _, by := range []string{"one", "three"} {
+		t.Run(by, func(t *testing.T) {
+			r := newRig(t)
+			one := r.bundle("one", nil, webUsing("web-1", fine)...)
+			r.set([]fleet.Sync{one})
+			r.ready(one)
+			r.eventually("its pods run", func() bool { return r.ofConfig("web-1") == 2 })
+			on := func(name string) []fleet.ModuleRef { return []fleet.ModuleRef{{Project: "default", Name: name}} }
+			two, three := r.bundle("two", nil, webUsing("web-2", fine)...), r.bundle("three", nil, configMap("base", "k: v"))
+			two.DependsOn, three.DependsOn = on(by), on("one")
+			r.set([]fleet.Sync{two, three}, r.tombstone("one", fleet.DeleteDelete))
+			r.eventually("it is removed when its pods are through", func() bool {
+				r.noneUsedIsGone()
+				return r.get("v1", "configmaps", "web-1") == nil
+			})
+			r.wait("one", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if r.get("v1", "configmaps", "web-2") == nil || r.ofConfig("web-2") == 0 {
+				t.Error("module two has not begun")
+			}
+		})
+	}
+}
