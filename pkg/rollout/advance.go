@@ -79,7 +79,7 @@ func (d *decider) stage(n int) bool {
 	if !d.quiet(n) {
 		return false
 	}
-	if !d.soaked(n) || !d.gates(n, After) {
+	if !d.soaked(n) || d.lookedAt(n, false) || !d.gates(n, After) {
 		return false
 	}
 	h.Ended = d.now
@@ -177,10 +177,7 @@ func (d *decider) quiet(n int) bool {
 		busy -= c.late // who catches up does not start the soak again
 	}
 	if busy > 0 {
-		if h.Quiet != 0 {
-			h.Quiet, h.Soaked = 0, false
-			d.touch()
-		}
+		d.unquiet(h)
 		return false
 	}
 	if d.isEmpty(n) {
@@ -191,11 +188,23 @@ func (d *decider) quiet(n int) bool {
 		d.waitFor(ReasonAllDeferred, &Facts{Stage: d.p.Stages[n].Name, Revision: d.p.Revision, Clusters: few(who), Count: len(who)})
 		return false
 	}
+	if d.lookedAt(n, true) {
+		d.unquiet(h) // when they are held no more the stage waits for them again, and soaks after that
+		return false
+	}
 	if h.Quiet == 0 {
 		h.Quiet = d.now
 		d.touch()
 	}
 	return true
+}
+
+// unquiet has a stage begin its soak anew.
+func (d *decider) unquiet(h *StageHead) {
+	if h.Quiet != 0 {
+		h.Quiet, h.Soaked = 0, false
+		d.touch()
+	}
 }
 
 // unproven: every cluster that could have shown something is deferred. One cluster that was dead before does not hold
@@ -346,6 +355,7 @@ const catchUp = 5 * time.Second
 // revision, and of them none is seen now, though a stage follows, or some are about to say how they stand.
 func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 	seen, away, unheard := 0, 0, 0
+	var held []int
 	for i := range d.s.Len(d.p) {
 		r, o := d.s.record(i), d.observed(i)
 		if int(r.Stage) != n || r.State != ClusterSucceeded {
@@ -353,7 +363,9 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 		}
 		back := o.Session
 		switch shown, heard := shows(r, o), elapsed(back, catchUp); {
-		case shown.Reason != "":
+		case shown.Why == UnseenHeld: // of one that is held nobody says how it does
+			held = append(held, i)
+		case shown.Why == UnseenAway:
 			away++
 		case shown.Why == UnseenSilent:
 			unheard++
@@ -370,8 +382,11 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 	switch {
 	case unheard > 0:
 		return ReasonNotYetHeard, &Facts{Stage: name, Count: unheard}
-	case away > 0 && seen == 0 && n < len(d.p.Stages)-1:
-		return ReasonAllAway, &Facts{Stage: name, Revision: d.p.Revision, Count: away}
+	case seen > 0 || n == len(d.p.Stages)-1:
+	case away > 0:
+		return ReasonAllAway, &Facts{Stage: name, Revision: d.p.Revision, Count: away + len(held)}
+	case len(held) > 0:
+		return ReasonHeldUnready, d.heldFacts(n, held)
 	}
 	return "", nil
 }

@@ -219,6 +219,9 @@ func (e *explainer) inStage(n int) {
 	case e.s.Reason == ReasonAllDeferred, e.s.Reason == ReasonAllAway:
 		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts,
 			Causes: blocking(e.clusters(n)), Actions: do(DoPromote)})
+	case e.s.Reason == ReasonHeldUnready:
+		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts,
+			Causes: e.heldClusters(n), Actions: do(DoListHolds, DoPromote)})
 	case e.s.Reason == ReasonEmptyStage:
 		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts, Actions: do(DoPromote)})
 	case e.s.Reason == ReasonUnplaced, e.s.Reason == ReasonNotYetHeard, e.s.Reason == ReasonAwaitingSource:

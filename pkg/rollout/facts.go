@@ -160,6 +160,8 @@ const (
 	DoConfirm  = "ConfirmHold"
 	// DoPutCluster is to end the cordon of a cluster.
 	DoPutCluster = "PutCluster"
+	// DoListHolds is to see what holds clusters, and to end that.
+	DoListHolds = "ListHolds"
 	// DoUnlockCluster is to let the agent of a cluster in again.
 	DoUnlockCluster = "UnlockCluster"
 	// DoPutModule is to put the module with other users of a gate, or without it.

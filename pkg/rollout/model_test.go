@@ -59,13 +59,17 @@ func TestNaiveModelAgrees(t *testing.T) {
 func randomEvent(rt *rapid.T, w *world) (verb, arg string) {
 	all := w.sorted()
 	c := all[rapid.IntRange(0, len(all)-1).Draw(rt, "cluster")]
-	switch rapid.IntRange(0, 14).Draw(rt, "event") {
+	switch rapid.IntRange(0, 17).Draw(rt, "event") {
+	case 15, 16:
+		if c.o.Held = !c.o.Held; c.o.Held && rapid.Bool().Draw(rt, "whole") {
+			c.o.Ready, c.o.Failed = false, false
+		}
 	case 0, 1, 2, 3, 4:
-		c.o.Ready, c.o.Failed = true, false
+		c.o.Ready, c.o.Failed, c.o.Well = true, false, true
 	case 5:
-		c.o.Ready, c.o.Failed = false, true
+		c.o.Ready, c.o.Failed, c.o.Well = false, true, false
 	case 6:
-		c.o.Ready, c.o.Failed = false, false
+		c.o.Ready, c.o.Failed, c.o.Well = false, false, false
 	case 7, 8:
 		c.o.Connected = !c.o.Connected
 	case 9:

@@ -54,7 +54,7 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			return
 		}
 		switch {
-		case o.Cordoned:
+		case o.Cordoned || o.Held:
 			c.st = "deferred"
 		case !o.Connected && m.s.Offline == "Defer":
 			c.st = "deferred"
@@ -63,19 +63,19 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 		}
 	case "deferred":
 		if c.rev == 0 {
-			if o.Connected && !o.Cordoned {
+			if o.Connected && !o.Cordoned && !o.Held {
 				c.st, c.late = "wait", true
 			}
 			return
 		}
-		if o.Connected {
+		if o.Connected && !stands(o) {
 			c.st, c.late, c.start, c.readySince = "moving", true, now, time.Time{}
 			m.flying(c, o, now)
 		}
 	case "moving", "soak":
 		m.flying(c, o, now)
 	case "ok":
-		if !m.active() || !o.Connected || o.Ready {
+		if !m.active() || !o.Connected || o.Held || o.Ready {
 			return
 		}
 		if o.Failed {
@@ -97,7 +97,14 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 	}
 }
 
+// stands says of a cluster with its revision that it is held, and not ready: nothing comes of it before that ends.
+func stands(o rollout.Observed) bool { return o.Held && !(o.Ready && o.Connected) }
+
 func (m *naive) flying(c *naiveCluster, o rollout.Observed, now time.Time) {
+	if stands(o) {
+		c.st = "deferred"
+		return
+	}
 	if !o.Connected {
 		switch {
 		case m.s.Offline == "Wait" && !c.goBack && m.active():
@@ -328,6 +335,10 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 				break
 			}
 		}
+		if !last && m.lookedAt(n, "deferred", obs) {
+			m.quiet[n] = time.Time{}
+			break
+		}
 		if m.quiet[n].IsZero() {
 			m.quiet[n] = now
 		}
@@ -335,6 +346,9 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 			break
 		}
 		if m.s.Stages[n].Soak > 0 && n < len(m.s.Stages)-1 && m.countOf(n, "ok") > 0 && !m.sees(n, obs) {
+			break
+		}
+		if !last && m.lookedAt(n, "ok", obs) {
 			break
 		}
 		m.ended[n] = true
@@ -347,9 +361,19 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 	return out
 }
 
-// sees reports that a cluster of the stage which succeeded is connected.
+// sees reports that a cluster of the stage which succeeded is connected, and tells how it does.
 func (m *naive) sees(n int, obs map[string]rollout.Observed) bool {
-	return slices.ContainsFunc(m.clusters, func(c *naiveCluster) bool { return c.stage == n && c.st == "ok" && obs[c.name].Connected })
+	return slices.ContainsFunc(m.clusters, func(c *naiveCluster) bool {
+		return c.stage == n && c.st == "ok" && obs[c.name].Connected && !stands(obs[c.name])
+	})
+}
+
+// lookedAt reports that somebody holds a cluster of the stage that has the new revision and does not do well with it.
+func (m *naive) lookedAt(n int, st string, obs map[string]rollout.Observed) bool {
+	return slices.ContainsFunc(m.clusters, func(c *naiveCluster) bool {
+		o := obs[c.name]
+		return c.stage == n && c.st == st && c.rev == 2 && stands(o) && !(st == "ok" && o.Well)
+	})
 }
 
 func (m *naive) assign(now time.Time, obs map[string]rollout.Observed, lateOnly bool) []string {
@@ -357,7 +381,7 @@ func (m *naive) assign(now time.Time, obs map[string]rollout.Observed, lateOnly 
 	for n := range m.s.Stages {
 		for _, c := range m.clusters {
 			o := obs[c.name]
-			if c.stage != n || !m.started[n] || c.st != "wait" || !o.Connected || o.Cordoned || lateOnly && !c.late {
+			if c.stage != n || !m.started[n] || c.st != "wait" || !o.Connected || o.Cordoned || o.Held || lateOnly && !c.late {
 				continue
 			}
 			if m.countOf(n, "moving", "soak") >= m.limit(m.s.Stages[n].MaxConcurrency, m.total(n)) {
@@ -416,7 +440,7 @@ func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []strin
 		}
 		c.rev, c.st, c.start, c.readySince, c.away = 1, "moving", now, time.Time{}, false
 		out = append(out, c.name+"→1")
-		if !o.Connected {
+		if !o.Connected || o.Held {
 			c.st = "deferred"
 			continue
 		}
@@ -437,7 +461,7 @@ func (m *naive) settle(now time.Time, obs map[string]rollout.Observed) []string 
 	for n := range m.s.Stages {
 		for _, c := range m.clusters {
 			o := obs[c.name]
-			if c.stage != n || c.st != "deferred" || !c.goBack || c.rev != 2 || !o.Connected || o.Cordoned ||
+			if c.stage != n || c.st != "deferred" || !c.goBack || c.rev != 2 || !o.Connected || o.Cordoned || o.Held ||
 				m.countOf(n, "moving", "soak") >= m.limit(m.s.Stages[n].MaxConcurrency, m.total(n)) {
 				continue
 			}

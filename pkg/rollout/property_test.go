@@ -346,7 +346,7 @@ func (c *chaos) speaks(d rollout.Decision, sum rollout.Summary) {
 // proves: a stage ends, and the rollout succeeds, by what has been seen in clusters that are to have the revision, or on a person's word.
 func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 	s, promoted := &d.State, false
-	members := make([]struct{ getters, adopted, shown, deferred int }, len(c.plan.Stages))
+	members := make([]struct{ getters, adopted, shown, deferred, held int }, len(c.plan.Stages))
 	for i := range in.State.Len(c.plan) { // not those that join when it is over
 		r := s.Record(i)
 		if pinned := r.State == rollout.ClusterSkipped && r.Reason == rollout.ReasonPinned; pinned || r.Leaving() || r.State == rollout.ClusterRemoved {
@@ -361,7 +361,9 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 		case rollout.ClusterSucceeded, rollout.ClusterFailed, rollout.ClusterTimedOut:
 			m.shown++
 		case rollout.ClusterDeferred:
-			m.deferred++
+			if m.deferred++; r.Moved() && r.Revision == c.plan.Revision && in.Observed[i].Held && r.Stage == in.State.Record(i).Stage {
+				m.held++
+			}
 		}
 	}
 	after, shown, deferred := 0, 0, 0
@@ -370,6 +372,9 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 		had := st.Total > 0 || is.Total > 0
 		if was.Ended == 0 && is.Ended != 0 && was.Quiet == 0 && had && st.Selector != nil && !st.AllowEmpty && !is.Promoted && members[n].getters+members[n].adopted == 0 && after > 0 {
 			c.rt.Fatalf("stage %s is over, nobody in it gets the revision, and %d do after it", st.Name, after)
+		}
+		if was.Ended == 0 && is.Ended != 0 && !is.Promoted && members[n].held > 0 && after > 0 && !s.State.Ended() {
+			c.rt.Fatalf("stage %s is over, %d of it are held and not ready with the revision, and %d get it after it", st.Name, members[n].held, after)
 		}
 		after, shown, deferred = after+members[n].getters, shown+members[n].shown, deferred+members[n].deferred
 		promoted = promoted || is.Promoted
@@ -403,18 +408,19 @@ func (c *chaos) act() {
 	}
 	switch rapid.IntRange(0, 34).Draw(rt, "act") {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
-		cl.o.Ready, cl.o.Failed = cl.o.Revision != 0, false
+		cl.o.Ready, cl.o.Failed, cl.o.Well = cl.o.Revision != 0, false, cl.o.Revision != 0
 		cl.o.Removed = cl.o.Revision == 0 && cl.o.Generation != 0
 	case 8:
-		cl.o.Ready = false
+		cl.o.Ready, cl.o.Well = false, false
 	case 9:
-		cl.o.Ready, cl.o.Failed, cl.o.Reason = false, true, "Boom"
+		cl.o.Ready, cl.o.Failed, cl.o.Reason, cl.o.Well = false, true, "Boom", false
 	case 10, 11:
 		flip(&cl.o.Connected)
 	case 12:
 		flip(&cl.o.Cordoned)
 	case 13:
 		flip(&cl.o.Held)
+		cl.o.Ready = cl.o.Ready && !(cl.o.Held && c.gen%2 == 0) // by a hold of all of it
 	case 14:
 		flip(&cl.unselected)
 		cl.outside = cl.unselected

@@ -137,6 +137,7 @@ const (
 	ReasonEmptyOverride     = "EmptyOverride"
 	ReasonAllDeferred       = "AllDeferred"
 	ReasonAllAway           = "AllAway"
+	ReasonHeldUnready       = "HeldUnready" // a stage that has members that are held, and not ready with the revision
 	ReasonOffline           = "Offline"
 	ReasonConfirm           = "Confirm"
 	ReasonUnplaced          = "PlacementUnknown"
@@ -232,6 +233,8 @@ type Observed struct {
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.
 	Failed bool
+	// Well: all that is wanted is there and healthy, by its last word, though it may be held, and is not Ready then.
+	Well bool
 	// Cordoned: no new revision may be assigned. Held: nothing is written there, by order of a person or by the cluster's own policy.
 	Cordoned, Held bool
 	// Gone: no longer registered.

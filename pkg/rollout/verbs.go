@@ -328,6 +328,9 @@ func (d *decider) promoteVerb(v *Verb) error {
 	case h.Started == 0 && d.showsNothing(n), h.Started != 0 && !moving && (d.showsNothing(n) || d.unproven(n)):
 		h.Promoted = true
 		return nil
+	case h.Started != 0 && !moving && len(d.whoIsHeld(n, true))+len(d.whoIsHeld(n, false)) > 0:
+		h.Promoted, h.Soaked = true, h.Soaked || h.Quiet != 0
+		return nil
 	case d.waitingApproval() != nil:
 		g := d.waitingApproval()
 		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))

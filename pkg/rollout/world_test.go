@@ -403,6 +403,7 @@ func (w *world) commit(d rollout.Decision) {
 	for _, a := range d.Assign {
 		c := w.clusters[string(w.state.Member(w.plan, int(a.Member)).Cluster)]
 		c.o.Revision, c.o.Generation, c.o.Ready, c.o.Failed, c.o.Removed, c.o.Reason, c.o.Message = a.Revision, w.gen, false, false, false, "", ""
+		c.o.Well = false
 		c.o.Anew = false
 	}
 	w.last = d
@@ -435,11 +436,12 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 	case "ready":
 		c.o.Unheard, c.o.Silent = false, false
 		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = c.o.Revision != 0, false, "", ""
+		c.o.Well = c.o.Ready
 	case "unready":
 		c.o.Unheard, c.o.Silent = false, false
-		c.o.Ready, c.o.Message = false, kv["m"]
+		c.o.Ready, c.o.Well, c.o.Message = false, false, kv["m"]
 	case "fail":
-		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = false, true, words[0], kv["m"]
+		c.o.Ready, c.o.Well, c.o.Failed, c.o.Reason, c.o.Message = false, false, true, words[0], kv["m"]
 	case "stale": // a report of the generation before
 		c.o.Ready, c.o.Generation = true, c.o.Generation-1
 	case "removed":
@@ -474,6 +476,8 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Cordoned = false
 	case "hold":
 		c.o.Held = true
+	case "freeze": // a hold of the module as a whole: it is not ready then, however it does
+		c.o.Held, c.o.Ready, c.o.Failed = true, false, false
 	case "unhold":
 		c.o.Held = false
 	case "gone":

@@ -49,6 +49,8 @@ func nextCommands(r *v1.Rollout) []command {
 		return commandsOf(do("promote", ""), explain)
 	case rollout.ReasonEmptyStage, rollout.ReasonEmptyOverride, rollout.ReasonAllDeferred, rollout.ReasonAllAway:
 		return commandsOf(do("promote", ""), do("abort", ""), explain)
+	case rollout.ReasonHeldUnready:
+		return commandsOf("towline get holds"+moduleArgs(r.GetMetadata().GetProject(), ""), do("promote", ""), explain)
 	case rollout.ReasonConfirm:
 		return commandsOf(confirmCommand(s), explain)
 	}

@@ -54,7 +54,7 @@ const (
 
 // people are the reasons for which a rollout waits until somebody acts.
 var people = map[string]bool{rollout.ReasonApproval: true, rollout.ReasonEmptyStage: true, rollout.ReasonEmptyOverride: true,
-	rollout.ReasonAllDeferred: true, rollout.ReasonAllAway: true, rollout.ReasonConfirm: true, rollout.ReasonUnplaced: true,
+	rollout.ReasonAllDeferred: true, rollout.ReasonAllAway: true, rollout.ReasonHeldUnready: true, rollout.ReasonConfirm: true, rollout.ReasonUnplaced: true,
 	rollout.ReasonGateError: true, rollout.ReasonGateInconclusive: true}
 
 // waitsForPerson reports that nothing goes on before somebody acts.

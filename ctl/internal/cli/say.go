@@ -91,7 +91,13 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 	case rollout.ReasonAllDeferred:
 		return "no cluster of " + stage + " has shown that " + revision(f.GetRevision()) + " works: " + someClusters(f) + " deferred; wait for one, or promote", true
 	case rollout.ReasonAllAway:
-		return "nobody sees what " + revision(f.GetRevision()) + " does in " + stage + ": its " + agree(f.GetCount(), "cluster is", "clusters are") + " away, or held and not ready; wait for one, or promote", true
+		return "nobody sees what " + revision(f.GetRevision()) + " does in " + stage + ": its " + agree(f.GetCount(), "cluster is", "clusters are") + " away, or held; wait for one, or promote", true
+	case rollout.ReasonHeldUnready:
+		have := [2]string{" have ", ", are"}
+		if f.GetCount() == 1 {
+			have = [2]string{" has ", ", is"}
+		}
+		return "what follows " + stage + " waits: " + someClusters(f) + have[0] + revision(f.GetRevision()) + have[1] + " held and not ready; end the hold, or promote", true
 	case rollout.ReasonOffline:
 		return stage + " waits for " + agree(f.GetCount(), "cluster that is", "clusters that are") + " away", true
 	case rollout.ReasonUnplaced:

@@ -566,6 +566,8 @@ func commandOf(x *v1.Action, of *v1.Reason) command {
 		return command{line: "towline confirm " + x.GetHold()}
 	case rollout.DoPutCluster:
 		return command{line: "towline cluster uncordon " + x.GetCluster()}
+	case rollout.DoListHolds:
+		return command{"towline get holds" + moduleArgs(x.GetProject(), ""), "who holds it; towline unhold ends that"}
 	case rollout.DoUnlockCluster:
 		return command{"towline cluster unlock " + x.GetCluster(), "with --reissue if its identity may be known to others"}
 	case rollout.DoPutModule:
@@ -587,14 +589,3 @@ const doJoin = "JoinCluster"
 
 // imageReasons are those of containers whose image is missing.
 var imageReasons = map[string]bool{"ImagePullBackOff": true, "ErrImagePull": true}
-
-// whoMay says who can give an approval.
-func whoMay(x *v1.Action) string {
-	switch {
-	case len(x.GetBy()) > 0:
-		return "by " + strings.Join(x.GetBy(), " or ")
-	case x.GetNotBy() != "":
-		return "by another admin than " + x.GetNotBy()
-	}
-	return ""
-}

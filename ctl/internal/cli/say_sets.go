@@ -62,3 +62,14 @@ func awaitedSays(reason string, f *v1.Facts) string {
 	}
 	return cmp.Or(f.GetDetail(), module+" is not ready there")
 }
+
+// whoMay says who can give an approval.
+func whoMay(x *v1.Action) string {
+	switch {
+	case len(x.GetBy()) > 0:
+		return "by " + strings.Join(x.GetBy(), " or ")
+	case x.GetNotBy() != "":
+		return "by another admin than " + x.GetNotBy()
+	}
+	return ""
+}

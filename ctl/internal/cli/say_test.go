@@ -139,6 +139,8 @@ func sayings() map[string][]saying {
 			{rollout.ReasonEmptyOverride, "", &v1.Facts{Names: []string{"overrides[0]", "overrides[2]"}}},
 			{rollout.ReasonAllDeferred, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42})},
 			{rollout.ReasonAllAway, "", stage(&v1.Facts{Count: 2, Revision: 42})},
+			{rollout.ReasonHeldUnready, "", stage(&v1.Facts{Clusters: some[:1], Count: 1, Revision: 42})},
+			{rollout.ReasonHeldUnready, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42})},
 			{rollout.ReasonOffline, "", stage(&v1.Facts{Count: 1})},
 			{rollout.ReasonRestored, "", nil}, {rollout.ReasonFailures, "", &v1.Facts{Code: rollout.ReasonRestored}},
 			{rollout.ReasonConfirm, "", &v1.Facts{Count: 2, Total: 3}}, {rollout.ReasonConfirm, "", &v1.Facts{Count: 1}},
@@ -264,7 +266,7 @@ func sayings() map[string][]saying {
 			{follow.ReasonUnverified, "", &v1.Facts{Detail: "source https://git.example.com/shop.git: commit 4f1c is not signed"}},
 			{follow.ReasonPaused, "", &v1.Facts{Detail: "somebody paused the rollout that runs"}}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
-			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil},
+			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil}, {rollout.DoListHolds, "", nil},
 			{rollout.DoUnlockCluster, "", nil},
 			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}, {rollout.DoAcceptRestore, "", nil}, {rollout.DoResumeRestore, "", nil}},
 	}

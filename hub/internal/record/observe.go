@@ -250,6 +250,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	o.Held = o.Held || connected && len(t.HeldThere()) > 0
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed && !t.losesValue(), t.Tracker.Removed || t.keptForItself()
+	o.Well = t.Tracker.Fine() || t.Tracker.Was != nil && t.Tracker.Was.Ready
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
 		o.Reason, o.Message = rollout.ReasonNotHeard, ""

@@ -1,0 +1,68 @@
+package hub_test
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// TestHeldCanaryKeepsTheNextStage: a canary that is held before it is ready keeps the next stage; one that is ready, held as a whole and does
+// well does not.
+func TestHeldCanaryKeepsTheNextStage(t *testing.T) {
+	w := newWorld(t, true)
+	var works atomic.Bool
+	answer := func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		if s.Hold {
+			st.Phase, st.Ready = fleet.PhaseHeld, false
+		}
+		return st
+	}
+	w.join("c1", answer, map[string]string{"ring": "canary"})
+	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
+		st := answer(s)
+		if s.Revision == 2 && !works.Load() {
+			st.Ready = false
+			for i := range st.States {
+				st.States[i].Health = fleet.HealthProgressing
+			}
+			if !s.Hold {
+				st.Phase = fleet.PhaseApplying
+			}
+		}
+		return st
+	}, map[string]string{"ring": "canary"})
+	w.join("d1", answer, nil)
+	staged := func(value string) *towlinev1.Module {
+		m := module("shop", configMap(value))
+		m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"c1", "c2", "d1"}}
+		m.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{
+			{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "canary"}}}, {Name: "rest"}}}
+		return m
+	}
+	w.await("shop", w.put(staged("1")).GetRevision())
+	put := w.put(staged("2"))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetSucceeded() == 1 })
+	looks, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "c2", Reason: "a look"})
+	must(t, err)
+	s := w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetReason() == rollout.ReasonHeldUnready || r.GetStatus().GetEnded() != nil
+	}).GetStatus()
+	if s.GetState() != "Waiting" || !slices.Equal(s.GetFacts().GetClusters(), []string{"c2"}) || w.held("d1", "shop").Revision != 1 {
+		t.Errorf("%s %s %v; d1 has r%d", s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
+	}
+	_, err = w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "c1"})
+	must(t, err)
+	w.awaitTracker("shop", "c1", "held", func(x *towlinev1.Tracker) bool { return x.GetSync() == string(fleet.SyncSynced) && !x.GetReady() })
+	works.Store(true)
+	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: looks.GetHold().GetId()})
+	must(t, err)
+	if s := w.await("shop", put.GetRevision()).GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 3 || w.held("d1", "shop").Revision != 2 {
+		t.Errorf("%v; d1 has r%d", s, w.held("d1", "shop").Revision)
+	}
+}
