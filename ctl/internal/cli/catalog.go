@@ -89,7 +89,7 @@ func catalogSays(c *v1.Catalog) (out []string) {
 		out = append(out, conflictSays(x))
 	}
 	for _, x := range s.GetWaits() {
-		out = append(out, waitSays(c.GetMetadata().GetProject(), x))
+		out = append(out, waitSays(x))
 	}
 	if !asksToConfirm(s) && len(s.GetLeftover()) > 0 && !c.GetSpec().GetPrune() {
 		out = append(out, fmt.Sprintf("in its files no more, and left because prune is false: %s", strings.Join(s.GetLeftover(), ", ")))
@@ -105,10 +105,10 @@ func asksToConfirm(s *v1.CatalogStatus) bool {
 // keepsOthers is what one module that is put later has the others of its catalog do.
 const keepsOthers = "; until then what others of the catalog let go stays in its clusters"
 
-func waitSays(project string, x *v1.CatalogWait) string {
+func waitSays(x *v1.CatalogWait) string {
 	if x.GetFile() == "" {
-		return fmt.Sprintf("module %s is deleted when clusters have nothing more that depends on it: %s; %s", x.GetModule(), strings.Join(x.GetBy(), ", "),
-			inConflictMeanwhile(fleet.ModuleRef{Project: project, Name: x.GetModule()}))
+		return fmt.Sprintf("module %s is deleted when clusters have nothing more that depends on it: %s; if it was renamed, what takes its place is in conflict until then, and where clusters wait for that, somebody has to delete it (--force)",
+			x.GetModule(), strings.Join(x.GetBy(), ", "))
 	}
 	return fmt.Sprintf("module %s of %s is put when rollout %s is over, which lets no other begin (onSupersede: Reject)%s", x.GetModule(), x.GetFile(), x.GetRollout(), keepsOthers)
 }

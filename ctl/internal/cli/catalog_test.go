@@ -117,7 +117,7 @@ func TestResyncCatalogThatWaits(t *testing.T) {
 	if got.code != exitOK || got.out != "catalog/team the rest is done later; at main@sha1:2e3d1f2e3d4c5b6a\n" || strings.Contains(got.err, "confirm") {
 		t.Errorf("%+v", got)
 	}
-	for _, says := range []string{"module shop of modules/shop.yaml:1 is put when rollout shop/4 is over", "module base is deleted when clusters have nothing more that depends on it: shop, cart; one that takes its place is in conflict meanwhile",
+	for _, says := range []string{"module shop of modules/shop.yaml:1 is put when rollout shop/4 is over", "module base is deleted when clusters have nothing more that depends on it: shop, cart; if it was renamed, what takes its place is in conflict until then",
 		"module old of modules/old.yaml:1 is not written: the hub's record of it is damaged"} {
 		if !strings.Contains(got.err, says) {
 			t.Errorf("does not say %q: %s", says, got.err)
@@ -140,11 +140,13 @@ func TestDeleteCatalogSaysWhatStays(t *testing.T) {
 	}
 }
 
-// A command that is shown is of the module that is meant, in whichever project it is.
-func TestCommandForAModuleThatWaitsIsOfItsProject(t *testing.T) {
+// TestWaitOfACatalogShowsNoCommandThatDeletes: whether something takes the place of a module that goes later, the catalog does not say, so that
+// nobody is given a line to paste which takes from under what depends on it.
+func TestWaitOfACatalogShowsNoCommandThatDeletes(t *testing.T) {
 	c := &v1.Catalog{Metadata: &v1.Metadata{Project: "team", Name: "apps"}, Spec: &v1.CatalogSpec{Prune: true}, Status: &v1.CatalogStatus{State: catalog.Waiting, Reason: catalog.InUse,
 		Waits: []*v1.CatalogWait{{Module: "base", Reason: catalog.InUse, By: []string{"shop"}}}}}
-	if said := strings.Join(catalogSays(c), "\n"); !strings.Contains(said, "towline delete module team/base --force") {
+	said := strings.Join(catalogSays(c), "\n")
+	if strings.Contains(said, "towline delete") || !strings.Contains(said, "if it was renamed, what takes its place is in conflict until then") {
 		t.Error(said)
 	}
 }

@@ -234,7 +234,7 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 		err := r.pruneOne(ctx, p, m, i < len(p.modules)-1)
 		if errors.Is(err, fleet.ErrPrecondition) && r.o.wait {
 			p.later = append(p.later, m)
-			r.a.notef("module/%s is pruned after the rollouts, for clusters need it until then; %s\n", refOfModule(m).Display(), inConflictMeanwhile(refOfModule(m)))
+			r.a.notef("module/%s is pruned after the rollouts, for clusters need it until then%s\n", refOfModule(m).Display(), r.inItsPlace(refOfModule(m)))
 			continue
 		}
 		errs = append(errs, err)
@@ -242,10 +242,23 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 	return joined(errs...)
 }
 
-// inConflictMeanwhile is said of a module that goes later than what takes its place is put, as one that is renamed: the rollouts may wait
-// for that one, and this one for the rollouts.
-func inConflictMeanwhile(ref fleet.ModuleRef) string {
-	return "one that takes its place is in conflict meanwhile, and if the rollouts wait for that, have this one go now: towline delete module " + ref.Display() + " --force"
+// inItsPlace is said of a module that goes later than new ones are put, of which one may take its place, as where it is renamed: the rollouts
+// may wait for that one, and this one for the rollouts. Where nothing is new there is none, and nobody is shown a command that deletes.
+func (r *applyRun) inItsPlace(ref fleet.ModuleRef) string {
+	if len(r.first) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; if module %s is to take its place, that is in conflict meanwhile, and if the rollouts wait for it, have this one go now: towline delete module %s --force",
+		anyOf(r.first), ref.Display())
+}
+
+// anyOf names modules of which one may be meant.
+func anyOf(names []string) string {
+	const most = 3
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + " or another new one"
+	}
+	return enumerate(names, "or")
 }
 
 // notPruned names what an interrupt came before.

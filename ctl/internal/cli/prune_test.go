@@ -270,9 +270,23 @@ func TestApplyPrunesWhatIsNeededStillAfterTheRollouts(t *testing.T) {
 		if got.code != want.code || len(deletionsOf(hub)) != want.asked || (want.code != 0) != strings.Contains(got.err, "module old is not pruned: module old: a revision of shop that clusters have depends on it") {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q; the hub was asked %d times", args, got.code, got.out, got.err, len(deletionsOf(hub)))
 		}
-		if says := "module/old is pruned after the rollouts, for clusters need it until then; one that takes its place is in conflict meanwhile"; want.code == 0 && !strings.Contains(got.err, says) {
+		if says := "module/old is pruned after the rollouts, for clusters need it until then\n"; want.code == 0 && !strings.Contains(got.err, says) {
 			t.Errorf("%q: stderr %q does not say %q", args, got.err, says)
 		}
+	}
+}
+
+// TestApplyPrunesWhatIsRenamedNow: where a module is new that may take the place of one that is needed still, it is said how the rollouts go on,
+// and only there: the command deletes what others depend on.
+func TestApplyPrunesWhatIsRenamedNow(t *testing.T) {
+	hub := setHub("set/a:old")
+	hub.needed, hub.removes = 1, true
+	hub.watch = watching(&v1.Rollout{Id: "shop/1", Module: "shop", Number: 1, Status: &v1.RolloutStatus{State: "Succeeded", Total: 1}})
+	hub.put.Rollout, hub.put.Result = "shop/1", "created"
+	got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--wait", "--yes")
+	says := "if module shop is to take its place, that is in conflict meanwhile, and if the rollouts wait for it, have this one go now: towline delete module old --force\n"
+	if !strings.Contains(got.err, says) {
+		t.Errorf("exit %d, stderr %q does not say %q", got.code, got.err, says)
 	}
 }
 
