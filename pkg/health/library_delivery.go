@@ -33,7 +33,7 @@ var argoRules = []shippedEntry{
 	{"promoter.argoproj.io", "GitCommitStatus TimedCommitStatus WebRequestCommitStatus", rule{ready: "Ready", judge: promotedEnvironments}},
 	{"promoter.argoproj.io", "CommitStatus PullRequest GitRepository ScmProvider ClusterScmProvider ControllerConfiguration RevertCommit", rule{any: "Ready Reconciled"}},
 	{"numaflow.numaproj.io", "Pipeline MonoVertex Vertex InterStepBufferService", rule{judge: numaflowHealth, phase: "phase"}},
-	{"numaplane.numaproj.io", "*", rule{judge: numaplaneHealth, phase: "phase", good: "Deployed Running"}},
+	{"numaplane.numaproj.io", "*", rule{judge: numaplaneHealth, held: "PipelinePausingOrPaused MonoVertexPausingOrPaused", phase: "phase", good: "Deployed Running"}},
 	{"flagger.app", "Canary", rule{phase: "phase", good: "Initialized Succeeded", work: "Initializing Waiting Progressing WaitingPromotion Promoting Finalising", fail: "Failed"}},
 	{"flagger.app", "MetricTemplate AlertProvider", rule{static: true}},
 	{"rollouts.kruise.io", "Rollout", rule{judge: kruiseRolloutHealth, phase: "phase", good: "Healthy Disabled"}},
@@ -81,7 +81,7 @@ var cloudRules = []shippedEntry{
 	{"hnc.x-k8s.io", "SubnamespaceAnchor", rule{phase: "status"}},
 	{"services.cloud.sap.com", "ServiceInstance ServiceBinding", rule{bad: "Failed", any: "Succeeded Ready"}},
 	{"karpenter.sh", "NodePool", rule{judge: nodesFail, ready: "Ready", hard: true}},
-	{"karpenter.sh", "NodeClaim", rule{ready: "Ready", hard: true, busy: "DisruptionReason Disrupting"}},
+	{"karpenter.sh", "NodeClaim", rule{ready: "Ready", hard: true, busy: "DisruptionReason", held: "Disrupting"}},
 	{"karpenter.k8s.aws", "EC2NodeClass", rule{ready: "Ready", hard: true}},
 	{"karpenter.azure.com", "AKSNodeClass", rule{ready: "Ready", hard: true}},
 }

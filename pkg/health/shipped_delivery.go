@@ -247,10 +247,13 @@ func numaflowHealth(o *object) (Result, bool) {
 	return Result{}, false
 }
 
-// numaplaneHealth: a child that is on its way makes the rollout wait, though its own phase is Deployed.
+// numaplaneHealth: a child that is on its way, or of which nothing is known, makes the rollout wait, though its own phase is Deployed.
+// Of one that is paused nothing is known either: that is the rest of the rule's.
 func numaplaneHealth(o *object) (Result, bool) {
 	c := o.condition("ChildResourcesHealthy")
-	return progressing(c.reason, c.message), c.is("False") && c.reason == "Progressing" && !o.stale(c)
+	paused := o.condition("PipelinePausingOrPaused").is("True") || o.condition("MonoVertexPausingOrPaused").is("True")
+	unknown := c.is("Unknown") && !paused && text(o.status, "phase") != "Failed"
+	return progressing(nonEmpty(c.reason, "ChildResourcesUnknown"), c.message), !o.stale(c) && (unknown || c.is("False") && c.reason == "Progressing")
 }
 
 // providerConfigHealth: a configuration that is in use or not is as good; its conditions count if it has some.

@@ -147,9 +147,14 @@ func threeScaleHealth(o *object) (Result, bool) {
 			}
 		case "Synced", "Ready", "Completed":
 			s.goodCondition(c)
+		case "In-progress", "Waiting":
+			s.busyCondition(c)
 		}
 	}
-	return s.verdict()
+	if v, decided := s.verdict(); decided || o.empty() {
+		return v, decided
+	}
+	return o.graced(progressing("NoReady", "its controller has not said yet whether it is ready"))
 }
 
 func glooHealth(o *object) (Result, bool) {

@@ -1,6 +1,9 @@
 package health
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+)
 
 // class is what a word of the field's vocabulary says: the type of a condition when it is True, a phase, a reason.
 type class uint8
@@ -94,6 +97,9 @@ func conditionClass(kind string) class {
 	if at := strings.LastIndexAny(kind, "./"); at >= 0 {
 		return conditionClass(kind[at+1:]) // such as ACK.Terminal and cnpg.io/hibernation
 	}
+	if spelled := camelType(kind); spelled != kind {
+		return conditionClass(spelled)
+	}
 	switch {
 	case lacksTrouble(kind):
 		return good
@@ -119,6 +125,25 @@ func conditionClass(kind string) class {
 		return good
 	}
 	return unclear
+}
+
+// camelType is the type of a condition as most spell it, of one such as In-progress, in_progress, ready or READY.
+func camelType(kind string) string {
+	if kind == "" {
+		return ""
+	}
+	shouts := !strings.ContainsFunc(kind, unicode.IsLower)
+	if !shouts && kind[0] >= 'A' && kind[0] <= 'Z' && !strings.ContainsAny(kind, " -_") {
+		return kind
+	}
+	words := strings.FieldsFunc(kind, func(r rune) bool { return r == ' ' || r == '-' || r == '_' })
+	for i, w := range words {
+		if shouts {
+			w = strings.ToLower(w)
+		}
+		words[i] = camelKey(w)
+	}
+	return strings.Join(words, "")
 }
 
 // lacksGood reports a phase such as notdeployed; one that is notapplicable, notrequired or notenabled is as it should be.
