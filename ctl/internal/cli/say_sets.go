@@ -8,10 +8,10 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// setSays is for which module in which clusters others wait.
+// setSays is for which module in which clusters others wait. Where no set is named it is the agent that says so, of a module in its own cluster.
 func setSays(f *v1.Facts) string {
 	if len(f.GetNames()) == 0 {
-		return "waits for a module in other clusters"
+		return cmp.Or(f.GetDetail(), "waits for a module that it depends on")
 	}
 	module, rest := f.GetNames()[0], ""
 	if more := f.GetNames()[1:]; len(more) > 0 {

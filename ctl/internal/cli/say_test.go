@@ -191,6 +191,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonLocked, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}},
 			{rollout.ReasonNotSeen, stateDeferred, nil}, {rollout.ReasonDisconnected, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}}, {rollout.ReasonNotHeard, stateProgressing, nil}, {rollout.ReasonRestored, stateProgressing, nil},
 			{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonHeld, stateDeferred, nil}, {rollout.ReasonAwaitingDependency, "Waiting", set(&v1.Facts{Clusters: some, Count: 2, Total: 3})},
+			{rollout.ReasonAwaitingDependency, "Progressing", &v1.Facts{Detail: "waits for module crds: not ready (ConfigMap default/a: belongs to module old)"}}, {rollout.ReasonAwaitingDependency, "Progressing", nil},
 			{rollout.ReasonPinned, "Skipped", &v1.Facts{By: "ana", Detail: "audit"}}, {rollout.ReasonSkipped, "Skipped", by}, {rollout.ReasonSkipped, "Skipped", &v1.Facts{By: "ana", Code: rollout.ReasonWouldLeave}},
 			{rollout.ReasonTimedOut, stateTimedOut, &v1.Facts{For: durationpb.New(10 * time.Minute), Detail: "1 of 2 pods"}},
 			{rollout.ReasonTimedOut, stateTimedOut, &v1.Facts{For: durationpb.New(10 * time.Minute), Until: noon}},
@@ -317,5 +318,23 @@ func TestEveryCodeIsSaid(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("(-want +got); -update rewrites it\n%s", diff)
+	}
+}
+
+// TestWaitInTheSameClusterNamesNoOthers: a cluster that has the revision may wait for a module of its own, and its agent says for which; only of
+// a rollout that waits for sets of clusters it is known that the module is elsewhere.
+func TestWaitInTheSameClusterNamesNoOthers(t *testing.T) {
+	a := &app{}
+	agents := "waits for module crds: not ready (ConfigMap default/a: belongs to module old)"
+	if said := a.memberSays("Progressing", rollout.ReasonAwaitingDependency, &v1.Facts{Detail: agents}); said != agents {
+		t.Errorf("%q instead of what the agent says: %q", said, agents)
+	}
+	for _, f := range []*v1.Facts{nil, {}} {
+		if said := a.memberSays("Progressing", rollout.ReasonAwaitingDependency, f); strings.Contains(said, "other clusters") || said == "" {
+			t.Errorf("%v: %q", f, said)
+		}
+	}
+	if said := a.memberSays("Waiting", rollout.ReasonAwaitingDependency, &v1.Facts{Names: []string{"crds"}, Count: 1, Total: 2, Clusters: []string{"c1"}}); said != "waits for crds in 1 of 2 clusters: c1" {
+		t.Error(said)
 	}
 }
