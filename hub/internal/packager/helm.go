@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"text/template"
 	"time"
 
@@ -301,7 +302,7 @@ func texts(rel *release.Release, c *chartv2.Chart, root string) map[string][]byt
 		}
 	}
 	for _, hook := range rel.Hooks {
-		if slices.ContainsFunc(hook.Events, comesWithARevision) && !slices.Contains(hook.Events, release.HookTest) {
+		if slices.ContainsFunc(hook.Events, comesWithARevision) {
 			add(hook.Path, hook.Manifest)
 		}
 	}
@@ -327,7 +328,7 @@ var placed = regexp.MustCompile(`^(?:template: |(?:execution|parse) error at \(|
 
 // sayHelm is an error of Helm as people can read it, and where it is: files are those of the source, and of values none is told.
 func sayHelm(err error, c *chartv2.Chart, root string, h render.Helm) (at, says string) {
-	text := clean(err.Error())
+	text := strings.ReplaceAll(clean(err.Error()), syscall.EMFILE.Error(), errNoNetwork.Error()) // package child has the process open nothing
 	for _, dir := range []string{"templates/", "charts/", "crds/"} {
 		text = strings.ReplaceAll(text, c.Name()+"/"+dir, path.Join(root, dir)+"/")
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -214,6 +216,55 @@ func TestWhatAChartIsRefused(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// TestSchemaReachesNothing: what the schema of a chart refers to by an address or a path is not had, by the loaders that Helm has for that:
+// a server is not asked, of a file nobody learns what it says or whether it is there.
+func TestSchemaReachesNothing(t *testing.T) {
+	asked := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		_, _ = w.Write([]byte(`{"required": ["from-the-network"]}`))
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "hub.json")
+	must(t, os.WriteFile(file, []byte(`{"required": ["from-a-file"]}`), 0o600))
+	p := pool(t, child.Limits{})
+	for _, ref := range []string{server.URL + "/latest/meta-data", "file://" + file, "file:///nowhere/at/all", "file:///etc/passwd"} {
+		files := map[string][]byte{"Chart.yaml": []byte("apiVersion: v2\nname: web\nversion: 1.0.0\n"), "values.schema.json": []byte(`{"$ref": "` + ref + `"}`),
+			"templates/a.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")}
+		_, err := charted(t.Context(), p, files, render.Helm{ReleaseName: "shop", Namespace: "front"}, manifest.Options{Namespace: "front"})
+		if err == nil || !strings.Contains(err.Error(), errNoNetwork.Error()) || strings.Contains(err.Error(), "from-") || strings.Contains(err.Error(), "no such file") {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+	if len(asked) > 0 {
+		t.Errorf("a server was asked for %s", <-asked)
+	}
+}
+
+// TestHookThatIsATestToo comes with a revision, as helm install runs it; one that is a test alone does not.
+func TestHookThatIsATestToo(t *testing.T) {
+	files := map[string][]byte{"Chart.yaml": []byte("apiVersion: v2\nname: web\nversion: 1.0.0\n")}
+	for name, events := range map[string]string{"both": "pre-install,test", "test": "test"} {
+		files["templates/"+name+".yaml"] = []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", annotations: {helm.sh/hook: '" + events + "'}}\n")
+	}
+	objects, err := charted(t.Context(), pool(t, child.Limits{}), files, render.Helm{ReleaseName: "shop", Namespace: "front"}, manifest.Options{Namespace: "front"})
+	must(t, err)
+	if len(objects) != 1 || objects[0].ID.Name != "both" {
+		t.Errorf("%v", objects)
+	}
+}
+
+// TestTimesOfAChart are those of no machine: the zones that a chart names are there wherever it is rendered.
+func TestTimesOfAChart(t *testing.T) {
+	files := map[string][]byte{"Chart.yaml": []byte("apiVersion: v2\nname: web\nversion: 1.0.0\n"), "templates/a.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n" +
+		`  berlin: {{ dateInZone "15:04" (toDate "2006-01-02T15:04Z07:00" "2020-07-01T00:00Z") "Europe/Berlin" | quote }}` + "\n")}
+	objects, err := charted(t.Context(), pool(t, child.Limits{}), files, render.Helm{ReleaseName: "shop", Namespace: "front"}, manifest.Options{Namespace: "front"})
+	must(t, err)
+	if got := string(objects[0].Raw); !strings.Contains(got, `"berlin":"02:00"`) {
+		t.Error(got)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	_ "time/tzdata" // the process opens no file, and what templates say of a time must not depend on the machine
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/render"

@@ -62,6 +62,12 @@ func misbehave(job render.Job) (Result, error) {
 		select {}
 	case "much":
 		return Result{Texts: map[string][]byte{"a": make([]byte, 40<<20)}}, nil
+	case "names":
+		texts := map[string][]byte{}
+		for i := range 200_000 {
+			texts[fmt.Sprintf("%0100d", i)] = nil
+		}
+		return Result{Texts: texts}, nil
 	case "print":
 		fmt.Println("a warning on stdout")
 	case "env":
@@ -139,6 +145,7 @@ func TestWhatABuildMayTake(t *testing.T) {
 		"wait":            {Limits{Wall: 2 * time.Second}, fleet.ErrExhausted, "took more than 2s"},
 		"grow":            {Limits{Memory: 300 << 20}, fleet.ErrExhausted, "took more than 300 MiB of memory"},
 		"much":            {Limits{}, fleet.ErrExhausted, "more than 32 MiB"},
+		"names":           {Limits{}, fleet.ErrExhausted, "more than 32 MiB"},
 		"recurse":         {Limits{}, fleet.ErrInvalid, "ended in the middle of it: stack overflow"},
 		"panic":           {Limits{}, fleet.ErrInvalid, "panic: a nil map"},
 		"panic elsewhere": {Limits{}, fleet.ErrInvalid, "ended in the middle of it: panic: in a goroutine of its own"},

@@ -79,7 +79,7 @@ func readHead(r io.Reader, head any) error {
 		return err
 	}
 	if size > maxHead {
-		return fmt.Errorf("a head of %d bytes", size)
+		return fmt.Errorf("a head of %d bytes is %w", size, errTooMuch)
 	}
 	data := make([]byte, size)
 	if _, err := io.ReadFull(r, data); err != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
@@ -27,6 +28,7 @@ func Serve(limits Limits, build func(render.Job) (Result, error)) error {
 	in, out := os.Stdin, os.Stdout
 	os.Stdin, os.Stdout = nil, os.Stderr
 	confine()
+	time.Local = time.UTC // what is rendered must not depend on the machine
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(limits.Memory / 4 * 3)
 	debug.SetMaxStack(maxStack)
