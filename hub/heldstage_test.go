@@ -66,3 +66,40 @@ func TestHeldCanaryKeepsTheNextStage(t *testing.T) {
 		t.Errorf("%v; d1 has r%d", s, w.held("d1", "shop").Revision)
 	}
 }
+
+// TestHeldCanaryThatGoesAway keeps the next stage as it did: that its agent is away ends no hold of which it told.
+func TestHeldCanaryThatGoesAway(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c1", simagent.Ready, map[string]string{"ring": "canary"})
+	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		if s.Module.Name == "shop" && s.Revision == 2 {
+			st.Ready, st.Phase = false, fleet.PhaseApplying
+			st.Holds = []fleet.ObjectHold{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "web"}, Version: "v1", Reason: "a look", By: "ana"}}
+			for i := range st.States {
+				st.States[i].Health = fleet.HealthProgressing
+			}
+		}
+		return st
+	}, map[string]string{"ring": "canary"})
+	w.join("d1", simagent.Ready, nil)
+	m := module("shop", configMap("1"))
+	m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"c1", "c2", "d1"}}
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{
+		{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "canary"}}}, {Name: "rest"}}}
+	w.await("shop", w.put(m).GetRevision())
+	m.Spec.Source.Inline.Files = configMap("2")
+	put := w.put(m)
+	waits := func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetReason() == rollout.ReasonHeldUnready || r.GetStatus().GetEnded() != nil
+	}
+	w.until("shop", put.GetRevision(), waits)
+	w.stops["c2"]()
+	w.awaitCluster("c2", "Disconnected")
+	other := module("other", map[string]string{"b.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, namespace: default}\n"})
+	other.Spec.Placement = &towlinev1.Placement{Clusters: []string{"d1"}}
+	w.await("other", w.put(other).GetRevision())
+	if s := w.until("shop", put.GetRevision(), waits).GetStatus(); s.GetState() != "Waiting" || !slices.Equal(s.GetFacts().GetClusters(), []string{"c2"}) || w.held("d1", "shop").Revision != 1 {
+		t.Errorf("%s %s %v; d1 has r%d", s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
+	}
+}
