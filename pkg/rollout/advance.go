@@ -79,7 +79,7 @@ func (d *decider) stage(n int) bool {
 	if !d.quiet(n) {
 		return false
 	}
-	if !d.soaked(n) || d.lookedAt(n, false) || !d.gates(n, After) {
+	if !d.soaked(n) || !d.gates(n, After) || d.lookedAt(n, false) { // the gates first: what one refuses is not to wait for the end of a hold
 		return false
 	}
 	h.Ended = d.now
