@@ -173,8 +173,8 @@ func (d *decider) openStage(n int) {
 func (d *decider) quiet(n int) bool {
 	h, c := &d.s.Stages[n], &d.count[n]
 	busy := c.open + c.inFlight - d.unconfirmed(n)
-	if h.Quiet != 0 && d.proven(n) {
-		busy -= c.late // who catches up does not start the soak again
+	if h.Quiet != 0 && c.late > 0 && d.proven(n) && len(d.whoIsHeld(n, true)) == 0 {
+		busy -= c.late // who catches up does not start the soak again, unless that begins anew anyway
 	}
 	if busy > 0 {
 		d.unquiet(h)
