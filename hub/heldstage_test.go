@@ -23,7 +23,7 @@ func TestHeldCanaryKeepsTheNextStage(t *testing.T) {
 		}
 		return st
 	}
-	w.join("c1", answer, map[string]string{"ring": "canary"})
+	w.join("c1", answer, labels("canary"))
 	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
 		st := answer(s)
 		if s.Revision == 2 && !works.Load() {
@@ -36,17 +36,10 @@ func TestHeldCanaryKeepsTheNextStage(t *testing.T) {
 			}
 		}
 		return st
-	}, map[string]string{"ring": "canary"})
+	}, labels("canary"))
 	w.join("d1", answer, nil)
-	staged := func(value string) *towlinev1.Module {
-		m := module("shop", configMap(value))
-		m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"c1", "c2", "d1"}}
-		m.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{
-			{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "canary"}}}, {Name: "rest"}}}
-		return m
-	}
-	w.await("shop", w.put(staged("1")).GetRevision())
-	put := w.put(staged("2"))
+	w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
+	put := w.put(staged("shop", "2", canaryThenRest()))
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetSucceeded() == 1 })
 	looks, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "c2", Reason: "a look"})
 	must(t, err)
@@ -70,7 +63,7 @@ func TestHeldCanaryKeepsTheNextStage(t *testing.T) {
 // TestHeldCanaryThatGoesAway keeps the next stage as it did: that its agent is away ends no hold of which it told.
 func TestHeldCanaryThatGoesAway(t *testing.T) {
 	w := newWorld(t, true)
-	w.join("c1", simagent.Ready, map[string]string{"ring": "canary"})
+	w.join("c1", simagent.Ready, labels("canary"))
 	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
 		st := simagent.Ready(s)
 		if s.Module.Name == "shop" && s.Revision == 2 {
@@ -81,15 +74,10 @@ func TestHeldCanaryThatGoesAway(t *testing.T) {
 			}
 		}
 		return st
-	}, map[string]string{"ring": "canary"})
+	}, labels("canary"))
 	w.join("d1", simagent.Ready, nil)
-	m := module("shop", configMap("1"))
-	m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"c1", "c2", "d1"}}
-	m.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{
-		{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "canary"}}}, {Name: "rest"}}}
-	w.await("shop", w.put(m).GetRevision())
-	m.Spec.Source.Inline.Files = configMap("2")
-	put := w.put(m)
+	w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
+	put := w.put(staged("shop", "2", canaryThenRest()))
 	waits := func(r *towlinev1.Rollout) bool {
 		return r.GetStatus().GetReason() == rollout.ReasonHeldUnready || r.GetStatus().GetEnded() != nil
 	}

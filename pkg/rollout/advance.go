@@ -184,8 +184,7 @@ func (d *decider) quiet(n int) bool {
 		return false
 	}
 	if d.unproven(n) {
-		who := d.whoIsDeferred(n)
-		d.waitFor(ReasonAllDeferred, &Facts{Stage: d.p.Stages[n].Name, Revision: d.p.Revision, Clusters: few(who), Count: len(who)})
+		d.waitFor(ReasonAllDeferred, d.waitsFor(n, d.whoIsDeferred(n)))
 		return false
 	}
 	if d.lookedAt(n, true) {
@@ -197,6 +196,11 @@ func (d *decider) quiet(n int) bool {
 		d.touch()
 	}
 	return true
+}
+
+// waitsFor is for whom a stage waits.
+func (d *decider) waitsFor(n int, who []fleet.ClusterName) *Facts {
+	return &Facts{Stage: d.p.Stages[n].Name, Revision: d.p.Revision, Clusters: few(who), Count: len(who)}
 }
 
 // unquiet has a stage begin its soak anew.

@@ -371,11 +371,16 @@ func (d *decider) wake(t Instant) {
 
 // observed is what is known of a member.
 func (d *decider) observed(i int) *Observed {
-	if i < len(d.in.Observed) {
-		return &d.in.Observed[i]
-	}
-	if o := d.joined[i]; o != nil {
+	if o := d.joined[i]; o != nil && i >= len(d.in.Observed) {
 		return o
+	}
+	return d.in.observed(i)
+}
+
+// observed is what is known of a member; of one that joined since the input was made nothing is.
+func (in *Input) observed(i int) *Observed {
+	if i < len(in.Observed) {
+		return &in.Observed[i]
 	}
 	return &unknown
 }

@@ -49,28 +49,22 @@ func (d *decider) heldFacts(n int, members []int) *Facts {
 	for _, i := range members {
 		who = append(who, d.s.Member(d.p, i).Cluster)
 	}
-	return &Facts{Stage: d.p.Stages[n].Name, Revision: d.p.Revision, Clusters: few(who), Count: len(who)}
+	return d.waitsFor(n, who)
 }
 
 // heldClusters explains for whom of those that are held a stage waits, and what ends that.
 func (e *explainer) heldClusters(n int) (out []Reason) {
-	observed := func(i int) *Observed {
-		if i < len(e.in.Observed) {
-			return &e.in.Observed[i]
-		}
-		return &unknown
-	}
-	who := append(e.s.heldUnready(e.p, observed, n, true), e.s.heldUnready(e.p, observed, n, false)...)
+	who := append(e.s.heldUnready(e.p, e.in.observed, n, true), e.s.heldUnready(e.p, e.in.observed, n, false)...)
 	if len(who) == 0 { // its soak is seen by nobody, for all are held
 		for i := range e.s.Len(e.p) {
-			if r := e.s.record(i); int(r.Stage) == n && r.State == ClusterSucceeded && shows(r, observed(i)).Why == UnseenHeld {
+			if r := e.s.record(i); int(r.Stage) == n && r.State == ClusterSucceeded && shows(r, e.in.observed(i)).Why == UnseenHeld {
 				who = append(who, i)
 			}
 		}
 	}
 	for _, i := range who[:min(len(who), maxCauses)] {
 		r, name := e.s.record(i), string(e.s.Member(e.p, i).Cluster)
-		c := Reason{Subject: aboutCluster(name), Reason: ReasonHeld, Facts: detail(observed(i).Message), Since: r.Since.Time(), Blocks: true}
+		c := Reason{Subject: aboutCluster(name), Reason: ReasonHeld, Facts: detail(e.in.observed(i).Message), Since: r.Since.Time(), Blocks: true}
 		if r.State == ClusterDeferred {
 			c.Actions = []Action{{Method: DoSkip, Cluster: name}}
 		}

@@ -257,10 +257,7 @@ func (s *State) waitsForBack(in Input, i int) bool {
 func ClusterOf(in Input, i int) ClusterStatus {
 	p, s := in.Plan, &in.State
 	m, r := s.Member(p, i), s.record(i)
-	o := &unknown
-	if i < len(in.Observed) {
-		o = &in.Observed[i]
-	}
+	o := in.observed(i)
 	c := ClusterStatus{Cluster: m.Cluster, Stage: p.Stages[r.Stage].Name, State: r.State, Revision: o.Revision,
 		Since: r.Since.Time(), Started: r.Started.Time(), Reason: r.Reason}
 	f := memberFacts{Detail: r.Message}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -74,12 +75,10 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	if s.Recycles, err = RecyclesFromProto(in.GetRecycles()); err != nil {
 		return s, err
 	}
-	if s.Held = in.GetHeld(); len(s.Held) > maxHeirKeys || !slices.IsSorted(s.Held) {
-		return s, fleet.Invalidf("held", "%d keys are too many, or out of order; at most %d", len(s.Held), maxHeirKeys)
+	if err := cmp.Or(checkOrder("held", in.GetHeld()), checkOrder("pruneShown", in.GetPruneShown())); err != nil {
+		return s, err
 	}
-	if s.PruneShown = in.GetPruneShown(); len(s.PruneShown) > maxHeirKeys || !slices.IsSorted(s.PruneShown) {
-		return s, fleet.Invalidf("pruneShown", "%d keys are too many, or out of order; at most %d", len(s.PruneShown), maxHeirKeys)
-	}
+	s.Held, s.PruneShown = in.GetHeld(), in.GetPruneShown()
 	if s.DependsOn, err = dependsOnFrom(s.Module, in.GetDependsOn()); err != nil {
 		return s, err
 	}

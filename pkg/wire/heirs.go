@@ -25,6 +25,14 @@ func checkKeys(keys []uint64) error {
 	return nil
 }
 
+// checkOrder checks keys of objects of which there may be none.
+func checkOrder(field string, keys []uint64) error {
+	if len(keys) > maxHeirKeys || !slices.IsSorted(keys) {
+		return fleet.Invalidf(field, "%d keys are too many, or out of order; at most %d", len(keys), maxHeirKeys)
+	}
+	return nil
+}
+
 // HeirsFromProto validates the heirs of a sync or a tombstone: they are in order, each once.
 func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 	if len(in) == 0 {

@@ -13,55 +13,25 @@ import (
 func TestConfirmOfTheShorterList(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
-			r := newRig(t)
-			var objects []string
-			var ids []fleet.ObjectID
-			for i := range 40 {
-				objects = append(objects, configMap(fmt.Sprintf("cm-%02d", i), "k: v"))
-				ids = append(ids, fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: fmt.Sprintf("cm-%02d", i)})
-			}
-			s := r.bundle("shop", nil, objects...)
-			r.set([]fleet.Sync{s})
-			r.ready(s)
-			next := r.bundle("shop", nil, objects[30:]...)
-			next.Held = assemble.HeldKeys(ids[:15])
-			r.set([]fleet.Sync{next})
-			waits := func(n, left int) {
-				t.Helper()
-				r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
-					return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied && (x.Waiting() == n && x.Extra() == left || x.Extra() < left)
-				})
-				if got := r.configMaps(); got != 10+left {
-					t.Fatalf("%d objects are there, of %d", got, 10+left)
-				}
-			}
-			waits(15, 30)
-			next = r.again(next)
-			next.Held = nil // the list grows
-			r.set([]fleet.Sync{next})
-			waits(30, 30)
+			d := newDropping(t)
+			d.tell(func(s *fleet.Sync) { s.Held = nil }) // the list grows
+			d.waits(30, 30)
 			if restart {
-				r.stop()
-				r.start()
+				d.stop()
+				d.start()
 			}
-			next = r.again(next)
-			next.PruneConfirmed, next.PruneShown = true, assemble.HeldKeys(ids[15:30]) // which answers the list of before
-			r.set([]fleet.Sync{next})
-			waits(15, 15)
+			d.tell(func(s *fleet.Sync) { s.PruneConfirmed, s.PruneShown = true, assemble.HeldKeys(d.ids[15:30]) }) // which answers the list of before
+			d.waits(15, 15)
 			if restart {
-				r.stop()
-				r.start()
-				r.set(r.current.Syncs)
-				waits(15, 15)
+				d.stop()
+				d.start()
+				d.set(d.current.Syncs)
+				d.waits(15, 15)
 			}
-			next = r.again(next)
-			next.PruneConfirmed, next.PruneShown = false, nil // the hub asks for the rest
-			r.set([]fleet.Sync{next})
-			waits(15, 15)
-			next = r.again(next)
-			next.PruneConfirmed, next.PruneShown = true, assemble.HeldKeys(ids[:15])
-			r.set([]fleet.Sync{next})
-			r.eventually("what was confirmed then is gone", func() bool { return r.configMaps() == 10 })
+			d.tell(func(s *fleet.Sync) { s.PruneConfirmed, s.PruneShown = false, nil }) // the hub asks for the rest
+			d.waits(15, 15)
+			d.tell(func(s *fleet.Sync) { s.PruneConfirmed, s.PruneShown = true, assemble.HeldKeys(d.ids[:15]) })
+			d.eventually("what was confirmed then is gone", func() bool { return d.configMaps() == 10 })
 		})
 	}
 }
