@@ -5,8 +5,6 @@ package egress
 import (
 	"fmt"
 	"net/netip"
-	"net/url"
-	"strings"
 	"syscall"
 )
 
@@ -18,7 +16,8 @@ type Guard struct {
 
 // RefusedAddr says that the hub does not connect to an address.
 type RefusedAddr struct {
-	Addr netip.Addr
+	// Addr is the address, or the host of a URL.
+	Addr string
 	What string
 }
 
@@ -34,7 +33,7 @@ var (
 	hidden = prefixes("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10",
 		"fc00::/7", "192.0.0.0/24", "198.18.0.0/15")
 	// embeds hold an IPv4 address in their last 4 bytes.
-	embeds    = prefixes("64:ff9b::/96", "64:ff9b:1::/96", "::/96")
+	embeds    = prefixes("64:ff9b::/96", "64:ff9b:1::/96", "::/96", "::ffff:0:0:0/96")
 	sixToFour = netip.MustParsePrefix("2002::/16")
 )
 
@@ -60,26 +59,16 @@ func (g Guard) Check(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	switch {
 	case in(never, a) || a.IsLinkLocalUnicast():
-		return &RefusedAddr{a, "link-local or a metadata service"}
+		return &RefusedAddr{a.String(), "link-local or a metadata service"}
 	case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return &RefusedAddr{a, "no server's"}
+		return &RefusedAddr{a.String(), "no server's"}
 	case g.DenyPrivate && in(hidden, a):
-		return &RefusedAddr{a, "loopback or private"}
+		return &RefusedAddr{a.String(), "loopback or private"}
 	}
 	if v4, ok := embedded(a); ok {
 		return g.Check(v4)
 	}
 	return nil
-}
-
-// CheckHost checks an address that stands in the URL itself, as a proxy would dial it for us. A name is checked when it
-// is dialled.
-func (g Guard) CheckHost(u *url.URL) error {
-	a, err := netip.ParseAddr(strings.Trim(u.Hostname(), "[]"))
-	if err != nil {
-		return nil
-	}
-	return g.Check(a)
 }
 
 // Control is that of a net.Dialer: it sees the address that is really dialled, after DNS.

@@ -307,6 +307,22 @@ func TestGatesDenyPrivateAddresses(t *testing.T) {
 	}
 }
 
+// A proxy is asked for no metadata service, in whatever way a gate writes its address.
+func TestGatesBehindAProxy(t *testing.T) {
+	var asked atomic.Int32
+	at, err := url.Parse(serve(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := http.ProxyURL(at)
+	for _, u := range []string{"http://2852039166/", "http://0xa9fea9fe/", "http://169.254.169.254./", "http://metadata.google.internal/"} {
+		got := answer(t, gates(t, Options{HTTP: HTTP{Proxy: proxy}}), hook(u))
+		if got.Outcome != rollout.GateError || !strings.Contains(got.Message, "the hub does not connect to it") || asked.Load() != 0 {
+			t.Errorf("%s: asked %d times: %+v", u, asked.Load(), got)
+		}
+	}
+}
+
 // A bug that a gate sets off is the answer of that gate, and ends nothing else.
 func TestPanicInAGateIsItsAnswer(t *testing.T) {
 	server := serve(t, func(http.ResponseWriter, *http.Request) {})

@@ -141,9 +141,6 @@ func (f *Fetcher) download(ctx context.Context, client *retryablehttp.Client, r 
 
 // get makes one request with its retries. Again says that the body broke off and another request may bring all of it.
 func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r request) (body []byte, again bool, err error) {
-	if err := f.guard().CheckHost(r.url); err != nil {
-		return nil, false, err
-	}
 	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, r.url.String(), nil)
 	if err != nil {
 		return nil, false, errors.New("is no URL that can be fetched")
@@ -216,7 +213,7 @@ func (f *Fetcher) clientWith(r place, headers http.Header) (*retryablehttp.Clien
 		ForceAttemptHTTP2:      true,
 	}
 	return &retryablehttp.Client{
-		HTTPClient:   &http.Client{CheckRedirect: f.checkRedirect, Transport: &credentials{origin: r.url, headers: headers, next: transport}},
+		HTTPClient:   &http.Client{CheckRedirect: f.checkRedirect, Transport: &credentials{origin: r.url, headers: headers, next: f.guard().Transport(transport)}},
 		Logger:       egress.RetryLog{Log: f.opts.Log, What: "source", Cause: r.cause, URL: safeURL},
 		RetryMax:     retries,
 		RetryWaitMin: f.opts.RetryWait,
@@ -267,7 +264,7 @@ func (f *Fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
 		req.URL.User = nil
 		req.Header.Del("Authorization")
 	}
-	return f.guard().CheckHost(req.URL)
+	return nil
 }
 
 func (f *Fetcher) guard() egress.Guard { return egress.Guard{DenyPrivate: f.opts.DenyPrivate} }

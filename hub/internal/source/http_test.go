@@ -338,20 +338,51 @@ func TestDenyPrivate(t *testing.T) {
 	}
 }
 
-// TestProxyIsNoWayAround: a proxy would dial a literal address for us.
+// TestProxyIsNoWayAround: a proxy would dial for us what stands in the URL, in whatever way that is written, and where a redirect or an
+// answer leads.
 func TestProxyIsNoWayAround(t *testing.T) {
-	var calls atomic.Int32
-	proxy := serve(t, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); _, _ = w.Write([]byte(manifestText)) })
+	var asked atomic.Value
+	var answer atomic.Value // what example.test answers
+	answer.Store(body([]byte(manifestText)))
+	proxy := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if asked.Store(r.URL.Host); r.URL.Host != "example.test" {
+			return
+		}
+		answer.Load().(http.HandlerFunc)(w, r)
+	})
 	u, err := url.Parse(proxy)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := fetcher(t, Options{Proxy: http.ProxyURL(u)})
-	if _, err := f.Fetch(t.Context(), "default", httpSource("http://example.test/a.yaml")); err != nil || calls.Load() != 1 {
-		t.Errorf("through the proxy: %d calls, %v", calls.Load(), err)
+	if _, err := f.Fetch(t.Context(), "default", httpSource("http://example.test/a.yaml")); err != nil || asked.Load() != "example.test" {
+		t.Errorf("through the proxy: %v, %v", asked.Load(), err)
 	}
-	if _, err := f.Fetch(t.Context(), "default", httpSource("http://169.254.169.254/")); !errors.Is(err, fleet.ErrDenied) || calls.Load() != 1 {
-		t.Errorf("past the guard: %d calls, %v", calls.Load(), err)
+	for _, host := range []string{"169.254.169.254", "2852039166", "0xa9fea9fe", "169.254.43518", "169.254.169.254.", "metadata.google.internal", "[::ffff:169.254.169.254]"} {
+		realm := fmt.Sprintf("Bearer realm=%q,service=%q", "http://"+host+"/token", "x")
+		for name, way := range map[string]struct {
+			src    *towlinev1.Source
+			answer http.HandlerFunc
+		}{
+			"http":          {httpSource("http://" + host + "/latest"), nil},
+			"http redirect": {httpSource("http://example.test/a.yaml"), redirect("http://" + host + "/latest")},
+			"git":           {gitSource("http://"+host+"/latest", nil), nil},
+			"git redirect":  {gitSource("http://example.test/a.git", nil), redirect("http://" + host + "/latest")},
+			"helm":          {helmSource("http://"+host+"/charts", "shop", "1.0.0"), nil},
+			"helm archive":  {helmSource("http://example.test/charts", "shop", "1.0.0"), body([]byte("entries: {shop: [{version: 1.0.0, urls: ['http://" + host + "/x']}]}"))},
+			"oci redirect":  {ociSource("example.test", "shop", nil), redirect("http://" + host + "/latest")},
+			"oci tokens": {ociSource("example.test", "shop", nil), func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("WWW-Authenticate", realm)
+				w.WriteHeader(http.StatusUnauthorized)
+			}},
+		} {
+			answer.Store(way.answer)
+			asked.Store("")
+			_, err := f.Fetch(t.Context(), "default", way.src)
+			if got := asked.Load(); !errors.Is(err, fleet.ErrDenied) || got != "" && got != "example.test" {
+				t.Errorf("%s, %s: the proxy was asked for %q: %v", host, name, got, err)
+			}
+		}
 	}
 }
 
