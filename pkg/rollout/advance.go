@@ -126,7 +126,7 @@ func (d *decider) showsNothing(n int) bool {
 	if c.members()+c.gone == 0 {
 		return h.Started == 0
 	}
-	return slices.ContainsFunc(d.count[n+1:], func(c stageCount) bool { return c.getters() > 0 })
+	return d.getsLater(n)
 }
 
 // adopt gives an empty stage the clusters of later stages that were relabelled for it: the way out of a misspelt label.
@@ -184,7 +184,9 @@ func (d *decider) quiet(n int) bool {
 		return false
 	}
 	if d.unproven(n) {
-		d.waitFor(ReasonAllDeferred, d.waitsFor(n, d.whoIsDeferred(n)))
+		facts := d.waitsFor(n, d.whoIsDeferred(n))
+		facts.Failed = d.count[n].failedAway
+		d.waitFor(ReasonAllDeferred, facts)
 		return false
 	}
 	if d.lookedAt(n, true) {
@@ -211,16 +213,20 @@ func (d *decider) unquiet(h *StageHead) {
 	}
 }
 
-// unproven: every cluster that could have shown something is deferred. One cluster that was dead before does not hold
-// a rollout; one that fell silent with the new revision does, and so does the last stage of a rollout in which nothing
-// has run at all. A stage that was planned empty waits for its first cluster: that one came, or was labelled, to try the revision before
-// the others, and is away until its agent joins.
+// unproven: every cluster that could have shown something is deferred, or has failed by being away. The next stage is not to get what
+// nobody has seen work, whether there was one cluster to see it in or many, dead before or silent since; nor is the rollout over in which
+// nothing has run at all.
 func (d *decider) unproven(n int) bool {
 	c := &d.count[n]
 	if d.proven(n) || c.inFlight > 0 {
 		return false
 	}
-	return c.deferred > 1 || c.silent > 0 || d.last(n) || c.deferred > 0 && d.p.Stages[n].plannedEmpty()
+	return c.unseen() > 0 && d.getsLater(n) || c.deferred > 1 || c.silent > 0 || d.last(n)
+}
+
+// getsLater reports that a stage after this one has clusters that are to have the revision.
+func (d *decider) getsLater(n int) bool {
+	return slices.ContainsFunc(d.count[n+1:], func(c stageCount) bool { return c.getters() > 0 })
 }
 
 // proven reports that the stage has shown something, or has nothing to show: a person said so, or it is the last one, of a rollout that
@@ -260,11 +266,11 @@ func (d *decider) awaitsDeferred() bool {
 	return getters > 0 || leavers > 0 && d.leavers.left == 0
 }
 
-// deferred counts who is deferred: of those that are to have the revision, and of those that are to lose the module.
+// deferred counts who is waited for no more, and unseen: of those that are to have the revision, and of those that are to lose the module.
 func (d *decider) deferred() (getters, leavers int) {
 	for i := range d.count {
 		c := &d.count[i]
-		getters += c.deferred - c.leavingDeferred
+		getters += c.unseen()
 		leavers += c.leavingDeferred
 	}
 	return getters, leavers
@@ -274,14 +280,14 @@ func (d *decider) deferred() (getters, leavers int) {
 // revision, if there are such.
 func (d *decider) whoIsDeferred(n int) []fleet.ClusterName {
 	getters, _ := d.deferred()
-	own := d.count[n].deferred
-	if getters > 0 {
-		own -= d.count[n].leavingDeferred
+	own := d.count[n].unseen()
+	if getters == 0 {
+		own += d.count[n].leavingDeferred
 	}
 	var out []fleet.ClusterName
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
-		if r.State == ClusterDeferred && (int(r.Stage) == n || own == 0) && !(getters > 0 && r.has(flagLeave)) {
+		if (r.State == ClusterDeferred || r.failedAway()) && (int(r.Stage) == n || own == 0) && !(getters > 0 && r.has(flagLeave)) {
 			out = append(out, d.s.Member(d.p, i).Cluster)
 		}
 	}

@@ -31,6 +31,7 @@ type naiveCluster struct {
 	st         string // wait, moving, soak, ok, failed, deferred, skipped, back
 	rev        int64  // assigned by the rollout; 0: nothing
 	late, away bool
+	unseen     bool // failed by being away
 	goBack     bool
 	start      time.Time
 	readySince time.Time
@@ -59,7 +60,7 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 		case !o.Connected && m.s.Offline == "Defer":
 			c.st = "deferred"
 		case !o.Connected && m.s.Offline == "Fail":
-			c.st = "failed"
+			c.st, c.unseen = "failed", true
 		}
 	case "deferred":
 		if c.rev == 0 {
@@ -79,7 +80,7 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			return
 		}
 		if o.Failed {
-			c.st, c.readySince = "failed", time.Time{}
+			c.st, c.unseen, c.readySince = "failed", false, time.Time{}
 		} else if !m.ended[c.stage] {
 			c.st, c.start, c.readySince = "moving", now, time.Time{}
 		}
@@ -112,7 +113,7 @@ func (m *naive) flying(c *naiveCluster, o rollout.Observed, now time.Time) {
 				c.away, c.readySince, c.st = true, time.Time{}, "moving"
 			}
 		case m.s.Offline == "Fail" && !c.goBack && m.active():
-			c.st = "failed"
+			c.st, c.unseen = "failed", true
 		default:
 			c.st = "deferred"
 		}
@@ -125,11 +126,11 @@ func (m *naive) flying(c *naiveCluster, o rollout.Observed, now time.Time) {
 	case o.Ready:
 		m.good(c, now)
 	case o.Failed:
-		c.st, c.readySince = "failed", time.Time{}
+		c.st, c.unseen, c.readySince = "failed", false, time.Time{}
 	default:
 		c.readySince, c.st = time.Time{}, "moving"
 		if !now.Before(c.start.Add(m.s.ProgressDeadline)) {
-			c.st = "failed"
+			c.st, c.unseen = "failed", false
 		}
 	}
 }
@@ -156,6 +157,19 @@ func (m *naive) countOf(stage int, states ...string) int {
 	}
 	return n
 }
+
+// unseen are those that failed by being away, of whom nobody knows what the revision does there.
+func (m *naive) unseen(stage int) int {
+	n := 0
+	for _, c := range m.clusters {
+		if (stage < 0 || c.stage == stage) && c.st == "failed" && c.unseen {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *naive) shown(stage int) int { return m.countOf(stage, "ok", "failed") - m.unseen(stage) }
 
 func resolve(a rollout.Amount, total int) int {
 	if a.Percent {
@@ -310,11 +324,11 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 			}
 		}
 		busy := 0
-		last, nothing := true, m.total(n) > 0 && m.countOf(-1, "ok", "failed") == 0 && m.countOf(-1, "deferred") > 0
+		last, nothing := true, m.total(n) > 0 && m.shown(-1) == 0 && m.countOf(-1, "deferred")+m.unseen(-1) > 0
 		for later := n + 1; later < len(m.s.Stages); later++ {
 			last = last && m.total(later) == 0
 		}
-		proven := last && !nothing || m.countOf(n, "ok", "failed") > 0
+		proven := last && !nothing || m.shown(n) > 0
 		for _, c := range m.clusters {
 			if c.stage == n && (c.st == "wait" || c.st == "moving" || c.st == "soak") && !(c.late && proven && !m.quiet[n].IsZero()) {
 				busy++
@@ -324,14 +338,8 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 			m.quiet[n] = time.Time{}
 			break
 		}
-		silent := 0
-		for _, c := range m.clusters {
-			if c.stage == n && c.st == "deferred" && c.rev != 0 {
-				silent++
-			}
-		}
-		if m.countOf(n, "ok", "failed", "moving", "soak") == 0 {
-			if last && nothing || !last && (m.countOf(n, "deferred") > 1 || silent > 0) {
+		if m.shown(n) == 0 && m.countOf(n, "moving", "soak") == 0 {
+			if last && nothing || !last && m.countOf(n, "deferred")+m.unseen(n) > 0 {
 				break
 			}
 		}

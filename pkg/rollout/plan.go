@@ -231,6 +231,3 @@ func (p *Plan) guardLeavers(clusters []Candidate) {
 
 // tooMany: more than half of the clusters that ran the module, and more than one.
 func tooMany(leavers, assigned int) bool { return leavers > 1 && 2*leavers > assigned }
-
-// plannedEmpty reports that the selector of a stage matched no cluster when the rollout was planned, and that this was not to be.
-func (s *PlanStage) plannedEmpty() bool { return s.Selector != nil && !s.AllowEmpty && s.Total == 0 }

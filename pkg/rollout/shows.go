@@ -109,3 +109,8 @@ func away(o *Observed) string {
 func isAway(reason string) bool {
 	return reason == ReasonDisconnected || reason == ReasonNotSeen || reason == ReasonLocked
 }
+
+// failedAway reports that a member which is to have the revision has failed by being away: of what it does there nothing is known.
+func (r *Record) failedAway() bool {
+	return r.State == ClusterFailed && isAway(r.Reason) && !r.has(flagLeave)
+}

@@ -120,7 +120,7 @@ func (a *app) ending(r *v1.Rollout) string {
 	return out
 }
 
-// untried tells of the stages that let others begin though nothing of them has shown that the revision works: all that they have was away.
+// untried tells of the stages that a person let be over though nothing of them has shown that the revision works: all that they have was away.
 func untried(stages []*v1.StageStatus) string {
 	var names []string
 	for i, s := range stages[:max(len(stages)-1, 0)] {
@@ -131,7 +131,7 @@ func untried(stages []*v1.StageStatus) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; none of %s has tried it: all are deferred (rollout.offline: Wait waits for them)", strings.Join(names, ", "))
+	return fmt.Sprintf("; none of %s has tried it: all are deferred", strings.Join(names, ", "))
 }
 
 // finish turns the end of a wait into the command's error.

@@ -89,7 +89,11 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 	case rollout.ReasonEmptyOverride:
 		return "no cluster is matched by " + strings.Join(f.GetNames(), ", ") + "; correct the selector, or promote, or set allowEmpty", true
 	case rollout.ReasonAllDeferred:
-		return "no cluster of " + stage + " has shown that " + revision(f.GetRevision()) + " works: " + someClusters(f) + " deferred; wait for one, or promote", true
+		who, how := someClusters(f)+" deferred", "wait for one, or promote"
+		if f.GetFailed() > 0 {
+			who, how = someClusters(f)+" away, which counts as failed", "retry one that is back, or promote"
+		}
+		return "no cluster of " + stage + " has shown that " + revision(f.GetRevision()) + " works: " + who + "; " + how, true
 	case rollout.ReasonAllAway:
 		return "nobody sees what " + revision(f.GetRevision()) + " does in " + stage + ": its " + agree(f.GetCount(), "cluster is", "clusters are") + " away, or held; wait for one, or promote", true
 	case rollout.ReasonHeldUnready:

@@ -146,8 +146,9 @@ func TestSimulatedWayBackAsksThePlacementOfBefore(t *testing.T) {
 
 func TestSimulateDrawsBySeed(t *testing.T) {
 	clusters := simulatedClusters(t)
+	atOnce := strings.Split(simulatedShop, "  rollout:")[0] // one stage, so that nobody's turn waits for one that is away
 	deferred := func(seed string) []string {
-		got := (&fakeHub{}).run(t, run{stdin: simulatedShop}, "rollout", "simulate", "-f", "-", "--clusters", clusters, "--offline", "40%", "--seed", seed, "-o", "json")
+		got := (&fakeHub{}).run(t, run{stdin: atOnce}, "rollout", "simulate", "-f", "-", "--clusters", clusters, "--offline", "40%", "--seed", seed, "-o", "json")
 		var out simulation
 		if err := json.Unmarshal([]byte(got.out), &out); err != nil {
 			t.Fatalf("%v: %s%s", err, got.out, got.err)

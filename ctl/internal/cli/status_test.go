@@ -73,7 +73,7 @@ func TestRolloutExitCodes(t *testing.T) {
 	}{
 		{"succeeded", watching(surfaceRollout(), ended("Succeeded", nil)), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 300 of 300 clusters\n"},
 		{"deferred clusters are told", watching(deferred), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 297 of 300 clusters, 3 deferred\n"},
-		{"a canary that was away is told", watching(untried), "", 0, "299 of 300 clusters, 1 deferred; none of canary has tried it: all are deferred (rollout.offline: Wait waits for them)\n"},
+		{"a canary that was away is told", watching(untried), "", 0, "299 of 300 clusters, 1 deferred; none of canary has tried it: all are deferred\n"},
 		{"who is left out is told", watching(leftOut), "", 0, ": r41 → r42, 294 of 300 clusters, 1 failed, 3 deferred, 2 skipped\n"},
 		{"deferred clusters with --strict", watching(deferred), "--strict", 1, "3 deferred"},
 		{"failed", watching(ended("Failed", nil)), "", 1, "shop/57 Failed"},
