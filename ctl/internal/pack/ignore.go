@@ -1,64 +1,57 @@
 package pack
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"unicode/utf8"
 
-	"github.com/bmatcuk/doublestar/v4"
+	"golang.org/x/text/encoding/unicode"
 )
+
+// maxIgnore is how large an ignore file may be.
+const maxIgnore = 1 << 20
 
 // rules are those of the ignore files of a folder and of those above it.
 type rules struct {
 	above *rules
+	base  string // the folder, below the one that is packed
 	list  []rule
 }
 
 // rule is a line of an ignore file.
 type rule struct {
-	pattern string // of the path below the folder that is packed
-	keeps   bool   // takes back what lines before it leave out
-	folders bool   // counts for folders only
+	match   *regexp.Regexp // of the name, or of the path below the folder of the file
+	ofPath  bool
+	keeps   bool // takes back what lines before it leave out
+	folders bool // counts for folders only
 }
 
-// in adds the rules of the ignore file in a folder; without one they are those of before.
-func (r *rules) in(name, at string) (*rules, error) {
-	text, err := os.ReadFile(filepath.Join(at, IgnoreFile)) //nolint:gosec // the folder is the caller's own
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
+// and adds the rules of the ignore file in a folder; without one they are those of before.
+func (r *rules) and(base string, list []rule) *rules {
+	if len(list) == 0 {
+		return r
 	}
-	if err != nil {
-		return nil, unreadable(IgnoreFile, err)
-	}
-	out := &rules{above: r}
-	lines := bufio.NewScanner(bytes.NewReader(bytes.TrimPrefix(text, []byte("\ufeff"))))
-	for n := 1; lines.Scan(); n++ {
-		x, ok := parseRule(lines.Text(), name)
-		if !ok {
-			continue
-		}
-		if !doublestar.ValidatePattern(x.pattern) {
-			return nil, fmt.Errorf("line %d: %q is no pattern of a .gitignore", n, lines.Text())
-		}
-		out.list = append(out.list, x)
-	}
-	return out, lines.Err()
+	return &rules{above: r, base: base, list: list}
 }
 
 // excludes reports that a file or folder is left out: the last rule that matches decides, those of nearer folders after those above.
 func (r *rules) excludes(name string, folder bool) bool {
+	base := latin1(name[strings.LastIndexByte(name, '/')+1:])
 	for ; r != nil; r = r.above {
+		below := latin1(strings.TrimPrefix(strings.TrimPrefix(name, r.base), "/"))
 		for i := len(r.list) - 1; i >= 0; i-- {
-			x := r.list[i]
-			if x.folders && !folder {
-				continue
+			x, text := r.list[i], base
+			if x.ofPath {
+				text = below
 			}
-			if ok, _ := doublestar.Match(x.pattern, name); ok {
+			if (folder || !x.folders) && x.match.MatchString(text) {
 				return !x.keeps
 			}
 		}
@@ -66,71 +59,103 @@ func (r *rules) excludes(name string, folder bool) bool {
 	return false
 }
 
-// parseRule reads a line of the ignore file of a folder.
-func parseRule(line, of string) (x rule, ok bool) {
-	line = trimRight(strings.TrimSuffix(line, "\r"))
-	if line == "" || line[0] == '#' {
-		return rule{}, false
+// readIgnore reads the ignore file in a folder, if there is one.
+func readIgnore(at string) ([]rule, error) {
+	at = filepath.Join(at, IgnoreFile)
+	if _, err := os.Lstat(at); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	if line[0] == '!' {
-		x.keeps, line = true, line[1:]
+	if info, err := os.Stat(at); err != nil { // such as of a link to nothing, which is no missing file
+		return nil, cause(err)
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("is no file")
 	}
-	if cut, found := strings.CutSuffix(line, "/"); found {
-		x.folders, line = true, cut
+	f, err := os.Open(at) //nolint:gosec // the folder is the caller's own
+	if err != nil {
+		return nil, cause(err)
 	}
-	if line == "" {
-		return rule{}, false
+	text, err := io.ReadAll(io.LimitReader(f, maxIgnore+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if len(text) > maxIgnore {
+		return nil, fmt.Errorf("has more than %d KiB", maxIgnore>>10)
+	}
+	return parseIgnore(text)
+}
+
+// parseIgnore reads the text of an ignore file. What is no text would be rules that leave out nothing, so it is refused.
+func parseIgnore(text []byte) (list []rule, err error) {
+	if text, err = decode(text); err != nil {
+		return nil, err
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
+		x, ok, err := parseRule(line)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %q is no pattern of a .gitignore: %w", n, line, err)
+		}
+		if ok {
+			list = append(list, x)
+		}
+	}
+	return list, nil
+}
+
+// decode makes the text UTF-8. Some shells write UTF-16, with a mark at the beginning.
+func decode(text []byte) ([]byte, error) {
+	const how = "save it as UTF-8"
+	if bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) {
+		out, err := unicode.UTF16(unicode.LittleEndian, unicode.ExpectBOM).NewDecoder().Bytes(text)
+		if err != nil || bytes.ContainsRune(out, utf8.RuneError) || bytes.IndexByte(out, 0) >= 0 {
+			return nil, errors.New("begins as UTF-16, and is none: " + how)
+		}
+		return out, nil
+	}
+	switch {
+	case bytes.IndexByte(text, 0) >= 0:
+		return nil, errors.New("has a NUL byte, so it is no text, or one in UTF-16: " + how)
+	case !utf8.Valid(text):
+		return nil, errors.New("is not UTF-8: " + how)
+	}
+	return bytes.TrimPrefix(text, []byte("\ufeff")), nil
+}
+
+// parseRule reads a line of an ignore file.
+func parseRule(line string) (x rule, ok bool, err error) {
+	if strings.HasPrefix(line, "#") {
+		return rule{}, false, nil
+	}
+	line = trimRight(line)
+	if after, found := strings.CutPrefix(line, "!"); found {
+		x.keeps, line = true, after
+	}
+	if before, found := strings.CutSuffix(line, "/"); found {
+		x.folders, line = true, before
 	}
 	// A slash at the beginning or in the middle ties the pattern to the folder; else it holds at any depth.
-	switch {
-	case strings.HasPrefix(line, "/"):
-		line = line[1:]
-	case !strings.Contains(line, "/"):
-		line = "**/" + line
+	x.ofPath = strings.Contains(line, "/")
+	line = strings.TrimPrefix(line, "/")
+	if line == "" {
+		return rule{}, false, nil
 	}
-	if strings.HasSuffix(line, "/**") { // what is inside, and not the folder itself
-		line += "/*"
-	}
-	line = literalBraces(line)
-	if of != "" {
-		line = quoted(of) + "/" + line
-	}
-	x.pattern = line
-	return x, true
+	x.match, err = glob(line, x.ofPath)
+	return x, err == nil, err
 }
 
 // trimRight drops spaces at the end but one that is escaped.
 func trimRight(s string) string {
-	for strings.HasSuffix(s, " ") && !strings.HasSuffix(s, `\ `) {
-		s = s[:len(s)-1]
-	}
-	return s
-}
-
-// literalBraces escapes braces, which are text in a .gitignore.
-func literalBraces(s string) string {
-	var out strings.Builder
+	end := 0
 	for i := 0; i < len(s); i++ {
 		switch {
 		case s[i] == '\\' && i+1 < len(s):
-			out.WriteByte(s[i])
 			i++
-		case s[i] == '{' || s[i] == '}':
-			out.WriteByte('\\')
+			end = i + 1
+		case s[i] != ' ':
+			end = i + 1
 		}
-		out.WriteByte(s[i])
 	}
-	return out.String()
-}
-
-// quoted is a pattern that matches the text only.
-func quoted(s string) string {
-	var out strings.Builder
-	for _, c := range s {
-		if strings.ContainsRune(`*?[]{}\`, c) {
-			out.WriteByte('\\')
-		}
-		out.WriteRune(c)
-	}
-	return out.String()
+	return s[:end]
 }

@@ -23,7 +23,7 @@ import (
 // IgnoreFile names what of its folder, and below it, is left out: by the rules of .gitignore.
 const IgnoreFile = ".towlineignore"
 
-// gitFolder is left out always.
+// gitFolder is left out always, at every depth and in every case.
 const gitFolder = ".git"
 
 // window is that of the hub, so that what is small enough here is so there.
@@ -54,8 +54,8 @@ func Dir(dir string) (*Pack, error) {
 	} else if !info.IsDir() {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: is a file: name the folder that it is in", dir)
 	}
-	p := &packer{root: root, shown: dir, files: map[string][]byte{}}
-	if err := p.folder("", root, nil, 0); err != nil {
+	p := &packer{root: root, shown: dir, files: map[string][]byte{}, ignored: map[string][]rule{}}
+	if err := p.folder(place{}, place{}, root, 0); err != nil {
 		return nil, err
 	}
 	if len(p.files) == 0 {
@@ -97,82 +97,140 @@ func (l *limited) Write(b []byte) (int, error) {
 
 // packer is one reading of a folder.
 type packer struct {
-	root  string // without symbolic links
-	shown string // as it was named
-	files map[string][]byte
-	bytes int64
+	root    string // without symbolic links
+	shown   string // as it was named
+	files   map[string][]byte
+	bytes   int64
+	ignored map[string][]rule // by the folder whose ignore file says so
 }
 
-// folder reads the folder at a path, which stands under a name in what is packed.
-func (p *packer) folder(name, at string, ignore *rules, links int) error {
+// place is where something stands below the folder that is packed, and the rules that hold there.
+type place struct {
+	name  string
+	rules *rules
+}
+
+func (p place) in(name string) place      { return place{path.Join(p.name, name), p.rules} }
+func (p place) excluded(folder bool) bool { return p.rules.excludes(p.name, folder) }
+
+// folder reads the folder at a path. It stands at a place in what is packed, which by a symbolic link is another one than it really has.
+func (p *packer) folder(shown, real place, at string, links int) error {
 	list, err := os.ReadDir(at)
 	if err != nil {
-		return unreadable(p.say(name), err)
+		return unreadable(p.say(shown.name), err)
 	}
-	if ignore, err = ignore.in(name, at); err != nil {
-		return fleet.Errorf(fleet.ErrInvalid, "%s: %v", p.say(path.Join(name, IgnoreFile)), err)
+	own, err := p.ignoreFile(shown.name, at)
+	if err != nil {
+		return err
 	}
+	shown.rules, real.rules = shown.rules.and(shown.name, own), real.rules.and(real.name, own)
 	for _, e := range list {
-		if e.Name() == gitFolder || e.Name() == IgnoreFile {
+		if isGit(at, e.Name()) || e.Name() == IgnoreFile {
 			continue
 		}
-		if err := p.entry(path.Join(name, e.Name()), filepath.Join(at, e.Name()), e.Type(), ignore, links); err != nil {
+		if err := p.entry(shown.in(e.Name()), real.in(e.Name()), filepath.Join(at, e.Name()), e.Type(), links); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *packer) entry(name, at string, kind fs.FileMode, ignore *rules, links int) error {
-	if ignore.excludes(name, kind.IsDir()) {
+// ignoreFile reads the rules of a folder, once.
+func (p *packer) ignoreFile(name, at string) ([]rule, error) {
+	if list, known := p.ignored[at]; known {
+		return list, nil
+	}
+	list, err := readIgnore(at)
+	if err != nil {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: %v", p.say(path.Join(name, IgnoreFile)), err)
+	}
+	p.ignored[at] = list
+	return list, nil
+}
+
+// isGit reports that a name in a folder is that of git's own folder. On a file system that ignores case, or knows a file by another name, too,
+// others lead to the same folder.
+func isGit(in, name string) bool {
+	if strings.EqualFold(name, gitFolder) {
+		return true
+	}
+	git, err := os.Lstat(filepath.Join(in, gitFolder))
+	if err != nil {
+		return false
+	}
+	this, err := os.Lstat(filepath.Join(in, name))
+	return err == nil && os.SameFile(git, this)
+}
+
+// entry packs what is left out neither where it is shown nor where it is.
+func (p *packer) entry(shown, real place, at string, kind fs.FileMode, links int) error {
+	if shown.excluded(kind.IsDir()) || real.excluded(kind.IsDir()) {
 		return nil
 	}
-	switch {
-	case kind.IsDir():
-		return p.folder(name, at, ignore, links)
-	case kind.IsRegular():
-		return p.file(name, at)
-	case kind&fs.ModeSymlink != 0:
-		return p.link(name, at, ignore, links+1)
+	if kind&fs.ModeSymlink != 0 {
+		return p.link(shown, at, links+1)
 	}
-	return fleet.Errorf(fleet.ErrInvalid, "%s: is %s: only files and folders can be packed; leave it out with a %s", p.say(name), special(kind), IgnoreFile)
+	return p.pack(shown, real, at, kind, links, "is")
 }
 
 // link packs what a symbolic link leads to, if that is in the folder.
-func (p *packer) link(name, at string, ignore *rules, links int) error {
+func (p *packer) link(shown place, at string, links int) error {
 	to, err := filepath.EvalSymlinks(at)
 	if err != nil {
-		return unreadable(p.say(name), err)
+		return unreadable(p.say(shown.name), err)
 	}
 	rel, err := filepath.Rel(p.root, to)
 	if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
-		return fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link to %s, outside of the folder: put the file itself there, or leave the link out with a %s", p.say(name), to, IgnoreFile)
+		return fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link to %s, outside of the folder: put the file itself there, or leave the link out with a %s", p.say(shown.name), to, IgnoreFile)
 	}
 	holds := string(filepath.Separator)
 	if strings.HasPrefix(filepath.Dir(at)+holds, to+holds) || links > maxLinks {
-		return fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link to a folder that it is in: leave it out with a %s", p.say(name), IgnoreFile)
+		return fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link to a folder that it is in: leave it out with a %s", p.say(shown.name), IgnoreFile)
 	}
 	info, err := os.Stat(to)
 	if err != nil {
-		return unreadable(p.say(name), err)
+		return unreadable(p.say(shown.name), err)
 	}
-	if first, _, _ := strings.Cut(filepath.ToSlash(rel), "/"); first == gitFolder {
-		return fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link into %s, which is never packed", p.say(name), gitFolder)
-	}
-	if info.IsDir() && ignore.excludes(name, true) {
+	if info.IsDir() && shown.excluded(true) {
 		return nil
 	}
-	return p.target(name, to, info.Mode().Type(), ignore, links)
+	real, err := p.real(shown.name, filepath.ToSlash(rel), info.IsDir())
+	if err != nil {
+		return err
+	}
+	return p.pack(shown, real, to, info.Mode().Type(), links, "leads to")
 }
 
-func (p *packer) target(name, at string, kind fs.FileMode, ignore *rules, links int) error {
+// real is the place of what a symbolic link leads to. What is not packed there is not packed by the link either.
+func (p *packer) real(link, to string, folder bool) (place, error) {
+	var real place
+	at, parts := p.root, strings.Split(to, "/")
+	for i, part := range parts {
+		if isGit(at, part) {
+			return place{}, fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link into %s, which is never packed", p.say(link), p.say(path.Join(real.name, gitFolder)))
+		}
+		own, err := p.ignoreFile(real.name, at)
+		if err != nil {
+			return place{}, err
+		}
+		real = place{path.Join(real.name, part), real.rules.and(real.name, own)}
+		if real.excluded(folder || i < len(parts)-1) {
+			return place{}, fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link to %s, which a %s leaves out: leave the link out, too, or put a file in its place", p.say(link), p.say(to), IgnoreFile)
+		}
+		at = filepath.Join(at, part)
+	}
+	return real, nil
+}
+
+// pack packs a file or a folder; verb says how the name comes to be it.
+func (p *packer) pack(shown, real place, at string, kind fs.FileMode, links int, verb string) error {
 	switch {
 	case kind.IsDir():
-		return p.folder(name, at, ignore, links)
+		return p.folder(shown, real, at, links)
 	case kind.IsRegular():
-		return p.file(name, at)
+		return p.file(shown.name, at)
 	}
-	return fleet.Errorf(fleet.ErrInvalid, "%s: leads to %s: only files and folders can be packed; leave it out with a %s", p.say(name), special(kind), IgnoreFile)
+	return fleet.Errorf(fleet.ErrInvalid, "%s: %s %s: only files and folders can be packed; leave it out with a %s", p.say(shown.name), verb, special(kind), IgnoreFile)
 }
 
 func (p *packer) file(name, at string) error {
@@ -208,15 +266,19 @@ func (p *packer) say(name string) string { return filepath.Join(p.shown, filepat
 
 // unreadable names the file in front of why it cannot be read.
 func unreadable(name string, err error) error {
-	var at *fs.PathError
-	if errors.As(err, &at) {
-		err = at.Err
-	}
 	kind := fleet.ErrInvalid
 	if errors.Is(err, fs.ErrNotExist) {
 		kind = fleet.ErrNotFound
 	}
-	return fleet.Errorf(kind, "%s: cannot be read: %v", name, err)
+	return fleet.Errorf(kind, "%s: cannot be read: %v", name, cause(err))
+}
+
+// cause is why a file cannot be read, without its path.
+func cause(err error) error {
+	if at, is := errors.AsType[*fs.PathError](err); is {
+		return at.Err
+	}
+	return err
 }
 
 func special(kind fs.FileMode) string {
