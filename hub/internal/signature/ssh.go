@@ -5,7 +5,6 @@ import (
 	"crypto/rsa"
 	"errors"
 	"fmt"
-	"path"
 	"strings"
 	"time"
 
@@ -29,14 +28,16 @@ func (k sshKey) String() string { return sshName(k.PublicKey) }
 
 // readSSH reads lines of public keys, or of allowed signers. Empty lines and comments do not count.
 func readSSH(text string) (keys []sshKey, err error) {
+	n := 0
 	for line := range strings.Lines(text) {
+		n++
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		k, err := readSSHLine(line)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		keys = append(keys, k)
 	}
@@ -47,11 +48,8 @@ func readSSH(text string) (keys []sshKey, err error) {
 }
 
 func readSSHLine(line string) (sshKey, error) {
-	pub, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))
-	if first, _, _ := strings.Cut(line, " "); err != nil || len(options) > 0 && !strings.HasPrefix(first, "ssh-") {
-		pub, _, options, rest, err = ssh.ParseAuthorizedKey([]byte(afterNames(line)))
-	}
-	if err != nil || len(rest) > 0 {
+	pub, options, ok := cutSigner(line)
+	if !ok {
 		return sshKey{}, fmt.Errorf("%q is no SSH public key: write the line of a .pub file, or of an allowed_signers file", fleet.Clip(line, 40))
 	}
 	k := sshKey{PublicKey: pub, line: line}
@@ -66,65 +64,14 @@ func readSSHLine(line string) (sshKey, error) {
 	if pub.Type() == typeDSA {
 		return sshKey{}, fmt.Errorf("%s is a DSA key, which is not safe any more", k)
 	}
-	for _, option := range options {
-		if err := k.allow(option); err != nil {
-			return sshKey{}, fmt.Errorf("%s: %w", k, err)
-		}
+	if err := k.allow(options); err != nil {
+		return sshKey{}, fmt.Errorf("%s: %w", k, err)
 	}
 	return k, nil
 }
 
 // typeDSA is the type of keys that were given up.
 const typeDSA = "ssh-dss"
-
-// afterNames is a line of an allowed_signers file behind the names, which may be in quotes.
-func afterNames(line string) string {
-	quoted := false
-	for i, c := range line {
-		switch {
-		case c == '"':
-			quoted = !quoted
-		case (c == ' ' || c == '\t') && !quoted:
-			return strings.TrimSpace(line[i:])
-		}
-	}
-	return ""
-}
-
-// allow takes an option of an allowed_signers file.
-func (k *sshKey) allow(option string) (err error) {
-	name, value, _ := strings.Cut(option, "=")
-	value = strings.Trim(value, `"`)
-	switch strings.ToLower(name) {
-	case "namespaces":
-		for _, pattern := range strings.Split(value, ",") {
-			if ok, err := path.Match(pattern, gitNamespace); err == nil && ok {
-				return nil
-			}
-		}
-		return fmt.Errorf("namespaces %q leaves out %s", fleet.Clip(value, 40), gitNamespace)
-	case "valid-after":
-		k.after, err = signersTime(value)
-		return err
-	case "valid-before":
-		k.before, err = signersTime(value)
-		return err
-	case "cert-authority":
-		return errors.New("is an authority of certificates, which are not read: list the keys themselves")
-	}
-	return fmt.Errorf("option %q is not known: namespaces, valid-after and valid-before are", fleet.Clip(name, 40))
-}
-
-// signersTime reads a time as ssh-keygen writes it. Without a Z it is the local one of who wrote it, which is not known here: it is taken as UTC.
-func signersTime(text string) (time.Time, error) {
-	text = strings.TrimSuffix(text, "Z")
-	for _, layout := range []string{"20060102", "200601021504", "20060102150405"} {
-		if at, err := time.Parse(layout, text); err == nil {
-			return at, nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("%q is no time: write YYYYMMDD, or YYYYMMDDHHMMSSZ", fleet.Clip(text, 40))
-}
 
 // bySSH checks a signature in the format of ssh-keygen -Y sign. When is the time that what is signed says of itself, by which git judges
 // how long a key may sign.
