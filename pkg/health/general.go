@@ -58,7 +58,7 @@ func (s *signs) everything(o *object) {
 
 // held reports that somebody told the controller to leave the object as it is.
 func (o *object) held() (Result, bool) {
-	for _, key := range []string{"suspend", "suspended", "paused", "pause"} {
+	for _, key := range []string{"suspend", "suspended", "paused", "pause", "cordoned"} {
 		if isTrue(o.spec, key) {
 			return suspended("", "spec."+key+" is true"), true
 		}

@@ -31,6 +31,8 @@ type rule struct {
 	// idle: its controller looks at it only when something uses it. That there is no status, or one of an older generation, holds only as long
 	// as a first status is waited for.
 	idle bool
+	// silent: its controller writes no status in some versions, or with some settings.
+	silent bool
 	// once: its conditions stay as they were written once, whatever the generation.
 	once bool
 	// static says that the kind is configuration for others to read: without a status it is Healthy.
@@ -136,7 +138,7 @@ func (r *rule) judges(o *object) (Result, bool) {
 		}
 	}
 	switch {
-	case empty && r.every && !o.facts.HasStatus:
+	case empty && r.silent, empty && r.every && !o.facts.HasStatus:
 		return o.noStatus(), true
 	case empty:
 		return progressing(ReasonNoStatus, "its controller has written no status yet"), true

@@ -41,3 +41,42 @@ func stageEmpty(o *object) (Result, bool) {
 	}
 	return Result{}, false
 }
+
+// hostedHealth: what HyperShift finds wrong with the specification stays so until somebody changes that, while the cluster, or its nodes, go on
+// with what was right before.
+func hostedHealth(o *object) (Result, bool) {
+	var s signs
+	for _, x := range listOf(o.status, "conditions") {
+		c := conditionOf(x)
+		switch {
+		case !c.is("False") || o.stale(c) || c.kind == "ValidKubeVirtInfraNetworkMTU": // which only tells that it could be faster
+		case c.kind == "ReconciliationActive" && c.reason == "ReconciliationPaused":
+			s.add(suspended(c.reason, nonEmpty(c.message, "spec.pausedUntil is set")))
+		case has("ReconciliationActive UpdateManagementEnabled AutoscalingEnabled SupportedVersionSkew SupportedHostedCluster PlatformCredentialsFound", c.kind) &&
+			reasonClass(c.reason, c.message) == bad, hasPrefix(c.kind, "Valid"):
+			s.add(c.isNot())
+		}
+	}
+	return s.verdict()
+}
+
+// networkIgnored: a policy that matches no node has nothing to do, and calls itself not available.
+func networkIgnored(o *object) (Result, bool) {
+	c := o.condition("Ignored")
+	return suspended(c.reason, nonEmpty(c.message, "it matches no node")), c.is("True")
+}
+
+// ansibleJobHealth goes by the job; the conditions tell of the playbook that starts it.
+func ansibleJobHealth(o *object) (Result, bool) {
+	failure := o.condition("Failure")
+	switch state := text(mapOf(o.status, "ansibleJobResult"), "status"); {
+	case state == "successful":
+		return healthy(), true
+	case state != "" && phaseClass(state) == bad:
+		return degraded(camelKey(state), "the job is "+state), true
+	case state == "" && failure.is("True"):
+		return failure.isBad(), true
+	default:
+		return progressing(camelKey(nonEmpty(state, "noResult")), "the job is not done"), !o.empty()
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// The judgements of single kinds of networks, messaging, storage, policies and secrets. Each reports whether it decides;
+// The judgements of single kinds of networks, messaging, storage and secrets. Each reports whether it decides;
 // otherwise the rest of its rule does.
 
 // gatewayHealth takes the conditions of a gateway and of its listeners.
@@ -413,71 +413,6 @@ func dataVolumeHealth(o *object) (Result, bool) {
 		return degraded(c.reason, c.message), true
 	}
 	return Result{}, false
-}
-
-func kyvernoHealth(o *object) (Result, bool) {
-	conditions := listOf(mapOf(o.status, "conditionStatus"), "conditions")
-	if conditions == nil {
-		conditions = listOf(o.status, "conditions")
-	}
-	if c := conditionIn(conditions, "Ready"); c.kind != "" {
-		if c.is("True") {
-			return healthy(), true
-		}
-		return degraded(nonEmpty(c.reason, "NotReady"), nonEmpty(c.message, "the policy is not loaded")), true
-	}
-	for _, m := range []map[string]any{mapOf(o.status, "conditionStatus"), o.status} {
-		if is, ok := m["ready"].(bool); ok && is {
-			return healthy(), true
-		} else if ok {
-			return progressing("NotReady", nonEmpty(text(m, "message"), "the policy is not loaded yet")), true
-		}
-	}
-	return Result{}, false
-}
-
-func gatekeeperTemplateHealth(o *object) (Result, bool) {
-	if r, failed := gatekeeperErrors(o); failed {
-		return r, true
-	}
-	if created, ok := o.status["created"].(bool); ok && created {
-		return healthy(), true
-	}
-	return progressing("NotCreated", "the constraint kind is not made yet"), true
-}
-
-func gatekeeperHealth(o *object) (Result, bool) {
-	if r, failed := gatekeeperErrors(o); failed {
-		return r, true
-	}
-	pods := listOf(o.status, "byPod")
-	for _, x := range pods {
-		m, _ := x.(map[string]any)
-		if enforced, ok := m["enforced"].(bool); ok && !enforced {
-			return progressing("NotEnforced", text(m, "id")+" does not enforce it yet"), true
-		}
-	}
-	if len(pods) == 0 {
-		return progressing(ReasonNoStatus, "no gatekeeper has taken it yet"), true
-	}
-	return healthy(), true
-}
-
-// gatekeeperErrors are those of the newest generation; a pod that speaks of an older one has not taken it yet.
-func gatekeeperErrors(o *object) (Result, bool) {
-	old := int64(0)
-	for _, x := range listOf(o.status, "byPod") {
-		m, _ := x.(map[string]any)
-		if seen := count(m, "observedGeneration", 0); seen != 0 && seen < o.generation {
-			old = seen
-			continue
-		}
-		for _, e := range listOf(m, "errors") {
-			f, _ := e.(map[string]any)
-			return degraded(nonEmpty(camel(text(f, "code")), "Error"), nonEmpty(text(f, "message"), "it is not taken")), true
-		}
-	}
-	return o.old(old), old != 0
 }
 
 // externalSecretOutdated: Ready has no generation, but the version that was synced last begins with one. What is never synced again

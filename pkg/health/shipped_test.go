@@ -80,7 +80,7 @@ func TestWithoutStatus(t *testing.T) {
 	never := "HTTPRoute GRPCRoute TLSRoute TCPRoute UDPRoute"
 	each(t, func(name, version, kind string, s sample) {
 		r := shipped.find(groupOf(version), kind)
-		if r == nil || r.static || r.idle || has(never, kind) || strings.HasSuffix(kind, "Template") || s.Spec != nil || s.Meta != nil || kind == "DatadogMetric" {
+		if r == nil || r.static || r.idle || r.silent || has(never, kind) || strings.HasSuffix(kind, "Template") || s.Spec != nil || s.Meta != nil || kind == "DatadogMetric" {
 			return
 		}
 		got := Judge(sample{}.object(t, version, kind), Facts{Now: sampleBirth.Add(24 * time.Hour), HasStatus: true}, nil)

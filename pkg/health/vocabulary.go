@@ -25,10 +25,10 @@ var conditionTypes = classes{
 	main: "Ready Available Healthy Succeeded Success Successful Complete Completed Running Operational Functional",
 	strong: "Synced Reconciled Accepted Programmed ResolvedRefs Established Applied Valid Validated Deployed Installed LastAsyncOperation " +
 		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published",
-	good: "Active Offered Compatible Verified",
+	good: "Active Offered Compatible Verified Bound",
 	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress " +
 		"Deleting Terminating",
-	bad: "Failed Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
+	bad: "Failed Failing Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
 		"Terminal Unhealthy NotReady PartiallyReady Unavailable Unreachable Blocked Aborted Expired Missing Lost Crashed TimedOut Timeout " +
 		"NoPodsMatched NoMatchingInstance NoMatchingFolder NotificationPolicyLoopDetected Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred " +
 		"Irreconcilable Unrecoverable Unresolvable Unschedulable Unscheduled Unstable Unsupported Unsynced Unauthorized Interrupted Cancelled Canceled " +
@@ -67,7 +67,7 @@ var (
 		"abort", "lost", "unreachable", "cannot", "unable", "expired", "notallowed", "not allowed", "notpermitted", "incompatible", "duplicate",
 		"insufficient", "unschedulable", "doesnotexist", "does not exist", "no such", "broken", "corrupt", "misconfigur", "disconnected",
 		"unresolved", "notaccepted", "notexist", "notsupported", "cancel", "unrecoverable", "malformed", "couldn't", "could not", "couldnot", "wrong",
-		"outofsync", "x509", "violation", "blocked", "evicted", "oomkill", "unrecogni"}
+		"outofsync", "x509", "violation", "blocked", "evicted", "oomkill", "unrecogni", "exhaust"}
 	busyParts = []string{"progress", "pending", "wait", "creating", "provisioning", "install", "initial", "reconciling", "updating", "upgrad",
 		"deploying", "starting", "scaling", "issuing", "queued", "scheduling", "notready", "not ready", "notyet", " yet", "deleting",
 		"terminating", "requested", "bootstrap", "configuring", "building", "pulling", "binding", "restoring", "syncing", "migrating", "rolling",
@@ -106,7 +106,7 @@ func conditionClass(kind string) class {
 	case hasSuffix(kind, "Failed", "Failure", "Failures", "Error", "Errors", "Pressure", "Conflict", "Conflicts", "Conflicted", "Unhealthy",
 		"Missing", "Mismatch", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked",
 		"Misconfigured", "Rejected", "Refused", "Aborted", "Cancelled", "Canceled", "Interrupted", "Expired", "Revoked", "Exhausted", "Corrupted",
-		"Unschedulable", "Unsupported", "Unreachable", "Outdated", "Crashed", "TimedOut", "Timeout", "Irreconcilable"),
+		"Unschedulable", "Unsupported", "Unreachable", "Outdated", "Crashed", "Failing", "Crashing", "CrashLooping", "TimedOut", "Timeout", "Irreconcilable"),
 		hasPrefix(kind, "Not") && !hasPrefix(kind, "Notif", "Note", "Notar"), hasPrefix(kind, "Failed", "Error", "Invalid", "Unhealthy", "Unable", "Insufficient", "Misconfigured"):
 		return bad
 	case hasSuffix(kind, "Paused", "Suspended", "Stopped", "Hibernated"):
