@@ -7,23 +7,23 @@ func Circle(of fleet.ModuleRef, dependsOn func(fleet.ModuleRef) []fleet.ModuleRe
 	return way(of, of, dependsOn, map[fleet.ModuleRef]bool{})
 }
 
-// Reaches reports that a module depends on another one, by itself or through others.
-func Reaches(from, to fleet.ModuleRef, dependsOn func(fleet.ModuleRef) []fleet.ModuleRef) bool {
-	return way(from, to, dependsOn, map[fleet.ModuleRef]bool{}) != nil
+// Reaches reports that a module, or a step of one, depends on another one, by itself or through others.
+func Reaches[T comparable](from, to T, dependsOn func(T) []T) bool {
+	return way(from, to, dependsOn, map[T]bool{}) != nil
 }
 
 // way is one of the ways to a module. What was seen leads to none.
-func way(from, to fleet.ModuleRef, dependsOn func(fleet.ModuleRef) []fleet.ModuleRef, seen map[fleet.ModuleRef]bool) []fleet.ModuleRef {
+func way[T comparable](from, to T, dependsOn func(T) []T, seen map[T]bool) []T {
 	if seen[from] {
 		return nil
 	}
 	seen[from] = true
 	for _, next := range dependsOn(from) {
 		if next == to {
-			return []fleet.ModuleRef{from, to}
+			return []T{from, to}
 		}
 		if rest := way(next, to, dependsOn, seen); rest != nil {
-			return append([]fleet.ModuleRef{from}, rest...)
+			return append([]T{from}, rest...)
 		}
 	}
 	return nil

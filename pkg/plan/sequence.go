@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -24,7 +23,7 @@ type Standing struct {
 	Ready, Gone bool
 	// Elsewhere says of one that goes that all that is left of it waits for other modules.
 	Elsewhere bool
-	// Uses are modules of one that goes: what is left of it may be used by what it has handed over to them, until that is through.
+	// Uses are modules of one that goes: what is left of it may be used, or needed, by what they have, until that is through, or gone.
 	Uses []fleet.ModuleRef
 	// Why says why it is neither Ready nor Gone.
 	Why string
@@ -49,18 +48,48 @@ func (all Standings) Needs(of, other fleet.ModuleRef) bool {
 	return assemble.Reaches(of, other, all.dependsOn(false))
 }
 
-// GoesFirst reports that of two modules that go one does so before the other one, because it depends on that, at once or by way of others
-// that go. In a circle none waits for another, so that none goes first.
-func (all Standings) GoesFirst(of, other fleet.ModuleRef) bool {
-	on := all.dependsOn(true)
-	return assemble.Reaches(of, other, on) && !assemble.Reaches(other, of, on)
+// step is what is waited for of a module: that it has its revision or, if it goes, that it begins to, or that nothing is left of it.
+type step struct {
+	module fleet.ModuleRef
+	gone   bool
 }
 
-// awaitedBy reports that a module which goes waits for another one, as that was given what may use what is left of it, or comes before who was.
-func (all Standings) awaitedBy(of, going fleet.ModuleRef) bool {
-	return slices.ContainsFunc(all[going].Uses, func(user fleet.ModuleRef) bool {
-		return user == of || all.Needs(user, of)
-	})
+// before are the steps for which one waits, if nobody is let off because others wait for him.
+func (all Standings) before(s step) (out []step) {
+	is := all[s.module]
+	switch {
+	case !is.Going:
+		for _, m := range is.DependsOn {
+			out = append(out, step{m, all[m].Going})
+		}
+	case !s.gone:
+		for _, m := range all.dependents(s.module) {
+			out = append(out, step{m, true})
+		}
+	default:
+		out = append(out, step{module: s.module})
+		for _, m := range is.Uses { // of one that goes the workloads end when it begins to
+			out = append(out, step{module: m})
+		}
+	}
+	return out
+}
+
+// beforeInRemovals are the steps for which one waits, of modules that go.
+func (all Standings) beforeInRemovals(s step) []step {
+	return slices.DeleteFunc(all.before(s), func(b step) bool { return !all[b.module].Going })
+}
+
+// AwaitsEnd reports that of two modules that go one does not begin to before nothing is left of the other one, by way of whatever others that
+// go: that one must not wait for it.
+func (all Standings) AwaitsEnd(of, other fleet.ModuleRef) bool {
+	return assemble.Reaches(step{module: of}, step{other, true}, all.beforeInRemovals)
+}
+
+// endAwaits reports that the end of a module that goes waits for the revision of another one, by way of whatever others: that one has what may
+// use what is left of a module that goes, or comes before who has.
+func (all Standings) endAwaits(going, of fleet.ModuleRef) bool {
+	return assemble.Reaches(step{going, true}, step{module: of}, all.before)
 }
 
 // AwaitsDependency says for what a module waits before it begins a revision; empty: for nothing. Of modules that depend on each other in a
@@ -70,7 +99,7 @@ func (all Standings) AwaitsDependency(of fleet.ModuleRef) string {
 	for _, m := range all[of].DependsOn {
 		s := all[m]
 		switch {
-		case assemble.Reaches(m, of, all.dependsOn(false)), s.Going && all.awaitedBy(of, m):
+		case assemble.Reaches(m, of, all.dependsOn(false)), s.Going && all.endAwaits(m, of):
 		case !s.Listed:
 			waits = append(waits, "module "+m.Display()+": is not in this cluster")
 		case s.Going:
@@ -86,14 +115,21 @@ func (all Standings) AwaitsDependency(of fleet.ModuleRef) string {
 // for what a dependent does itself, whatever hangs about that, and not for what that leaves to other modules.
 func (all Standings) AwaitsDependents(of fleet.ModuleRef) string {
 	var waits []string
-	for _, m := range slices.SortedFunc(maps.Keys(all), func(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) }) {
-		s := all[m]
-		if !s.Listed || !s.Going || s.Gone || s.Elsewhere || !slices.Contains(s.DependsOn, of) || assemble.Reaches(of, m, all.dependsOn(true)) {
-			continue
-		}
-		waits = append(waits, "module "+m.Display()+", which depends on it, to be gone"+inBrackets(s.Why))
+	for _, m := range slices.SortedFunc(slices.Values(all.dependents(of)), func(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) }) {
+		waits = append(waits, "module "+m.Display()+", which depends on it, to be gone"+inBrackets(all[m].Why))
 	}
 	return sentence(waits)
+}
+
+// dependents are the modules for which the removal of one waits.
+func (all Standings) dependents(of fleet.ModuleRef) (out []fleet.ModuleRef) {
+	for m, s := range all {
+		waits := s.Listed && s.Going && !s.Gone && !s.Elsewhere && slices.Contains(s.DependsOn, of)
+		if waits && !assemble.Reaches(of, m, all.dependsOn(true)) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // inBrackets is what more is known.

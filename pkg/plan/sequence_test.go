@@ -121,9 +121,9 @@ func TestNobodyWaitsForEver(t *testing.T) {
 	}
 }
 
-// TestGoesFirst: of modules that go, one that depends on another one by way of a third goes before it. That is not so over one that stays, and
-// in a circle.
-func TestGoesFirst(t *testing.T) {
+// TestAwaitsEnd: of modules that go, one waits for the end of another one that depends on it by way of a third. That is not so over one that
+// stays, and in a circle.
+func TestAwaitsEnd(t *testing.T) {
 	web, mid, base := fleet.ModuleRef{Name: "web"}, fleet.ModuleRef{Name: "mid"}, fleet.ModuleRef{Name: "base"}
 	for name, tc := range map[string]struct {
 		stays  bool // mid does
@@ -142,7 +142,7 @@ func TestGoesFirst(t *testing.T) {
 		if tc.circle {
 			all[base] = plan.Standing{Listed: true, Going: true, DependsOn: []fleet.ModuleRef{web}}
 		}
-		if got, back := all.GoesFirst(web, base), all.GoesFirst(base, web); got != tc.first || back {
+		if got, back := all.AwaitsEnd(base, web), all.AwaitsEnd(web, base); got != tc.first || back {
 			t.Errorf("%s: %v, and the other way round %v", name, got, back)
 		}
 	}

@@ -27,6 +27,7 @@ type pruneState struct {
 	labels  map[fleet.ObjectID]seenLabels
 	refused map[fleet.ObjectID]int // how often the API server refused to delete them: they go last
 	waiting string                 // for what a tombstone waits that has nothing left to remove
+	needs   fleet.ModuleRef        // goes as well, and has objects that wait for the controllers of this one; zero: none does
 }
 
 // pruneFacts are what else than events and time lets objects go.
@@ -125,7 +126,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		w.rememberFound(in.Records)
 		w.rememberRead(in.Records)
 		in.Policies, in.Old = w.lastPolicies(), plan.UsersText(w.given())
-		in.Dependent = w.dependent
+		in.Dependent, p.needs = w.dependent, fleet.ModuleRef{}
 		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
 	}
@@ -168,11 +169,12 @@ func (w *worker) ended(ctx context.Context) error {
 // dependent finds an object of the API groups that another module has which is removed as well.
 func (w *worker) dependent(groups map[string]bool) (plan.Record, bool) {
 	for _, ref := range w.m.inventory.Modules() {
-		if ref == w.ref || !w.m.removing(ref) || w.m.sequence.goesFirst(w.ref, ref) {
+		if ref == w.ref || !w.m.removing(ref) || w.m.sequence.awaitsEnd(ref, w.ref) {
 			continue // it waits for this module itself
 		}
 		for _, r := range w.m.inventory.Module(ref) {
 			if groups[r.ID.Group] && r.State == plan.Owned {
+				w.pruning.needs = ref
 				return r.Record, true
 			}
 		}

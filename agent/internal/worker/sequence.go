@@ -43,31 +43,46 @@ func (s *sequence) want(targets map[fleet.ModuleRef]target) {
 	}
 }
 
-// stands notes how a module stands at a target, and names those that may have waited for it. What is said of another target than the
-// newest counts for nothing.
+// stands notes how a module stands at a target, and names those that may have waited for it: if it goes, by way of any other that goes. What
+// is said of another target than the newest counts for nothing.
 func (s *sequence) stands(ref fleet.ModuleRef, at fleet.Age, is plan.Standing) (wake []fleet.ModuleRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.all[ref]
-	uses := slices.Equal(was.Uses, is.Uses)
-	same := was.Ready == is.Ready && was.Gone == is.Gone && was.Elsewhere == is.Elsewhere && was.Why == is.Why && uses
+	waits := was.Gone == is.Gone && was.Elsewhere == is.Elsewhere && slices.Equal(was.Uses, is.Uses)
+	same := was.Ready == is.Ready && was.Why == is.Why && waits
 	if same || !was.Listed || was.Going != is.Going || s.of[ref] != at {
 		return nil
 	}
 	is.Listed, is.DependsOn = true, was.DependsOn
 	s.all[ref] = is
-	if is.Going {
-		wake = slices.Clone(was.DependsOn)
+	switch {
+	case !is.Going:
+		return s.dependOn(func(on fleet.ModuleRef) bool { return on == ref })
+	case waits:
+		return was.DependsOn
 	}
-	if is.Going && uses {
-		return wake
-	}
-	for other, o := range s.all {
-		if slices.Contains(o.DependsOn, ref) {
-			wake = append(wake, other)
+	return slices.Concat(was.DependsOn, s.dependOn(func(on fleet.ModuleRef) bool { return s.all[on].Going }), s.use())
+}
+
+// dependOn are the modules that depend on such a one. s.mu is held.
+func (s *sequence) dependOn(such func(fleet.ModuleRef) bool) (out []fleet.ModuleRef) {
+	for ref, is := range s.all {
+		if slices.ContainsFunc(is.DependsOn, such) {
+			out = append(out, ref)
 		}
 	}
-	return wake
+	return out
+}
+
+// use are the modules that go and wait for what others have. s.mu is held.
+func (s *sequence) use() (out []fleet.ModuleRef) {
+	for ref, is := range s.all {
+		if len(is.Uses) > 0 {
+			out = append(out, ref)
+		}
+	}
+	return out
 }
 
 func (s *sequence) awaitsDependency(ref fleet.ModuleRef) string {
@@ -89,11 +104,11 @@ func (s *sequence) needs(ref, other fleet.ModuleRef) bool {
 	return s.all.Needs(ref, other)
 }
 
-// goesFirst reports that a module that goes does so before another one that goes as well.
-func (s *sequence) goesFirst(ref, other fleet.ModuleRef) bool {
+// awaitsEnd reports that of two modules that go one does not begin to before the other one is gone.
+func (s *sequence) awaitsEnd(ref, other fleet.ModuleRef) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.all.GoesFirst(ref, other)
+	return s.all.AwaitsEnd(ref, other)
 }
 
 func (t *target) dependsOn() []fleet.ModuleRef {

@@ -26,17 +26,21 @@ func (w *worker) usersText() string {
 // where that removal waits for the one of this module is it not waited for.
 func (w *worker) given() (out []plan.User) {
 	for _, r := range w.m.inventory.Given(w.ref) {
-		if !w.m.removing(r.Module) || !w.m.sequence.goesFirst(w.ref, r.Module) {
+		if !w.m.removing(r.Module) || !w.m.sequence.awaitsEnd(r.Module, w.ref) {
 			out = append(out, plan.User{ID: r.ID, Module: r.Module, Old: health.NotThrough})
 		}
 	}
 	return out
 }
 
-// users are the modules that have what went to them and is not through since.
+// users are the modules that have what went to them and is not through since, whether they are waited for or not, and one that goes and has
+// what needs this one.
 func (w *worker) users() (out []fleet.ModuleRef) {
-	for _, u := range w.given() {
-		out = append(out, u.Module)
+	for _, r := range w.m.inventory.Given(w.ref) {
+		out = append(out, r.Module)
+	}
+	if needs := w.pruning.needs; needs != (fleet.ModuleRef{}) {
+		out = append(out, needs)
 	}
 	slices.SortFunc(out, func(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(out)

@@ -102,3 +102,31 @@ func TestWhoWasGivenAWorkloadBegins(t *testing.T) {
 		})
 	}
 }
+
+// TestWhoWasGivenAWorkloadBeginsBeforeWhatItNeedsIsGone: two modules are removed, of which one depends on the other, and the workload of the upper
+// goes to a third one that depends on the lower. All three would wait for each other: the third begins, what its old pods use stays until they
+// are gone, and the lower goes last.
+func TestWhoWasGivenAWorkloadBeginsBeforeWhatItNeedsIsGone(t *testing.T) {
+	r := newRig(t)
+	base, one, two := r.bundle("base", nil, configMap("base", "k: v")), r.bundle("one", nil, webUsing("web-1", fine)...), r.bundle("two", nil, webUsing("web-2", fine)...)
+	one.DependsOn, two.DependsOn = moduleOf("base"), moduleOf("base")
+	r.set([]fleet.Sync{base, one})
+	r.ready(one)
+	r.eventually("its pods run", func() bool { return r.ofConfig("web-1") == 2 })
+	upper := r.tombstone("one", fleet.DeleteDelete)
+	upper.DependsOn = one.DependsOn
+	r.set([]fleet.Sync{two}, upper, r.tombstone("base", fleet.DeleteDelete))
+	r.eventually("it is removed when its pods are through", func() bool {
+		r.noneUsedIsGone()
+		there := r.get("v1", "configmaps", "web-1") != nil
+		if there && r.get("v1", "configmaps", "base") == nil && r.get("v1", "configmaps", "web-1") != nil {
+			t.Fatal("the lower module went before the upper one was gone")
+		}
+		return !there
+	})
+	r.wait("one", "removed", isRemoved)
+	r.wait("base", "removed", isRemoved)
+	if r.get("v1", "configmaps", "web-2") == nil || r.ofConfig("web-2") == 0 {
+		t.Error("module two has not begun")
+	}
+}
