@@ -91,6 +91,7 @@ var workloadRules = []shippedEntry{
 	{"apps.kruise.io", "ImagePullJob", rule{judge: imagePullHealth}},
 	{"apps.kruise.io", "NodeImage", rule{}},
 	{"chaos-mesh.org", "AWSChaos AzureChaos BlockChaos DNSChaos GCPChaos HTTPChaos IOChaos JVMChaos KernelChaos NetworkChaos PhysicalMachineChaos PodChaos StressChaos TimeChaos", rule{judge: chaosHealth}},
+	{"openfaas.com", "Function", rule{silent: true, judge: functionSleeps, bad: "Stalled", ready: "Ready"}},
 	{"leaderworkerset.x-k8s.io", "LeaderWorkerSet", rule{ready: "Available", busy: "UpdateInProgress", replicas: true}},
 	{"slinky.slurm.net", "NodeSet", rule{replicas: true}},
 	{"jobset.x-k8s.io", "JobSet", rule{judge: jobSetHealth}},

@@ -137,3 +137,10 @@ func queueStopped(o *object) (Result, bool) {
 	ordered := has("Hold HoldAndDrain", text(o.spec, "stopPolicy"))
 	return suspended(c.reason, nonEmpty(c.message, "spec.stopPolicy stops it")), ordered && c.is("False") && c.reason == "Stopped" && !strings.Contains(c.message, ",")
 }
+
+// functionSleeps: a function that nobody calls may be scaled down to nothing, and is ready all the same.
+func functionSleeps(o *object) (Result, bool) {
+	replicas, said := number(o.status, "replicas")
+	sleeps := said && replicas == 0 && o.condition("Ready").is("True") && !o.condition("Stalled").is("True")
+	return suspended("ScaledToZero", "nothing of it runs until it is called"), sleeps
+}

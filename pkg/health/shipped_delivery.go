@@ -350,19 +350,20 @@ func providerHealth(o *object) (Result, bool) {
 	return progressing("NotReady", "its provider has not said yet that it is ready"), missing
 }
 
-// clusterAPIHealth counts the machines, whatever the conditions say: those of a cluster by its parts.
+// clusterAPIHealth counts the machines, whatever the conditions say: those of a cluster by its parts. An older version of an object has what the
+// newer one would say beside its own.
 func clusterAPIHealth(o *object) (Result, bool) {
 	if r, ok := clusterAPITrouble(o); ok || o.empty() {
 		return r, ok
 	}
-	var s signs
+	var s, newer signs
 	s.everything(o)
+	newer.conditions(o, listOf(mapOf(o.status, "v1beta2"), "conditions"))
+	s.take(newer, "")
 	if o.kind == "Cluster" {
 		for _, part := range []string{"controlPlane", "workers"} {
-			m := mapOf(o.status, part)
-			if want, ok := number(m, "desiredReplicas"); ok {
-				s.machines(part, m, want, want)
-			}
+			s.clusterPart(part, mapOf(o.status, part))
+			s.clusterPart(part, mapOf(o.status, "v1beta2", part))
 		}
 	} else if want, ok := number(o.spec, "replicas"); ok {
 		updated := want
@@ -370,6 +371,9 @@ func clusterAPIHealth(o *object) (Result, bool) {
 			updated = 0
 		}
 		s.machines("", o.countedNone(), want, updated)
+		if _, said := number(o.status, "readyReplicas"); !said && want > 0 && has("KubeadmControlPlane MachineDeployment MachineSet", o.kind) {
+			s.add(progressing("LessReady", of(0, want, "machines are ready")))
+		}
 	}
 	return s.verdict()
 }

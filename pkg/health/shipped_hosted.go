@@ -80,3 +80,10 @@ func ansibleJobHealth(o *object) (Result, bool) {
 		return progressing(camelKey(nonEmpty(state, "noResult")), "the job is not done"), !o.empty()
 	}
 }
+
+// clusterPart counts the machines of a part of a cluster, where the status does.
+func (s *signs) clusterPart(part string, m map[string]any) {
+	if want, ok := number(m, "desiredReplicas"); ok {
+		s.machines(part, m, want, want)
+	}
+}
