@@ -113,8 +113,8 @@ func timeOf(header string, payload []byte) (time.Time, bool) {
 		if !strings.HasPrefix(line, header) {
 			continue
 		}
-		_, after, _ := strings.Cut(line, "> ")
-		seconds, _, _ := strings.Cut(after, " ")
+		// A name may have a > in it: git looks for the last one.
+		seconds, _, _ := strings.Cut(line[strings.LastIndex(line, "> ")+len("> "):], " ")
 		n, err := strconv.ParseInt(seconds, 10, 64)
 		return time.Unix(n, 0).UTC(), err == nil
 	}

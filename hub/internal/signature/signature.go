@@ -18,6 +18,7 @@ type List struct{ PGP, SSH, Cosign []string }
 // Keys are those that were read. The zero Keys sign nothing.
 type Keys struct {
 	pgp    openpgp.EntityList
+	blocks []string // of pgp, as they are listed: one may say of a key of another that it is revoked
 	ssh    []sshKey
 	cosign []cosignKey
 }
@@ -29,7 +30,7 @@ func Read(l List) (k Keys, err error) {
 		if err != nil {
 			return Keys{}, fleet.Invalidf("pgpKeys", "[%d] %s", i, err)
 		}
-		k.pgp = append(k.pgp, in...)
+		k.pgp, k.blocks = append(k.pgp, in...), append(k.blocks, text)
 	}
 	for i, text := range l.SSH {
 		in, err := readSSH(text)
@@ -51,9 +52,12 @@ func Read(l List) (k Keys, err error) {
 // Any reports that there is a key.
 func (k Keys) Any() bool { return len(k.pgp)+len(k.ssh)+len(k.cosign) > 0 }
 
-// ID names the keys that count at a time: what was signed by one of them is so for as long as the ID is the same.
+// rulesID names the rules by which signatures are checked: what was taken by others is checked anew.
+const rulesID = "2"
+
+// ID names the keys and which of them count at a time: what was signed by one of them is so for as long as the ID is the same.
 func (k Keys) ID(now time.Time) string {
-	var parts []string
+	parts := append([]string{rulesID}, k.blocks...)
 	for _, e := range k.pgp {
 		parts = append(parts, usablePGP(e, now)...)
 	}

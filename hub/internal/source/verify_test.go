@@ -100,6 +100,47 @@ func TestPGPKeysThatEnd(t *testing.T) {
 	wantRefused(t, err, "which has expired", "PGP "+id)
 }
 
+// TestPGPKeyThatIsListedTwice: the same key may be listed as it was and as it is now, in any order. What it is now counts: it goes on, or is revoked.
+func TestPGPKeyThatIsListedTwice(t *testing.T) {
+	s := signer(t, "gpg")
+	const long, then = "20200101T000000!", "#!/bin/sh\nexec gpg --faked-system-time 20200115T000000! \"$@\"\n"
+	id, old := s.PGP("ana", "2020-02-01", "--faked-system-time", long)
+	s.Git("config", "gpg.program", s.Program("gpg-then", then))
+	s.Commit("1", "openpgp", id)
+	longer := s.Extend(id, "never")
+	f, src := fetcher(t, Options{AllowFiles: true, CacheDir: t.TempDir()}), gitSource(s.URL(), branch("main"))
+	for _, keys := range [][]string{{longer}, {old, longer}, {longer, old}, {old + longer}, {longer + old}} {
+		if _, err := verified(t, f, src, pgp(keys...)); err != nil {
+			t.Errorf("a key that goes on, and as it was before: %v", err)
+		}
+	}
+	revoked := s.Revoke(id)
+	for _, keys := range [][]string{{revoked}, {longer, revoked}, {revoked, longer}, {revoked + longer}} {
+		_, err := verified(t, f, src, pgp(keys...))
+		wantRefused(t, err, "PGP "+id+", which is revoked")
+	}
+}
+
+// TestPGPThatIsNotSafe: a signature of a hash for which others can be found, or by a key that is too short, is none, as of the other kinds of keys.
+func TestPGPThatIsNotSafe(t *testing.T) {
+	s := signer(t, "gpg")
+	id, key := s.PGPOf("rsa2048", "ana", "never")
+	s.Git("config", "gpg.program", s.Program("gpg-sha1", "#!/bin/sh\nexec gpg --digest-algo SHA1 \"$@\"\n"))
+	s.Commit("1", "openpgp", id)
+	f, src := fetcher(t, Options{AllowFiles: true}), gitSource(s.URL(), branch("main"))
+	_, err := verified(t, f, src, pgp(key))
+	wantRefused(t, err, "its signature by PGP "+id+" is by SHA-1, which is not safe any more")
+	s.Git("config", "--unset", "gpg.program")
+	s.Commit("2", "openpgp", id)
+	if _, err := verified(t, f, src, pgp(key)); err != nil {
+		t.Errorf("by another hash: %v", err)
+	}
+	id, key = s.PGPOf("rsa1024", "bea", "never")
+	s.Commit("3", "openpgp", id)
+	_, err = verified(t, f, src, pgp(key))
+	wantRefused(t, err, "it is signed by PGP "+id+", a key of 1024 bits; at least 2048 are needed")
+}
+
 // TestSSHCommits: what git makes with gpg.format=ssh is taken by the line of the .pub file, or of an allowed_signers file.
 func TestSSHCommits(t *testing.T) {
 	s := signer(t, "ssh-keygen")

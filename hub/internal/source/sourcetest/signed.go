@@ -91,13 +91,43 @@ func (s *Signer) Git(args ...string) string {
 // PGP makes a key with gpg and returns its ID, by which git signs, and the public key. Expires is as gpg takes it: never, or 2026-01-01; seconds=N.
 func (s *Signer) PGP(name, expires string, options ...string) (id, public string) {
 	s.t.Helper()
-	s.run("gpg", append(options, "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", "", "--quick-generate-key", name, "ed25519", "sign", expires)...)
-	for line := range strings.Lines(s.run("gpg", "--batch", "--with-colons", "--list-keys", "="+name)) {
+	return s.PGPOf("ed25519", name, expires, options...)
+}
+
+// PGPOf makes a key of a kind as gpg takes it.
+func (s *Signer) PGPOf(kind, name, expires string, options ...string) (id, public string) {
+	s.t.Helper()
+	s.gpg(append(options, "--passphrase", "", "--quick-generate-key", name, kind, "sign", expires)...)
+	for line := range strings.Lines(s.gpg("--with-colons", "--list-keys", "="+name)) {
 		if fields := strings.Split(line, ":"); fields[0] == "fpr" {
 			id = fields[9]
 		}
 	}
-	return id, s.run("gpg", "--batch", "--armor", "--export", id)
+	return id, s.gpg("--armor", "--export", id)
+}
+
+// Extend gives a key another end and returns the public key.
+func (s *Signer) Extend(id, expires string) (public string) {
+	s.t.Helper()
+	s.gpg("--passphrase", "", "--quick-set-expire", id, expires)
+	return s.gpg("--armor", "--export", id)
+}
+
+// Revoke revokes a key by the certificate that gpg made together with it and returns the public key.
+func (s *Signer) Revoke(id string) (public string) {
+	s.t.Helper()
+	cert, err := os.ReadFile(filepath.Join(s.home, "openpgp-revocs.d", id+".rev"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// A colon keeps it from being taken by accident.
+	s.gpg("--import", s.Program("revocation", strings.ReplaceAll(string(cert), "\n:-----", "\n-----")))
+	return s.gpg("--armor", "--export", id)
+}
+
+func (s *Signer) gpg(args ...string) string {
+	s.t.Helper()
+	return s.run("gpg", append([]string{"--batch", "--quiet", "--pinentry-mode", "loopback"}, args...)...)
 }
 
 // SSH makes a key with ssh-keygen and returns its file, by which git signs, and the line of the public key.
