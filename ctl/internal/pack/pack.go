@@ -102,6 +102,7 @@ type packer struct {
 	files   map[string][]byte
 	bytes   int64
 	ignored map[string][]rule // by the folder whose ignore file says so
+	linked  int               // folders that were read by way of a symbolic link
 }
 
 // place is where something stands below the folder that is packed, and the rules that hold there.
@@ -115,6 +116,12 @@ func (p place) excluded(folder bool) bool { return p.rules.excludes(p.name, fold
 
 // folder reads the folder at a path. It stands at a place in what is packed, which by a symbolic link is another one than it really has.
 func (p *packer) folder(shown, real place, at string, links int) error {
+	// Folders that link to each other multiply, and may do so without a file that would count.
+	if links > 0 {
+		if p.linked++; p.linked > artifact.MaxEntries {
+			return fleet.Errorf(fleet.ErrExhausted, "%s: symbolic links lead to more than %d folders (at %s): leave out what is not to be delivered with a %s", p.shown, artifact.MaxEntries, shown.name, IgnoreFile)
+		}
+	}
 	list, err := os.ReadDir(at)
 	if err != nil {
 		return unreadable(p.say(shown.name), err)
@@ -258,7 +265,27 @@ func (p *packer) read(at string) (data []byte, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, artifact.MaxUnpackedBytes-p.bytes+1))
+	return steady(f, artifact.MaxUnpackedBytes-p.bytes+1)
+}
+
+// steady reads a file up to so many bytes, unless it is written to meanwhile: half of an old file and half of a new one is neither.
+func steady(f fs.File, most int64) ([]byte, error) {
+	before, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return nil, err
+	}
+	after, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) || int64(len(data)) < min(after.Size(), most) {
+		return nil, errors.New("it was written to meanwhile: try again")
+	}
+	return data, nil
 }
 
 // say names a file as the person knows it.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
@@ -183,5 +185,76 @@ func TestSizes(t *testing.T) {
 	p := &Pack{Files: map[string][]byte{"noise": noise}}
 	if _, err := p.Packed(); !errors.Is(err, fleet.ErrExhausted) || !strings.Contains(err.Error(), "has more than 64 MiB packed") {
 		t.Errorf("packed: %v", err)
+	}
+}
+
+// TestLinksThatMultiply: folders that link to each other are bounded, also if there is no file in them.
+func TestLinksThatMultiply(t *testing.T) {
+	files := map[string]string{"a.yaml": "a", "f16/empty": "->../none"}
+	for i := range 16 {
+		for j := range 8 {
+			files[fmt.Sprintf("f%02d/%d", i, j)] = fmt.Sprintf("->../f%02d", i+1)
+		}
+	}
+	files[IgnoreFile] = "empty\n"
+	dir := folder(t, files)
+	if _, err := Dir(dir); !errors.Is(err, fleet.ErrExhausted) || !strings.Contains(err.Error(), "symbolic links lead to more than 10000 folders (at f00/0/") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// meanwhile is a file that something happens to while it is read.
+type meanwhile struct {
+	fs.File
+	do func()
+}
+
+func (m *meanwhile) Read(b []byte) (int, error) {
+	n, err := m.File.Read(b[:min(len(b), 2)])
+	if m.do != nil {
+		m.do()
+		m.do = nil
+	}
+	return n, err
+}
+
+// TestFileThatIsWrittenMeanwhile: what is half of an old file and half of a new one is not packed.
+func TestFileThatIsWrittenMeanwhile(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "a")
+	put := func(text string, later time.Duration) func() {
+		return func() {
+			if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			then := time.Unix(1600000000, 0).Add(later)
+			if err := os.Chtimes(at, then, then); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		do    func()
+		most  int64
+		taken bool
+	}{
+		"nothing":           {func() {}, 100, true},
+		"more than is read": {func() {}, 3, true},
+		"cut":               {put("k", 0), 100, false},
+		"longer":            {put("key: old, and more", 0), 100, false},
+		"as long":           {put("key: new", time.Millisecond), 100, false},
+		"another file":      {func() { _ = os.Remove(at); put("key: new", time.Hour)() }, 100, true},
+	} {
+		put("key: old", 0)()
+		f, err := os.Open(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := steady(&meanwhile{f, tt.do}, tt.most)
+		if taken := err == nil; taken != tt.taken || taken && string(data) != "key: old"[:min(tt.most, 8)] {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
