@@ -121,7 +121,7 @@ var clusterRules = []shippedEntry{
 	{"operator.open-cluster-management.io", "MultiClusterHub", rule{phase: "phase", good: "Running"}},
 	{"addon.open-cluster-management.io", "ManagedClusterAddOn", rule{ready: "Available"}},
 	{"cluster.karmada.io", "Cluster", rule{ready: "Ready"}},
-	{"work.karmada.io", "ResourceBinding ClusterResourceBinding", rule{ready: "Scheduled FullyApplied"}},
+	{"work.karmada.io", "ResourceBinding ClusterResourceBinding", rule{judge: karmadaBindingHealth}},
 	{"work.karmada.io", "Work", rule{ready: "Applied"}},
 	{"policy.karmada.io", "PropagationPolicy ClusterPropagationPolicy OverridePolicy ClusterOverridePolicy", rule{static: true}},
 	{"operators.coreos.com", "Subscription", rule{judge: olmSubscriptionHealth}},
@@ -141,6 +141,7 @@ var clusterRules = []shippedEntry{
 	{"build.openshift.io", "Build", rule{phase: "phase", good: "Complete", work: "New Pending Running", fail: "Failed Error Cancelled"}},
 	{"build.openshift.io", "BuildConfig", rule{static: true}},
 	{"image.openshift.io", "ImageStream ImageStreamTag", rule{static: true}},
-	{"operator.openshift.io", "IngressController DNS", rule{bad: "Degraded", ready: "Available", busy: "Progressing"}},
+	{"operator.openshift.io", "IngressController", rule{judge: routersMissing, bad: "Degraded", ready: "Available", busy: "Progressing"}},
+	{"operator.openshift.io", "DNS", rule{bad: "Degraded", ready: "Available", busy: "Progressing"}},
 	{"project.openshift.io", "Project", rule{phase: "phase"}},
 }

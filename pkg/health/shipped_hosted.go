@@ -87,3 +87,44 @@ func (s *signs) clusterPart(part string, m map[string]any) {
 		s.machines(part, m, want, want)
 	}
 }
+
+// karmadaBindingHealth goes by what each cluster reports. One that came with what it depends on has no clusters of its own, and is not scheduled.
+func karmadaBindingHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if seen, ok := number(o.status, "schedulerObservedGeneration"); ok && seen < o.generation {
+		return o.old(seen), true
+	}
+	var s signs
+	if applied := o.condition("FullyApplied"); applied.kind == "" {
+		s.add(progressing("NoFullyApplied", "its controller has not said yet whether it is applied to all clusters"))
+	} else {
+		s.goodCondition(applied)
+	}
+	s.goodCondition(o.condition("Scheduled"))
+	reports := listOf(o.status, "aggregatedStatus")
+	for _, x := range reports {
+		m, _ := x.(map[string]any)
+		name, failed := text(m, "clusterName"), text(m, "appliedMessage")
+		switch {
+		case text(m, "health") == "Unhealthy":
+			s.add(degraded("Unhealthy", nonEmpty(failed, name+": is unhealthy there")))
+		case isTrue(m, "applied"):
+		case failed != "":
+			s.add(degraded("NotApplied", name+": "+failed))
+		default:
+			s.add(progressing("NotApplied", name+": is not applied yet"))
+		}
+	}
+	if want := listOf(o.spec, "clusters"); len(reports) > 0 && len(reports) < len(want) {
+		s.add(progressing("LessClusters", of(int64(len(reports)), int64(len(want)), "clusters have reported")))
+	}
+	return s.verdict()
+}
+
+// routersMissing: routers are available when some are.
+func routersMissing(o *object) (Result, bool) {
+	c := o.condition("DeploymentReplicasAllAvailable")
+	return progressing(nonEmpty(c.reason, "LessAvailable"), nonEmpty(c.message, "not all routers are available")), c.is("False") && !o.condition("Degraded").is("True")
+}

@@ -131,3 +131,15 @@ func volsyncHealth(o *object) (Result, bool) {
 	}
 	return healthy(), c.is("True") && text(o.status, "lastSyncTime") != ""
 }
+
+// backendUnbound: the last operation may have been fine, and the backend is not, or no more, that of its configuration.
+func backendUnbound(o *object) (Result, bool) {
+	phase := text(o.status, "phase")
+	if phase == "" || phase == "Bound" || text(o.status, "lastOperationStatus") != "Success" {
+		return Result{}, false
+	}
+	if phaseClass(phase) == bad {
+		return degraded(phase, nonEmpty(text(o.status, "message"), "the backend is "+phase)), true
+	}
+	return progressing(phase, nonEmpty(text(o.status, "message"), "the backend is "+phase)), true
+}
