@@ -455,7 +455,7 @@ func mustURL(s string) *url.URL {
 // packOf is a pack with objects as they are given: its type, the size that it says, and what it holds.
 func packOf(objects ...packed) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "PACK\x00\x00\x00\x02\x00\x00%c%c", len(objects)>>8, len(objects)&255)
+	b.Write(binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(objects))))
 	for _, o := range objects {
 		size := o.says
 		c := byte(o.kind<<4) | byte(size&15)

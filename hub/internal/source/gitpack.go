@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -16,60 +17,100 @@ import (
 // Limits of what is in a pack.
 const (
 	MaxObjects     = 200_000   // folders and files
-	MaxObjectBytes = 256 << 20 // of all of them
+	MaxObjectBytes = 256 << 20 // of all that a pack unpacks to, and of what its changes make
 )
+
+// packLimits are those of one pack.
+type packLimits struct {
+	objects uint32
+	bytes   int64
+}
 
 // readObjects makes the objects of a pack. All of it is looked at before the first one is made, so that a small pack cannot grow to
 // more than there is room for.
-func readObjects(ctx context.Context, packed []byte) (*memory.Storage, error) {
-	if err := scanPack(ctx, packed); err != nil {
+func readObjects(ctx context.Context, packed []byte, most packLimits) (*memory.Storage, error) {
+	if err := scanPack(ctx, packed, most); err != nil {
 		return nil, err
 	}
 	store := memory.NewStorage()
-	parser, err := packfile.NewParserWithStorage(packfile.NewScanner(bytes.NewReader(packed)), store)
+	parser, err := packfile.NewParserWithStorage(packfile.NewScanner(&packReader{bytes.NewReader(packed), ctx}), store)
 	if err != nil {
 		return nil, damagedPack(err)
 	}
-	if _, err := parser.Parse(); err != nil {
+	if _, err = parser.Parse(); ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
 		return nil, damagedPack(err)
 	}
-	return store, ctx.Err()
+	return store, nil
 }
 
-func scanPack(ctx context.Context, packed []byte) error {
-	s := packfile.NewScanner(bytes.NewReader(packed))
+// packReader reads nothing any more when its context has ended, so that what is made of it ends, too.
+type packReader struct {
+	*bytes.Reader
+	ctx context.Context
+}
+
+// Read implements io.Reader.
+func (r *packReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// scanPack refuses a pack that unpacks to too much, or makes too much of that. Each object counts before it is unpacked.
+func scanPack(ctx context.Context, packed []byte, most packLimits) error {
+	s := packfile.NewScanner(&packReader{bytes.NewReader(packed), ctx})
 	_, count, err := s.Header()
 	if err != nil {
 		return damagedPack(err)
 	}
-	if count > MaxObjects {
-		return manyObjects("has %d files and folders in its commits; at most %d are taken", count, MaxObjects)
+	if count > most.objects {
+		return manyObjects("has %d files and folders in its commits; at most %d are taken", count, most.objects)
 	}
-	var total int64
+	left := most.bytes
 	for range count {
+		if err := scanObject(s, most, &left); err != nil && ctx.Err() == nil {
+			return err
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		h, err := s.NextObjectHeader()
-		if err != nil {
-			return damagedPack(err)
-		}
-		if h.Length < 0 || h.Length > MaxObjectBytes {
-			return manyObjects("has a file of %d bytes; at most %d are taken in all", h.Length, MaxObjectBytes)
-		}
-		var head deltaHead
-		if _, _, err := s.NextObject(&head); err != nil {
-			return damagedPack(err)
-		}
-		size := h.Length
-		if h.Type == plumbing.OFSDeltaObject || h.Type == plumbing.REFDeltaObject {
-			if size, err = head.target(); err != nil {
-				return err
-			}
-		}
-		if total += size; size > MaxObjectBytes || total > MaxObjectBytes {
-			return manyObjects("has more than %d MiB of files", MaxObjectBytes>>20)
-		}
+	}
+	if _, err := s.Checksum(); err != nil {
+		return damagedPack(err)
+	}
+	return nil
+}
+
+// scanObject looks at the next object, for which so many bytes are left. A change counts by what it is and by what it makes: either may be
+// small for the other.
+func scanObject(s *packfile.Scanner, most packLimits, left *int64) error {
+	h, err := s.NextObjectHeader()
+	if err != nil {
+		return damagedPack(err)
+	}
+	if h.Length < 0 || h.Length > most.bytes {
+		return manyObjects("has a file of %d bytes; at most %d are taken in all", h.Length, most.bytes)
+	}
+	if *left -= h.Length; *left < 0 {
+		return manyObjects("has more than %d MiB of files", most.bytes>>20)
+	}
+	var head deltaHead
+	if n, _, err := s.NextObject(&head); err != nil || n != h.Length {
+		return damagedPack(errors.Join(err, fmt.Errorf("an object has %d bytes, and says %d", n, h.Length)))
+	}
+	if h.Type != plumbing.OFSDeltaObject && h.Type != plumbing.REFDeltaObject {
+		return nil
+	}
+	size, err := head.target()
+	if err != nil {
+		return err
+	}
+	if *left -= size; *left < 0 {
+		return manyObjects("has more than %d MiB of files", most.bytes>>20)
 	}
 	return nil
 }

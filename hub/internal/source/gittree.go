@@ -3,8 +3,6 @@ package source
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io"
 	"path"
 	"slices"
 	"sort"
@@ -22,13 +20,14 @@ import (
 const (
 	maxLinks     = 40   // that are followed on the way to one file
 	maxLinkBytes = 4096 // of a symbolic link's target
+	maxPointer   = 1024 // a file that only says where its content is has fewer bytes
 )
 
 // gitFiles makes the files of a commit. What cannot be delivered is refused in the folder that is used, and left out elsewhere.
 // Lasts is false of what is signed only for a time.
 func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequest) (files map[string][]byte, commit plumbing.Hash, lasts bool, err error) {
 	used := g.path
-	store, err := readObjects(ctx, packed)
+	store, err := readObjects(ctx, packed, packLimits{MaxObjects, MaxObjectBytes})
 	if err != nil {
 		return nil, commit, false, err
 	}
@@ -86,9 +85,10 @@ type gitTree struct {
 	used    string
 	entries []gitEntry // by name
 	seen    int        // entries, and folders
+	listed  int64      // bytes of the folders that were looked into
 	files   map[string][]byte
 	names   *artifact.Names
-	bytes   int
+	bytes   int64
 	uses    bool // there is a file in the folder that is used
 }
 
@@ -96,6 +96,12 @@ type gitTree struct {
 func (t *gitTree) collect(dir string, hash plumbing.Hash) error {
 	if err := t.ctx.Err(); err != nil {
 		return err
+	}
+	if o, err := t.store.EncodedObject(plumbing.TreeObject, hash); err == nil {
+		t.listed += o.Size()
+	}
+	if t.listed > MaxObjectBytes {
+		return manyObjects("has folders with more than %d MiB of names", MaxObjectBytes>>20)
 	}
 	tree, err := object.GetTree(t.store, hash)
 	if err != nil {
@@ -144,6 +150,9 @@ func (t *gitTree) refuse(name, format string, args ...any) error {
 
 // take makes an entry the file or files of a name.
 func (t *gitTree) take(e gitEntry, name string, links int) error {
+	if err := t.ctx.Err(); err != nil {
+		return err
+	}
 	if t.seen++; t.seen > 2*MaxObjects { // links to folders may show a few files many times
 		return manyObjects("has more than %d files by its symbolic links", MaxObjects)
 	}
@@ -161,13 +170,20 @@ func (t *gitTree) take(e gitEntry, name string, links int) error {
 // lfsPointer is how a file begins that only says where its content is.
 var lfsPointer = []byte("version https://git-lfs.github.com/spec/")
 
+// add makes an entry a file. It is read when it counts: one blob may be there under any number of names that are refused.
 func (t *gitTree) add(e gitEntry, name string) error {
-	data, err := t.content(e)
+	size, err := t.size(e)
 	if err != nil {
 		return err
 	}
-	if len(data) < 1024 && bytes.HasPrefix(data, lfsPointer) {
-		return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository, or leave it out of source.git.path")
+	if size < maxPointer {
+		data, err := t.content(e)
+		if err != nil {
+			return err
+		}
+		if bytes.HasPrefix(data, lfsPointer) {
+			return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository, or leave it out of source.git.path")
+		}
 	}
 	if err := t.names.Add(name, false); err != nil {
 		return t.refuse(name, "is in the way: %s", err)
@@ -175,25 +191,28 @@ func (t *gitTree) add(e gitEntry, name string) error {
 	if len(t.files) == MaxEntries {
 		return manyObjects("has more than %d files", MaxEntries)
 	}
-	if t.bytes += len(data); t.bytes > MaxUnpackedBytes {
+	if t.bytes += size; t.bytes > MaxUnpackedBytes {
 		return manyObjects("has more than %d MiB of files", MaxUnpackedBytes>>20)
 	}
-	t.files[name], t.uses = data, t.uses || t.inUse(name)
+	if t.files[name], err = t.content(e); err != nil {
+		return err
+	}
+	t.uses = t.uses || t.inUse(name)
 	return nil
 }
 
-// content is what a file or a symbolic link holds. Its memory is that of the pack's objects, and is not written to.
-func (t *gitTree) content(e gitEntry) (data []byte, err error) {
-	blob, err := object.GetBlob(t.store, e.hash)
+// size is that of a file or a symbolic link.
+func (t *gitTree) size(e gitEntry) (int64, error) {
+	o, err := t.store.EncodedObject(plumbing.BlobObject, e.hash)
 	if err != nil {
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "the server does not send file %q", clip(e.name))
+		return 0, fleet.Errorf(fleet.ErrCorrupt, "the server does not send file %q", clip(e.name))
 	}
-	r, err := blob.Reader()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	return io.ReadAll(r)
+	return o.Size(), nil
+}
+
+// content is what a file or a symbolic link holds.
+func (t *gitTree) content(e gitEntry) ([]byte, error) {
+	return rawObject(t.store, plumbing.BlobObject, e.hash)
 }
 
 // follow puts what a symbolic link leads to in its place.
@@ -250,14 +269,19 @@ func (t *gitTree) resolve(e gitEntry, links *int) (string, error) {
 
 // linkTarget is where a symbolic link leads, as a path in the tree.
 func (t *gitTree) linkTarget(e gitEntry) (string, error) {
+	size, err := t.size(e)
+	if err != nil {
+		return "", err
+	}
+	if size == 0 || size > maxLinkBytes {
+		return "", fleet.Invalid("", "is a symbolic link to nothing")
+	}
 	data, err := t.content(e)
 	if err != nil {
 		return "", err
 	}
 	to := string(data)
 	switch at := path.Join(path.Dir(e.name), to); {
-	case to == "" || len(to) > maxLinkBytes:
-		return "", fleet.Invalid("", "is a symbolic link to nothing")
 	case strings.HasPrefix(to, "/") || at == ".." || strings.HasPrefix(at, "../"):
 		return "", fleet.Invalidf("", "is a symbolic link to %q, outside of the repository", clip(to))
 	case at == ".":
