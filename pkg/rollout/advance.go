@@ -79,7 +79,7 @@ func (d *decider) stage(n int) bool {
 	if !d.quiet(n) {
 		return false
 	}
-	if !d.soaked(n) || !d.gates(n, After) || d.lookedAt(n, false) { // the gates first: what one refuses is not to wait for the end of a hold
+	if !d.soaked(n) || !d.gates(n, After) || d.lookedAt(n, ClusterSucceeded) { // the gates first: what one refuses is not to wait for the end of a hold
 		return false
 	}
 	h.Ended = d.now
@@ -99,7 +99,7 @@ func (d *decider) enter(n int) bool {
 	if d.isEmpty(n) {
 		return false
 	}
-	return d.gates(n, Before)
+	return d.gates(n, Before) && !d.lookedAtBefore(n)
 }
 
 // isEmpty has a stage wait that nobody is in who could show that the revision works.
@@ -172,8 +172,8 @@ func (d *decider) openStage(n int) {
 // quiet reports whether nothing of the stage is moving or about to.
 func (d *decider) quiet(n int) bool {
 	h, c := &d.s.Stages[n], &d.count[n]
-	busy := c.open + c.inFlight - d.unconfirmed(n)
-	if h.Quiet != 0 && c.late > 0 && d.proven(n) && len(d.whoIsHeld(n, true)) == 0 {
+	busy := d.moving(n)
+	if h.Quiet != 0 && c.late > 0 && d.proven(n) && len(d.heldIn(n, ClusterDeferred)) == 0 {
 		busy -= c.late // who catches up does not start the soak again, unless that begins anew anyway
 	}
 	if busy > 0 {
@@ -189,7 +189,7 @@ func (d *decider) quiet(n int) bool {
 		d.waitFor(ReasonAllDeferred, facts)
 		return false
 	}
-	if d.lookedAt(n, true) {
+	if d.lookedAt(n, ClusterDeferred) {
 		d.unquiet(h) // when they are held no more the stage waits for them again, and soaks after that
 		return false
 	}
@@ -323,6 +323,11 @@ func (d *decider) whyBusy(n int) {
 	}
 }
 
+// moving is how many members of a stage are on their way, or about to be. Who waits for a person's confirm is not.
+func (d *decider) moving(n int) int {
+	return d.count[n].open + d.count[n].inFlight - d.unconfirmed(n)
+}
+
 // unconfirmed is how many of a stage's open members wait for a person's confirm.
 func (d *decider) unconfirmed(n int) int {
 	if !d.leaveHeld() {
@@ -396,7 +401,7 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 	case away > 0:
 		return ReasonAllAway, &Facts{Stage: name, Revision: d.p.Revision, Count: away + len(held)}
 	case len(held) > 0:
-		return ReasonHeldUnready, d.heldFacts(n, held)
+		return ReasonHeldUnready, d.heldFacts(held)
 	}
 	return "", nil
 }
@@ -405,7 +410,7 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 func (d *decider) finish() {
 	open := 0
 	for i := range d.count {
-		open += d.count[i].open + d.count[i].inFlight - d.unconfirmed(i)
+		open += d.moving(i)
 	}
 	if open > 0 {
 		for i := range d.count {

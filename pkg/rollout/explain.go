@@ -181,6 +181,8 @@ func (e *explainer) beforeStage(n int) {
 		r.Actions = do(DoPromote)
 	case ReasonConfirm:
 		e.confirm(&r)
+	case ReasonHeldUnready:
+		r.Causes, r.Actions = e.heldClusters(n), do(DoListHolds, DoPromote)
 	}
 	for i := range e.s.Gates {
 		if g := &e.s.Gates[i]; g.Stage == n && g.Position == Before {

@@ -1,4 +1,7 @@
 package rollout
 
+// LetBy reports that a person let a stage go on without the member while it was held.
+func (r *Record) LetBy() bool { return r.has(flagLetBy) }
+
 // Odd is an event that the table of transitions does not have for the state in which it found a member; empty: there was none.
 func (d Decision) Odd() string { return d.odd }

@@ -317,6 +317,9 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 	for m.stage < len(m.s.Stages) {
 		n := m.stage
 		if !m.started[n] {
+			if m.lookedAtBefore(n, obs) {
+				break
+			}
 			m.begin(n, now, obs)
 			if m.breached() {
 				m.fail()
@@ -382,6 +385,19 @@ func (m *naive) lookedAt(n int, st string, obs map[string]rollout.Observed) bool
 		o := obs[c.name]
 		return c.stage == n && c.st == st && c.rev == 2 && stands(o) && !(st == "ok" && o.Well)
 	})
+}
+
+// lookedAtBefore reports the same of the stages before one, which are over, if the revision goes on from them.
+func (m *naive) lookedAtBefore(n int, obs map[string]rollout.Observed) bool {
+	after, held := 0, false
+	for stage := range m.s.Stages {
+		if stage >= n {
+			after += m.total(stage)
+		} else {
+			held = held || m.lookedAt(stage, "deferred", obs)
+		}
+	}
+	return held && after > 0
 }
 
 func (m *naive) assign(now time.Time, obs map[string]rollout.Observed, lateOnly bool) []string {

@@ -303,6 +303,8 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 		return
 	}
 	switch shown := shows(r, o); {
+	case shown.Verdict == Fine && r.has(flagLetBy):
+		d.turn(i, memberSeen, "", "")
 	case !shown.ill():
 	case shown.Verdict == Failing:
 		d.lookFailed(i, memberFailed, o.Reason, o.Message)

@@ -52,6 +52,7 @@ const (
 	flagRetry                            // assign again, though nothing else changed
 	flagAway                             // it was away when last seen
 	flagLast                             // when it has lost the module, its cluster has nothing any more
+	flagLetBy                            // a person said that no stage is to wait for it, while it is held
 )
 
 func (r *Record) has(f recordFlag) bool { return r.flags&f != 0 }
@@ -107,8 +108,10 @@ type StageHead struct {
 	Ended   Instant `json:"ended,omitempty"`
 	// Total is frozen: the plan's, or that of the moment when a stage began that was empty before.
 	Total int `json:"total,omitempty"`
-	// Promoted: a person let it go on though it is empty or all of it is deferred.
+	// Promoted: a person let it go on though it is empty or all of it is deferred. Marked: those that were held then are marked in their
+	// records; a hub of before did not.
 	Promoted bool `json:"promoted,omitempty"`
+	Marked   bool `json:"marked,omitempty"`
 	// Accepted are failures in it that a person accepted by resume.
 	Accepted int `json:"accepted,omitempty"`
 }

@@ -28,6 +28,7 @@ const (
 	memberRecovered // after a failure it has been ready for long enough: its success follows
 	memberBack      // who was postponed can be moved
 	memberOn        // who was moved, and then stuck, goes on
+	memberSeen      // who was held, and let by, is fine
 	// Clusters that leave, come back or are forgotten.
 	memberGone       // it is no cluster of the fleet any more
 	memberRegistered // it is one again
@@ -60,6 +61,7 @@ const (
 	memberUnpinned
 	memberUnpinnedMoved // after it was moved: what it was assigned since is not known
 	memberUnpinnedThere // where it is
+	memberLetBy         // it is held, and no stage is to wait for it
 )
 
 // transition is what an event does: in which states a member may be for it, the state that it gets, and the marks that are
@@ -89,7 +91,7 @@ const (
 )
 
 // transitions is the whole life of a member. One that is pinned never waits for its turn: where a state is ToApply it gets
-// Skipped; and only one that is on its way has a clock that stands still. Which event it is that happens is said by scan.go
+// Skipped; only one that is on its way has a clock that stands still, and only one that stands where it is can be let by. Which event it is that happens is said by scan.go
 // (what is observed), members.go (who belongs to the rollout), advance.go and rollback.go (who moves), and verbs_clusters.go
 // (what people want).
 var transitions = [...]transition{
@@ -114,6 +116,7 @@ var transitions = [...]transition{
 	memberRecovered:  {from: whileFailing, to: stays, clear: flagRetry},
 	memberBack:       {from: whileDeferred, to: ClusterToApply, set: flagLate},
 	memberOn:         {from: whileDeferred, to: ClusterProgressing, set: flagLate},
+	memberSeen:       {from: whileDone, to: stays, clear: flagLetBy},
 
 	memberGone:       {from: always, to: ClusterRemoved},
 	memberRegistered: {from: always, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline | flagLeave | flagConfirmed | flagLast},
@@ -146,6 +149,7 @@ var transitions = [...]transition{
 	memberUnpinned:      {from: whileSkipped, to: ClusterToApply, set: flagLate, clear: flagPinned},
 	memberUnpinnedMoved: {from: whileSkipped, to: ClusterToApply, set: flagLate | flagRetry, clear: flagPinned},
 	memberUnpinnedThere: {from: always, to: stays, clear: flagPinned},
+	memberLetBy:         {from: whileDone | whileDeferred, to: stays, set: flagLetBy},
 }
 
 // turn has an event happen to a member: its record, the counts and what people are told follow. message is in the words of
@@ -164,6 +168,9 @@ func (d *decider) turn(i int, e event, reason, message string) {
 	}
 	if whileFlying&(1<<to) == 0 {
 		flags &^= flagAway
+	}
+	if (whileDone|whileDeferred)&(1<<to) == 0 {
+		flags &^= flagLetBy
 	}
 	message = clip(message)
 	if r.State == to && r.Reason == reason && r.Message == message && r.flags == flags {

@@ -318,26 +318,34 @@ func (d *decider) promoteVerb(v *Verb) error {
 		return refuse("%s waits for nothing that promote could end", d.p.ID)
 	}
 	stage, h := &d.p.Stages[n], &d.s.Stages[n]
-	moving := d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0
+	moving, held := d.moving(n), d.awaitedHeld(n)
+	moves := moving > 0 && h.Quiet == 0
 	switch {
 	case v.Stage != "" && v.Stage != stage.Name:
 		return refuse("%s is in stage %s, not %s", d.p.ID, stage.Name, v.Stage)
 	case !d.begun0() && len(d.emptyOverrides()) > 0:
 		d.s.OverridesPromoted = true
 		return nil
-	case h.Started == 0 && d.showsNothing(n), h.Started != 0 && !moving && (d.showsNothing(n) || d.unproven(n)):
-		h.Promoted = true
+	case h.Started == 0 && d.showsNothing(n), h.Started != 0 && !moves && (d.showsNothing(n) || d.unproven(n)):
+		h.Promoted, h.Marked = true, true
+		if h.Started != 0 { // else it was told that the stage is empty, and of nobody who is held
+			d.letBy(held)
+		}
 		return nil
-	case h.Started != 0 && !moving && len(d.whoIsHeld(n, true))+len(d.whoIsHeld(n, false)) > 0:
-		h.Promoted, h.Soaked = true, h.Soaked || h.Quiet != 0
+	case h.Started != 0 && !moves && len(held) > 0:
+		h.Soaked = h.Soaked || h.Quiet != 0
+		d.letBy(held)
 		return nil
 	case d.waitingApproval() != nil:
 		g := d.waitingApproval()
 		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))
+	case h.Started == 0 && len(held) > 0:
+		d.letBy(held)
+		return nil
 	case h.Started == 0:
 		return refuse("stage %s has not begun: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "what is before it"))
-	case moving:
-		return refuse("stage %s is still moving: %s", stage.Name, clusters(d.count[n].open+d.count[n].inFlight))
+	case moves:
+		return refuse("stage %s is still moving: %s", stage.Name, clusters(moving))
 	case stage.Soak > 0 && !h.Soaked:
 		h.Soaked = true
 		return nil

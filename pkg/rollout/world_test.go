@@ -197,7 +197,7 @@ func (w *world) addFleet(words []string, kv map[string]string) {
 		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(c), Labels: kv}, only: only, maybe: maybe}
 		cl.o.Connected = true
 		if at != 0 {
-			cl.o.Revision, cl.o.Generation, cl.o.Ready = at, w.gen, true
+			cl.o.Revision, cl.o.Generation, cl.o.Ready, cl.o.Well = at, w.gen, true, true
 		}
 		w.clusters[c] = cl
 	}

@@ -97,11 +97,14 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 	case rollout.ReasonAllAway:
 		return "nobody sees what " + revision(f.GetRevision()) + " does in " + stage + ": its " + agree(f.GetCount(), "cluster is", "clusters are") + " away, or held; wait for one, or promote", true
 	case rollout.ReasonHeldUnready:
-		have := [2]string{" have ", ", are"}
+		who, have := someClusters(f), [2]string{" have ", ", are"}
+		if f.GetStage() != "" {
+			who += " of " + stage
+		}
 		if f.GetCount() == 1 {
 			have = [2]string{" has ", ", is"}
 		}
-		return "what follows " + stage + " waits: " + someClusters(f) + have[0] + revision(f.GetRevision()) + have[1] + " held and not ready; end the hold, or promote", true
+		return "no further stage begins: " + who + have[0] + revision(f.GetRevision()) + have[1] + " held and not ready; end the hold, or promote", true
 	case rollout.ReasonOffline:
 		return stage + " waits for " + agree(f.GetCount(), "cluster that is", "clusters that are") + " away", true
 	case rollout.ReasonUnplaced:

@@ -142,6 +142,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonAllAway, "", stage(&v1.Facts{Count: 2, Revision: 42})},
 			{rollout.ReasonHeldUnready, "", stage(&v1.Facts{Clusters: some[:1], Count: 1, Revision: 42})},
 			{rollout.ReasonHeldUnready, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42})},
+			{rollout.ReasonHeldUnready, "", &v1.Facts{Clusters: some, Count: 7, Revision: 42}},
 			{rollout.ReasonOffline, "", stage(&v1.Facts{Count: 1})},
 			{rollout.ReasonRestored, "", nil}, {rollout.ReasonFailures, "", &v1.Facts{Code: rollout.ReasonRestored}},
 			{rollout.ReasonConfirm, "", &v1.Facts{Count: 2, Total: 3}}, {rollout.ReasonConfirm, "", &v1.Facts{Count: 1}},
