@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -93,7 +94,10 @@ func (e *explainer) ended() {
 	switch e.s.State {
 	case Aborted:
 		if e.s.Reason != ReasonModuleDeleted { // it takes no word any more
-			r.Actions = do(DoRollBack, DoRetry)
+			if e.s.mayGoBack(e.p, &e.in.Module) {
+				r.Actions = do(DoRollBack)
+			}
+			r.Actions = append(r.Actions, do(DoRetry)...)
 		}
 	case RolledBack, Failed:
 		r.Actions = do(DoRetry)
@@ -128,12 +132,24 @@ func (e *explainer) paused() {
 		Blocks: true, Actions: do(DoResume)}
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision, ReasonRollbackFailed, ReasonGateFailed:
-		r.Actions = append(r.Actions, do(DoRetry)...)
-		if e.s.Back == nil && e.p.From != 0 {
+		if e.mayRetry() {
+			r.Actions = append(r.Actions, do(DoRetry)...)
+		}
+		if e.s.mayGoBack(e.p, &e.in.Module) {
 			r.Actions = append(r.Actions, do(DoRollBack)...)
 		}
 	}
 	e.add(r)
+}
+
+// mayRetry reports that there is something to retry: a cluster or a gate that has failed.
+func (e *explainer) mayRetry() bool {
+	for i := range e.s.Len(e.p) {
+		if r := e.s.record(i); isFailed(r) || lost(r, e.in.observed(i)) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(e.s.Gates, func(g GateHead) bool { return g.ended() })
 }
 
 func (e *explainer) back() {
@@ -287,6 +303,8 @@ func (e *explainer) gate(g *GateHead) Reason {
 	override := Action{Method: DoOverride, Stage: stage, Gate: g.Name}
 	switch {
 	case g.State == GateSuccessful:
+	case spec.Approval != nil && g.State == GateFailed: // nobody may approve what was rejected
+		r.Actions = do(DoRetry)
 	case spec.Approval != nil:
 		if g.State != GateFailed {
 			f := *r.Facts
@@ -386,7 +404,7 @@ func (e *explainer) cluster(i int) Reason {
 			f.Code = ReasonWouldLeave
 			r.Facts = &f
 		}
-		if c.Reason == ReasonPinned {
+		if e.s.record(i).has(flagPinned) {
 			r.Actions = []Action{at(DoUnpin)}
 		}
 	}

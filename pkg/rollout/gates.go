@@ -385,12 +385,17 @@ func (d *decider) openChecks() {
 	}
 }
 
+// ended reports that the gate failed, or came to no end: nothing but a person has it go on.
+func (g *GateHead) ended() bool {
+	return g.State == GateFailed || g.State == GateError || g.State == GateInconclusive
+}
+
 // resetGates lets gates that failed, or came to no end, begin anew. Those that failed since then stay as they are; 0: none do.
 func (d *decider) resetGates(since Instant) int {
 	n := 0
 	for i := range d.s.Gates {
 		g := &d.s.Gates[i]
-		if g.State != GateFailed && g.State != GateError && g.State != GateInconclusive {
+		if !g.ended() {
 			continue
 		}
 		if g.State == GateFailed && since != 0 && g.Since >= since {

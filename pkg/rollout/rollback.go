@@ -32,6 +32,11 @@ func (d *decider) startRollback(b Back) {
 	}
 }
 
+// mayGoBack reports that a person may roll the rollout back without saying to which revision.
+func (h *Head) mayGoBack(p *Plan, m *Module) bool {
+	return h.Back == nil && p.From != 0 && p.From != p.Revision && m.UnknownRevision(p.ID.Module, p.From) == nil
+}
+
 func (h *Head) gateAt2(stage int, pos Position) bool {
 	return slices.ContainsFunc(h.Gates, func(g GateHead) bool { return g.Stage == stage && g.Position == pos })
 }

@@ -153,7 +153,7 @@ func (d *decider) mixed() []Note {
 	}
 	total := d.s.Len(d.p)
 	notes := note(NoteMixed, Facts{Count: moved, Total: total, Revision: d.p.Revision})
-	if moved != 0 && moved != total {
+	if moved != 0 && moved != total && d.s.mayGoBack(d.p, &d.in.Module) {
 		notes[0].Actions = []Action{{Method: DoRollBack}}
 	}
 	return notes
@@ -336,6 +336,9 @@ func (d *decider) promoteVerb(v *Verb) error {
 		h.Soaked = h.Soaked || h.Quiet != 0
 		d.letBy(held)
 		return nil
+	case h.Started != 0 && !moves && stage.Soak > 0 && !h.Soaked: // also one that began anew when a gate after it had been reached
+		h.Soaked = true
+		return nil
 	case d.waitingApproval() != nil:
 		g := d.waitingApproval()
 		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))
@@ -346,9 +349,6 @@ func (d *decider) promoteVerb(v *Verb) error {
 		return refuse("stage %s has not begun: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "what is before it"))
 	case moves:
 		return refuse("stage %s is still moving: %s", stage.Name, clusters(moving))
-	case stage.Soak > 0 && !h.Soaked:
-		h.Soaked = true
-		return nil
 	}
 	return refuse("stage %s waits for its gates; promote ends a soak, never a gate: use override", stage.Name)
 }

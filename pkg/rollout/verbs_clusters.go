@@ -47,6 +47,8 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 		case d.lost(i):
 		case r.State == ClusterFailed, r.State == ClusterTimedOut:
 		case r.State == ClusterSkipped && !r.has(flagPinned) && len(v.Clusters) > 0:
+		case r.State == ClusterSkipped && r.has(flagPinned):
+			return nil, refuse("cluster %s is pinned; unpin it first", d.s.Member(d.p, i).Cluster)
 		default:
 			return nil, refuse("cluster %s is %s; retry is for failed and skipped ones", d.s.Member(d.p, i).Cluster, r.State)
 		}
@@ -70,7 +72,9 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 }
 
 // lost reports that nobody knows what the member is assigned, and that the rollout may assign it again.
-func (d *decider) lost(i int) bool { return d.observed(i).Lost && !d.s.record(i).has(flagPinned) }
+func (d *decider) lost(i int) bool { return lost(d.s.record(i), d.observed(i)) }
+
+func lost(r *Record, o *Observed) bool { return o.Lost && !r.has(flagPinned) }
 
 // giveAgain has the members that are named, or all, get again what the rollout gave them, where that is lost.
 func (d *decider) giveAgain(v *Verb) (members int) {
