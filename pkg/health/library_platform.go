@@ -92,7 +92,7 @@ var messagingRules = []shippedEntry{
 	{"core.strimzi.io", "StrimziPodSet", rule{}},
 	{"kafka.strimzi.io", "KafkaTopic", rule{judge: topicReplicas, bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
 	{"kafka.strimzi.io", "Kafka KafkaUser KafkaConnect KafkaBridge KafkaMirrorMaker KafkaMirrorMaker2", rule{bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
-	{"kafka.banzaicloud.io", "KafkaCluster", rule{phase: "state", good: "ClusterRunning", work: "ClusterReconciling ClusterRollingUpgrading"}},
+	{"kafka.banzaicloud.io", "KafkaCluster", rule{judge: brokersHealth, phase: "state", good: "ClusterRunning", work: "ClusterReconciling ClusterRollingUpgrading"}},
 	{"kafka.banzaicloud.io", "KafkaTopic KafkaUser", rule{phase: "state", good: "created"}},
 	{"kafka.banzaicloud.io", "CruiseControlOperation", rule{judge: cruiseControlHealth}},
 	{"platform.confluent.io", "Kafka Zookeeper KRaftController Connect SchemaRegistry ControlCenter KsqlDB KafkaRestProxy", rule{phase: "phase", good: "RUNNING"}},

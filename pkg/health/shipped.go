@@ -187,6 +187,7 @@ func (r *rule) say(o *object) Result {
 		r.phaseSays(o, &s)
 		if r.ready == "" && r.any == "" {
 			s.plainTrouble(list)
+			s.plainFailures(o, list)
 		}
 	}
 	if r.ready != "" {
@@ -296,6 +297,15 @@ func (s *signs) plainTrouble(list []any) {
 		k := conditionClass(c.kind)
 		if c.is("False") && (k == main || k == strong || k == good) && reasonClass(c.reason, "") == bad && c.severity != "Info" {
 			s.add(c.isNot())
+		}
+	}
+}
+
+// plainFailures takes conditions that leave no doubt that something is wrong, whatever the phase.
+func (s *signs) plainFailures(o *object, list []any) {
+	for _, x := range list {
+		if c := conditionOf(x); c.is("True") && !o.stale(c) && has("Degraded Failing Stalled", c.kind) {
+			s.add(c.isBad())
 		}
 	}
 }

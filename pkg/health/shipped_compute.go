@@ -72,6 +72,8 @@ func flinkJob(o *object) Result {
 func flinkBlueGreenTrouble(o *object) (Result, bool) {
 	job := text(mapOf(o.status, "jobStatus"), "state")
 	switch {
+	case text(mapOf(o.status, "reconciliationStatus"), "state") == "ROLLING_BACK":
+		return progressing("RollingBack", nonEmpty(text(o.status, "error"), "the upgrade is rolled back")), true
 	case text(mapOf(o.status, "reconciliationStatus"), "state") == "ROLLED_BACK":
 		return degraded("RolledBack", nonEmpty(text(o.status, "error"), "the upgrade was rolled back")), true
 	case !hasPrefix(text(o.status, "blueGreenState"), "ACTIVE_"):

@@ -443,9 +443,14 @@ func mongoUpgrades(o *object) (Result, bool) {
 // upgrades reports that what runs, or was resolved, is of another version than the one that is wanted. Nothing is known where either is not said.
 func upgrades(is, want string) bool { return is != "" && want != "" && is != want }
 
-// mariaPending: a server is ready with the specification of before, which it keeps until somebody ends its pods where the strategy
+// mariaPending: a server is ready before what it begins with, or is resized to, is there, and with the specification of before, which it keeps until somebody ends its pods where the strategy
 // says so.
 func mariaPending(o *object) (Result, bool) {
+	for _, kind := range []string{"BackupRestored", "Initialized", "StorageResized", "ReplicationConfigured", "GaleraConfigured"} {
+		if c := o.condition(kind); c.is("False") && !o.stale(c) {
+			return c.isNot(), true
+		}
+	}
 	c := o.condition("Updated")
 	pending := c.is("False") && c.reason == "PendingUpdate"
 	if o.condition("Ready").is("True") && has("OnDelete Never", text(mapOf(o.spec, "updateStrategy"), "type")) {

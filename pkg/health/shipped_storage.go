@@ -3,9 +3,10 @@ package health
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
-// The judgements of single kinds of Longhorn and VolSync. Each reports whether it decides; otherwise the rest of its rule does.
+// The judgements of single kinds of storage and of what keeps data in it: Longhorn, VolSync, Trident, Koperator. Each reports whether it decides; otherwise the rest of its rule does.
 
 func longhornVolumeHealth(o *object) (Result, bool) {
 	state, robustness := text(o.status, "state"), text(o.status, "robustness")
@@ -142,4 +143,26 @@ func backendUnbound(o *object) (Result, bool) {
 		return degraded(phase, nonEmpty(text(o.status, "message"), "the backend is "+phase)), true
 	}
 	return progressing(phase, nonEmpty(text(o.status, "message"), "the backend is "+phase)), true
+}
+
+// brokersHealth: a cluster is called running while some of its brokers do not have their configuration, or their share of the data.
+func brokersHealth(o *object) (Result, bool) {
+	brokers := mapOf(o.status, "brokersState")
+	var s signs
+	for _, id := range slices.Sorted(maps.Keys(brokers)) {
+		m, _ := brokers[id].(map[string]any)
+		if config := text(m, "configurationState"); config != "" && config != "ConfigInSync" {
+			s.add(progressing(config, "broker "+id+" is "+config))
+		}
+		action := mapOf(m, "gracefulActionState")
+		switch state := text(action, "cruiseControlState"); {
+		case state == "" || strings.HasSuffix(state, "Succeeded"):
+		case phaseClass(state) == bad:
+			s.add(degraded(state, nonEmpty(text(action, "errorMessage"), "broker "+id+" is "+state)))
+		default:
+			s.add(progressing(state, "broker "+id+" is "+state))
+		}
+	}
+	r, found := s.verdict()
+	return r, found && text(o.status, "state") == "ClusterRunning"
 }
