@@ -137,6 +137,17 @@ func (m *Manager) request(ref fleet.ModuleRef, x act, p *localpolicy.Policy) (r 
 
 // denied says why the cluster does not accept a write; nil: it does. It counts nothing.
 func (m *Manager) denied(ref fleet.ModuleRef, x act) error {
+	if err := m.unlessDenied(ref, x); err != nil {
+		return err
+	}
+	if x.verb == localpolicy.Delete || x.verb == localpolicy.Recreate {
+		return m.accepts.overBudget(x.id, time.Now())
+	}
+	return nil
+}
+
+// unlessDenied is denied for a write that counts already.
+func (m *Manager) unlessDenied(ref fleet.ModuleRef, x act) error {
 	p := m.accepts.policy()
 	if p == nil {
 		return nil
@@ -147,9 +158,6 @@ func (m *Manager) denied(ref fleet.ModuleRef, x act) error {
 	}
 	if d := p.Judge(r); d != nil {
 		return denial(x.id, d)
-	}
-	if x.verb == localpolicy.Delete || x.verb == localpolicy.Recreate {
-		return m.accepts.overBudget(x.id, time.Now())
 	}
 	return nil
 }

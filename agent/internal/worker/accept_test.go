@@ -21,7 +21,12 @@ import (
 // accept puts a policy in force, also for a manager that is started later.
 func (r *rig) accept(body string) {
 	r.t.Helper()
-	is := Accepts{}
+	r.acceptAs(r.accepts(body))
+}
+
+// accepts is what a policy says; empty: there is none.
+func (r *rig) accepts(body string) (is Accepts) {
+	r.t.Helper()
 	if body != "" {
 		p, err := localpolicy.Parse([]byte("apiVersion: towline.dev/v1\nkind: AgentPolicy\n" + strings.ReplaceAll(body, "$NS", r.ns)))
 		if err != nil {
@@ -29,7 +34,7 @@ func (r *rig) accept(body string) {
 		}
 		is.Policy = p
 	}
-	r.acceptAs(is)
+	return is
 }
 
 func (r *rig) acceptAs(is Accepts) {

@@ -359,7 +359,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		if err := e.w.unlessSuperseded(); err != nil {
 			return err
 		}
-		return e.act(ctx, r, res, seen, live, verdict, ties)
+		return e.act(ctx, x, r, res, seen, live, verdict, ties)
 	})
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
@@ -410,23 +410,14 @@ func (e *eraser) unsent(id fleet.ObjectID, err error) leaving {
 }
 
 // act sends what the verdict says about the object that was seen. ties are the owners that it has to be freed of before.
-func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) error {
+func (e *eraser) act(ctx context.Context, x act, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) error {
 	namespace := namespaceOf(res, r.ID)
 	switch {
 	case verdict != plan.Release:
 		if err := e.spare(ctx, r.ID, seen.UID); err != nil {
 			return err
 		}
-		id := r.ID
-		id.Namespace = namespace
-		if err := cmp.Or(e.w.unlessSuperseded(), e.w.unlessStopped(id)); err != nil { // that may have taken its time
-			return err
-		}
-		err := e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
-		if apply.MayLand(err) {
-			e.w.m.late.takes(id, time.Now())
-		}
-		return err
+		return e.w.takeAway(ctx, x, res, live.UID, live.ResourceVersion)
 	case len(ties) > 0:
 		return e.free(ctx, r, ties)
 	case seen.TakenBy(r) != "":

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/backoff"
@@ -59,6 +61,19 @@ func (w *worker) write(ctx context.Context, x act, request func(context.Context)
 		done(err)
 		return err
 	})
+}
+
+// takeAway deletes exactly the version of an object that was seen. It is called within a write: since that was let through the count for the
+// delete budget was noted, and more may have been looked at, so that what may stop it is asked once more.
+func (w *worker) takeAway(ctx context.Context, x act, res apply.Resource, uid types.UID, version string) error {
+	if err := cmp.Or(w.unlessSuperseded(), w.unlessStopped(x.id), w.m.unlessDenied(w.ref, x)); err != nil {
+		return err
+	}
+	err := w.m.client.Delete(ctx, res, x.id.Namespace, x.id.Name, uid, version)
+	if apply.MayLand(err) {
+		w.m.late.takes(x.id, time.Now())
+	}
+	return err
 }
 
 // unlessStopped is an error where a hold stops a write to an object.

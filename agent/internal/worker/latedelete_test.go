@@ -53,3 +53,35 @@ func TestDeleteThatArrivesLateTakesNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestDeleteOfARecreationThatArrivesLateTakesNothing: a DELETE that was to make room for a new object had no answer, and the module goes back to
+// the revision of before, by which the object is as it is to be. It does not go by the DELETE when that arrives.
+func TestDeleteOfARecreationThatArrivesLateTakesNothing(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			r := newRig(t)
+			r.landing = time.Hour
+			r.restart()
+			s := r.bundle("shop", recreate, frozenMap("b", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			uid := r.uidOf("v1", "configmaps", "b")
+			sent, land := r.late(http.MethodDelete, "b")
+			r.set([]fleet.Sync{r.bundle("shop", recreate, frozenMap("b", "k: w"))})
+			<-sent
+			if restart {
+				r.stop()
+				r.start()
+			}
+			s = r.bundle("shop", recreate, frozenMap("b", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if code := land(); code != http.StatusConflict {
+				t.Errorf("the DELETE from before the sync was answered with %d", code)
+			}
+			if got := r.get("v1", "configmaps", "b"); got == nil || got.GetUID() != uid || got.GetDeletionTimestamp() != nil {
+				t.Fatalf("what is listed went by a DELETE of before: %v", got)
+			}
+		})
+	}
+}

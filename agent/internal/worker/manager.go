@@ -426,10 +426,6 @@ func (m *Manager) leaving() bool {
 
 // remove deletes an object behind the gate and the fence.
 func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
-	return a.w.write(ctx, act{verb: localpolicy.Recreate, id: a.liveID()}, func(ctx context.Context) error {
-		if err := a.w.unlessSuperseded(); err != nil {
-			return err
-		}
-		return a.w.m.client.Delete(ctx, a.resource, a.namespace, a.id.Name, uid, resourceVersion)
-	})
+	x := act{verb: localpolicy.Recreate, id: a.liveID()}
+	return a.w.write(ctx, x, func(ctx context.Context) error { return a.w.takeAway(ctx, x, a.resource, uid, resourceVersion) })
 }
