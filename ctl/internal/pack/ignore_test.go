@@ -264,3 +264,19 @@ func TestLinkToWhatIsLeftOut(t *testing.T) {
 		t.Errorf("to a folder that is left out: %v", err)
 	}
 }
+
+// TestSpelling: a link may lead to a file by another spelling, where the file system ignores case; the rules match its own.
+func TestSpelling(t *testing.T) {
+	names := map[string]bool{"secret": true, "Other": true, "x": true}
+	same := func(as string) func(string) bool { return func(name string) bool { return name == as } }
+	for asked, tt := range map[string]struct{ same, want string }{
+		"secret": {"x", "secret"}, // a hard link is another name of its own
+		"SECRET": {"secret", "secret"},
+		"other":  {"Other", "Other"},
+		"gone":   {"", "gone"},
+	} {
+		if got := spelling(names, asked, same(tt.same)); got != tt.want {
+			t.Errorf("%s: %s, want %s", asked, got, tt.want)
+		}
+	}
+}

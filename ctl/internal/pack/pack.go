@@ -54,7 +54,7 @@ func Dir(dir string) (*Pack, error) {
 	} else if !info.IsDir() {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: is a file: name the folder that it is in", dir)
 	}
-	p := &packer{root: root, shown: dir, files: map[string][]byte{}, ignored: map[string][]rule{}}
+	p := &packer{root: root, shown: dir, files: map[string][]byte{}, ignored: map[string][]rule{}, listed: map[string]map[string]bool{}}
 	if err := p.folder(place{}, place{}, root, 0); err != nil {
 		return nil, err
 	}
@@ -101,8 +101,9 @@ type packer struct {
 	shown   string // as it was named
 	files   map[string][]byte
 	bytes   int64
-	ignored map[string][]rule // by the folder whose ignore file says so
-	linked  int               // folders that were read by way of a symbolic link
+	ignored map[string][]rule          // by the folder whose ignore file says so
+	listed  map[string]map[string]bool // names in folders on the way to what symbolic links lead to
+	linked  int                        // folders that were read by way of a symbolic link
 }
 
 // place is where something stands below the folder that is packed, and the rules that hold there.
@@ -220,6 +221,9 @@ func (p *packer) real(link, to string, folder bool) (place, error) {
 		if err != nil {
 			return place{}, err
 		}
+		if part, err = p.spelled(at, part); err != nil {
+			return place{}, unreadable(p.say(real.name), err)
+		}
 		real = place{path.Join(real.name, part), real.rules.and(real.name, own)}
 		if real.excluded(folder || i < len(parts)-1) {
 			return place{}, fleet.Errorf(fleet.ErrInvalid, "%s: is a symbolic link to %s, which a %s leaves out: leave the link out, too, or put a file in its place", p.say(link), p.say(to), IgnoreFile)
@@ -227,6 +231,42 @@ func (p *packer) real(link, to string, folder bool) (place, error) {
 		at = filepath.Join(at, part)
 	}
 	return real, nil
+}
+
+// spelled is a name in a folder as the folder has it. A file system that ignores case finds it by other spellings, too, which the rules would
+// not match.
+func (p *packer) spelled(in, name string) (string, error) {
+	if p.listed[in] == nil {
+		list, err := os.ReadDir(in)
+		if err != nil {
+			return "", err
+		}
+		p.listed[in] = make(map[string]bool, len(list))
+		for _, e := range list {
+			p.listed[in][e.Name()] = true
+		}
+	}
+	this, err := os.Lstat(filepath.Join(in, name))
+	if err != nil {
+		return "", err
+	}
+	return spelling(p.listed[in], name, func(other string) bool {
+		info, err := os.Lstat(filepath.Join(in, other))
+		return err == nil && os.SameFile(this, info)
+	}), nil
+}
+
+// spelling is which of the names of a folder is the one that it was asked for.
+func spelling(names map[string]bool, asked string, same func(name string) bool) string {
+	if names[asked] {
+		return asked
+	}
+	for name := range names {
+		if same(name) {
+			return name
+		}
+	}
+	return asked
 }
 
 // pack packs a file or a folder; verb says how the name comes to be it.
