@@ -215,6 +215,7 @@ SOAK_HUBS = $(if $(filter file,$(origin SOAK)),5m,$(SOAK))
 soak: build-race test-lab soak-hubs ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it
 	@kubelab=$$($(kubelab)); export TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN)/race; \
 		$(PHASE) 'soak for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/truth </dev/null; \
+		$(PHASE) 'random histories for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/histories </dev/null; \
 		$(PHASE) 'an agent killed after each side effect' env TOWLINE_SOAK=$(SOAK) go test -race -count=1 -timeout 1h $(ARGS) ./agent/internal/worker -run KilledAnywhere </dev/null; \
 		$(PHASE) 'random revisions, edits and watches of an agent' env TOWLINE_SOAK=$(SOAK) go test -race -count=1 -parallel 8 -timeout 1h $(ARGS) ./agent/internal/worker -run 'AtRandom|WatchesInTheAuditLog' </dev/null; \
 		$(PHASE) 'e2e tests with the race detector' go test -count=1 -p 1 -timeout 2h $(ARGS) ./test/e2e/... </dev/null
