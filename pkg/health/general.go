@@ -246,12 +246,12 @@ func phaseIn(m map[string]any, key string) string {
 	return nonEmpty(text(m, key), text(inner, "status"), text(inner, "state"), text(inner, "phase"))
 }
 
-// otherPhases takes fields that are called a phase, a state or a status of something, where they tell plainly of trouble
-// or of work. What was, or what is wanted, does not count.
+// otherPhases takes fields that are called a phase, a state or a status of something, and summaries that have one, where they tell plainly of
+// trouble or of work. What was, or what is wanted, does not count.
 func (s *signs) otherPhases(o *object) {
 	troubled, working := "", ""
 	for field := range o.status {
-		if !hasSuffix(field, "Phase", "State", "Status") || slices.Contains(phaseFields, field) ||
+		if !hasSuffix(field, "Phase", "State", "Status") && !has("summary display", field) || slices.Contains(phaseFields, field) ||
 			hasPrefix(strings.ToLower(field), "last", "previous", "old", "initial", "desired", "target", "wanted", "requested", "expected") {
 			continue
 		}

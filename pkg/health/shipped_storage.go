@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The judgements of single kinds of storage and of what keeps data in it: Longhorn, VolSync, Trident, Koperator. Each reports whether it decides; otherwise the rest of its rule does.
+// The judgements of single kinds of storage and of what keeps data in it: Longhorn, VolSync, Trident, Koperator, Redpanda. Each reports whether it decides; otherwise the rest of its rule does.
 
 func longhornVolumeHealth(o *object) (Result, bool) {
 	state, robustness := text(o.status, "state"), text(o.status, "robustness")
@@ -165,4 +165,20 @@ func brokersHealth(o *object) (Result, bool) {
 	}
 	r, found := s.verdict()
 	return r, found && text(o.status, "state") == "ClusterRunning"
+}
+
+// redpandaSettles: what can serve is Ready, whatever goes on. An older version says no more.
+func redpandaSettles(o *object) (Result, bool) {
+	if o.condition("Quiesced").kind == "" {
+		return Result{}, false
+	}
+	var s signs
+	for _, kind := range []string{"Ready", "Healthy", "ResourcesSynced", "ConfigurationApplied", "Quiesced"} {
+		if c := o.condition(kind); o.stale(c) {
+			s.add(o.old(c.observed))
+		} else {
+			s.goodCondition(c)
+		}
+	}
+	return s.verdict()
 }

@@ -24,7 +24,7 @@ const (
 var conditionTypes = classes{
 	main: "Ready Available Healthy Succeeded Success Successful Complete Completed Running Operational Functional",
 	strong: "Synced Reconciled Accepted Programmed ResolvedRefs Established Applied Valid Validated Deployed Installed LastAsyncOperation " +
-		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published",
+		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published Quiesced",
 	good: "Active Offered Compatible Verified Bound",
 	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress " +
 		"Deleting Terminating",
@@ -119,7 +119,7 @@ func conditionClass(kind string) class {
 		return busy
 	case hasPrefix(kind, "Updating", "Upgrading", "Migrating", "Restoring", "Deploying", "Installing", "Provisioning", "Rebalancing") && !hasSuffix(kind, "ed", "able"):
 		return busy
-	case hasSuffix(kind, "Synced", "Accepted", "Programmed", "Reconciled"):
+	case hasSuffix(kind, "Synced", "Accepted", "Programmed", "Reconciled", "Applied"):
 		return strong
 	case hasSuffix(kind, "Ready", "Available", "Healthy", "Succeeded", "Succeeding", "Success", "Complete", "Valid", "UpToDate", "InSync", "ed", "able", "Running"):
 		return good
@@ -171,7 +171,7 @@ func phaseClass(phase string) class {
 		"missing", "unrecover", "unavailable", "conflict", "stalled", "unable", "cannot", "notfound", "exception", "backoff", "oomkill", "splitbrain",
 		"noquorum", "exceed", "insufficient", "expired", "exhaust", "incompatib", "malformed", "mismatch", "inconsistent", "abnormal", "forbidden",
 		"unauthori", "refused", "violat", "noncomplian", "notcomplian", "unresolv", "unrespons", "notrespond", "interrupted", "killed", "outofdate",
-		"deadlock", "diskfull", "lowdisk", "misconfig", "errimage"):
+		"deadlock", "diskfull", "lowdisk", "misconfig"), hasPrefix(word, "err"):
 		return bad
 	case contains(word, "paused", "suspended", "hibernat"):
 		return stopped
@@ -187,7 +187,7 @@ func phaseClass(phase string) class {
 func plainPhase(phase string) class {
 	word := plain(phase)
 	switch k := phaseClass(phase); {
-	case k == bad && contains(word, "fail", "error", "crash", "degraded", "unhealthy", "invalid", "rolledback"):
+	case k == bad && (contains(word, "fail", "error", "crash", "degraded", "unhealthy", "invalid", "rolledback") || hasPrefix(word, "err")):
 		return bad
 	case k == busy && (hasSuffix(word, "ing") || contains(strings.ToLower(phase), "ing_", "ing ", "progress", "pending")) && !hasSuffix(word, steady...):
 		return busy
