@@ -17,13 +17,13 @@ func TestDeleteTellsOfClustersThatLeave(t *testing.T) {
 		going, deleted string
 	}{
 		{&v1.DeleteModuleResponse{Objects: 8, Clusters: 3, Leaving: []string{"a"}, LeavingClusters: 1, Left: 4},
-			"removes 8 objects in 2 clusters; 4 objects stay in cluster a, which leaves with what it has",
+			"removes 8 objects in 2 clusters, or hands them to modules that list them; 4 objects stay in cluster a, which leaves with what it has",
 			"gone from 2 clusters, which were to remove 8 objects; 4 objects stay in cluster a, which leaves with what it has"},
 		{&v1.DeleteModuleResponse{Clusters: 2, Leaving: []string{"a", "b"}, LeavingClusters: 2, Left: 1},
 			"removes nothing; 1 object stays in clusters a and b, which leave with what they have",
 			"no cluster was to remove anything; 1 object stays in clusters a and b, which leave with what they have"},
 		{&v1.DeleteModuleResponse{Objects: 1, Clusters: 31, Keeps: []*v1.KindCount{{Kind: "Job", Objects: 1}}, Leaving: []string{"a", "b"}, LeavingClusters: 30, Left: 9},
-			"removes 1 object in 1 cluster; keeps 1 Job; 9 objects stay in 30 clusters, such as a, which leave with what they have",
+			"removes 1 object in 1 cluster, or hands it to a module that lists it; keeps 1 Job; 9 objects stay in 30 clusters, such as a, which leave with what they have",
 			"gone from 1 cluster, which was to remove 1 object and to keep 1 Job; 9 objects stay in 30 clusters, such as a, which leave with what they have"},
 	} {
 		if got := deleteText(tt.plan, false); got != tt.going {

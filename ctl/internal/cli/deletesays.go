@@ -42,13 +42,21 @@ func (a *app) keptText(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 // maxKeptSaid is how much a line says of what was left.
 const maxKeptSaid = 3
 
-// deleteText is "removes 4,200 objects in 300 clusters; keeps 300 PersistentVolumeClaims".
+// deleteText is "removes 4,200 objects in 300 clusters, or hands them to modules that list them; keeps 300 PersistentVolumeClaims". Which of the
+// two becomes of each, its agent decides when it is to go.
 func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
 	if orphan {
 		return "leaves its objects in " + count(plan.GetClusters(), "cluster")
 	}
 	clusters := plan.GetClusters() - plan.GetLeavingClusters()
 	out := fmt.Sprintf("removes %s in %s", count(plan.GetObjects(), "object"), count(clusters, "cluster"))
+	switch plan.GetObjects() {
+	case 0:
+	case 1:
+		out += ", or hands it to a module that lists it"
+	default:
+		out += ", or hands them to modules that list them"
+	}
 	if clusters == 0 && plan.GetLeavingClusters() > 0 {
 		out = "removes nothing"
 	}
