@@ -85,3 +85,42 @@ func TestDeleteOfARecreationThatArrivesLateTakesNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestDeleteThatArrivesLateTakesNothingOfAnotherModule: nor does what another module has come to list by then, as it is, whether the one of before
+// dropped it or goes.
+func TestDeleteThatArrivesLateTakesNothingOfAnotherModule(t *testing.T) {
+	for _, goes := range []bool{false, true} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("goes %t, restart %t", goes, restart), func(t *testing.T) {
+				r := newRig(t)
+				r.landing = time.Hour
+				r.restart()
+				a, b := configMap("a", "k: v"), configMap("b", "k: v")
+				s := r.bundle("shop", nil, a, b)
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+				uid := r.uidOf("v1", "configmaps", "b")
+				sent, land := r.late(http.MethodDelete, "b")
+				syncs, dead := []fleet.Sync{r.bundle("shop", nil, a)}, []fleet.Tombstone(nil)
+				if goes {
+					syncs, dead = nil, []fleet.Tombstone{r.tombstone("shop", fleet.DeleteDelete)}
+				}
+				r.set(syncs, dead...)
+				<-sent
+				if restart {
+					r.stop()
+					r.start()
+				}
+				cart := r.bundle("cart", nil, b)
+				r.set(append(syncs, cart), dead...)
+				r.ready(cart)
+				if code := land(); code != http.StatusConflict {
+					t.Errorf("the DELETE from before the sync was answered with %d", code)
+				}
+				if got := r.get("v1", "configmaps", "b"); got == nil || got.GetUID() != uid || got.GetDeletionTimestamp() != nil {
+					t.Fatalf("what is listed went by a DELETE of before: %v", got)
+				}
+			})
+		}
+	}
+}
