@@ -124,10 +124,10 @@ func built(ctx context.Context, engine Engine, job Job, opts Options) ([]manifes
 // chartFiles are those that a chart can be made of, so that the rest of a large repository is not sent.
 func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
 	out := map[string][]byte{}
-	roots := withBeside(files, path.Clean("./"+h.Path), nil)
+	roots := map[string]bool{}
+	addRoots(roots, files, path.Clean("./"+h.Path))
 	for name, data := range files {
-		of := func(root string) bool { _, ok := under(name, root); return ok }
-		if slices.ContainsFunc(roots, of) || path.Base(name) == "Chart.yaml" { // of others it is told where they are
+		if inAny(roots, name) || path.Base(name) == "Chart.yaml" { // of others it is told where they are
 			out[name] = data
 		}
 	}
@@ -142,26 +142,43 @@ func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
 // maxChartYAML is how large what a chart says of itself may be to be read for what it depends on.
 const maxChartYAML = 1 << 20
 
-// withBeside adds a chart's folder, and those beside it that it depends on (file://), to a list that has neither.
-func withBeside(files map[string][]byte, root string, roots []string) []string {
-	roots = append(roots, root)
+// addRoots adds a chart's folder, and those beside it that it depends on (file://), to those of charts.
+func addRoots(roots map[string]bool, files map[string][]byte, root string) {
+	if roots[root] {
+		return
+	}
+	roots[root] = true
 	for _, name := range []string{"Chart.yaml", "requirements.yaml"} {
 		var says struct {
 			Dependencies []struct {
 				Repository string `json:"repository"`
 			} `json:"dependencies"`
 		}
-		if data := files[path.Join(root, name)]; len(data) > maxChartYAML || yaml.Unmarshal(data, &says) != nil {
+		data, there := files[path.Join(root, name)]
+		if !there || len(data) > maxChartYAML {
+			continue
+		}
+		if _, err := manifest.Root(name, data); err != nil || yaml.Unmarshal(data, &says) != nil {
 			continue // it is said where the chart is loaded
 		}
 		for _, d := range says.Dependencies {
-			to, is := strings.CutPrefix(d.Repository, "file://")
-			if at := path.Join(root, to); is && !strings.HasPrefix(to, "/") && !slices.Contains(roots, at) {
-				roots = withBeside(files, at, roots)
+			if to, is := strings.CutPrefix(d.Repository, "file://"); is && !strings.HasPrefix(to, "/") {
+				addRoots(roots, files, path.Join(root, to))
 			}
 		}
 	}
-	return roots
+}
+
+// inAny reports that a file is one of the roots, or in one.
+func inAny(roots map[string]bool, name string) bool {
+	for at := name; ; at = path.Dir(at) {
+		if roots[at] {
+			return true
+		}
+		if at == "." || at == "/" {
+			return false
+		}
+	}
 }
 
 // buildTwice builds two times at once: an engine that has two workers does it in different ones.

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // dependency is what a chart says of another one. Its fields and their order are those of Helm, of which Chart.lock has a digest.
@@ -50,6 +52,9 @@ const maxChartYAML = 1 << 20
 func readYAML(data []byte, into any) error {
 	if len(data) > maxChartYAML {
 		return errTooLarge
+	}
+	if _, err := manifest.Root("file", data); err != nil { // what its aliases repeat is written out before it is read
+		return err
 	}
 	return yaml.Unmarshal(data, into)
 }
@@ -134,7 +139,7 @@ type vendored struct {
 }
 
 // vendoredIn are the charts in charts/ of a folder.
-func vendoredIn(files map[string][]byte, dir string) (found []vendored) {
+func (v *vendoring) vendoredIn(ctx context.Context, files map[string][]byte, dir string) (found []vendored, err error) {
 	at := path.Join(dir, "charts") + "/"
 	parts := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -144,27 +149,34 @@ func vendoredIn(files map[string][]byte, dir string) (found []vendored) {
 		}
 	}
 	for _, first := range slices.Sorted(maps.Keys(parts)) {
-		v := vendored{files: parts[first]}
+		one := vendored{files: parts[first]}
 		if data, is := files[at+first]; is {
-			v.chartMeta = archivedChart(data)
+			one.chartMeta = v.archivedChart(data)
 		} else {
-			v.chartMeta, _ = readChart(files, at+first)
+			one.chartMeta, _ = readChart(files, at+first)
 		}
-		found = append(found, v)
+		switch found = append(found, one); {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case v.unpacked > MaxUnpackedBytes:
+			return nil, fleet.Errorf(fleet.ErrExhausted, "%s has archives of more than %d MiB before their Chart.yaml: pack them anew, with helm dependency build", clip(at), MaxUnpackedBytes>>20)
+		}
 	}
-	return found
+	return found, nil
 }
 
 // maxChartHead is how much of an archive is looked through for its Chart.yaml.
 const maxChartHead = 16 << 20
 
 // archivedChart is what an archive of a chart says of itself; of what is none it is empty.
-func archivedChart(data []byte) (m chartMeta) {
+func (v *vendoring) archivedChart(data []byte) (m chartMeta) {
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return m
 	}
-	r := tar.NewReader(io.LimitReader(z, maxChartHead))
+	head := &io.LimitedReader{R: z, N: maxChartHead}
+	defer func() { v.unpacked += maxChartHead - head.N }()
+	r := tar.NewReader(head)
 	for {
 		h, err := r.Next()
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-retryablehttp"
-	"go.yaml.in/yaml/v3"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -91,10 +90,9 @@ func (r chartRequest) artifact(insecure bool, f *Fetcher) ociRequest {
 
 // chartEntry is a version of a chart in the index of a repository.
 type chartEntry struct {
-	Name    string   `yaml:"name"`
-	Version string   `yaml:"version"`
-	URLs    []string `yaml:"urls"`
-	Digest  string   `yaml:"digest"`
+	Version string
+	URLs    []string
+	Digest  string
 }
 
 // fetchChart finds the version in the index of a repository, and takes its archive.
@@ -148,19 +146,16 @@ func (f *Fetcher) findChart(ctx context.Context, r chartRequest, index []byte) (
 
 // find finds the version that is wanted in an index.
 func (r chartRequest) find(data []byte) (chartEntry, error) {
-	var index struct {
-		Entries map[string][]chartEntry `yaml:"entries"`
-	}
 	data, err := indexOf(data, r.chart, r.address)
 	if err != nil {
 		return chartEntry{}, err
 	}
-	if err := yaml.Unmarshal(data, &index); err != nil {
+	versions, charts, err := readIndex(data, r.chart)
+	if err != nil {
 		return chartEntry{}, refused("its index.yaml cannot be read: %s", clip(err.Error()))
 	}
-	versions := index.Entries[r.chart]
 	if len(versions) == 0 {
-		return chartEntry{}, noChartOf(len(index.Entries), r.address)
+		return chartEntry{}, noChartOf(charts, r.address)
 	}
 	names := make([]string, len(versions))
 	for i, v := range versions {

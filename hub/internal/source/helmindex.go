@@ -2,9 +2,13 @@ package source
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // Limits of the index of a Helm repository. Reading YAML takes many times its size in memory, so that of a large index only the entries of
@@ -32,6 +36,71 @@ func indexOf(data []byte, chart, field string) ([]byte, error) {
 		return nil, fleet.Errorf(fleet.ErrExhausted, "its index.yaml has more than %d MiB of this chart alone: remove versions that nobody uses", maxReadBytes>>20)
 	}
 	return append([]byte("entries:\n"), entries...), nil
+}
+
+// readIndex reads the versions of a chart, and counts the charts. It looks at the nodes of the index: made values of, one with many keys would
+// take time and memory by the square of them.
+func readIndex(data []byte, chart string) (versions []chartEntry, charts int, err error) {
+	root, err := manifest.Root("index.yaml", data)
+	if err != nil {
+		return nil, 0, err
+	}
+	entries := valueOf(root, "entries")
+	for _, n := range []*yaml.Node{root, entries} {
+		if n != nil && n.Kind != yaml.MappingNode && n.Tag != "!!null" {
+			return nil, 0, errors.New("it has no map of charts")
+		}
+	}
+	if entries != nil {
+		charts = len(entries.Content) / 2
+	}
+	for _, one := range itemsOf(valueOf(entries, chart)) {
+		e := chartEntry{Version: textOf(valueOf(one, "version")), Digest: textOf(valueOf(one, "digest"))}
+		for _, u := range itemsOf(valueOf(one, "urls")) {
+			e.URLs = append(e.URLs, textOf(u))
+		}
+		versions = append(versions, e)
+	}
+	return versions, charts, nil
+}
+
+// valueOf is the value of a key of a map, with aliases followed; nil: there is none.
+func valueOf(n *yaml.Node, key string) *yaml.Node {
+	if n == nil || n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key && n.Content[i].Kind == yaml.ScalarNode {
+			return followed(n.Content[i+1])
+		}
+	}
+	return nil
+}
+
+// itemsOf are those of a list.
+func itemsOf(n *yaml.Node) (items []*yaml.Node) {
+	if n == nil || n.Kind != yaml.SequenceNode {
+		return nil
+	}
+	for _, c := range n.Content {
+		items = append(items, followed(c))
+	}
+	return items
+}
+
+// textOf is a scalar as it is written; what is none is empty.
+func textOf(n *yaml.Node) string {
+	if n == nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return ""
+	}
+	return n.Value
+}
+
+func followed(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
 }
 
 func noChartOf(charts int, field string) error {

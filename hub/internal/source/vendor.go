@@ -61,6 +61,8 @@ type vendoring struct {
 	files   map[string][]byte // of the source
 	changed bool
 	seen    int
+	// fetched counts the bytes of the charts that were fetched, as they are kept until the end; unpacked those of archives that were looked into.
+	fetched, unpacked int64
 }
 
 // fill puts what a chart depends on into its charts/. Above are the charts that it is in, by where they are from.
@@ -72,7 +74,10 @@ func (v *vendoring) fill(ctx context.Context, files map[string][]byte, dir strin
 	if len(above) > maxDependencyDepth {
 		return refused("chart %s: charts depend on one another more than %d deep: %s", clip(m.Name), maxDependencyDepth, clip(strings.Join(above, ", ")))
 	}
-	there := vendoredIn(files, dir)
+	there, err := v.vendoredIn(ctx, files, dir)
+	if err != nil {
+		return err
+	}
 	var lock *chartLock
 	for _, d := range m.Dependencies {
 		if v.seen++; v.seen > maxDependencies {
@@ -82,7 +87,6 @@ func (v *vendoring) fill(ctx context.Context, files map[string][]byte, dir strin
 			continue
 		}
 		if lock == nil {
-			var err error
 			if lock, err = readLock(files, dir, m); err != nil {
 				return err
 			}
@@ -158,6 +162,9 @@ func (v *vendoring) add(ctx context.Context, files map[string][]byte, dir string
 	a, err := v.fetch(ctx, d, version)
 	if err != nil {
 		return m, err
+	}
+	if v.fetched += int64(len(a.Archive)); v.fetched > MaxUnpackedBytes {
+		return m, fleet.Errorf(fleet.ErrExhausted, "with it the charts that are fetched have more than %d MiB unpacked", MaxUnpackedBytes>>20)
 	}
 	in := maps.Clone(a.Files)
 	if err := v.fill(ctx, in, ".", append(slices.Clone(above), from)); err != nil {

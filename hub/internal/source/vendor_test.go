@@ -1,6 +1,7 @@
 package source
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -39,7 +40,8 @@ var anyGit = gitSource("https://git.example.com/shop.git", nil)
 
 // inCharts are the charts in charts/ of a folder, as NAME VERSION.
 func inCharts(a Artifact, dir string) (list []string) {
-	for _, v := range vendoredIn(a.Files, dir) {
+	found, _ := (&vendoring{}).vendoredIn(context.Background(), a.Files, dir)
+	for _, v := range found {
 		list = append(list, v.Name+" "+v.Version)
 	}
 	return list
