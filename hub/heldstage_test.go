@@ -91,3 +91,28 @@ func TestHeldCanaryThatGoesAway(t *testing.T) {
 		t.Errorf("%s %s %v; d1 has r%d", s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
 	}
 }
+
+// TestHeldCanaryThatIsTakenBack keeps the next stage: somebody holds its workload, and has the one of before back there, which does well. That
+// says nothing of the revision.
+func TestHeldCanaryThatIsTakenBack(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c1", simagent.Ready, labels("canary"))
+	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		if s.Module.Name == "shop" && s.Revision == 2 {
+			st.Holds = []fleet.ObjectHold{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "web"}, Version: "v1", Reason: "a look", By: "ana"}}
+			st.States[0].Drift = fleet.DriftHeld
+			st.Exceptions = []fleet.ObjectException{{Ordinal: 0, Reason: fleet.ObjectDrifted, Message: "ConfigMap default/web: data.a was changed by ana; held as it is"}}
+		}
+		return st
+	}, labels("canary"))
+	w.join("d1", simagent.Ready, nil)
+	w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
+	put := w.put(staged("shop", "2", canaryThenRest()))
+	s := w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetReason() == rollout.ReasonHeldUnready || r.GetStatus().GetEnded() != nil
+	}).GetStatus()
+	if s.GetState() != "Waiting" || !slices.Equal(s.GetFacts().GetClusters(), []string{"c2"}) || w.held("d1", "shop").Revision != 1 {
+		t.Errorf("%s %s %v; d1 has r%d", s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
+	}
+}

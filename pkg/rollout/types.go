@@ -229,11 +229,11 @@ type Observed struct {
 	// Untold is until when its agent is given time to tell what charts may ask of the cluster, which decides what the revision is there;
 	// 0: it has, or that makes no difference.
 	Untold Instant
-	// Ready: the last report is of exactly Generation and every object in it is fine.
+	// Ready: the last report is of exactly Generation and every object in it is fine, and as the revision has it where it is held.
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.
 	Failed bool
-	// Well: all that is wanted is there and healthy, by its last word, though it may be held, and is not Ready then.
+	// Well: all that is wanted is there, as the revision has it, and healthy, by its last word, though it may be held, and is not Ready then.
 	Well bool
 	// Cordoned: no new revision may be assigned. Held: nothing is written there, by order of a person or by the cluster's own policy.
 	Cordoned, Held bool

@@ -368,3 +368,26 @@ func TestWatchedObjectsCount(t *testing.T) {
 		t.Errorf("%d objects are to go with the module, want its own only", left.Counts.Extra)
 	}
 }
+
+// TestAlteredUnderAHold: what is held and was changed by somebody may be healthy, and shows nothing of what the module has there; also by the
+// last word of a cluster that is away.
+func TestAlteredUnderAHold(t *testing.T) {
+	altered := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftHeld}
+	for name, tc := range map[string]struct {
+		observed     *fleet.SyncStatus
+		proves, well bool
+	}{
+		"as it was written":              {observed(fleet.PhaseApplied, true, fine, fine), true, true},
+		"one object held and changed":    {observed(fleet.PhaseApplied, true, fine, altered), false, false},
+		"all held":                       {observed(fleet.PhaseHeld, false, fine, fine), false, true},
+		"all held, and one changed":      {observed(fleet.PhaseHeld, false, altered, fine), false, false},
+		"changed, and left so by policy": {observed(fleet.PhaseApplied, true, fine, changed), true, true},
+	} {
+		for _, connected := range []bool{true, false} {
+			got := Fold(Input{Connected: connected, Desired: desired(2), Observed: tc.observed})
+			if got.Proves() != (tc.proves && connected) || got.DoesWell() != tc.well {
+				t.Errorf("%s, connected %t: proves %t, does well %t: %+v", name, connected, got.Proves(), got.DoesWell(), got)
+			}
+		}
+	}
+}

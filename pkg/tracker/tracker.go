@@ -52,6 +52,8 @@ type Tracker struct {
 	// Held: nothing is written by order of a person, and all that is wanted was written before. It is not Ready, for nobody
 	// corrects what changes, but it is not on its way anywhere either.
 	Held bool
+	// Altered: something that is held was changed by somebody, so that how it does says nothing of what the module has there.
+	Altered bool
 	// Current: the report speaks of the generation and bundle wanted now.
 	Current bool
 	// Written: by that report every object of the sync was applied as it says, though one may have been changed by others since.
@@ -76,7 +78,9 @@ type Was struct {
 	Sync   fleet.SyncState
 	Health fleet.Health
 	Ready  bool // Tracker.Fine
-	Counts Counts
+	// Altered as Tracker.Altered.
+	Altered bool
+	Counts  Counts
 }
 
 // Counts are exact, whatever lists are cut. Of a cluster that cannot be seen only Objects and Extra are known.
@@ -104,10 +108,10 @@ func (in Input) Seen() bool { return in.Connected && !in.Unheard }
 // knows stays: what was assigned, why it could not be, and that the agent confirmed a removal.
 func asLastHeard(in Input, t Tracker) Tracker {
 	if then, ok := lastWord(in, t); ok {
-		t.Was = &Was{Sync: then.Sync, Health: then.Health, Ready: then.Fine(), Counts: then.Counts}
+		t.Was = &Was{Sync: then.Sync, Health: then.Health, Ready: then.Fine(), Altered: then.Altered, Counts: then.Counts}
 	}
 	t.Counts = Counts{Objects: t.Counts.Objects, Extra: t.Counts.Extra}
-	t.Ready, t.Held = false, false
+	t.Ready, t.Held, t.Altered = false, false, false
 	if !in.LastHeard.IsZero() {
 		t.Since = in.LastHeard
 	}
@@ -241,6 +245,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		ready = ready && (s.Health == fleet.HealthHealthy || s.Health == fleet.HealthSuspended || s.LeftMissing() || s.Uncounted)
 		synced = synced && s.Sync == fleet.SyncSynced
 		applied = applied && (s.Sync == fleet.SyncSynced || drifted(s))
+		t.Altered = t.Altered || s.Drift == fleet.DriftHeld
 	}
 	t.Health, t.Reason, t.Message = worst, o.Reason, o.Message
 	for _, x := range o.Exceptions {
@@ -311,6 +316,17 @@ func Count(states []fleet.ObjectState, extra int) Counts {
 // Fine reports that what is wanted is there and healthy. A hold takes nothing from that: it stops what comes next.
 func (t Tracker) Fine() bool {
 	return t.Ready || t.Held && (t.Health == fleet.HealthHealthy || t.Health == fleet.HealthSuspended)
+}
+
+// Proves reports that it is fine as the module has it there. What is held and was changed by somebody may be fine by that change.
+func (t Tracker) Proves() bool { return t.Ready && !t.Altered }
+
+// DoesWell reports the same of one that may be held, by its last word.
+func (t Tracker) DoesWell() bool {
+	if t.Was != nil {
+		return t.Was.Ready && !t.Was.Altered
+	}
+	return t.Fine() && !t.Altered
 }
 
 // Class is the column of a table that a tracker counts in: every tracker is in exactly one.

@@ -236,27 +236,48 @@ func holdReason(h *v1.Hold) *v1.Reason {
 
 // withTrackers adds what is not as it should be in single clusters, or of single modules.
 func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject func(*v1.Tracker) *v1.Subject) chain {
-	const most = 20
-	var causes []*v1.Reason
+	var unready, changed []*v1.Reason
 	for _, t := range trackers {
 		if t.GetReady() && t.GetConnected() && t.GetDrifted() == 0 && !t.GetRemoving() {
 			continue
 		}
 		reason := cmp.Or(t.GetReason(), t.GetHealth())
-		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Facts: &v1.Facts{Detail: a.trackerSays(t)}, Since: t.GetSince(), Blocks: true})
-	}
-	if len(causes) == 0 {
-		if len(out.reasons) == 0 {
-			out.head += " Nothing holds it back."
+		cause := &v1.Reason{Subject: subject(t), Reason: reason, Facts: &v1.Facts{Detail: a.trackerSays(t)}, Since: t.GetSince(), Blocks: true}
+		if countsAsHealthy(t) {
+			changed = append(changed, cause)
+		} else {
+			unready = append(unready, cause)
 		}
+	}
+	if len(unready)+len(changed)+len(out.reasons) == 0 {
+		out.head += " Nothing holds it back."
 		return out
 	}
-	f := &v1.Facts{Count: int32(len(causes)), Total: int32(len(trackers))}
+	for _, list := range []struct {
+		reason string
+		causes []*v1.Reason
+	}{{reasonNotAllReady, unready}, {reasonHealthyApart, changed}} {
+		if len(list.causes) > 0 {
+			out.reasons = append(out.reasons, firstCauses(about(of, ""), list.reason, list.causes, len(trackers)))
+		}
+	}
+	return out
+}
+
+// countsAsHealthy reports that a module is counted under HEALTHY where it is held, or where somebody changed what it has there.
+func countsAsHealthy(t *v1.Tracker) bool {
+	fine := t.GetHealth() == string(fleet.HealthHealthy) || t.GetHealth() == string(fleet.HealthSuspended)
+	return t.GetConnected() && !t.GetRemoving() && (t.GetReady() || fine && t.GetSync() == string(fleet.SyncSynced))
+}
+
+// firstCauses is a reason with the first of its causes.
+func firstCauses(subject *v1.Subject, reason string, causes []*v1.Reason, total int) *v1.Reason {
+	const most = 20
+	f := &v1.Facts{Count: int32(len(causes)), Total: int32(total)}
 	if len(causes) > most {
 		f.Limit, causes = most, causes[:most]
 	}
-	out.reasons = append(out.reasons, &v1.Reason{Subject: about(of, ""), Reason: reasonNotAllReady, Facts: f, Causes: causes, Blocks: true})
-	return out
+	return &v1.Reason{Subject: subject, Reason: reason, Facts: f, Causes: causes, Blocks: true}
 }
 
 func (a *app) explainCluster(ctx context.Context, c *client.Client, name string) (chain, error) {

@@ -104,7 +104,7 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 		if f.GetCount() == 1 {
 			have = [2]string{" has ", ", is"}
 		}
-		return "no further stage begins: " + who + have[0] + revision(f.GetRevision()) + have[1] + " held and not ready; end the hold, or promote", true
+		return "no further stage begins: " + who + have[0] + revision(f.GetRevision()) + have[1] + " held and not ready with it; end the hold, or promote", true
 	case rollout.ReasonOffline:
 		return stage + " waits for " + agree(f.GetCount(), "cluster that is", "clusters that are") + " away", true
 	case rollout.ReasonUnplaced:

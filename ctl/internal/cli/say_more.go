@@ -33,7 +33,8 @@ const (
 	subjectHold    = "Hold"
 	subjectItem    = "Item"
 
-	reasonNotAllReady = "NotAllReady"
+	reasonNotAllReady  = "NotAllReady"
+	reasonHealthyApart = "HealthyApart" // from holds, and what somebody changed
 
 	// codeWhole says that a reason is of the cluster as a whole, codeToken that it is about the token of its agent.
 	codeWhole = "Cluster"
@@ -71,9 +72,9 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 			module := strings.Join(f.GetNames(), ", ")
 			return number(f.GetCount()) + " more: towline get trackers --module " + module + " lists them"
 		}
-		return notReadySays(f)
+		return notReadySays(r.GetReason(), f)
 	case subjectModules:
-		return notReadySays(f)
+		return notReadySays(r.GetReason(), f)
 	case rollout.AboutCluster:
 		if said := a.clusterSays(r.GetReason(), f); said != "" {
 			return said
@@ -185,8 +186,12 @@ func whatEndsIt(r *v1.Reason) string {
 	return ""
 }
 
-func notReadySays(f *v1.Facts) string {
-	said := fmt.Sprintf("%s of %s are not ready", number(f.GetCount()), number(f.GetTotal()))
+func notReadySays(reason string, f *v1.Facts) string {
+	what := "are not ready"
+	if reason == reasonHealthyApart {
+		what = "are healthy, and held or changed by somebody"
+	}
+	said := fmt.Sprintf("%s of %s %s", number(f.GetCount()), number(f.GetTotal()), what)
 	if f.GetLimit() > 0 {
 		said += fmt.Sprintf("; the first %d", f.GetLimit())
 	}

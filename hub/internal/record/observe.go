@@ -249,8 +249,8 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 		o.Last, o.MayBeLast = v.neighbours.none(r, run.Module, c)
 	}
 	o.Held = o.Held || len(t.HeldThere()) > 0 // also as last heard: that its agent is away ends nobody's hold
-	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed && !t.losesValue(), t.Tracker.Removed || t.keptForItself()
-	o.Well = t.Tracker.Fine() || t.Tracker.Was != nil && t.Tracker.Was.Ready
+	o.Ready, o.Failed, o.Removed = t.Tracker.Proves(), t.Tracker.Failed && !t.losesValue(), t.Tracker.Removed || t.keptForItself()
+	o.Well = t.Tracker.DoesWell()
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
 		o.Reason, o.Message = rollout.ReasonNotHeard, ""
