@@ -28,13 +28,14 @@ func newObject(fields map[string]any, f Facts) object {
 	return o
 }
 
-// unobserved reports that the controller has not seen the newest generation yet.
+// unobserved reports that the controller has not seen the newest generation yet. One that is greater is of another object of the name: this one
+// was made again with the status of that.
 func (o *object) unobserved() (Result, bool) {
 	if seen, ok := number(o.status, "desiredGeneration"); ok && o.group == "kubevirt.io" && (seen >= o.generation || o.stands()) {
 		return Result{}, false // what it calls observed is what the machine was started with
 	}
 	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
-	if !ok || observed >= o.generation {
+	if !ok || observed == o.generation || o.generation == 0 {
 		return Result{}, false
 	}
 	return o.old(observed), true

@@ -25,7 +25,7 @@ var conditionTypes = classes{
 	main: "Ready Available Healthy Succeeded Success Successful Complete Completed Running Operational Functional",
 	strong: "Synced Reconciled Accepted Programmed ResolvedRefs Established Applied Valid Validated Deployed Installed LastAsyncOperation " +
 		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published Quiesced",
-	good: "Active Offered Compatible Verified Bound",
+	good: "Active Offered Compatible Verified Bound Health",
 	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress " +
 		"Deleting Terminating",
 	bad: "Failed Failing Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
@@ -47,7 +47,7 @@ var phases = classes{
 		"attached serving normal good alive reconciled uptodate operational released programmed live passed open joined present started " +
 		"initialized published built clusterisready healthok stable operating working upgraded updated detached loaded processed executed " +
 		"verified permitted validated activated stored checked approved resolved satisfied acknowledged clusterinhealthystate realized admitted allocated assigned compliant elected formed wellformed fulfilled initialised mounted optimal " +
-		"onboarded synchronized synchronised unsealed readytouse readyforuse allgood",
+		"onboarded synchronized synchronised unsealed readytouse readyforuse allgood failedover relocated",
 	busy: "pending waiting queued new unknown inprogress progressing notready notstarted starting startingup init requested submitted " +
 		"scheduled validating inreview planned planning draft deleted terminated preparing awaiting accepting delayed retry retrying partial " +
 		"blocked uninitialized undefined none empty received opened notinstalled notprovisioned launched ready4setup rollout rollingout " +
