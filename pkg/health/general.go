@@ -312,7 +312,7 @@ func (s *signs) phaseIs(k class, phase, message string, otherwise class) {
 // finite reports that objects of the kind run to an end.
 func (o *object) finite() bool {
 	return hasSuffix(o.kind, "Run", "Job", "Workflow", "Backup", "Restore", "Task", "Migration", "Operation", "Build", "Import", "Export", "Test",
-		"Scan", "Execution", "Experiment") && !hasPrefix(o.kind, "Cron", "Scheduled", "Scaled")
+		"Scan", "Execution", "Experiment", "Snapshot", "Upgrade") && !hasPrefix(o.kind, "Cron", "Scheduled", "Scaled")
 }
 
 // camel makes a reason of a phase that is a sentence.

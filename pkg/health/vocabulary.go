@@ -25,14 +25,14 @@ var conditionTypes = classes{
 	main: "Ready Available Healthy Succeeded Success Successful Complete Completed Running Operational Functional",
 	strong: "Synced Reconciled Accepted Programmed ResolvedRefs Established Applied Valid Validated Deployed Installed LastAsyncOperation " +
 		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published Quiesced",
-	good: "Active Offered Compatible Verified Bound Health",
+	good: "Active Offered Compatible Verified Bound Health Compliant Consistent",
 	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress " +
 		"Deleting Terminating",
 	bad: "Failed Failing Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
 		"Terminal Unhealthy NotReady PartiallyReady Unavailable Unreachable Blocked Aborted Expired Missing Lost Crashed TimedOut Timeout " +
 		"NoPodsMatched NoMatchingInstance NoMatchingFolder NotificationPolicyLoopDetected Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred " +
 		"Irreconcilable Unrecoverable Unresolvable Unschedulable Unscheduled Unstable Unsupported Unsynced Unauthorized Interrupted Cancelled Canceled " +
-		"Killed Evicted Preempted Quarantined Exhausted Corrupted Damaged Revoked Outdated Stale",
+		"Killed Evicted Preempted Quarantined Exhausted Corrupted Damaged Revoked Outdated Stale NonCompliant NotCompliant Inconsistent Unsynchronized",
 	stopped: "Paused Suspended Stopped Hibernated Hibernation Suspend Pause hibernation",
 	// What these say is no matter of health, in either direction.
 	unclear: "Upgradeable ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced Deprecated Limited ScalingLimited Disabled " +
@@ -121,7 +121,9 @@ func conditionClass(kind string) class {
 		return busy
 	case hasSuffix(kind, "Synced", "Accepted", "Programmed", "Reconciled", "Applied"):
 		return strong
-	case hasSuffix(kind, "Ready", "Available", "Healthy", "Succeeded", "Succeeding", "Success", "Complete", "Valid", "UpToDate", "InSync", "ed", "able", "Running"):
+	case hasPrefix(kind, "Valid"), hasSuffix(kind, "Ready", "Available", "Healthy", "Succeeded", "Succeeding", "Success", "Complete", "Valid", "UpToDate",
+		"InSync", "ed", "able", "Running", "Serving", "Working", "Operating", "Bound", "Built", "Found", "Met", "Exists", "Sufficient", "Consistent",
+		"Alive", "Online", "OK", "Ok"):
 		return good
 	}
 	return unclear
