@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,6 +24,9 @@ func (o *object) general() Result {
 		return r
 	}
 	if r, ok := o.statusSays(); ok {
+		return r
+	}
+	if r, ok := o.partsSay(); ok {
 		return r
 	}
 	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status has nothing to judge by"}
@@ -251,8 +255,7 @@ func phaseIn(m map[string]any, key string) string {
 func (s *signs) otherPhases(o *object) {
 	troubled, working := "", ""
 	for field := range o.status {
-		if !hasSuffix(field, "Phase", "State", "Status") && !has("summary display", field) || slices.Contains(phaseFields, field) ||
-			hasPrefix(strings.ToLower(field), "last", "previous", "old", "initial", "desired", "target", "wanted", "requested", "expected") {
+		if !hasSuffix(field, "Phase", "State", "Status") && !has("summary display", field) || slices.Contains(phaseFields, field) || notNow(field) {
 			continue
 		}
 		// Of several the first by name counts: a map has no order.
@@ -268,6 +271,29 @@ func (s *signs) otherPhases(o *object) {
 			s.phase(o, field, phaseIn(o.status, field))
 		}
 	}
+}
+
+// partsSay is what a part of a status that says nothing else tells plainly of trouble or of work, such as the job that an object is for.
+func (o *object) partsSay() (Result, bool) {
+	var s signs
+	for _, field := range slices.Sorted(maps.Keys(o.status)) {
+		part := mapOf(o.status, field)
+		v := nonEmpty(text(part, "phase"), text(part, "state"), text(part, "status"))
+		k := plainPhase(v)
+		if k == unclear && o.phaseClass(v) == busy && o.finite() {
+			k = busy
+		}
+		if k != unclear && !notNow(field) {
+			s.phaseIs(k, v, nonEmpty(text(part, "message"), text(part, "reason"), "status."+field+" is "+v), unclear)
+		}
+	}
+	r, _ := s.verdict()
+	return r, r.Health != fleet.HealthHealthy
+}
+
+// notNow reports that a field of a status is about what was, or what is wanted.
+func notNow(field string) bool {
+	return hasPrefix(strings.ToLower(field), "last", "previous", "old", "initial", "desired", "target", "wanted", "requested", "expected")
 }
 
 // first is the lesser of two words, or the one that is not empty.
@@ -312,7 +338,7 @@ func (s *signs) phaseIs(k class, phase, message string, otherwise class) {
 // finite reports that objects of the kind run to an end.
 func (o *object) finite() bool {
 	return hasSuffix(o.kind, "Run", "Job", "Workflow", "Backup", "Restore", "Task", "Migration", "Operation", "Build", "Import", "Export", "Test",
-		"Scan", "Execution", "Experiment", "Snapshot", "Upgrade") && !hasPrefix(o.kind, "Cron", "Scheduled", "Scaled")
+		"Scan", "Execution", "Experiment", "Snapshot", "Upgrade", "Action") && !hasPrefix(o.kind, "Cron", "Scheduled", "Scaled")
 }
 
 // camel makes a reason of a phase that is a sentence.

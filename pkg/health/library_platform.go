@@ -135,6 +135,8 @@ var storageRules = []shippedEntry{
 	{"velero.io", "Schedule", rule{phase: "phase", good: "Enabled", work: "New", fail: "FailedValidation"}},
 	{"velero.io", "BackupStorageLocation BackupRepository", rule{phase: "phase", good: "Available Ready", fail: "Unavailable NotReady"}},
 	{"velero.io", "VolumeSnapshotLocation", rule{static: true}},
+	{"cr.kanister.io", "ActionSet", rule{phase: "state", good: "complete", work: "pending running attemptingCancel", fail: "failed"}},
+	{"cr.kanister.io", "Blueprint Profile", rule{static: true}},
 	{"k8up.io", "Archive Backup Check Prune Restore", rule{any: "Completed", bad: "Failed"}},
 	{"volsync.backube", "ReplicationSource ReplicationDestination", rule{judge: volsyncHealth, bad: "Error"}},
 	{"astra.netapp.io", "Schedule", rule{static: true}},
