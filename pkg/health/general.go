@@ -361,8 +361,21 @@ func camelKey(word string) string {
 	return string(word[0]-'a'+'A') + word[1:]
 }
 
+// flagFields are where statuses have a yes or no; what stands in lesserFlags counts only where no condition sums up.
+var (
+	flagFields  = []string{"ready", "available", "healthy", "applied", "synced", "readyToUse", "valid", "installed", "connected"}
+	lesserFlags = []string{"isReady", "isHealthy", "allReady", "initialized", "provisioned", "deployed"}
+)
+
 func (s *signs) flags(o *object) {
-	for _, key := range []string{"ready", "available", "healthy", "applied", "synced", "readyToUse", "valid", "installed", "connected"} {
+	s.flagsIn(o, flagFields)
+	if !s.sum {
+		s.flagsIn(o, lesserFlags)
+	}
+}
+
+func (s *signs) flagsIn(o *object, keys []string) {
+	for _, key := range keys {
 		is, ok := flagOf(o.status[key])
 		switch {
 		case !ok:
