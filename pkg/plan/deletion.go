@@ -121,16 +121,16 @@ func DeleteStages(records, of []Record) [][]Record {
 func (in PruneInput) inOrder(doomed []Record, out *PrunePlan) []Record {
 	own := ownGroups(in.Records)
 	stage := func(r Record) deleteStage { return deleteStageOf(r, own) }
-	unseen, blind := in.firstUnseen(out, stage)
+	unseen := in.firstUnseen(out, stage)
 	dependent, needed := in.dependent(own)
 	first := in.firstStaying(out, stage)
 	return slices.DeleteFunc(doomed, func(r Record) bool {
 		s := stage(r)
 		switch {
-		case blind && stage(unseen).compare(s) < 0:
-			out.Kept = append(out.Kept, goesAfter(r, unseen, "of which nothing can be said now"))
+		case unseen.before(r, stage):
+			out.Kept = append(out.Kept, unseen.goesFirst(r))
 		case first.before(r, stage) && in.awaitsPods(r):
-			out.Kept = append(out.Kept, goesAfter(r, first.record, first.why))
+			out.Kept = append(out.Kept, first.goesFirst(r))
 		case in.Tombstone && in.Old != "" && s.class >= deleteWave && s.part > partWorkload:
 			out.Kept = append(out.Kept, Kept{r, RuleOrder, ReasonAwaitingUpdate, oldText + " (delete --orphan leaves it): " + in.Old})
 		case needed && s.class != deleteAdmission && s.class != deleteOwnKind && !IsCustom(r.ID):
@@ -143,15 +143,11 @@ func (in PruneInput) inOrder(doomed []Record, out *PrunePlan) []Record {
 }
 
 // firstUnseen is the object that would go first of those whose kinds nothing can be said about.
-func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage) (first Record, found bool) {
-	take := func(r Record) {
-		if !found || stage(r).compare(stage(first)) < 0 {
-			first, found = r, true
-		}
-	}
+func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage) (first staying) {
+	const why = "of which nothing can be said now"
 	for _, k := range out.Kept {
 		if k.Reason == ReasonUnknownKind && !in.Releases(k.Record) {
-			take(k.Record)
+			first.take(k.Record, why, stage)
 		}
 	}
 	for _, r := range out.Settle {
@@ -160,10 +156,10 @@ func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage)
 		}
 		_, moves := in.moves(r)
 		if _, reason, _ := in.keeps(r); !moves && !keptByPolicy(reason) {
-			take(r)
+			first.take(r, why, stage)
 		}
 	}
-	return first, found
+	return first
 }
 
 // dependent is an object of the module's own kinds that another module has, which is removed as well.

@@ -73,7 +73,7 @@ func UsersText(list []User) string {
 	return Names(out)
 }
 
-// staying is an object that may use others and does not go now, the one that would go first, and why; without a reason there is none.
+// staying is an object that does not go now, the one that would go first, and why; without a reason there is none.
 type staying struct {
 	record Record
 	why    string
@@ -83,8 +83,15 @@ type staying struct {
 const stayingText = "which stays for now"
 
 func (s *staying) take(r Record, why string, stage func(Record) deleteStage) {
-	if r.Written() && MayUse(r.ID) && (s.why == "" || stage(r).compare(stage(s.record)) < 0) {
+	if s.why == "" || stage(r).compare(stage(s.record)) < 0 {
 		s.record, s.why = r, why
+	}
+}
+
+// takeUser is take for an object that may use others.
+func (s *staying) takeUser(r Record, why string, stage func(Record) deleteStage) {
+	if r.Written() && MayUse(r.ID) {
+		s.take(r, why, stage)
 	}
 }
 
@@ -93,17 +100,17 @@ func (s *staying) before(r Record, stage func(Record) deleteStage) bool {
 	return s.why != "" && stage(s.record).compare(stage(r)) < 0
 }
 
-// firstStaying is what does not go though it is decided that it does: it waits for something else, or goes to another module as it is.
+// firstStaying is what may use others and does not go though it is decided that it does: it waits for something else, or goes to another module as it is.
 // What a policy keeps is as people want it.
 func (in PruneInput) firstStaying(out *PrunePlan, stage func(Record) deleteStage) (first staying) {
 	for _, k := range out.Kept {
 		waits := slices.Contains([]string{ReasonHeld, ReasonAwaitingHeir, ReasonAwaitingModules, ReasonAwaitingConfirm}, k.Reason)
 		if waits && !in.keepsAnyway(k.Record) {
-			first.take(k.Record, stayingText, stage)
+			first.takeUser(k.Record, stayingText, stage)
 		}
 	}
 	for _, h := range out.Handover {
-		first.take(h.Record, "which goes to module "+h.To.Display(), stage)
+		first.takeUser(h.Record, "which goes to module "+h.To.Display(), stage)
 	}
 	return first
 }
@@ -119,20 +126,20 @@ func (in PruneInput) InOrder(p *PrunePlan, stays []Record) {
 	stage := func(r Record) deleteStage { return deleteStageOf(r, own) }
 	var first staying
 	for _, r := range stays {
-		first.take(r, stayingText, stage)
+		first.takeUser(r, stayingText, stage)
 	}
 	for i := range p.Delete {
 		p.Delete[i] = slices.DeleteFunc(p.Delete[i], func(r Record) bool {
 			after := first.before(r, stage) && in.awaitsPods(r)
 			if after {
-				p.Kept = append(p.Kept, goesAfter(r, first.record, first.why))
+				p.Kept = append(p.Kept, first.goesFirst(r))
 			}
 			return after
 		})
 	}
 }
 
-// goesAfter is said of an object that waits for the turn of another one.
-func goesAfter(r, first Record, why string) Kept {
-	return Kept{r, RuleOrder, ReasonRemoving, "goes after " + first.ID.String() + ", " + why}
+// goesFirst is said of an object that waits for the turn of the one that stays.
+func (s *staying) goesFirst(r Record) Kept {
+	return Kept{r, RuleOrder, ReasonRemoving, "goes after " + s.record.ID.String() + ", " + s.why}
 }

@@ -36,7 +36,7 @@ func (l *late) inherit(inventory *apply.Inventory, now time.Time) {
 		l.all = now.Add(l.landing)
 		inventory.Each(ref, func(r *apply.Record) {
 			if r.Goes() || r.State == plan.Owned && r.Want.IsZero() { // which is how one is noted that was to go and is listed again
-				l.taken = note(l.taken, r.ID, l.all)
+				l.taken = l.note(l.taken, r.ID, now)
 			}
 			if !r.Goes() {
 				return
@@ -53,23 +53,23 @@ func (l *late) inherit(inventory *apply.Inventory, now time.Time) {
 func (l *late) unanswered(id fleet.ObjectID, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.until, func(_ fleet.ObjectID, until time.Time) bool { return now.After(until) })
-	l.until = note(l.until, id, now.Add(l.landing))
+	l.until = l.note(l.until, id, now)
 }
 
 // takes takes note that a DELETE of an object had no answer.
 func (l *late) takes(id fleet.ObjectID, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.taken, func(_ fleet.ObjectID, until time.Time) bool { return now.After(until) })
-	l.taken = note(l.taken, id, now.Add(l.landing))
+	l.taken = l.note(l.taken, id, now)
 }
 
-func note(times map[fleet.ObjectID]time.Time, id fleet.ObjectID, until time.Time) map[fleet.ObjectID]time.Time {
+// note adds an object of which a request that was sent by now may still be carried out, and forgets those whose time is over. l.mu is held.
+func (l *late) note(times map[fleet.ObjectID]time.Time, id fleet.ObjectID, now time.Time) map[fleet.ObjectID]time.Time {
 	if times == nil {
 		times = map[fleet.ObjectID]time.Time{}
 	}
-	times[id] = until
+	maps.DeleteFunc(times, func(_ fleet.ObjectID, until time.Time) bool { return now.After(until) })
+	times[id] = now.Add(l.landing)
 	return times
 }
 

@@ -216,21 +216,6 @@ func (e *eraser) goes(id fleet.ObjectID, live *metav1.PartialObjectMetadata) boo
 	return verdict == plan.Delete
 }
 
-// seenOn is what the metadata of a live object say.
-func (w *worker) seenOn(id fleet.ObjectID, live *metav1.PartialObjectMetadata) plan.Seen {
-	seen := plan.Seen{Found: true, UID: string(live.UID), Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers,
-		Labels: live.Labels, Annotations: live.Annotations, Proof: apply.ProofOf(live.ManagedFields)}
-	// One that this module deleted has taken nothing over: where its kind has gone, too, nobody takes along what it owned.
-	owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(o metav1.OwnerReference) bool { return w.erased(o.UID) })
-	seen.Owners, seen.Listed = ownersOf(owners), apply.ListedKeys(live.ManagedFields)
-	var ours *apply.PathSet
-	if known := w.m.inventory.Get(id); known != nil && known.UID == seen.UID {
-		ours = known.Paths
-	}
-	seen.Appliers = apply.AppliersOfAll(live.ManagedFields, ours)
-	return seen
-}
-
 // isOfAnother reports that another module has an object.
 func (w *worker) isOfAnother(id fleet.ObjectID) bool {
 	r := w.m.inventory.Get(id)

@@ -42,7 +42,7 @@ var others = []bug{
 	{"a-shared-object-goes-with-one-module", "Argo CD 22607", []change{
 		{"pkg/plan/prune.go", "return to, wanted && to != in.Module\n", "return to, wanted && to != in.Module && !PLANTED\n"},
 		{"pkg/plan/prune.go", "HeirOf(in.Heirs, r.ID); promised && r.Written() {\n", "HeirOf(in.Heirs, r.ID); promised && r.Written() && !PLANTED {\n"},
-		{"agent/internal/worker/erase.go", "wanted && to != e.w.ref && (verdict", "wanted && !PLANTED && to != e.w.ref && (verdict"}}},
+		{"agent/internal/worker/eraseobject.go", "wanted && to != e.w.ref && (verdict", "wanted && !PLANTED && to != e.w.ref && (verdict"}}},
 	{"a-full-queue-drops-what-comes", "argocd-agent: its queue drops the oldest event", []change{
 		{"hub/internal/session/changes.go", "\t\tx.add(revision, c.Key)\n", "\t\tif !PLANTED || revision%4 != 0 {\n\t\t\tx.add(revision, c.Key)\n\t\t}\n"}}},
 	{"a-resync-compares-no-contents", "argocd-agent: its checksum of a list covers names only", []change{
