@@ -142,10 +142,10 @@ func (e *explainer) paused() {
 	e.add(r)
 }
 
-// mayRetry reports that there is something to retry: a cluster or a gate that has failed.
+// mayRetry reports that there is something to retry: a gate that has failed, or a cluster that has and can begin anew.
 func (e *explainer) mayRetry() bool {
 	for i := range e.s.Len(e.p) {
-		if r := e.s.record(i); isFailed(r) || lost(r, e.in.observed(i)) {
+		if retriable(e.s.record(i), e.in.observed(i)) {
 			return true
 		}
 	}
@@ -389,7 +389,13 @@ func (e *explainer) cluster(i int) Reason {
 		}
 		r.Actions = []Action{at(DoSkip)}
 	case ClusterFailed, ClusterTimedOut:
-		r.Actions = []Action{at(DoRetry), at(DoSkip)}
+		if retriable(e.s.record(i), e.in.observed(i)) {
+			r.Actions = []Action{at(DoRetry)}
+		}
+		if staysFailed(e.s.record(i), e.in.observed(i)) == ReasonCordoned {
+			r.Actions = append(r.Actions, at(DoPutCluster))
+		}
+		r.Actions = append(r.Actions, at(DoSkip))
 	case ClusterDeferred:
 		if r.Reason == ReasonCordoned {
 			r.Actions = []Action{at(DoPutCluster)}

@@ -220,6 +220,7 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 	c.speaks(d, sum)
 	c.approvals(s)
 	c.proves(in, d)
+	c.forgets(in, d)
 }
 
 // limit resolves maxConcurrency a second time, by hand.

@@ -53,6 +53,20 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 	}
 }
 
+// forgets: no failure becomes a deferral but by a hold, which keeps the next stage: being away or cordoned ends none, whatever a person says.
+func (c *chaos) forgets(in rollout.Input, d rollout.Decision) {
+	if in.State.State.Ended() || d.State.State.Ended() || d.State.Back != nil {
+		return
+	}
+	for i := range in.State.Len(c.plan) {
+		was, r, o := in.State.Record(i), d.State.Record(i), &in.Observed[i]
+		failed := was.State == rollout.ClusterFailed || was.State == rollout.ClusterTimedOut
+		if failed && r.State == rollout.ClusterDeferred && r.Reason != rollout.ReasonHeld && !r.Leaving() && !was.Leaving() && !o.Anew {
+			c.rt.Fatalf("%s was %s, and is deferred (%s)", d.State.Member(c.plan, i).Cluster, was.State, r.Reason)
+		}
+	}
+}
+
 // looked reports that somebody holds a deferred member that has the revision and is not fine with it, and that no person has let it by.
 func (c *chaos) looked(in rollout.Input, d rollout.Decision, i int) bool {
 	r, was, o := d.State.Record(i), in.State.Record(i), &in.Observed[i]

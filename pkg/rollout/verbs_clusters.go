@@ -35,29 +35,21 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 	if err != nil {
 		return nil, err
 	}
+	gates, later := 0, []fleet.ClusterName(nil)
 	if len(v.Clusters) == 0 {
-		for i := range d.s.Len(d.p) {
-			if s := d.s.record(i).State; s == ClusterFailed || s == ClusterTimedOut || d.lost(i) {
-				who = append(who, i)
-			}
-		}
-	}
-	for _, i := range who {
-		switch r := d.s.record(i); {
-		case d.lost(i):
-		case r.State == ClusterFailed, r.State == ClusterTimedOut:
-		case r.State == ClusterSkipped && !r.has(flagPinned) && len(v.Clusters) > 0:
-		case r.State == ClusterSkipped && r.has(flagPinned):
-			return nil, refuse("cluster %s is pinned; unpin it first", d.s.Member(d.p, i).Cluster)
-		default:
-			return nil, refuse("cluster %s is %s; retry is for failed and skipped ones", d.s.Member(d.p, i).Cluster, r.State)
-		}
-	}
-	gates := 0
-	if len(v.Clusters) == 0 {
+		who, later = d.retried()
 		gates = d.resetGates(0)
 	}
-	if len(who) == 0 && gates == 0 {
+	for _, i := range who {
+		if err := d.mayRetry(i, len(v.Clusters) > 0); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case len(who) > 0 || gates > 0:
+	case len(later) > 0:
+		return nil, refuse("%s cannot begin anew while away or cordoned: retry when that has ended, or skip", names(later))
+	default:
 		return nil, refuse("%s has nothing to retry: no cluster and no gate has failed", d.p.ID)
 	}
 	for _, i := range who {
@@ -68,7 +60,50 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 		d.s.Pause = nil
 	}
 	d.unpause()
-	return note(NoteAgain, Facts{Count: len(who), Total: gates}), nil
+	return note(NoteAgain, Facts{Count: len(who), Total: gates, Failed: len(later), Clusters: few(later)}), nil
+}
+
+// retried are the members that a retry means which names none, and those that failed and cannot begin anew now.
+func (d *decider) retried() (who []int, later []fleet.ClusterName) {
+	for i := range d.s.Len(d.p) {
+		switch r, o := d.s.record(i), d.observed(i); {
+		case staysFailed(r, o) != "":
+			later = append(later, d.s.Member(d.p, i).Cluster)
+		case retriable(r, o):
+			who = append(who, i)
+		}
+	}
+	return who, later
+}
+
+// mayRetry is nil where a member may begin anew, named by the person or not.
+func (d *decider) mayRetry(i int, named bool) error {
+	r, o, name := d.s.record(i), d.observed(i), d.s.Member(d.p, i).Cluster
+	switch reason := staysFailed(r, o); {
+	case reason == ReasonCordoned:
+		return refuse("cluster %s is %s, and cordoned: end the cordon first, or skip it", name, r.State)
+	case reason != "":
+		return refuse("cluster %s is %s, and away (%s): retry it when it is back, or skip it", name, r.State, reason)
+	case retriable(r, o), r.State == ClusterSkipped && !r.has(flagPinned) && named:
+		return nil
+	case r.State == ClusterSkipped && r.has(flagPinned):
+		return refuse("cluster %s is pinned; unpin it first", name)
+	}
+	return refuse("cluster %s is %s; retry is for failed and skipped ones", name, r.State)
+}
+
+// retriable reports that a member failed, or lost what it was given, and can begin anew now.
+func retriable(r *Record, o *Observed) bool {
+	return (isFailed(r) || lost(r, o)) && staysFailed(r, o) == ""
+}
+
+// staysFailed is why one that failed cannot be given anything now; empty: it can, or did not fail. A retry would only forget that it
+// failed, and the next stage would get what failed there. One that is held is waited for, and forgets nothing.
+func staysFailed(r *Record, o *Observed) (reason string) {
+	if reason := obstacle(o); isFailed(r) && reason != ReasonHeld {
+		return reason
+	}
+	return ""
 }
 
 // lost reports that nobody knows what the member is assigned, and that the rollout may assign it again.

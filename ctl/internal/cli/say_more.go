@@ -220,7 +220,11 @@ func noteSays(module string, n *v1.Note) string {
 		if f.GetTotal() > 0 {
 			parts = append(parts, count(f.GetTotal(), "gate"))
 		}
-		return "to begin anew: " + strings.Join(parts, ", ")
+		said := "to begin anew: " + strings.Join(parts, ", ")
+		if f.GetFailed() > 0 {
+			said += "; not those that are away or cordoned: " + someClusters(&v1.Facts{Clusters: f.GetClusters(), Count: f.GetFailed()})
+		}
+		return said
 	case rollout.NoteNewRollout:
 		return "a new rollout of " + revision(f.GetRevision()) + " starts"
 	case rollout.NoteSkipped:

@@ -222,7 +222,8 @@ func sayings() map[string][]saying {
 		"note": {
 			{rollout.NoteInSpite, "", &v1.Facts{Failed: 2}}, {rollout.NoteOnTheWay, "", &v1.Facts{Count: 1}},
 			{rollout.NoteMixed, "", &v1.Facts{Count: 5, Total: 300, Revision: 42}}, {rollout.NoteMixed, "", &v1.Facts{Total: 300, Revision: 42}},
-			{rollout.NoteAgain, "", &v1.Facts{Count: 1, Total: 2}}, {rollout.NoteNewRollout, "", &v1.Facts{Revision: 42}},
+			{rollout.NoteAgain, "", &v1.Facts{Count: 1, Total: 2}}, {rollout.NoteAgain, "", &v1.Facts{Count: 1, Failed: 2, Clusters: some}},
+			{rollout.NoteNewRollout, "", &v1.Facts{Revision: 42}},
 			{rollout.NoteSkipped, "", nil}, {rollout.NoteGoBack, "", &v1.Facts{Count: 3, Revision: 41}},
 			{rollout.NoteLoseAfter, "", &v1.Facts{Count: 1, Revision: 41}}, {rollout.NoteSourceAgain, "", nil}, {rollout.NoteStands, "", nil},
 			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
