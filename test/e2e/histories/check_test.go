@@ -255,7 +255,11 @@ func (w *world) incomplete(rows []row, live map[string]map[string]*unstructured.
 		}
 		for key, o := range live[c.Name] {
 			_, name, _ := strings.Cut(key, "/")
-			if !wanted[key] && !slices.Contains(foreigners, name) && name != "kube-root-ca.crt" && !w.left[c.Name] {
+			if !wanted[key] && !slices.Contains(foreigners, name) && name != "kube-root-ca.crt" && !w.left[c.Name+"/"+key] {
+				if w.leaves {
+					w.left[c.Name+"/"+key] = true
+					continue
+				}
 				pending = append(pending, fmt.Sprintf("%s: %s is still there, of %q", c.Name, key, ownerOf(o)))
 			}
 		}
@@ -289,7 +293,11 @@ func (w *world) settle() {
 	}
 	w.kept = now
 	w.t.Logf("at rest %d: %v", w.rests, w.done) // a run may take hours
-	w.moved, w.journal = false, nil
+	if n := w.confirms; n > 5 {
+		w.t.Logf("%d confirms until all is at rest:\n  %s", n, strings.Join(w.journal, "\n  "))
+	}
+	w.confirms = 0
+	w.moved, w.leaves, w.journal = false, false, nil
 	clear(w.hands)
 	clear(w.edited)
 	clear(w.removed)

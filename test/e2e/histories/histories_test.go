@@ -109,15 +109,17 @@ type world struct {
 	erased  map[string]bool        // CLUSTER/ConfigMap that the test deleted, ever
 	removed map[string]bool        // modules that the test deleted since the last quiet point
 	waved   map[int]string         // puts that a person let go on past the canary, or whose canary a person changed, with how
-	left    map[string]bool        // clusters in which objects of before may be left, for they were removed from the hub
+	left    map[string]bool        // CLUSTER/KIND/NAME that is left of before, as by a removal that keeps objects
+	leaves  bool                   // since the last quiet point something happened by which more may be left
 	frozen  map[string]freeze      // objects that are held, by CLUSTER/KIND/NAME
+	saved   string                 // a copy of the hub's store; empty: none
 	journal []string               // what was done since the last quiet point
 	done    map[string]int         // operations by name
 	lies    map[string]time.Time   // since when the hub says something that is not so
 	agents  int                    // of new agents, for their names
 	revs    map[string]map[int]int // the put of each revision of a module
 
-	rests, compared, deletes, beyond int
+	rests, compared, deletes, beyond, confirms int
 }
 
 // put is a module as it was put once.

@@ -2,8 +2,10 @@ package histories
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,24 +17,25 @@ import (
 
 // What people do to rollouts, modules and clusters at the hub, and to objects in a cluster.
 
-func (w *world) operate() {
-	for {
-		n := w.random.IntN(100)
-		for _, o := range []struct {
-			weight int
-			do     func() bool
-		}{
-			{18, w.putOne}, {9, w.putBoth}, {3, w.rollback}, {2, w.abort}, {4, w.pauseResume}, {2, w.promote}, {2, w.skip}, {2, w.retry},
-			{6, w.hold}, {5, w.annotate}, {5, w.unhold}, {8, w.undo}, {5, w.erase}, {4, w.scale}, {2, w.deleteModule}, {2, w.confirmOne},
-			{4, w.killAgent}, {2, w.killHub}, {4, w.cut}, {2, w.killServer}, {3, w.pauseAgent}, {4, w.repairOne}, {2, w.rejoin},
-		} {
-			if n -= o.weight; n < 0 {
-				if o.do() {
-					return
-				}
-				break
-			}
+// operations by how often they come.
+func (w *world) operations() (out []func() bool) {
+	for _, o := range []struct {
+		weight int
+		do     func() bool
+	}{
+		{16, w.putOne}, {9, w.putBoth}, {10, w.incident}, {3, w.rollback}, {2, w.abort}, {4, w.pauseResume}, {2, w.promote}, {2, w.skip}, {2, w.retry},
+		{6, w.hold}, {5, w.annotate}, {5, w.unhold}, {8, w.undo}, {5, w.erase}, {4, w.scale}, {2, w.deleteModule}, {2, w.confirmOne},
+		{4, w.killAgent}, {2, w.killHub}, {4, w.cut}, {4, w.flap}, {2, w.killServer}, {3, w.pauseAgent}, {4, w.repairOne}, {1, w.rejoin}, {2, w.saveStore},
+	} {
+		for range o.weight {
+			out = append(out, o.do)
 		}
+	}
+	return out
+}
+
+func (w *world) operate() {
+	for !pick(w, w.operations())() {
 	}
 }
 
@@ -104,6 +107,62 @@ func (w *world) retry() bool {
 	return true
 }
 
+// incident is a revision whose pods never get ready, and people who look at it where they can: they hold what does badly in the canary, and
+// take it back there to what it was before.
+func (w *world) incident() bool {
+	m, ok := w.now[pick(w, modules)]
+	if !ok || len(m.apps) == 0 {
+		return false
+	}
+	app := pick(w, slices.Sorted(maps.Keys(m.apps)))
+	has := maps.Clone(m.apps)
+	w.last++
+	has[app] = config{n: w.last, bad: true}
+	if !w.apply("incident", w.next(m.module, has, m.drift)) {
+		return false
+	}
+	pause(w.t.Context(), time.Duration(w.random.IntN(4000))*time.Millisecond)
+	canary := w.cluster("c1")
+	if w.random.IntN(3) > 0 {
+		w.holdIn(canary, app)
+	}
+	w.takeBack(canary, app, m.apps[app])
+	return true
+}
+
+// takeBack has a Deployment run by what it was before.
+func (w *world) takeBack(c *lab.Cluster, app string, to config) {
+	w.edited[c.Name+"/"+app] = true
+	w.patch("take back", c, app, `{"spec":{"template":{"spec":`+asJSON(podSpec(app, to))+`}}}`)
+}
+
+// holdIn holds a Deployment at the hub or in its cluster.
+func (w *world) holdIn(c *lab.Cluster, app string) bool {
+	if w.random.IntN(2) == 0 {
+		return w.annotateIn(c, app)
+	}
+	return w.holdAt(c, "Deployment/"+home+"/"+app, "--cluster", c.Name)
+}
+
+// flap breaks the link of a cluster for a moment, or twice, and puts a module then.
+func (w *world) flap() bool {
+	c := pick(w, w.Clusters)
+	if w.down["link "+c.Name] != nil {
+		return false
+	}
+	for range 1 + w.random.IntN(2) {
+		w.note("flap", "%s", c.Name)
+		c.Link.Cut()
+		pause(w.t.Context(), time.Duration(w.random.IntN(1500))*time.Millisecond)
+		c.Link.Restore()
+		pause(w.t.Context(), time.Duration(w.random.IntN(5000))*time.Millisecond)
+	}
+	c.Link.Cut()
+	w.down["link "+c.Name] = c.Link.Restore
+	w.putOne()
+	return true
+}
+
 // hold holds a module, a cluster or an object at the hub.
 func (w *world) hold() bool {
 	c := pick(w, w.Clusters)
@@ -116,6 +175,10 @@ func (w *world) hold() bool {
 	default:
 		args = []string{"Deployment/" + home + "/" + pick(w, apps), "--cluster", c.Name}
 	}
+	return w.holdAt(c, args...)
+}
+
+func (w *world) holdAt(c *lab.Cluster, args ...string) bool {
 	at := "hold " + strings.Join(args, " ")
 	if w.down[at] != nil || !w.towline("hold", append([]string{"hold", "-m", "a test"}, args...)...) {
 		return false
@@ -132,12 +195,16 @@ func (w *world) hold() bool {
 
 // annotate holds an object in its cluster.
 func (w *world) annotate() bool {
-	c, app := pick(w, w.Clusters), pick(w, apps)
+	return w.annotateIn(pick(w, w.Clusters), pick(w, apps))
+}
+
+func (w *world) annotateIn(c *lab.Cluster, app string) bool {
 	at := "hold by annotation " + c.Name + " " + app
 	if w.down[at] != nil || !w.patch("annotate", c, app, `{"metadata":{"annotations":{"towline.dev/hold":"a test"}}}`) {
 		return false
 	}
 	w.down[at] = func() {
+		w.bring("server " + c.Name)
 		w.thaw(at)
 		w.patch("end of annotation", c, app, `{"metadata":{"annotations":{"towline.dev/hold":null}}}`)
 	}
@@ -244,9 +311,7 @@ func (w *world) deleteModule() bool {
 	args := []string{"delete", "module", name, "--yes", "--wait=false"}
 	if w.random.IntN(3) == 0 {
 		args = append(args, "--orphan")
-		for _, c := range w.Clusters {
-			w.left[c.Name] = true
-		}
+		w.leaves = true
 	}
 	w.moved, w.removed[name] = true, true
 	if w.towline("delete", args...) {
@@ -267,7 +332,7 @@ func (w *world) confirmOne() bool {
 // holds that wait for a confirm.
 func (w *world) holds() (out []string) {
 	for _, name := range strings.Fields(w.CLI(w.t.Context(), "get", "holds", "-o", "name").Stdout) {
-		if !strings.HasPrefix(name, "hold/freeze-") {
+		if !strings.HasPrefix(name, "hold/freeze-") && !strings.HasPrefix(name, "hold/annotation-") {
 			out = append(out, name)
 		}
 	}
@@ -277,6 +342,7 @@ func (w *world) holds() (out []string) {
 // confirm answers all that waits for a person.
 func (w *world) confirm() {
 	for _, name := range w.holds() {
+		w.confirms++
 		w.towline("confirm", "confirm", name)
 	}
 }
@@ -358,7 +424,7 @@ func (w *world) rejoin() bool {
 	}
 	c := pick(w, w.Clusters)
 	must(w.t, w.WaitState(w.t.Context(), c.Name, "Ready"))
-	w.left[c.Name] = true
+	w.leaves = true
 	if !w.towline("remove cluster", "cluster", "remove", c.Name, "--yes", "-m", "a test") {
 		return true
 	}
