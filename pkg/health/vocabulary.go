@@ -32,7 +32,8 @@ var conditionTypes = classes{
 		"Terminal Unhealthy NotReady PartiallyReady Unavailable Unreachable Blocked Aborted Expired Missing Lost Crashed TimedOut Timeout " +
 		"NoPodsMatched NoMatchingInstance NoMatchingFolder NotificationPolicyLoopDetected Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred " +
 		"Irreconcilable Unrecoverable Unresolvable Unschedulable Unscheduled Unstable Unsupported Unsynced Unauthorized Interrupted Cancelled Canceled " +
-		"Killed Evicted Preempted Quarantined Exhausted Corrupted Damaged Revoked Outdated Stale NonCompliant NotCompliant Inconsistent Unsynchronized",
+		"Killed Evicted Preempted Quarantined Exhausted Corrupted Damaged Revoked Outdated Stale NonCompliant NotCompliant Inconsistent Unsynchronized " +
+		"Disconnected Offline Dead Broken Compromised",
 	stopped: "Paused Suspended Stopped Hibernated Hibernation Suspend Pause hibernation",
 	// What these say is no matter of health, in either direction.
 	unclear: "Upgradeable ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced Deprecated Limited ScalingLimited Disabled " +
@@ -103,10 +104,17 @@ func conditionClass(kind string) class {
 	switch {
 	case lacksTrouble(kind):
 		return good
+	case hasSuffix(kind, "Found", "Exists", "Exist", "Detected", "Occurred", "Encountered", "Present", "Reported") && contains(kind, troubles...):
+		return bad
+	case hasSuffix(kind, "UpdateAvailable", "UpdatesAvailable", "UpgradeAvailable", "UpgradesAvailable", "VersionAvailable", "DriftDetected", "ChangeDetected",
+		"ChangesDetected"):
+		return unclear
 	case hasSuffix(kind, "Failed", "Failure", "Failures", "Error", "Errors", "Pressure", "Conflict", "Conflicts", "Conflicted", "Unhealthy",
 		"Missing", "Mismatch", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked",
 		"Misconfigured", "Rejected", "Refused", "Aborted", "Cancelled", "Canceled", "Interrupted", "Expired", "Revoked", "Exhausted", "Corrupted",
-		"Unschedulable", "Unsupported", "Unreachable", "Outdated", "Crashed", "Failing", "Crashing", "CrashLooping", "TimedOut", "Timeout", "Irreconcilable"),
+		"Unschedulable", "Unsupported", "Unreachable", "Outdated", "Crashed", "Failing", "Crashing", "CrashLooping", "TimedOut", "Timeout", "Irreconcilable", "Disconnected", "Overloaded", "Compromised",
+		"Preempted", "Killed", "Quarantined", "Damaged", "Dropped", "Missed", "Unauthorized", "Unsynced", "Unscheduled", "Unresolved", "Lost", "Stuck", "Stale",
+		"Broken", "Dead", "Offline"),
 		hasPrefix(kind, "Not") && !hasPrefix(kind, "Notif", "Note", "Notar"), hasPrefix(kind, "Failed", "Error", "Invalid", "Unhealthy", "Unable", "Insufficient", "Misconfigured"):
 		return bad
 	case hasSuffix(kind, "Paused", "Suspended", "Stopped", "Hibernated"):
@@ -128,6 +136,10 @@ func conditionClass(kind string) class {
 	}
 	return unclear
 }
+
+// troubles are what a condition may say that it found.
+var troubles = []string{"Conflict", "Error", "Failure", "Fault", "Issue", "Problem", "Violation", "Vulnerabilit", "Duplicate", "Collision", "Mismatch", "Loop",
+	"Cycle", "Deadlock", "SplitBrain", "Corruption", "Anomal", "Threat", "Warning"}
 
 // camelType is the type of a condition as most spell it, of one such as In-progress, in_progress, ready or READY.
 func camelType(kind string) string {
