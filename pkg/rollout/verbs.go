@@ -319,9 +319,9 @@ func (d *decider) promoteVerb(v *Verb) error {
 	}
 	stage, h := &d.p.Stages[n], &d.s.Stages[n]
 	moving, held := d.moving(n), d.awaitedHeld(n)
-	moves := moving > 0 && h.Quiet == 0
+	moves, soaks := moving > 0 && h.Quiet == 0, h.Quiet != 0 && stage.Soak > 0 && !h.Soaked
 	switch {
-	case v.Stage != "" && v.Stage != stage.Name:
+	case v.Stage != "" && v.Stage != stage.Name && !d.holdsBack(held, v.Stage):
 		return refuse("%s is in stage %s, not %s", d.p.ID, stage.Name, v.Stage)
 	case !d.begun0() && len(d.emptyOverrides()) > 0:
 		d.s.OverridesPromoted = true
@@ -332,12 +332,12 @@ func (d *decider) promoteVerb(v *Verb) error {
 			d.letBy(held)
 		}
 		return nil
-	case h.Started != 0 && !moves && len(held) > 0:
-		h.Soaked = h.Soaked || h.Quiet != 0
-		d.letBy(held)
-		return nil
-	case h.Started != 0 && !moves && stage.Soak > 0 && !h.Soaked: // also one that began anew when a gate after it had been reached
+	case soaks && elapsed(h.Quiet, stage.Soak) > d.now: // also anew, behind a gate that had been reached; of who is held nothing was said yet
 		h.Soaked = true
+		return nil
+	case h.Started != 0 && !moves && (soaks || len(held) > 0):
+		h.Soaked = h.Soaked || soaks
+		d.letBy(held)
 		return nil
 	case d.waitingApproval() != nil:
 		g := d.waitingApproval()
@@ -349,6 +349,8 @@ func (d *decider) promoteVerb(v *Verb) error {
 		return refuse("stage %s has not begun: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "what is before it"))
 	case moves:
 		return refuse("stage %s is still moving: %s", stage.Name, clusters(moving))
+	case h.Quiet == 0 && stage.Soak > 0:
+		return refuse("stage %s does not soak yet: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "its clusters"))
 	}
 	return refuse("stage %s waits for its gates; promote ends a soak, never a gate: use override", stage.Name)
 }
