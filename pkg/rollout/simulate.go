@@ -140,7 +140,7 @@ func newSim(in SimInput, plan *Plan, state State) *sim {
 			o.Revision, o.Cordoned = c.Revision, c.Cluster.Cordoned
 			_, o.Held = in.Held[c.Cluster.Name]
 			if c.Revision != 0 {
-				o.Generation, o.Ready = 1, true
+				o.Generation, o.Ready, o.Well = 1, true, true
 			}
 			o.UnselectedOlder = c.UnselectedOlder
 		}
@@ -277,7 +277,7 @@ func (s *sim) deliver(a Assign) {
 	if o.Ready || o.Revision == 0 {
 		s.notReady++
 	}
-	o.Revision, o.Generation, o.Ready, o.Failed, o.Removed = a.Revision, s.gen, false, false, false
+	o.Revision, o.Generation, o.Ready, o.Well, o.Failed, o.Removed = a.Revision, s.gen, false, false, false, false
 	if !o.Held {
 		s.apply(a.Member)
 	}
@@ -357,7 +357,7 @@ func (s *sim) happen() {
 		case s.fails[x.member] && o.Revision == s.plan.Revision:
 			o.Failed, o.Reason = true, SimFails
 		default:
-			o.Ready = true
+			o.Ready, o.Well = true, true
 			s.notReady--
 		}
 	}

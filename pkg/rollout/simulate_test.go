@@ -130,3 +130,22 @@ func TestSimulationOfHolds(t *testing.T) {
 		t.Errorf("%s, %d deferred; a moved at %s (%t), b at %s", got.State, got.Summary.Deferred, at, is, moved["b"])
 	}
 }
+
+// TestSimulationOfAHeldOneThatHasIt: one that is held and has the revision already, as where the strategy is put anew, does well there, as
+// all do that the simulation begins with, and stops nothing.
+func TestSimulationOfAHeldOneThatHasIt(t *testing.T) {
+	in := rollout.SimInput{Start: time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC), ApplyMin: time.Minute, ApplyMax: time.Minute,
+		Strategy: rollout.Strategy{Stages: []rollout.Stage{{Name: "canary", Selector: &fleet.Selector{MatchLabels: map[string]string{"ring": "canary"}}}, {Name: "rest"}}},
+		Held:     map[fleet.ClusterName]time.Time{"a": {}},
+		Plan:     rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: 2}, Revision: 2, From: 1}}
+	for name, revision := range map[fleet.ClusterName]int64{"a": 2, "b": 1, "c": 1} {
+		c := rollout.Candidate{Cluster: fleet.Cluster{Name: name, Labels: map[string]string{"ring": "canary"}}, Selected: true, Revision: revision}
+		if name == "c" {
+			c.Cluster.Labels = nil
+		}
+		in.Plan.Clusters = append(in.Plan.Clusters, c)
+	}
+	if got, err := rollout.Simulate(in); err != nil || got.State != rollout.Succeeded || got.Summary.Succeeded != 2 {
+		t.Errorf("%s %s, %+v: %v", got.State, got.Reason, got.Summary.Counts, err)
+	}
+}
