@@ -226,7 +226,7 @@ type Placement struct {
 const (
 	HubLabel        = "towline.dev/hub"
 	OwnerAnnotation = "towline.dev/owner"
-	// AgainAnnotation is on an object for a moment, so that a DELETE from before it was listed again does not meet it.
+	// AgainAnnotation is on an object for a moment, so that a DELETE from before it was listed again, or kept, does not meet it.
 	AgainAnnotation = "towline.dev/again"
 	WaveAnnotation  = "towline.dev/wave"
 	// SubstituteAnnotation with SubstituteDisabled has ${…} be text in the whole object.

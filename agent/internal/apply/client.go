@@ -333,6 +333,11 @@ func (c *Client) Yield(ctx context.Context, r Resource, namespace string, live *
 
 func (c *Client) release(ctx context.Context, r Resource, namespace, name string, meta map[string]any) error {
 	meta["labels"], meta["annotations"] = map[string]any{fleet.HubLabel: nil}, map[string]any{fleet.OwnerAnnotation: nil}
+	return c.mergeMeta(ctx, r, namespace, name, meta)
+}
+
+// mergeMeta merges metadata into an object.
+func (c *Client) mergeMeta(ctx context.Context, r Resource, namespace, name string, meta map[string]any) error {
 	body, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
 		return err
@@ -340,6 +345,20 @@ func (c *Client) release(ctx context.Context, r Resource, namespace, name string
 	_, err = decode(write(c.rest.Patch(types.MergePatchType)).AbsPath(r.segments(namespace, name)...).
 		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx))
 	return err
+}
+
+// Again makes another version of exactly the object with this UID and resource version, and leaves it as it was: what was sent for the version
+// of before finds that no more.
+func (c *Client) Again(ctx context.Context, r Resource, namespace, name string, uid types.UID, resourceVersion string) error {
+	for _, meta := range []map[string]any{
+		{"uid": uid, "resourceVersion": resourceVersion, "annotations": map[string]any{fleet.AgainAnnotation: resourceVersion}},
+		{"uid": uid, "annotations": map[string]any{fleet.AgainAnnotation: nil}},
+	} {
+		if err := c.mergeMeta(ctx, r, namespace, name, meta); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Create posts an object; Towline uses it for Events only.

@@ -29,6 +29,7 @@ type eraser struct {
 	lost    []vanished                 // to be forgotten with the next proof
 	unseen  bool                       // whether some that are left are there could not be seen
 	doubt   *apply.Failure             // why that could not be proven
+	soon    bool                       // something that stays is not safe from what was sent before, and is looked at again
 }
 
 // erased is what came of one object.

@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -114,6 +115,35 @@ func (a *writer) outrun(ctx context.Context, live map[string]any) (map[string]an
 	}
 	late.outrun(a.liveID())
 	return live, nil
+}
+
+// outrunKept makes another version of an object that was to go and is to stay after all, while a DELETE of it may still arrive. It reports whether
+// none meets it any more.
+func (e *eraser) outrunKept(ctx context.Context, r plan.Record) bool {
+	res, id := e.kinds[kindOf(r)].Resource, r.ID
+	if id.Namespace = namespaceOf(res, r.ID); !e.w.m.late.mayTake(id, time.Now()) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, objectTime)
+	defer cancel()
+	seen, live, err := e.w.see(ctx, res, r)
+	if err == nil && (!seen.Found || seen.UID != r.UID || seen.Terminating) {
+		return true
+	}
+	if err == nil && e.w.annotation(live) == "" {
+		err = e.w.write(ctx, act{verb: localpolicy.Update, id: id}, func(ctx context.Context) error {
+			if err := e.w.unlessSuperseded(); err != nil {
+				return err
+			}
+			return e.w.m.client.Again(ctx, res, id.Namespace, id.Name, live.UID, live.ResourceVersion)
+		})
+		if err == nil {
+			e.w.m.late.outrun(id)
+			return true
+		}
+	}
+	e.soon = true
+	return false
 }
 
 // lateText is said of an object that may still come to be.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // A DELETE that nobody heard the answer of may arrive when a revision has come to list the object again, with the same content, so that an apply
@@ -122,5 +123,40 @@ func TestDeleteThatArrivesLateTakesNothingOfAnotherModule(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestDeleteThatArrivesLateTakesNothingThatIsKept: nor what a policy has come to keep by then, which nobody lists any more.
+func TestDeleteThatArrivesLateTakesNothingThatIsKept(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			r := newRig(t)
+			r.landing = time.Hour
+			r.restart()
+			a, b := configMap("a", "k: v"), configMap("b", "k: v")
+			s := r.bundle("shop", nil, a, b)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			uid := r.uidOf("v1", "configmaps", "b")
+			sent, land := r.late(http.MethodDelete, "b")
+			r.set([]fleet.Sync{r.bundle("shop", nil, a)})
+			<-sent
+			if restart {
+				r.stop()
+				r.start()
+			}
+			r.set([]fleet.Sync{r.bundle("shop", []fleet.Policy{{Prune: fleet.PruneNever}}, a)})
+			r.keptFor("shop", "b", plan.ReasonKept)
+			if code := land(); code != http.StatusConflict {
+				t.Errorf("the DELETE from before the policy was answered with %d", code)
+			}
+			got := r.get("v1", "configmaps", "b")
+			if got == nil || got.GetUID() != uid || got.GetDeletionTimestamp() != nil {
+				t.Fatalf("what is kept went by a DELETE of before: %v", got)
+			}
+			if n := len(got.GetAnnotations()); n != 1 {
+				t.Errorf("annotations %v", got.GetAnnotations())
+			}
+		})
 	}
 }

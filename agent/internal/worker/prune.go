@@ -220,7 +220,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		in = e.in
 		todo = plan.Prune(in)
 	}
-	if e.noteKept(todo.Kept) {
+	if e.noteKept(ctx, todo.Kept) {
 		in = e.in
 		todo = plan.Prune(in)
 	}
@@ -367,7 +367,7 @@ func (w *worker) lookAgain(e *eraser, now time.Time, due bool) {
 	switch {
 	case p.waitsForRoom():
 		most = keptPrune
-	case p.failed != nil, len(p.leaving) > 0, len(e.late) > 0, w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
+	case p.failed != nil, len(p.leaving) > 0, len(e.late) > 0, e.soon, w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
 		most = maxPrune
 	case len(e.checked) > 0, unknownKinds(p.kept), e.unseen, len(p.labels) > 0:
 		most = keptPrune

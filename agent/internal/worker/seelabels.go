@@ -65,13 +65,13 @@ func labelsIn(seen map[fleet.ObjectID]seenLabels) func(plan.Record) map[string]s
 // noteKept notes what the labels of objects that stay come to, for the time when their module goes, and ends what was decided of those that
 // are to stay after all: should a later revision let them go, that is another decision. What is on its way out already goes by the one
 // that there was. It reports whether there is anything new to plan with.
-func (e *eraser) noteKept(kept []plan.Kept) (noted bool) {
+func (e *eraser) noteKept(ctx context.Context, kept []plan.Kept) (noted bool) {
 	for _, k := range kept {
 		next := k.Record
 		if x, known := e.w.pruning.labels[next.ID]; known && k.ByPolicy() && !e.in.Tombstone {
 			next = plan.RememberSeen(e.in.Policies, next, x.labels)
 		}
-		if k.Rescued() && !e.w.erased(types.UID(next.UID)) && !e.w.seenLeaving(e.kinds[kindOf(next)].Resource, next) {
+		if k.Rescued() && !e.w.erased(types.UID(next.UID)) && !e.w.seenLeaving(e.kinds[kindOf(next)].Resource, next) && e.outrunKept(ctx, next) {
 			next.Deleting = fleet.Age{}
 		}
 		if next == k.Record {
