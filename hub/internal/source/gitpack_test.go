@@ -179,6 +179,41 @@ func TestFolderThatIsShownManyTimes(t *testing.T) {
 	}
 }
 
+// TestCommitsOfManyLines: who made a commit or a tag may write into it what they like, and as much; nothing of that is read but what it leads to.
+func TestCommitsOfManyLines(t *testing.T) {
+	tree := plumbing.ComputeHash(plumbing.TreeObject, nil)
+	for _, header := range []string{"mergetag", "gpgsig", "more"} {
+		lines := header + " x\n" + strings.Repeat(" x\n", 60_000)
+		commit := []byte("tree " + tree.String() + "\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n" + lines + "\nx\n")
+		at := plumbing.ComputeHash(plumbing.CommitObject, commit)
+		tag := []byte("object " + at.String() + "\ntype commit\ntag v1\ntagger a <a@b> 1 +0000\n" + lines + "\nx\n")
+		store, err := readObjects(t.Context(), sealed(plain(1, commit), plain(2, nil), plain(4, tag)), packLimits{10, 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c gitCommit
+		grown := allocates(func() { c, err = commitOf(store, plumbing.ComputeHash(plumbing.TagObject, tag)) })
+		if err != nil || c.hash != at || c.tree != tree || grown > 16 {
+			t.Errorf("%s: %v of %v, with %d MiB: %v", header, c.tree, c.hash, grown, err)
+		}
+	}
+}
+
+// TestCommitsThatAreNone: an object that does not begin as git writes it leads nowhere.
+func TestCommitsThatAreNone(t *testing.T) {
+	hash := strings.Repeat("a", 40)
+	for _, text := range []string{"", "tree", "tree " + hash, "tree " + hash[1:] + "\n", "tree " + hash + " \n", "tree " + strings.Repeat("g", 40) + "\n", "author a\ntree " + hash + "\n", "\ntree " + hash + "\n"} {
+		commit := plain(1, []byte(text))
+		store, err := readObjects(t.Context(), sealed(commit), packLimits{10, 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := commitOf(store, plumbing.ComputeHash(plumbing.CommitObject, commit.data)); !errors.Is(err, fleet.ErrCorrupt) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // servePack serves a repository of one commit with a root folder and other objects, as a server may that no git has looked after.
 func servePack(t *testing.T, tree []byte, more ...packed) (url, commit string) {
 	root := plumbing.ComputeHash(plumbing.TreeObject, tree)

@@ -39,7 +39,7 @@ func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequ
 		return nil, commit, false, err
 	}
 	t := &gitTree{ctx: ctx, store: store, used: used, files: map[string][]byte{}, names: artifact.NewNames()}
-	if err := t.collect("", c.TreeHash); err != nil {
+	if err := t.collect("", c.tree); err != nil {
 		return nil, commit, false, err
 	}
 	for _, e := range t.entries {
@@ -48,27 +48,43 @@ func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequ
 		}
 	}
 	if used != "" && !t.uses {
-		return nil, commit, false, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(used), c.Hash)
+		return nil, commit, false, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(used), c.hash)
 	}
-	return t.files, c.Hash, lasts, nil
+	return t.files, c.hash, lasts, nil
 }
 
 const maxTagChain = 10 // that point to one another
 
+// gitCommit is as much of a commit as is used.
+type gitCommit struct{ hash, tree plumbing.Hash }
+
 // commitOf is the commit itself, or that of a tag.
-func commitOf(store *memory.Storage, wanted plumbing.Hash) (*object.Commit, error) {
+func commitOf(store *memory.Storage, wanted plumbing.Hash) (gitCommit, error) {
 	at := wanted
 	for range maxTagChain {
-		if c, err := object.GetCommit(store, at); err == nil {
-			return c, nil
+		if tree, ok := leadsTo(store, plumbing.CommitObject, at); ok {
+			return gitCommit{at, tree}, nil
 		}
-		tag, err := object.GetTag(store, at)
-		if err != nil {
+		target, ok := leadsTo(store, plumbing.TagObject, at)
+		if !ok {
 			break
 		}
-		at = tag.Target
+		at = target
 	}
-	return nil, fleet.Errorf(fleet.ErrCorrupt, "the server does not send commit %s, or it is none", wanted)
+	return gitCommit{}, fleet.Errorf(fleet.ErrCorrupt, "the server does not send commit %s, or it is none", wanted)
+}
+
+// leadsTo is the tree of a commit, or what a tag leads to: its first line, as for git. The rest is not read, which may be as long as a pack,
+// and which the library reads in the square of that.
+func leadsTo(store *memory.Storage, kind plumbing.ObjectType, at plumbing.Hash) (to plumbing.Hash, ok bool) {
+	header := map[plumbing.ObjectType]string{plumbing.CommitObject: "tree ", plumbing.TagObject: "object "}[kind]
+	raw, err := rawObject(store, kind, at)
+	line, _, ended := bytes.Cut(raw, []byte("\n"))
+	name, begins := bytes.CutPrefix(line, []byte(header))
+	if err != nil || !ended || !begins || !plumbing.IsHash(string(name)) {
+		return to, false
+	}
+	return plumbing.NewHash(string(name)), true
 }
 
 // gitEntry is a file, a symbolic link or a submodule.

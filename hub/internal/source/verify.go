@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/storage/memory"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -67,7 +66,7 @@ func (v verification) refuse(what string, why error) error {
 func exactly(by, ref string) string { return strings.TrimPrefix(by+"@", "@") + ref }
 
 // checkGit checks a commit, and the tag that it was found by. Lasts is false of what is signed only for a time.
-func (v verification) checkGit(store *memory.Storage, wanted wantedCommit, c *object.Commit) (lasts bool, err error) {
+func (v verification) checkGit(store *memory.Storage, wanted wantedCommit, c gitCommit) (lasts bool, err error) {
 	if !v.any() {
 		return true, nil
 	}
@@ -80,13 +79,13 @@ func (v verification) checkGit(store *memory.Storage, wanted wantedCommit, c *ob
 		lasts = proof.Lasts
 	}
 	if v.mode != wire.VerifyTag {
-		raw, err := rawObject(store, plumbing.CommitObject, c.Hash)
+		raw, err := rawObject(store, plumbing.CommitObject, c.hash)
 		if err != nil {
 			return false, err
 		}
-		proof, err := v.keys.Commit(v.now, raw, c.TreeHash.String())
+		proof, err := v.keys.Commit(v.now, raw, c.tree.String())
 		if err != nil {
-			return false, v.refuse(exactly(clip(wanted.by), "sha1:"+c.Hash.String()), err)
+			return false, v.refuse(exactly(clip(wanted.by), "sha1:"+c.hash.String()), err)
 		}
 		lasts = lasts && proof.Lasts
 	}
@@ -94,15 +93,15 @@ func (v verification) checkGit(store *memory.Storage, wanted wantedCommit, c *ob
 }
 
 func (v verification) checkTag(store *memory.Storage, wanted wantedCommit) (signature.Proof, error) {
-	tag, err := object.GetTag(store, wanted.commit)
-	if err != nil {
+	target, ok := leadsTo(store, plumbing.TagObject, wanted.commit)
+	if !ok {
 		return signature.Proof{}, errors.New("it has no message, and so no signature of its own")
 	}
-	raw, err := rawObject(store, plumbing.TagObject, tag.Hash)
+	raw, err := rawObject(store, plumbing.TagObject, wanted.commit)
 	if err != nil {
 		return signature.Proof{}, err
 	}
-	return v.keys.Tag(v.now, raw, wanted.by, tag.Target.String())
+	return v.keys.Tag(v.now, raw, wanted.by, target.String())
 }
 
 // rawObject is an object as it was sent.
