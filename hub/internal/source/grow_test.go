@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"path"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"towline.dev/towline/hub/internal/source/sourcetest"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // allocates is how much a function allocates, in MiB.
@@ -116,5 +118,17 @@ func TestArchivesInChartsAreLookedIntoForSoLong(t *testing.T) {
 	_, err := fetcher(t, Options{}).Vendor(t.Context(), "default", httpSource("http://example.test"), ".", newArtifact(files))
 	if err == nil || !strings.Contains(err.Error(), "charts/ has archives of more than 200 MiB") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestChartOfManyDependencies: nothing is fetched for a chart that depends on more than is looked at, nor are all of them held against all that
+// is in charts/.
+func TestChartOfManyDependencies(t *testing.T) {
+	asked := atomic.Int32{}
+	repo := serve(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
+	text := "apiVersion: v2\nname: all\nversion: 1.0.0\ndependencies:\n" + strings.Repeat("- {name: big, version: 1.0.0, repository: "+repo+"}\n", maxDependencies+1)
+	_, err := fetcher(t, Options{}).Vendor(t.Context(), "default", httpSource(repo), ".", newArtifact(map[string][]byte{"Chart.yaml": []byte(text)}))
+	if !errors.Is(err, fleet.ErrExhausted) || asked.Load() != 0 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
 	}
 }

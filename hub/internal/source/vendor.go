@@ -74,15 +74,15 @@ func (v *vendoring) fill(ctx context.Context, files map[string][]byte, dir strin
 	if len(above) > maxDependencyDepth {
 		return refused("chart %s: charts depend on one another more than %d deep: %s", clip(m.Name), maxDependencyDepth, clip(strings.Join(above, ", ")))
 	}
+	if v.seen += len(m.Dependencies); v.seen > maxDependencies {
+		return fleet.Errorf(fleet.ErrExhausted, "chart %s: its charts depend on more than %d others", clip(m.Name), maxDependencies)
+	}
 	there, err := v.vendoredIn(ctx, files, dir)
 	if err != nil {
 		return err
 	}
 	var lock *chartLock
 	for _, d := range m.Dependencies {
-		if v.seen++; v.seen > maxDependencies {
-			return fleet.Errorf(fleet.ErrExhausted, "chart %s: its charts depend on more than %d others", clip(m.Name), maxDependencies)
-		}
 		if d.Repository == "" || slices.ContainsFunc(there, d.isIn) {
 			continue
 		}
@@ -95,15 +95,20 @@ func (v *vendoring) fill(ctx context.Context, files map[string][]byte, dir strin
 		if err != nil {
 			return sayDependency(m, d, err)
 		}
-		v.drop(files, m, d, there)
+		if err := v.drop(ctx, files, m, d, there); err != nil {
+			return err
+		}
 		there = append(there, vendored{chartMeta: added})
 	}
 	return nil
 }
 
 // drop takes what was in charts/ of other versions out, as helm dependency build does: it would be rendered beside the right one.
-func (v *vendoring) drop(files map[string][]byte, m chartMeta, d *dependency, there []vendored) {
+func (v *vendoring) drop(ctx context.Context, files map[string][]byte, m chartMeta, d *dependency, there []vendored) error {
 	for _, old := range there {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if old.Name != d.Name || usedBy(m, old) {
 			continue
 		}
@@ -112,6 +117,7 @@ func (v *vendoring) drop(files map[string][]byte, m chartMeta, d *dependency, th
 			v.changed = true
 		}
 	}
+	return nil
 }
 
 // isIn reports that a chart is the one that is meant.
