@@ -185,7 +185,7 @@ func (d *decider) quiet(n int) bool {
 	}
 	if d.unproven(n) {
 		facts := d.waitsFor(n, d.whoIsDeferred(n))
-		facts.Failed = d.count[n].failedAway
+		facts.Failed = d.count[n].failedUnseen
 		d.waitFor(ReasonAllDeferred, facts)
 		return false
 	}
@@ -287,7 +287,7 @@ func (d *decider) whoIsDeferred(n int) []fleet.ClusterName {
 	var out []fleet.ClusterName
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
-		if (r.State == ClusterDeferred || r.failedAway()) && (int(r.Stage) == n || own == 0) && !(getters > 0 && r.has(flagLeave)) {
+		if (r.State == ClusterDeferred || r.failedUnseen()) && (int(r.Stage) == n || own == 0) && !(getters > 0 && r.has(flagLeave)) {
 			out = append(out, d.s.Member(d.p, i).Cluster)
 		}
 	}

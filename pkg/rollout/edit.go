@@ -12,7 +12,7 @@ type stageCount struct {
 	leaving         int // of those that are members the ones that are to lose the module, and do not get the revision
 	leavingFailed   int // of failed
 	leavingDeferred int // of deferred
-	failedAway      int // of failed those of which nothing was seen: they are away, where the policy calls that a failure
+	failedUnseen    int // of failed those of which nothing was seen
 	pinned          int // of skipped those of the others that keep what they have through any number of rollouts
 
 	open       int // of toApply those that nothing but a slot holds back
@@ -32,10 +32,10 @@ func (c *stageCount) members() int {
 func (c *stageCount) getters() int { return c.members() - c.leaving - c.pinned }
 
 // shown is how many have shown whether the revision works.
-func (c *stageCount) shown() int { return c.succeeded + c.failed - c.leavingFailed - c.failedAway }
+func (c *stageCount) shown() int { return c.succeeded + c.failed - c.leavingFailed - c.failedUnseen }
 
 // unseen is how many are to have the revision, and are waited for no more, though nobody has seen it there.
-func (c *stageCount) unseen() int { return c.deferred - c.leavingDeferred + c.failedAway }
+func (c *stageCount) unseen() int { return c.deferred - c.leavingDeferred + c.failedUnseen }
 
 // leaveCount counts who is to lose the module, by flags of their records.
 type leaveCount struct {
@@ -101,8 +101,8 @@ func (d *decider) tally(i int, r *Record, by int) {
 		}
 	case ClusterFailed, ClusterTimedOut:
 		c.failed += by
-		if r.failedAway() {
-			c.failedAway += by
+		if r.failedUnseen() {
+			c.failedUnseen += by
 		}
 	case ClusterDeferred:
 		c.deferred += by

@@ -106,7 +106,7 @@ func sideBySide(rt *rapid.T, w *world) *naive {
 		s.Stages = append(s.Stages, st)
 	}
 	w.strategy = s
-	m := &naive{mode: "run", started: make([]bool, stages), ended: make([]bool, stages), quiet: make([]time.Time, stages)}
+	m := &naive{mode: "run", started: make([]bool, stages), ended: make([]bool, stages), quiet: make([]time.Time, stages), soaked: make([]time.Time, stages)}
 	for i := range rapid.IntRange(1, 8).Draw(rt, "fleet") {
 		ring := rapid.IntRange(0, stages-1).Draw(rt, "ring")
 		w.gen++

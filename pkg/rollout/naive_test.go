@@ -17,6 +17,7 @@ type naive struct {
 	started    []bool
 	ended      []bool
 	quiet      []time.Time
+	soaked     []time.Time // the quiet time whose soak is over, and somebody saw it
 	accepted   int
 	acceptedIn []int // by stage
 	backOK     int   // failures on the way back that a person accepted
@@ -353,11 +354,14 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 		if m.quiet[n].IsZero() {
 			m.quiet[n] = now
 		}
-		if m.total(n) > 0 && now.Before(m.quiet[n].Add(m.s.Stages[n].Soak)) {
-			break
-		}
-		if m.s.Stages[n].Soak > 0 && n < len(m.s.Stages)-1 && m.countOf(n, "ok") > 0 && !m.sees(n, obs) {
-			break
+		if !m.soaked[n].Equal(m.quiet[n]) {
+			if m.total(n) > 0 && now.Before(m.quiet[n].Add(m.s.Stages[n].Soak)) {
+				break
+			}
+			if m.s.Stages[n].Soak > 0 && n < len(m.s.Stages)-1 && m.countOf(n, "ok") > 0 && !m.sees(n, obs) {
+				break
+			}
+			m.soaked[n] = m.quiet[n]
 		}
 		if !last && m.lookedAt(n, "ok", obs) {
 			break

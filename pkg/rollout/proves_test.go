@@ -33,7 +33,7 @@ func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
 	for n := len(c.plan.Stages) - 1; n >= 0; n-- {
 		st, was, is := &c.plan.Stages[n], &in.State.Stages[n], &s.Stages[n]
 		had := st.Total > 0 || is.Total > 0
-		if was.Ended == 0 && is.Ended != 0 && was.Quiet == 0 && had && st.Selector != nil && !st.AllowEmpty && !is.Promoted && members[n].getters+members[n].adopted == 0 && after > 0 {
+		if was.Ended == 0 && is.Ended != 0 && was.Quiet == 0 && had && st.Selector != nil && !st.AllowEmpty && !is.Promoted && members[n].getters+members[n].adopted == 0 && after > 0 && s.Back == nil {
 			c.rt.Fatalf("stage %s is over, nobody in it gets the revision, and %d do after it", st.Name, after)
 		}
 		if was.Ended == 0 && is.Ended != 0 && members[n].held > 0 && after > 0 && !s.State.Ended() {

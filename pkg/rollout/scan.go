@@ -90,16 +90,20 @@ func (d *decider) lookToApply(i int, o *Observed) {
 	if !d.begun(r.Stage) || d.s.State.Ended() || d.s.Back != nil || d.in.Stands {
 		return
 	}
-	if obstacle(o) != "" {
+	r = d.s.record(i)
+	switch {
+	case obstacle(o) == ReasonCordoned && standstill(o) == "" && d.has(r, o): // it is given nothing by that, and shows what the revision does
+		d.take(i, o)
+	case obstacle(o) != "":
 		d.holdBack(i, o)
-	} else if d.there(d.s.record(i), o) {
+	case o.Ready && d.has(r, o):
 		d.take(i, o)
 	}
 }
 
-// there reports that the member has the target already, and is fine with it: nothing to assign.
-func (d *decider) there(r *Record, o *Observed) bool {
-	return r.Step == 0 && o.Revision == d.p.Revision && o.Ready && o.Generation != 0 && r.flags&(flagRetry|flagLeave) == 0
+// has reports that the member has the target already, and not by this rollout: there is nothing to assign.
+func (d *decider) has(r *Record, o *Observed) bool {
+	return r.Step == 0 && o.Revision == d.p.Revision && o.Generation != 0 && r.flags&(flagRetry|flagLeave) == 0
 }
 
 // take follows a member that has what it should without a step of this rollout.
@@ -292,7 +296,11 @@ func (d *decider) lookUnready(i int, o *Observed, shown Shown) {
 		d.wake(deadline)
 		return
 	}
-	d.lookFailed(i, memberTimedOut, ReasonTimedOut, o.Message)
+	e := memberTimedOut
+	if shown.Verdict == Unwatched {
+		e = memberTimedOutUnseen
+	}
+	d.lookFailed(i, e, ReasonTimedOut, o.Message)
 }
 
 // lookSucceeded sees a member fail after its success: at any time while the rollout runs; and sees it become unready
@@ -303,7 +311,7 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 		return
 	}
 	switch shown := shows(r, o); {
-	case shown.Verdict == Fine && r.has(flagLetBy):
+	case r.has(flagLetBy) && shown.Why != UnseenHeld && !shown.ill():
 		d.turn(i, memberSeen, "", "")
 	case !shown.ill():
 	case shown.Verdict == Failing:
@@ -328,8 +336,12 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 		reason = obstacle(o)
 	}
 	if reason != "" {
-		if reason != r.Reason {
+		switch {
+		case reason == r.Reason:
+		case reason == ReasonHeld:
 			d.turn(i, memberStuck, reason, "")
+		default:
+			d.turn(i, memberStuckFree, reason, "")
 		}
 		return
 	}

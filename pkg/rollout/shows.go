@@ -110,7 +110,8 @@ func isAway(reason string) bool {
 	return reason == ReasonDisconnected || reason == ReasonNotSeen || reason == ReasonLocked
 }
 
-// failedAway reports that a member which is to have the revision has failed by being away: of what it does there nothing is known.
-func (r *Record) failedAway() bool {
-	return r.State == ClusterFailed && isAway(r.Reason) && !r.has(flagLeave)
+// failedUnseen reports that a member which is to have the revision has failed, by being away or by its agent's silence, and what it does
+// there nobody has seen.
+func (r *Record) failedUnseen() bool {
+	return (r.State == ClusterFailed && isAway(r.Reason) || r.State == ClusterTimedOut && r.has(flagUnseen)) && !r.has(flagLeave)
 }

@@ -53,6 +53,7 @@ const (
 	flagAway                             // it was away when last seen
 	flagLast                             // when it has lost the module, its cluster has nothing any more
 	flagLetBy                            // a person said that no stage is to wait for it, while it is held
+	flagUnseen                           // it has timed out, and nobody has seen the revision there
 )
 
 func (r *Record) has(f recordFlag) bool { return r.flags&f != 0 }

@@ -18,17 +18,19 @@ const (
 	memberPostponed               // it cannot be moved now
 	memberAgain                   // the same, and it was moved before: it is to be assigned again
 	memberStuck                   // it cannot get on by itself, or for another reason than before
+	memberStuckFree               // the same, and it is held no more
 	memberStill                   // it is awaited where it stands, without a clock
 	memberHeard                   // it is heard again
 	memberReady                   // it is ready, and has to stay so
 	memberSucceeded
 	memberFailed
 	memberTimedOut
-	memberRegressed // it is not ready any more
-	memberRecovered // after a failure it has been ready for long enough: its success follows
-	memberBack      // who was postponed can be moved
-	memberOn        // who was moved, and then stuck, goes on
-	memberSeen      // who was held, and let by, is fine
+	memberTimedOutUnseen // the same, and its agent is there and has said nothing of what it was given
+	memberRegressed      // it is not ready any more
+	memberRecovered      // after a failure it has been ready for long enough: its success follows
+	memberBack           // who was postponed can be moved
+	memberOn             // who was moved, and then stuck, goes on
+	memberSeen           // who was held, and let by, is held no more
 	// Clusters that leave, come back or are forgotten.
 	memberGone       // it is no cluster of the fleet any more
 	memberRegistered // it is one again
@@ -95,28 +97,30 @@ const (
 // (what is observed), members.go (who belongs to the rollout), advance.go and rollback.go (who moves), and verbs_clusters.go
 // (what people want).
 var transitions = [...]transition{
-	memberKept:       {from: whileToApply, to: ClusterSkipped},
-	memberStageBegan: {from: whileToApply, to: stays, clear: flagBaseline},
-	memberOvertaken:  {from: whileFlying, to: ClusterToApply, clear: flagBaseline},
-	memberFound:      {from: whileToApply, to: ClusterProgressing},
-	memberMoved:      {from: whileToApply, to: ClusterProgressing, clear: flagRetry | flagAway},
-	memberBehind:     {from: whileFlying | whileFailing, to: ClusterToApply, clear: flagLate},
-	memberNoProof:    {from: whileFlying, to: ClusterToApply},
-	memberMissed:     {from: whileToApply | whileFlying, to: ClusterFailed},
-	memberPostponed:  {from: whileToApply, to: ClusterDeferred},
-	memberAgain:      {from: whileToApply, to: ClusterDeferred, set: flagRetry},
-	memberStuck:      {from: whileFlying | whileDeferred, to: ClusterDeferred},
-	memberStill:      {from: whileFlying, to: ClusterProgressing, set: flagAway},
-	memberHeard:      {from: whileFlying, to: ClusterProgressing, clear: flagAway},
-	memberReady:      {from: 1 << ClusterProgressing, to: ClusterSoaking},
-	memberSucceeded:  {from: whileFlying | whileFailing, to: ClusterSucceeded},
-	memberFailed:     {from: whileFlying | whileDone, to: ClusterFailed},
-	memberTimedOut:   {from: whileFlying, to: ClusterTimedOut},
-	memberRegressed:  {from: 1<<ClusterSoaking | whileDone, to: ClusterProgressing},
-	memberRecovered:  {from: whileFailing, to: stays, clear: flagRetry},
-	memberBack:       {from: whileDeferred, to: ClusterToApply, set: flagLate},
-	memberOn:         {from: whileDeferred, to: ClusterProgressing, set: flagLate},
-	memberSeen:       {from: whileDone, to: stays, clear: flagLetBy},
+	memberKept:           {from: whileToApply, to: ClusterSkipped},
+	memberStageBegan:     {from: whileToApply, to: stays, clear: flagBaseline},
+	memberOvertaken:      {from: whileFlying, to: ClusterToApply, clear: flagBaseline},
+	memberFound:          {from: whileToApply, to: ClusterProgressing},
+	memberMoved:          {from: whileToApply, to: ClusterProgressing, clear: flagRetry | flagAway},
+	memberBehind:         {from: whileFlying | whileFailing, to: ClusterToApply, clear: flagLate},
+	memberNoProof:        {from: whileFlying, to: ClusterToApply},
+	memberMissed:         {from: whileToApply | whileFlying, to: ClusterFailed},
+	memberPostponed:      {from: whileToApply, to: ClusterDeferred},
+	memberAgain:          {from: whileToApply, to: ClusterDeferred, set: flagRetry},
+	memberStuck:          {from: whileFlying | whileDeferred, to: ClusterDeferred},
+	memberStuckFree:      {from: whileDeferred, to: ClusterDeferred, clear: flagLetBy},
+	memberStill:          {from: whileFlying, to: ClusterProgressing, set: flagAway},
+	memberHeard:          {from: whileFlying, to: ClusterProgressing, clear: flagAway},
+	memberReady:          {from: 1 << ClusterProgressing, to: ClusterSoaking},
+	memberSucceeded:      {from: whileFlying | whileFailing, to: ClusterSucceeded},
+	memberFailed:         {from: whileFlying | whileDone, to: ClusterFailed},
+	memberTimedOut:       {from: whileFlying, to: ClusterTimedOut},
+	memberTimedOutUnseen: {from: whileFlying, to: ClusterTimedOut, set: flagUnseen},
+	memberRegressed:      {from: 1<<ClusterSoaking | whileDone, to: ClusterProgressing},
+	memberRecovered:      {from: whileFailing, to: stays, clear: flagRetry},
+	memberBack:           {from: whileDeferred, to: ClusterToApply, set: flagLate},
+	memberOn:             {from: whileDeferred, to: ClusterProgressing, set: flagLate},
+	memberSeen:           {from: whileDone, to: stays, clear: flagLetBy},
 
 	memberGone:       {from: always, to: ClusterRemoved},
 	memberRegistered: {from: always, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline | flagLeave | flagConfirmed | flagLast},
@@ -171,6 +175,9 @@ func (d *decider) turn(i int, e event, reason, message string) {
 	}
 	if (whileDone|whileDeferred)&(1<<to) == 0 {
 		flags &^= flagLetBy
+	}
+	if whileFailing&(1<<to) == 0 {
+		flags &^= flagUnseen
 	}
 	message = clip(message)
 	if r.State == to && r.Reason == reason && r.Message == message && r.flags == flags {

@@ -124,7 +124,7 @@ func (a *app) ending(r *v1.Rollout) string {
 func untried(stages []*v1.StageStatus) string {
 	var names []string
 	for i, s := range stages[:max(len(stages)-1, 0)] {
-		if s.GetState() == stateSucceeded && s.GetDone() == 0 && s.GetDeferred() > 0 && stages[i+1].GetStarted() != nil {
+		if s.GetState() == stateSucceeded && s.GetDone()+s.GetFailed() == 0 && s.GetDeferred() > 0 && stages[i+1].GetStarted() != nil {
 			names = append(names, s.GetName())
 		}
 	}

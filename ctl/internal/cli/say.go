@@ -90,8 +90,12 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 		return "no cluster is matched by " + strings.Join(f.GetNames(), ", ") + "; correct the selector, or promote, or set allowEmpty", true
 	case rollout.ReasonAllDeferred:
 		who, how := someClusters(f)+" deferred", "wait for one, or promote"
-		if f.GetFailed() > 0 {
-			who, how = someClusters(f)+" away, which counts as failed", "retry one that is back, or promote"
+		switch f.GetFailed() {
+		case 0:
+		case f.GetCount():
+			who, how = someClusters(f)+" failed, away or not heard", "retry one that is back, or promote"
+		default:
+			who, how = someClusters(f)+" deferred, or failed, away or not heard", "wait for one, retry one that is back, or promote"
 		}
 		return "no cluster of " + stage + " has shown that " + revision(f.GetRevision()) + " works: " + who + "; " + how, true
 	case rollout.ReasonAllAway:

@@ -139,6 +139,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonEmptyOverride, "", &v1.Facts{Names: []string{"overrides[0]", "overrides[2]"}}},
 			{rollout.ReasonAllDeferred, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42})},
 			{rollout.ReasonAllDeferred, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42, Failed: 7})},
+			{rollout.ReasonAllDeferred, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42, Failed: 3})},
 			{rollout.ReasonAllAway, "", stage(&v1.Facts{Count: 2, Revision: 42})},
 			{rollout.ReasonHeldUnready, "", stage(&v1.Facts{Clusters: some[:1], Count: 1, Revision: 42})},
 			{rollout.ReasonHeldUnready, "", stage(&v1.Facts{Clusters: some, Count: 7, Revision: 42})},

@@ -63,6 +63,10 @@ func TestRolloutExitCodes(t *testing.T) {
 		s.Succeeded, s.Deferred = 299, 1
 		s.Stages = []*v1.StageStatus{{Name: "canary", State: "Succeeded", Total: 1, Deferred: 1}, {Name: "all", State: "Succeeded", Total: 299, Done: 299, Started: s.Started}}
 	})
+	tried := ended("Succeeded", func(s *v1.RolloutStatus) {
+		s.Succeeded, s.Deferred, s.Failed = 298, 1, 1
+		s.Stages = []*v1.StageStatus{{Name: "canary", State: "Succeeded", Total: 2, Failed: 1, Deferred: 1}, {Name: "all", State: "Succeeded", Total: 298, Done: 298, Started: s.Started}}
+	})
 	superseded := ended("Superseded", func(s *v1.RolloutStatus) { s.SupersededBy = "shop/58" })
 	for _, tc := range []struct {
 		name  string
@@ -74,6 +78,7 @@ func TestRolloutExitCodes(t *testing.T) {
 		{"succeeded", watching(surfaceRollout(), ended("Succeeded", nil)), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 300 of 300 clusters\n"},
 		{"deferred clusters are told", watching(deferred), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 297 of 300 clusters, 3 deferred\n"},
 		{"a canary that was away is told", watching(untried), "", 0, "299 of 300 clusters, 1 deferred; none of canary has tried it: all are deferred\n"},
+		{"a canary that failed has tried it", watching(tried), "", 0, "298 of 300 clusters, 1 failed, 1 deferred\n"},
 		{"who is left out is told", watching(leftOut), "", 0, ": r41 → r42, 294 of 300 clusters, 1 failed, 3 deferred, 2 skipped\n"},
 		{"deferred clusters with --strict", watching(deferred), "--strict", 1, "3 deferred"},
 		{"failed", watching(ended("Failed", nil)), "", 1, "shop/57 Failed"},
