@@ -5,6 +5,7 @@ package artifact
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"maps"
 	"path"
@@ -26,6 +27,10 @@ const (
 const (
 	magic   = "towline-files-1\n"
 	maxName = 1024
+	// maxNamed is how many files and folders there may be together: each file may be in many folders of its own.
+	maxNamed = 5 * MaxEntries
+	// maxDepth is how many folders a file may be in.
+	maxDepth = 100
 )
 
 // Is reports whether a content is an artifact.
@@ -139,10 +144,13 @@ func CheckNames(files map[string][]byte) error {
 type Names struct {
 	spelled map[string]string // every file and folder: by its folded name
 	files   map[string]bool   // folded names of files
+	folders map[string]bool   // above files, as they are spelled
 }
 
 // NewNames has none yet.
-func NewNames() *Names { return &Names{spelled: map[string]string{}, files: map[string]bool{}} }
+func NewNames() *Names {
+	return &Names{spelled: map[string]string{}, files: map[string]bool{}, folders: map[string]bool{}}
+}
 
 // Add checks the name of a file or folder. Folders may be named any number of times.
 func (n *Names) Add(name string, folder bool) error {
@@ -155,9 +163,13 @@ func (n *Names) Add(name string, folder bool) error {
 			break
 		}
 		end += next
+		if n.folders[name[:end]] {
+			continue
+		}
 		if err := n.take(name[:end], true); err != nil {
 			return err
 		}
+		n.folders[name[:end]] = true
 	}
 	return n.take(name, folder)
 }
@@ -166,6 +178,8 @@ func (n *Names) take(name string, folder bool) error {
 	key := fold(name)
 	first, known := n.spelled[key]
 	switch {
+	case !known && len(n.spelled) == maxNamed:
+		return fleet.Errorf(fleet.ErrExhausted, "%q is one too many of files and folders: at most %d are taken", clip(name), maxNamed)
 	case !known:
 		n.spelled[key] = name
 		if !folder {
@@ -213,6 +227,9 @@ func BadName(name string) string {
 		return "has a control character"
 	case path.Clean(name) != name || name == ".":
 		return "is not a clean path: leave out ./ and //"
+	}
+	if strings.Count(name, "/") > maxDepth {
+		return fmt.Sprintf("is in more than %d folders", maxDepth)
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if len(part) > 255 {

@@ -52,6 +52,30 @@ func TestEncode(t *testing.T) {
 	}
 }
 
+// TestDeepNames: the folders above files count, for each file may be in many of its own.
+func TestDeepNames(t *testing.T) {
+	deep := strings.Repeat("/a", 99)
+	files := map[string][]byte{}
+	for i := range maxNamed / 100 {
+		files[fmt.Sprintf("%04d%s/f", i, deep[2:])] = nil // 99 folders and a file
+	}
+	if err := CheckNames(files); err != nil {
+		t.Errorf("as many as are taken: %v", err)
+	}
+	files["one"] = nil
+	if err := CheckNames(files); !errors.Is(err, fleet.ErrExhausted) {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := Decode(Encode(files)); !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("decoded: %v", err)
+	}
+	for folders, want := range map[int]string{100: "", 101: "is in more than 100 folders"} {
+		if why := BadName(strings.Repeat("a/", folders) + "f"); why != want {
+			t.Errorf("in %d folders: %q, want %q", folders, why, want)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add(Encode(map[string][]byte{"a": []byte("b"), "c/d": nil}))
 	f.Add([]byte(magic))

@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"errors"
 	"path"
 	"slices"
 	"sort"
@@ -201,7 +202,10 @@ func (t *gitTree) add(e gitEntry, name string) error {
 			return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository, or leave it out of source.git.path")
 		}
 	}
-	if err := t.names.Add(name, false); err != nil {
+	switch err := t.names.Add(name, false); {
+	case errors.Is(err, fleet.ErrExhausted):
+		return err
+	case err != nil:
 		return t.refuse(name, "is in the way: %s", err)
 	}
 	if len(t.files) == MaxEntries {
