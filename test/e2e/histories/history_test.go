@@ -266,7 +266,8 @@ func (h *history) users(config string, at time.Time) (out []string) {
 	return out
 }
 
-// judgeDelete holds the delete of a ConfigMap against the pods that run.
+// judgeDelete holds the delete of a ConfigMap against the pods that run. Where the Deployment is gone its pods are on their way out as well;
+// that it went is judged at rest.
 func (w *world) judgeDelete(cluster string, h *history, e event) {
 	name := e.object.GetName()
 	if slices.Contains(foreigners, name) {
@@ -276,11 +277,11 @@ func (w *world) judgeDelete(cluster string, h *history, e event) {
 	w.deletes++
 	owner := ownerOf(e.object)
 	app, _, _ := strings.Cut(name, "-")
-	if len(users) == 0 || w.erased[cluster+"/"+name] || w.removed[owner] && (h.apps[app] == nil || ownerOf(h.apps[app]) == owner) {
+	if len(users) == 0 || w.erased[cluster+"/"+name] || h.apps[app] == nil || w.removed[owner] && ownerOf(h.apps[app]) == owner {
 		return
 	}
-	w.fatal("%s: ConfigMap %s of %s was deleted at %s while pods ran that use it: %v; Deployment %s uses %s, has generation %d and is of %q", cluster, name, owner,
-		e.at.UTC().Format("15:04:05.000"), users, app, templateOf(h.apps[app]), h.apps[app].GetGeneration(), ownerOf(h.apps[app]))
+	w.fatal("%s: ConfigMap %s of %s was deleted at %s while pods ran that use it: %v; Deployment %s uses %s and is of %q", cluster, name, owner,
+		e.at.UTC().Format("15:04:05.000"), users, app, templateOf(h.apps[app]), ownerOf(h.apps[app]))
 }
 
 func templateOf(o *unstructured.Unstructured) string {
