@@ -21,13 +21,13 @@ import (
 const (
 	maxLinks     = 40   // that are followed on the way to one file
 	maxLinkBytes = 4096 // of a symbolic link's target
+	maxBadName   = 300  // bytes that are kept of a name that can be none
 	maxPointer   = 1024 // a file that only says where its content is has fewer bytes
 )
 
-// gitFiles makes the files of a commit. What cannot be delivered is refused in the folder that is used, and left out elsewhere.
+// gitFiles makes the files of a commit. What cannot be delivered is refused in the folders that are used, and left out elsewhere.
 // Lasts is false of what is signed only for a time.
 func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequest) (files map[string][]byte, commit plumbing.Hash, lasts bool, err error) {
-	used := g.path
 	store, err := readObjects(ctx, packed, packLimits{MaxObjects, MaxObjectBytes})
 	if err != nil {
 		return nil, commit, false, err
@@ -39,19 +39,41 @@ func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequ
 	if lasts, err = g.signed.checkGit(store, wanted, c); err != nil {
 		return nil, commit, false, err
 	}
+	files, err = treeFiles(ctx, store, c, g.path)
+	return files, c.hash, lasts, err
+}
+
+// treeFiles makes the files of a tree. It does so again when it is known what the charts in a folder depend on beside it, so that nothing of
+// that is left out.
+func treeFiles(ctx context.Context, store *memory.Storage, c gitCommit, folder string) (map[string][]byte, error) {
+	used := usedFolders{path.Clean(folder): ""}
+	t, err := takeTree(ctx, store, c, used)
+	if err != nil || folder == "" {
+		return t.files, err
+	}
+	if !t.uses {
+		return nil, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(folder), c.hash)
+	}
+	all, err := used.reach(ctx, t.files)
+	if err != nil || len(all) == len(used) {
+		return t.files, err
+	}
+	t, err = takeTree(ctx, store, c, all)
+	return t.files, err
+}
+
+// takeTree makes the files of a tree of which some folders are used.
+func takeTree(ctx context.Context, store *memory.Storage, c gitCommit, used usedFolders) (*gitTree, error) {
 	t := &gitTree{ctx: ctx, store: store, used: used, files: map[string][]byte{}, names: artifact.NewNames()}
 	if err := t.collect("", c.tree); err != nil {
-		return nil, commit, false, err
+		return t, err
 	}
 	for _, e := range t.entries {
 		if err := t.take(e, e.name, 0); err != nil {
-			return nil, commit, false, err
+			return t, err
 		}
 	}
-	if used != "" && !t.uses {
-		return nil, commit, false, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(used), c.hash)
-	}
-	return t.files, c.hash, lasts, nil
+	return t, nil
 }
 
 const maxTagChain = 10 // that point to one another
@@ -93,20 +115,21 @@ type gitEntry struct {
 	name string
 	mode filemode.FileMode
 	hash plumbing.Hash
+	bad  string // why it can have no such name
 }
 
 // gitTree is a tree that is being made files.
 type gitTree struct {
 	ctx     context.Context
 	store   *memory.Storage
-	used    string
+	used    usedFolders
 	entries []gitEntry // by name
 	seen    int        // entries, and folders
 	listed  int64      // bytes of the folders that were looked into
 	files   map[string][]byte
 	names   *artifact.Names
 	bytes   int64
-	uses    bool // there is a file in the folder that is used
+	uses    bool // there is a file in a folder that is used
 }
 
 // collect lists a folder and all under it. A folder may be there many times, so that what is counted is how often one is looked into.
@@ -132,10 +155,9 @@ func (t *gitTree) collect(dir string, hash plumbing.Hash) error {
 		if dir != "" {
 			name = dir + "/" + e.Name
 		}
-		if why := artifact.BadName(name); why != "" {
-			if err := t.refuse(name, "%s", why); err != nil {
-				return err
-			}
+		if why := artifact.BadName(name); why != "" { // a link may still show it under another one
+			name = name[:min(len(name), len(dir)+maxBadName)]
+			t.entries = append(t.entries, gitEntry{name, e.Mode, e.Hash, why})
 			continue
 		}
 		if e.Mode == filemode.Dir {
@@ -144,7 +166,7 @@ func (t *gitTree) collect(dir string, hash plumbing.Hash) error {
 			}
 			continue
 		}
-		t.entries = append(t.entries, gitEntry{name, e.Mode, e.Hash})
+		t.entries = append(t.entries, gitEntry{name, e.Mode, e.Hash, ""})
 	}
 	if dir == "" {
 		slices.SortFunc(t.entries, func(a, b gitEntry) int { return strings.Compare(a.name, b.name) })
@@ -152,17 +174,17 @@ func (t *gitTree) collect(dir string, hash plumbing.Hash) error {
 	return nil
 }
 
-// inUse reports that a file is in the folder that is used.
-func (t *gitTree) inUse(name string) bool {
-	return t.used == "" || name == t.used || strings.HasPrefix(name, t.used+"/")
-}
-
-// refuse refuses a file in the folder that is used.
+// refuse refuses a file in a folder that is used.
 func (t *gitTree) refuse(name, format string, args ...any) error {
-	if !t.inUse(name) {
+	folder, used := t.used.of(name)
+	if !used {
 		return nil
 	}
-	return fleet.Errorf(fleet.ErrInvalid, "%q "+format, append([]any{clip(name)}, args...)...)
+	err := fleet.Errorf(fleet.ErrInvalid, "%q "+format, append([]any{clip(name)}, args...)...)
+	if chart := t.used[folder]; chart != "" {
+		return fleet.Errorf(fleet.ErrInvalid, "the chart in %q depends on all that is in %q: %s", clip(chart), clip(folder), err)
+	}
+	return err
 }
 
 // take makes an entry the file or files of a name.
@@ -172,6 +194,9 @@ func (t *gitTree) take(e gitEntry, name string, links int) error {
 	}
 	if t.seen++; t.seen > 2*MaxObjects { // links to folders may show a few files many times
 		return manyObjects("has more than %d files by its symbolic links", MaxObjects)
+	}
+	if e.bad != "" {
+		return t.refuse(name, "%s", e.bad)
 	}
 	switch e.mode {
 	case filemode.Regular, filemode.Deprecated, filemode.Executable:
@@ -217,7 +242,9 @@ func (t *gitTree) add(e gitEntry, name string) error {
 	if t.files[name], err = t.content(e); err != nil {
 		return err
 	}
-	t.uses = t.uses || t.inUse(name)
+	if !t.uses {
+		_, t.uses = t.used.of(name)
+	}
 	return nil
 }
 
