@@ -58,6 +58,7 @@ type step struct {
 func (all Standings) before(s step) (out []step) {
 	is := all[s.module]
 	switch {
+	case is.Gone:
 	case !is.Going:
 		for _, m := range is.DependsOn {
 			out = append(out, step{m, all[m].Going})
@@ -99,7 +100,7 @@ func (all Standings) AwaitsDependency(of fleet.ModuleRef) string {
 	for _, m := range all[of].DependsOn {
 		s := all[m]
 		switch {
-		case assemble.Reaches(m, of, all.dependsOn(false)), s.Going && all.endAwaits(m, of):
+		case assemble.Reaches(m, of, all.dependsOn(false)), s.Going && !s.Gone && all.endAwaits(m, of):
 		case !s.Listed:
 			waits = append(waits, "module "+m.Display()+": is not in this cluster")
 		case s.Going:

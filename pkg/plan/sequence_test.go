@@ -35,6 +35,8 @@ func TestAwaitsDependency(t *testing.T) {
 		{map[string]plan.Standing{"shop": {}}, ""},
 		{map[string]plan.Standing{"shop": shop}, "waits for module base: is not in this cluster"},
 		{map[string]plan.Standing{"shop": shop, "base": {Going: true}}, "waits for module base: is being removed from this cluster"},
+		{map[string]plan.Standing{"shop": shop, "base": {Going: true, Uses: ofProject("shop")}}, ""},
+		{map[string]plan.Standing{"shop": shop, "base": {Going: true, Gone: true, Uses: ofProject("shop")}}, "waits for module base: is being removed from this cluster"},
 		{map[string]plan.Standing{"shop": shop, "base": {}}, "waits for module base: not ready"},
 		{map[string]plan.Standing{"shop": shop, "base": {Why: "Deployment base/x: 0 of 1"}}, "waits for module base: not ready (Deployment base/x: 0 of 1)"},
 		{map[string]plan.Standing{"shop": shop, "base": {Ready: true}}, ""},

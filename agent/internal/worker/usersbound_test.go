@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,7 +63,9 @@ func TestCustomObjectThatMovesUnready(t *testing.T) {
 			gone := func() bool { return r.get("v1", "configmaps", "db-1") == nil }
 			if tc.waits {
 				r.wait("one", "waiting, with a way out", func(x fleet.SyncStatus) bool {
-					return x.Reason == plan.ReasonAwaitingUpdate && strings.Contains(x.Message, "/db of module two is not ready there ("+fleet.ReadyAnnotation+": "+fleet.ReadyIgnore+" ")
+					return x.Reason == plan.ReasonAwaitingUpdate && slices.ContainsFunc(x.Extras, func(e fleet.ExtraObject) bool { // the module's own message is clipped
+						return strings.Contains(e.Message, "/db of module two is not ready there ("+fleet.ReadyAnnotation+": "+fleet.ReadyIgnore+" ")
+					})
 				})
 				if gone() {
 					t.Fatal("what the operator may use still is gone")
@@ -129,4 +132,23 @@ func TestWhoWasGivenAWorkloadBeginsBeforeWhatItNeedsIsGone(t *testing.T) {
 	if r.get("v1", "configmaps", "web-2") == nil || r.ofConfig("web-2") == 0 {
 		t.Error("module two has not begun")
 	}
+}
+
+// TestWhoDependsOnWhatIsGoneWaitsForItToComeAnew: the workload of a module goes to another one, which depends on that; nothing else of it is left,
+// so that its removal is over at once, and holds up nobody. The other one begins when the first is there anew.
+func TestWhoDependsOnWhatIsGoneWaitsForItToComeAnew(t *testing.T) {
+	r := newRig(t)
+	config, base := r.bundle("config", nil, configMap("web-1", "k: v")), r.bundle("base", nil, webUsing("web-1", fine)[1])
+	r.set([]fleet.Sync{config, base})
+	r.ready(base)
+	app := r.bundle("app", nil, webUsing("web-2", fine)...)
+	app.DependsOn = moduleOf("base")
+	r.set([]fleet.Sync{config, app}, r.tombstone("base", fleet.DeleteDelete))
+	r.wait("base", "removed", isRemoved)
+	r.wait("app", "waiting for base", func(x fleet.SyncStatus) bool { return x.Reason == plan.ReasonAwaitingDependency })
+	if r.get("v1", "configmaps", "web-2") != nil {
+		t.Error("it has begun, and what is to come first is not here")
+	}
+	r.set([]fleet.Sync{config, app, r.bundle("base", nil, configMap("base", "k: v"))})
+	r.ready(app)
 }
