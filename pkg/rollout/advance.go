@@ -184,8 +184,9 @@ func (d *decider) quiet(n int) bool {
 		return false
 	}
 	if d.unproven(n) {
-		facts := d.waitsFor(n, d.whoIsDeferred(n))
-		facts.Failed = d.count[n].failedUnseen
+		who, failed := d.whoIsDeferred(n)
+		facts := d.waitsFor(n, who)
+		facts.Failed = failed
 		d.waitFor(ReasonAllDeferred, facts)
 		return false
 	}
@@ -277,21 +278,23 @@ func (d *decider) deferred() (getters, leavers int) {
 }
 
 // whoIsDeferred are the members for which the stage waits: its own, or, where it has none, those before it; those that are to have the
-// revision, if there are such.
-func (d *decider) whoIsDeferred(n int) []fleet.ClusterName {
+// revision, if there are such. failed of them have failed: their return alone ends nothing.
+func (d *decider) whoIsDeferred(n int) (who []fleet.ClusterName, failed int) {
 	getters, _ := d.deferred()
 	own := d.count[n].unseen()
 	if getters == 0 {
 		own += d.count[n].leavingDeferred
 	}
-	var out []fleet.ClusterName
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
 		if (r.State == ClusterDeferred || r.failedUnseen()) && (int(r.Stage) == n || own == 0) && !(getters > 0 && r.has(flagLeave)) {
-			out = append(out, d.s.Member(d.p, i).Cluster)
+			who = append(who, d.s.Member(d.p, i).Cluster)
+			if r.failedUnseen() {
+				failed++
+			}
 		}
 	}
-	return out
+	return who, failed
 }
 
 func (d *decider) whyBusy(n int) {

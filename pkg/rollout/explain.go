@@ -235,8 +235,12 @@ func (e *explainer) inStage(n int) {
 	h := &e.s.Stages[n]
 	switch {
 	case e.s.Reason == ReasonAllDeferred, e.s.Reason == ReasonAllAway:
+		causes := e.clusters(n)
+		if len(causes) == 0 { // none of its own can show anything
+			causes = e.clusters(-1)
+		}
 		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts,
-			Causes: blocking(e.clusters(n)), Actions: do(DoPromote)})
+			Causes: blocking(causes), Actions: do(DoPromote)})
 	case e.s.Reason == ReasonHeldUnready:
 		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts,
 			Causes: e.heldClusters(n), Actions: do(DoListHolds, DoPromote)})
