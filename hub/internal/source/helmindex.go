@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -45,7 +46,8 @@ func readIndex(data []byte, chart string) (versions []chartEntry, charts int, er
 	if err != nil {
 		return nil, 0, err
 	}
-	entries := valueOf(root, "entries")
+	var in indexNodes
+	entries := in.valueOf(root, "entries")
 	for _, n := range []*yaml.Node{root, entries} {
 		if n != nil && n.Kind != yaml.MappingNode && n.Tag != "!!null" {
 			return nil, 0, errors.New("it has no map of charts")
@@ -54,27 +56,43 @@ func readIndex(data []byte, chart string) (versions []chartEntry, charts int, er
 	if entries != nil {
 		charts = len(entries.Content) / 2
 	}
-	for _, one := range itemsOf(valueOf(entries, chart)) {
-		e := chartEntry{Version: textOf(valueOf(one, "version")), Digest: textOf(valueOf(one, "digest"))}
-		for _, u := range itemsOf(valueOf(one, "urls")) {
+	for _, one := range itemsOf(in.valueOf(entries, chart)) {
+		e := chartEntry{Version: textOf(in.valueOf(one, "version")), Digest: textOf(in.valueOf(one, "digest"))}
+		for _, u := range itemsOf(in.valueOf(one, "urls")) {
 			e.URLs = append(e.URLs, textOf(u))
 		}
 		versions = append(versions, e)
 	}
-	return versions, charts, nil
+	return versions, charts, in.err
 }
 
-// valueOf is the value of a key of a map, with aliases followed; nil: there is none.
-func valueOf(n *yaml.Node, key string) *yaml.Node {
+// indexNodes reads the nodes of an index, and keeps what is first found wrong with them.
+type indexNodes struct{ err error }
+
+// valueOf is the value of a key of a map, with aliases followed; nil: there is none. A map that leaves open which value is meant is wrong.
+func (in *indexNodes) valueOf(n *yaml.Node, key string) (value *yaml.Node) {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key && n.Content[i].Kind == yaml.ScalarNode {
-			return followed(n.Content[i+1])
+		k := followed(n.Content[i])
+		switch {
+		case k.Kind != yaml.ScalarNode:
+		case k.Tag == "!!merge":
+			in.wrong("line %d merges a map into another by <<: write its values out", k.Line)
+		case k.Value == key && value != nil:
+			in.wrong("line %d has %q for the second time", k.Line, clip(key))
+		case k.Value == key:
+			value = followed(n.Content[i+1])
 		}
 	}
-	return nil
+	return value
+}
+
+func (in *indexNodes) wrong(format string, args ...any) {
+	if in.err == nil {
+		in.err = fmt.Errorf(format, args...)
+	}
 }
 
 // itemsOf are those of a list.
@@ -121,15 +139,13 @@ func cutEntries(data []byte, chart string) (entries []byte, charts int, found bo
 		indent := len(line) - len(text)
 		isName := len(bytes.TrimSpace(text)) > 0 && text[0] != '#' && text[0] != '-'
 		switch {
-		case !within:
+		case !within || isName && indent == 0:
 			within = indent == 0 && string(bytes.TrimSpace(line)) == "entries:"
-		case isName && indent == 0:
-			within = false
 		case isName && depth == 0:
 			depth = indent
 		}
 		if isName && from >= 0 && indent <= depth {
-			entries, from = data[from:at], -1
+			entries, from = append(entries, data[from:at]...), -1 // one that is there twice is refused where it is read
 		}
 		if within && isName && depth > 0 && indent == depth {
 			charts++
@@ -141,7 +157,7 @@ func cutEntries(data []byte, chart string) (entries []byte, charts int, found bo
 		at = end
 	}
 	if from >= 0 {
-		entries = data[from:]
+		entries = append(entries, data[from:]...)
 	}
 	return entries, charts, found
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
 	repo "helm.sh/helm/v4/pkg/repo/v1"
 	"sigs.k8s.io/yaml"
@@ -80,6 +81,41 @@ func TestLargeIndex(t *testing.T) {
 		index = tt.index
 		if _, err := f.Fetch(t.Context(), "default", helmSource(base, "none", "")); !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// TestIndexThatIsAmbiguous: an index that leaves open which value is meant is refused, as Helm refuses it, also a large one; one that is
+// written in another way is read.
+func TestIndexThatIsAmbiguous(t *testing.T) {
+	const one = "entries:\n  web:\n  - version: 1.0.0\n    urls: [a]\n"
+	many := one + "  filler:\n" + strings.Repeat("  - version: 1.0.0\n", maxReadBytes/15)
+	good := chartEntry{Version: "1.0.0", URLs: []string{"a"}, Digest: "abc"}
+	for name, tt := range map[string]struct {
+		index, want string
+	}{
+		"entries twice":          {one + one, `"entries" for the second time`},
+		"a chart twice":          {one + strings.TrimPrefix(one, "entries:\n"), `"web" for the second time`},
+		"a chart twice, large":   {many + strings.TrimPrefix(one, "entries:\n"), `"web" for the second time`},
+		"entries twice, large":   {many + one, `"web" for the second time`},
+		"a version twice":        {one + "    version: 2.0.0\n", `line 5 has "version" for the second time`},
+		"a digest twice":         {one + "    digest: abc\n    digest: def\n", `"digest" for the second time`},
+		"a merge with a digest":  {"x: &x {digest: abc}\n" + one + "    <<: *x\n", "line 6 merges a map into another by <<"},
+		"a merge of all charts":  {"x: &x {web: []}\n" + one + "  <<: *x\n", "merges a map into another by <<"},
+		"JSON":                   {`{"entries":{"web":[{"version":"1.0.0","urls":["a"],"digest":"abc"}]}}`, ""},
+		"aliases":                {"x: &x [a]\ny: &y digest\nentries:\n  web:\n  - version: 1.0.0\n    urls: *x\n    *y : abc\n", ""},
+		"a mark and CRLF":        {"\ufeffentries:\r\n  \"web\":\r\n  -\r\n  - version: '1.0.0'\r\n    urls:\r\n    - a\r\n    digest: abc\r\n", ""},
+		"another merge, ignored": {one + "    digest: abc\n    annotations: {<<: {a: b}, a: c}\n", ""},
+	} {
+		e, err := chartRequest{chart: "web", version: "*"}.find([]byte(tt.index))
+		if tt.want == "" {
+			if diff := cmp.Diff(good, e); diff != "" || err != nil {
+				t.Errorf("%s: %v %s", name, err, diff)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %+v, %v, want %s", name, e, err, tt.want)
 		}
 	}
 }
