@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -16,6 +18,37 @@ func moduleArgs(project, module string) string {
 	return module + " -p " + project
 }
 
+// rollbackLine takes a rollout back, and names it: without a number the word would be for the one that decides by then, which may be
+// another.
+func rollbackLine(project, module, id, flags string) string {
+	if of, err := fleet.ParseRolloutID(id); err == nil {
+		module += "/" + strconv.FormatInt(of.Number, 10)
+	}
+	return strings.TrimSpace("towline rollout rollback " + moduleArgs(project, module) + " " + flags)
+}
+
+// offered reports that the hub takes a word to the rollout, as its explanation says.
+func offered(reasons []*v1.Reason, method string) bool {
+	return slices.ContainsFunc(reasons, func(r *v1.Reason) bool {
+		return slices.ContainsFunc(r.GetActions(), func(x *v1.Action) bool { return x.GetMethod() == method && x.GetCluster() == "" }) ||
+			offered(r.GetCauses(), method)
+	})
+}
+
+// mayRollBack reports that a rollout has moved what can be taken back. Of one that has ended only the hub knows whether it still
+// decides anything.
+func mayRollBack(r *v1.Rollout) bool {
+	s := r.GetStatus()
+	switch s.GetState() {
+	case stateAborted:
+		return offered(s.GetWaitingFor(), rollout.DoRollBack)
+	case stateFailed, stateSucceeded, stateSuperseded, stateRolledBack, string(rollout.RollingBack):
+		return false
+	}
+	back := slices.ContainsFunc(s.GetWaitingFor(), func(x *v1.Reason) bool { return x.GetSubject().GetKind() == rollout.AboutRollback })
+	return !back && s.GetReason() != rollout.ReasonRollbackFailed && r.GetRevision() != 0 && r.GetFromRevision() != 0 && r.GetFromRevision() != r.GetRevision()
+}
+
 // nextCommands are what a person may want to do with a rollout as it stands, the best first.
 func nextCommands(r *v1.Rollout) []command {
 	s := r.GetStatus()
@@ -23,22 +56,21 @@ func nextCommands(r *v1.Rollout) []command {
 	do := func(verb, flags string) string {
 		return strings.TrimSpace("towline rollout " + verb + " " + on + " " + flags)
 	}
+	back := func(flags string) (none []string) {
+		if !mayRollBack(r) {
+			return none
+		}
+		return []string{rollbackLine(r.GetMetadata().GetProject(), r.GetModule(), r.GetId(), flags)}
+	}
 	explain := "towline explain rollout " + on
 	switch s.GetState() {
 	case stateSucceeded, stateSuperseded:
 		return nil
-	case stateAborted:
-		if s.GetReason() == rollout.ReasonModuleDeleted {
-			return nil
-		}
-		return commandsOf(do("retry", ""), do("rollback", ""), explain)
-	case stateRolledBack:
-		return commandsOf(explain, do("retry", ""))
-	case stateFailed:
-		return commandsOf(do("retry", ""), do("rollback", ""), explain)
+	case stateAborted, stateFailed, stateRolledBack:
+		return nextOfEnded(r, do("retry", ""), back(""), explain)
 	case statePaused:
 		if s.GetFailed() > 0 {
-			return commandsOf(do("retry", ""), do("rollback", ""), explain)
+			return commandsOf(slices.Concat([]string{do("retry", "")}, back(""), []string{explain})...)
 		}
 		return commandsOf(do("resume", ""), do("abort", ""), explain)
 	}
@@ -56,11 +88,28 @@ func nextCommands(r *v1.Rollout) []command {
 	}
 	switch {
 	case s.GetFailed() > 0:
-		return commandsOf(do("rollback", "--clusters failed"), explain)
+		return commandsOf(append(back("--clusters failed"), explain)...)
 	case s.GetState() == stateWaiting:
 		return commandsOf(explain)
 	}
 	return nil
+}
+
+// nextOfEnded are those of a rollout that has ended in another way than it was begun for. One without a revision has no explanation that
+// could offer a retry, which begins another.
+func nextOfEnded(r *v1.Rollout, retry string, back []string, explain string) []command {
+	s := r.GetStatus()
+	if s.GetReason() == rollout.ReasonModuleDeleted {
+		return nil
+	}
+	var again []string
+	if r.GetRevision() == 0 || offered(s.GetWaitingFor(), rollout.DoRetry) {
+		again = []string{retry}
+	}
+	if s.GetState() == stateRolledBack {
+		return commandsOf(append([]string{explain}, again...)...)
+	}
+	return commandsOf(slices.Concat(again, back, []string{explain})...)
 }
 
 // approvals are the commands that lead to an approval, with who may run them.

@@ -10,8 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 func (a *app) rolloutCommand() *cobra.Command {
@@ -202,7 +204,7 @@ func (a *app) act(ctx context.Context, ref fleet.RolloutID, w client.Word) error
 	for _, note := range resp.GetNotes() {
 		a.printf("%s\n", noteSays(ref.Module.Display(), note))
 		for _, x := range note.GetActions() {
-			a.printf("to undo: %s\n", commandOf(x, nil).line)
+			a.printf("to undo: %s\n", commandOf(x, &v1.Reason{Subject: &v1.Subject{Kind: rollout.AboutRollout, Name: resp.GetId()}}).line)
 		}
 	}
 	return nil

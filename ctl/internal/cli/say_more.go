@@ -553,7 +553,7 @@ func commandOf(x *v1.Action, of *v1.Reason) command {
 		}
 		return c
 	case rollout.DoRollBack:
-		return at("rollback", "")
+		return command{line: rollbackLine(x.GetProject(), x.GetModule(), of.GetSubject().GetName(), "")}
 	case rollout.DoPromote:
 		return at("promote", "-m …")
 	case rollout.DoApprove:

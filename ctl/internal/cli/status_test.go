@@ -189,7 +189,7 @@ func TestStatusOnATerminalRedraws(t *testing.T) {
 		if n := len([]rune(plain)); n > 60 {
 			t.Errorf("%d columns on a terminal of 60: %q", n, plain)
 		}
-		whole = whole || strings.HasSuffix(plain, "towline rollout rollback shop --clusters failed")
+		whole = whole || strings.HasSuffix(plain, "towline rollout rollback shop/57 --clusters failed")
 	}
 	if !whole {
 		t.Error("a command is cut: nobody can paste it")
@@ -310,5 +310,54 @@ func TestPendingIsNotSinceTheModuleIsThere(t *testing.T) {
 	pending.Status.Rollout, pending.Status.Revision = "shop/2", 1
 	if got := moduleSince(pending); got != nil {
 		t.Errorf("the second put is Pending since %v", got.AsTime())
+	}
+}
+
+// What is offered next to take a rollout back names that rollout, and is offered only where the hub takes it and there is something to
+// take back.
+func TestNextRollbackIsTaken(t *testing.T) {
+	because := func(actions ...string) []*v1.Reason {
+		r := &v1.Reason{Subject: &v1.Subject{Kind: rollout.AboutRollout, Name: "shop/3"}}
+		for _, m := range actions {
+			r.Actions = append(r.Actions, &v1.Action{Method: m, Module: "shop"})
+		}
+		return []*v1.Reason{r}
+	}
+	back := []*v1.Reason{{Subject: &v1.Subject{Kind: rollout.AboutRollback, Name: "shop/3"}}}
+	for _, c := range []struct {
+		name     string
+		from, to int64
+		status   *v1.RolloutStatus
+		want     string
+	}{
+		{"failed at its source", 0, 0, &v1.RolloutStatus{State: "Failed", Reason: "SourceFailed"}, ""},
+		{"failed", 1, 2, &v1.RolloutStatus{State: "Failed", WaitingFor: because(rollout.DoRetry)}, ""},
+		{"aborted before it had a revision", 0, 0, &v1.RolloutStatus{State: "Aborted"}, ""},
+		{"aborted", 1, 2, &v1.RolloutStatus{State: "Aborted", WaitingFor: because(rollout.DoRollBack, rollout.DoRetry)}, "towline rollout rollback shop/3"},
+		{"aborted, and an older one by now", 1, 2, &v1.RolloutStatus{State: "Aborted", WaitingFor: because()}, ""},
+		{"paused by failures", 1, 2, &v1.RolloutStatus{State: "Paused", Reason: rollout.ReasonFailures, Failed: 1}, "towline rollout rollback shop/3"},
+		{"paused by failures, the first", 0, 1, &v1.RolloutStatus{State: "Paused", Reason: rollout.ReasonFailures, Failed: 1}, ""},
+		{"the rollback failed", 1, 2, &v1.RolloutStatus{State: "Paused", Reason: rollout.ReasonRollbackFailed, Failed: 1}, ""},
+		{"paused on the way back", 1, 2, &v1.RolloutStatus{State: "Paused", Reason: rollout.ReasonPausedByUser, Failed: 1, WaitingFor: back}, ""},
+		{"on the way back", 1, 2, &v1.RolloutStatus{State: "RollingBack", Failed: 1, WaitingFor: back}, ""},
+		{"one failed", 1, 2, &v1.RolloutStatus{State: "Progressing", Failed: 1}, "towline rollout rollback shop/3 --clusters failed"},
+		{"one failed, the first", 0, 1, &v1.RolloutStatus{State: "Progressing", Failed: 1}, ""},
+	} {
+		got := ""
+		for _, x := range nextCommands(&v1.Rollout{Id: "shop/3", Module: "shop", FromRevision: c.from, Revision: c.to, Status: c.status}) {
+			if strings.Contains(x.line, "rollback") {
+				got = x.line
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q is offered, want %q", c.name, got, c.want)
+		}
+	}
+	if got := rollbackLine("web", "shop", "web/shop/3", ""); got != "towline rollout rollback shop/3 -p web" {
+		t.Errorf("in another project: %q", got)
+	}
+	of := because(rollout.DoRollBack)[0]
+	if got := commandOf(of.GetActions()[0], of).line; got != "towline rollout rollback shop/3" {
+		t.Errorf("in an explanation: %q", got)
 	}
 }

@@ -60,7 +60,7 @@ prod-eu-07  canary  Failed       r42  1m02s  Deployment shop/web: 0 of 3 ready; 
 prod-us-02  canary  Progressing  r42  4m41s  Deployment shop/web: 2 of 3 ready; deadline in 5m19s
 edge-112    canary  Deferred     r41  14m    Disconnected; moves when it is back, through the same checks
 
-Next   towline rollout rollback shop --clusters failed     towline explain rollout shop
+Next   towline rollout rollback shop/57 --clusters failed     towline explain rollout shop
 `)
 }
 

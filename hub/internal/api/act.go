@@ -119,6 +119,11 @@ func putVerb(w store.Writer, ref fleet.ModuleRef, req word, rec *storev1.ModuleR
 			return abortWaiting(w, fleet.RolloutID{Module: ref, Number: n}, rec, v)
 		}
 	}
+	if v.GetVerb().GetVerb() == rollout.VerbRollback && req.GetNumber() == 0 {
+		if err := plainly(w, ref); err != nil {
+			return said{}, err
+		}
+	}
 	id, err := steered(w, ref, req.GetNumber(), rec)
 	if err != nil {
 		return said{}, err
@@ -138,6 +143,27 @@ func putVerb(w store.Writer, ref fleet.ModuleRef, req word, rec *storev1.ModuleR
 	}
 	key, err := appendVerb(w, id, v)
 	return said{id: id, key: key}, err
+}
+
+// plainly refuses a rollback that does not say of which rollout where the newest one has moved nothing: the one before it may run well,
+// and is not what anybody looked at who means the newest.
+func plainly(r store.Reader, ref fleet.ModuleRef) error {
+	newest, err := findRollout(r, ref, 0)
+	if err != nil {
+		return err
+	}
+	decides := rollouts.Driven(r, ref).GetRollout()
+	n := newest.GetRollout().GetNumber()
+	if decides == nil || decides.GetNumber() == n {
+		return nil
+	}
+	id, before := fleet.RolloutID{Module: ref, Number: n}, fleet.RolloutID{Module: ref, Number: decides.GetNumber()}
+	flag := ""
+	if ref.Project != fleet.DefaultProject {
+		flag = " -p " + ref.Project
+	}
+	return fleet.Forbids(rolloutObject(id), "rollout %s is %s and has moved nothing, so there is nothing to roll back; to take back r%d of %s, which is %s: towline rollout rollback %s/%d%s",
+		id, rollouts.StateOf(newest), decides.GetRevision(), before, decides.GetStatus().GetState(), ref.Name, before.Number, flag)
 }
 
 // withoutRevision is the rollout that an abort means if that waits for its revision; 0: it has one. Without a number the one that moves
@@ -205,19 +231,19 @@ func recorded(r store.Reader, ref fleet.ModuleRef, v *storev1.VerbRecord) (was s
 }
 
 // steered is the rollout that a verb is for: the one of the number, or the one that decides.
-func steered(w store.Writer, ref fleet.ModuleRef, number int64, rec *storev1.ModuleRecord) (fleet.RolloutID, error) {
-	ro, err := findRollout(w, ref, number)
+func steered(r store.Reader, ref fleet.ModuleRef, number int64, rec *storev1.ModuleRecord) (fleet.RolloutID, error) {
+	ro, err := findRollout(r, ref, number)
 	if err != nil {
 		return fleet.RolloutID{}, err
 	}
-	if err := mayAct(w, ref, rec); err != nil {
+	if err := mayAct(r, ref, rec); err != nil {
 		return fleet.RolloutID{}, err
 	}
-	if damaged, what := rollouts.Damaged(w, ref); damaged != 0 {
+	if damaged, what := rollouts.Damaged(r, ref); damaged != 0 {
 		return fleet.RolloutID{}, fleet.Errorf(fleet.ErrCorrupt, "%s", what)
 	}
 	// The newest may have failed before it moved anything: the verb then means the one that still decides.
-	decides := rollouts.Driven(w, ref)
+	decides := rollouts.Driven(r, ref)
 	if number == 0 && decides != nil {
 		ro = decides
 	}

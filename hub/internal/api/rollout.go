@@ -68,7 +68,26 @@ func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.Rollo
 		return nil, err
 	}
 	rollouts.Describe(out.Status, run, rollouts.Verbs(r, ref, ro.GetRollout().GetNumber()), a.now())
+	if rollouts.Ended(ro) && len(out.Status.WaitingFor) > 0 && !takesWords(r, ref, ro) {
+		offerNothing(out.Status.WaitingFor)
+	}
 	return out, nil
+}
+
+// takesWords reports that a word to a rollout, by its number, is taken in. One that has ended takes some as long as it is the one that
+// decides.
+func takesWords(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	_, err := steered(r, ref, ro.GetRollout().GetNumber(), rec)
+	return err == nil
+}
+
+// offerNothing takes out of reasons what can be done: whoever did it would be refused, or would do it to another rollout.
+func offerNothing(reasons []*towlinev1.Reason) {
+	for _, x := range reasons {
+		x.Actions = nil
+		offerNothing(x.GetCauses())
+	}
 }
 
 // awaited is the rollout with what it waits for now, while it has no revision: the end of the one ahead, its source, or the end of a
