@@ -177,7 +177,11 @@ func (d *decider) run() {
 	case len(d.p.Unmatched) > 0:
 		d.end(Failed, ReasonUnmatched, &Facts{Clusters: few(d.p.Unmatched), Count: len(d.p.Unmatched)})
 	case d.s.Pause != nil && d.s.Pause.Reason == ReasonFailures:
-		d.become(Paused, ReasonFailures, d.failures())
+		d.become(Paused, ReasonFailures, d.pausedFor())
+	case d.s.Pause != nil && d.s.Pause.Left > 0 && d.s.Facts != nil && d.s.Reason == ReasonNoEarlierRevision:
+		f := *d.s.Facts
+		f.Removed = d.s.Pause.Left
+		d.become(Paused, d.s.Reason, &f)
 	case d.s.Pause != nil:
 	case d.s.Back != nil:
 		d.rollBack()
@@ -266,6 +270,9 @@ func (d *decider) fail(reason string, facts *Facts) {
 // recovered reports that the failures which paused the rollout are tolerated, because those that failed got ready. A
 // person's pause and a gate that failed are for a person to end.
 func (d *decider) recovered() bool {
+	if d.s.Pause.Left > 0 {
+		return false
+	}
 	switch d.s.Pause.Reason {
 	case ReasonFailures:
 		return !d.breached()
@@ -350,6 +357,21 @@ func (d *decider) failures() *Facts {
 		return &Facts{Count: d.count[i].failed, Total: d.s.Stages[i].Total, Stage: d.p.Stages[i].Name, Tolerated: limit}
 	}
 	return nil
+}
+
+// pausedFor are the facts of a pause for failures, with those that failed and left: they count, for nobody has answered them.
+func (d *decider) pausedFor() *Facts {
+	f, left := d.failures(), d.s.Pause.Left
+	if left == 0 {
+		return f
+	}
+	if f == nil {
+		f = &Facts{Count: d.failed(), Total: len(d.p.Members), Tolerated: d.p.Tolerated()}
+	}
+	if f.Removed = left; f.Stage == "" {
+		f.Count += left
+	}
+	return f
 }
 
 // clusters is n clusters, in words.

@@ -43,6 +43,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 	r := d.s.record(i)
 	if o.Gone {
 		if r.State != ClusterRemoved || r.Reason != ReasonGone {
+			d.failureLeaves(r)
 			d.leavesBack(i)
 			d.turn(i, memberGone, ReasonGone, "")
 		}
@@ -59,6 +60,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 	case now == unselected && !leaving && !r.has(flagPinned) && !keeps:
 		d.leave(i, o)
 	case leaving && (now == selected || keeps && !d.in.Unplaced):
+		d.failureLeaves(r)
 		d.restart(i, memberStays)
 	}
 	if o.Last && d.s.record(i).unconfirmed() {
@@ -91,6 +93,7 @@ func standsAt(r *Record, o *Observed) int64 {
 // registered lets a cluster that is one of the fleet again begin as if it had never been moved: what it was assigned before was
 // forgotten with it.
 func (d *decider) registered(i int) {
+	d.failureLeaves(d.s.record(i))
 	r := d.edit(i)
 	d.uncount(i, r)
 	r.Step, r.Revision, r.Previous, r.Generation = 0, 0, 0, 0
@@ -98,9 +101,23 @@ func (d *decider) registered(i int) {
 	d.restart(i, memberRegistered)
 }
 
+// failureLeaves has the pause for failures end by a person's word only, when labels, or the list of clusters, take away one that failed:
+// the others are not to get by that what failed there.
+func (d *decider) failureLeaves(r *Record) {
+	p := d.s.Pause
+	if p == nil || !isFailed(r) || p.Reason != ReasonFailures && p.Reason != ReasonNoEarlierRevision {
+		return
+	}
+	left := *p
+	left.Left++
+	d.s.Pause = &left
+	d.touch()
+}
+
 // leave makes losing the module the member's move.
 func (d *decider) leave(i int, o *Observed) {
 	r := d.s.record(i)
+	d.failureLeaves(r)
 	switch {
 	case o.Revision == 0 && (r.Step == 0 || r.State == ClusterRemoved):
 		d.turn(i, memberHadNothing, ReasonLeaving, "")

@@ -221,6 +221,7 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 	c.approvals(s)
 	c.proves(in, d)
 	c.forgets(in, d)
+	c.pausedStill(in, d)
 }
 
 // limit resolves maxConcurrency a second time, by hand.

@@ -67,6 +67,21 @@ func (c *chaos) forgets(in rollout.Input, d rollout.Decision) {
 	}
 }
 
+// pausedStill: no pause for failures ends because one that failed leaves, or is removed from the hub, where nobody said a word.
+func (c *chaos) pausedStill(in rollout.Input, d rollout.Decision) {
+	p := in.State.Pause
+	if p == nil || p.Reason != rollout.ReasonFailures && p.Reason != rollout.ReasonNoEarlierRevision || d.State.Pause != nil || d.State.State.Ended() || len(d.Outcomes) > 0 {
+		return
+	}
+	for i := range in.State.Len(c.plan) {
+		was, r := in.State.Record(i), d.State.Record(i)
+		failed := was.State == rollout.ClusterFailed || was.State == rollout.ClusterTimedOut
+		if gone := r.State == rollout.ClusterRemoved && r.Reason == rollout.ReasonGone; failed && (gone || r.Leaving() != was.Leaving()) {
+			c.rt.Fatalf("the pause (%s) ends, and %s, which had failed, is %s (%s)", p.Reason, d.State.Member(c.plan, i).Cluster, r.State, r.Reason)
+		}
+	}
+}
+
 // looked reports that somebody holds a deferred member that has the revision and is not fine with it, and that no person has let it by.
 func (c *chaos) looked(in rollout.Input, d rollout.Decision, i int) bool {
 	r, was, o := d.State.Record(i), in.State.Record(i), &in.Observed[i]

@@ -162,6 +162,9 @@ type Pause struct {
 	By     string  `json:"by,omitempty"`
 	Why    string  `json:"why,omitempty"`
 	At     Instant `json:"at"`
+	// Left is how many that had failed are none of the rollout any more, or begin anew, without anybody's word on the failure: that is no
+	// recovery, and the pause does not end by itself.
+	Left int `json:"left,omitempty"`
 }
 
 // Back is a rollback.

@@ -90,7 +90,12 @@ func (d *decider) pauseVerb(v *Verb) ([]Note, error) {
 	if p := d.s.Pause; p != nil && p.Reason == ReasonPausedByUser {
 		return nil, refuse("%s is paused already, by %s", d.p.ID, p.By)
 	}
+	left := 0
+	if d.s.Pause != nil {
+		left = d.s.Pause.Left
+	}
 	d.pause(ReasonPausedByUser, byWhom(v), v.By, v.Why)
+	d.s.Pause.Left = left
 	if n := d.inFlight(); n > 0 {
 		return note(NoteOnTheWay, Facts{Count: n}), nil
 	}
@@ -105,7 +110,7 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	var notes []Note
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision:
-		notes = note(NoteInSpite, Facts{Failed: d.acceptFailures()})
+		notes = note(NoteInSpite, Facts{Failed: d.acceptFailures() + p.Left})
 	case ReasonRollbackFailed:
 		b := *d.s.Back
 		b.Accepted = d.s.backFailed(d.p)
@@ -116,7 +121,9 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 		since = p.At // what failed behind a person's pause has not been answered yet
 	}
 	d.resetGates(since)
-	d.s.Pause = nil
+	if d.s.Pause = nil; p.Reason == ReasonPausedByUser && p.Left > 0 { // nobody has answered those either
+		d.s.Pause = &Pause{Reason: ReasonFailures, At: d.now, Left: p.Left}
+	}
 	return notes, nil
 }
 

@@ -216,6 +216,21 @@ func agree(n int32, one, more string) string {
 	return number(n) + " " + more
 }
 
+// whatEndsIt is how the standstill of a rollout ends by itself, or that it does not.
+func whatEndsIt(r *v1.Reason) string {
+	f := r.GetFacts()
+	failures := r.GetReason() == rollout.ReasonFailures || r.GetReason() == rollout.ReasonNoEarlierRevision || r.GetReason() == rollout.ReasonRollbackFailed
+	switch {
+	case r.GetBlocks() && failures && f.GetRemoved() > 0:
+		return fmt.Sprintf("; %s that failed left, which mends nothing: it does not go on by itself", count(f.GetRemoved(), "cluster"))
+	case r.GetBlocks() && failures && f.GetGate() == "":
+		return "; it goes on by itself when enough of them are ready again"
+	case !r.GetBlocks() && f.GetRevision() > 0 && f.GetTotal() == 0 && r.GetReason() != rollout.ReasonExternal:
+		return " until it changes or somebody retries"
+	}
+	return ""
+}
+
 // someClusters names the first of some clusters.
 func someClusters(f *v1.Facts) string {
 	names := strings.Join(f.GetClusters(), ", ")

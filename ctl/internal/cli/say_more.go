@@ -173,19 +173,6 @@ func notDone(f *v1.Facts) string {
 	return ", " + rest
 }
 
-// whatEndsIt is how the standstill of a rollout ends by itself, or that it does not.
-func whatEndsIt(r *v1.Reason) string {
-	f := r.GetFacts()
-	failures := r.GetReason() == rollout.ReasonFailures || r.GetReason() == rollout.ReasonNoEarlierRevision || r.GetReason() == rollout.ReasonRollbackFailed
-	switch {
-	case r.GetBlocks() && failures && f.GetGate() == "":
-		return "; it goes on by itself when enough of them are ready again"
-	case !r.GetBlocks() && f.GetRevision() > 0 && f.GetTotal() == 0 && r.GetReason() != rollout.ReasonExternal:
-		return " until it changes or somebody retries"
-	}
-	return ""
-}
-
 func notReadySays(reason string, f *v1.Facts) string {
 	what := "are not ready"
 	if reason == reasonHealthyApart {

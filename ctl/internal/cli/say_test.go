@@ -214,7 +214,7 @@ func sayings() map[string][]saying {
 		rollout.AboutEnd:      {{rollout.ReasonCatchingUp, "", nil}},
 		rollout.AboutLeavers:  {{rollout.ReasonConfirm, "", &v1.Facts{Count: 2}}},
 		rollout.AboutRollback: {{rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 3, Revision: 41}}, {rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 3, Revision: 41, Code: rollout.ReasonUnplaced}}},
-		rollout.AboutRollout:  {{rollout.ReasonFailures, "", failures}},
+		rollout.AboutRollout:  {{rollout.ReasonFailures, "", failures}, {rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 300, Removed: 1}}},
 		rollout.AboutClusters: {{rollout.ReasonNotListed, "", &v1.Facts{Count: 20}}, {rollout.ReasonMoreAwaited, "", &v1.Facts{Count: 20, Names: []string{"crds"}}}},
 		rollout.AboutGate:     {{rollout.ReasonWebhook, "", open}},
 		rollout.AboutCluster: {{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonDisconnected, "", awaited}, {rollout.ReasonLocked, "", awaited},
