@@ -206,9 +206,9 @@ func (d *decider) waitsFor(n int, who []fleet.ClusterName) *Facts {
 	return &Facts{Stage: d.p.Stages[n].Name, Revision: d.p.Revision, Clusters: few(who), Count: len(who)}
 }
 
-// unquiet has a stage begin its soak anew.
+// unquiet has a stage begin its soak anew. A hub of before took a promote for one that had not begun: that does not count.
 func (d *decider) unquiet(h *StageHead) {
-	if h.Quiet != 0 {
+	if h.Quiet != 0 || h.Soaked {
 		h.Quiet, h.Soaked = 0, false
 		d.touch()
 	}

@@ -110,3 +110,18 @@ func TestPromotedByAHubOfBefore(t *testing.T) {
 		t.Errorf("it is %s %s, and d1 has r%d", w.state.State, w.state.Reason, o.Revision)
 	}
 }
+
+// TestSoakThatAHubOfBeforeTookAway: a promote behind a failure, which a hub of before took, does not end the soak of who is retried.
+func TestSoakThatAHubOfBeforeTookAway(t *testing.T) {
+	w := newWorld(t)
+	for _, line := range []string{"fleet c1 at=r1 ring=canary", "fleet d1 at=r1", "stage canary sel=ring:canary soak=1h", "stage rest",
+		"start r2 from=r1", "fail c1 CrashLoop"} {
+		w.command(line)
+	}
+	w.state.Stages[0].Soaked = true
+	w.command("retry by=ana")
+	w.command("ready c1")
+	if o := w.clusters["d1"].o; o.Revision != 1 || w.state.Reason != rollout.ReasonSoak {
+		t.Errorf("it is %s %s, and d1 has r%d", w.state.State, w.state.Reason, o.Revision)
+	}
+}
