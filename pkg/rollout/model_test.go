@@ -59,7 +59,7 @@ func TestNaiveModelAgrees(t *testing.T) {
 func randomEvent(rt *rapid.T, w *world) (verb, arg string) {
 	all := w.sorted()
 	c := all[rapid.IntRange(0, len(all)-1).Draw(rt, "cluster")]
-	switch rapid.IntRange(0, 17).Draw(rt, "event") {
+	switch rapid.IntRange(0, 18).Draw(rt, "event") {
 	case 15, 16:
 		if c.o.Held = !c.o.Held; c.o.Held && rapid.Bool().Draw(rt, "whole") {
 			c.o.Ready, c.o.Failed = false, false
@@ -78,6 +78,8 @@ func randomEvent(rt *rapid.T, w *world) (verb, arg string) {
 		return "pause", ""
 	case 11:
 		return "resume", ""
+	case 17:
+		return "retry", ""
 	case 12:
 		if rapid.IntRange(0, 2).Draw(rt, "skips") == 0 {
 			return "skip", string(c.Name)

@@ -32,6 +32,7 @@ type naiveCluster struct {
 	st         string // wait, moving, soak, ok, failed, deferred, skipped, back
 	rev        int64  // assigned by the rollout; 0: nothing
 	late, away bool
+	again      bool // a person had it begin anew, and it has not yet
 	unseen     bool // failed by being away
 	goBack     bool
 	start      time.Time
@@ -64,7 +65,7 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			c.st, c.unseen = "failed", true
 		}
 	case "deferred":
-		if c.rev == 0 {
+		if c.rev == 0 || c.again {
 			if o.Connected && !o.Cordoned && !o.Held {
 				c.st, c.late = "wait", true
 			}
@@ -140,7 +141,7 @@ func (m *naive) good(c *naiveCluster, now time.Time) {
 	if c.readySince.IsZero() {
 		c.readySince = now
 	}
-	c.st = "soak"
+	c.st, c.again = "soak", false
 	if !now.Before(c.readySince.Add(m.s.MinReadyTime)) {
 		c.st = "ok"
 		if c.goBack {
@@ -205,6 +206,9 @@ func (m *naive) tick(now time.Time, obs map[string]rollout.Observed, verb string
 		m.update(c, obs[c.name], now)
 	}
 	m.verb(verb, arg, failedBefore)
+	if verb == "retry" && m.mode != "done" {
+		m.retry(obs)
+	}
 	if verb != "" {
 		for _, c := range m.clusters {
 			m.update(c, obs[c.name], now)
@@ -269,10 +273,23 @@ func (m *naive) verb(verb, arg string, failedBefore []int) {
 		if c.st == "ok" || c.st == "skipped" || c.st == "back" {
 			return
 		}
-		c.st, c.goBack, c.late = "skipped", false, false
+		c.st, c.goBack, c.late, c.again = "skipped", false, false, false
 		if m.mode == "paused" && !m.breached() {
 			m.mode = "run"
 		}
+		if m.mode == "backpaused" {
+			m.mode = "back"
+		}
+	}
+}
+
+// retry has everything that failed begin anew, but those that are away or cordoned: they stay failed.
+func (m *naive) retry(obs map[string]rollout.Observed) {
+	for _, c := range m.clusters {
+		if o := obs[c.name]; c.st != "failed" || o.Cordoned || !o.Connected && !o.Held {
+			continue
+		}
+		c.st, c.again = "wait", true
 		if m.mode == "backpaused" {
 			m.mode = "back"
 		}
@@ -299,7 +316,7 @@ func (m *naive) fail() {
 		m.mode, m.goneBack = "back", true
 		for _, c := range m.clusters {
 			if c.rev == 2 {
-				c.goBack, c.late = true, false
+				c.goBack, c.late, c.again = true, false, false
 			}
 		}
 	}
@@ -416,7 +433,7 @@ func (m *naive) assign(now time.Time, obs map[string]rollout.Observed, lateOnly 
 				break
 			}
 			m.moves++
-			c.st, c.rev, c.start, c.readySince, c.move = "moving", 2, now, time.Time{}, m.moves
+			c.st, c.rev, c.start, c.readySince, c.move, c.again = "moving", 2, now, time.Time{}, m.moves, false
 			out = append(out, c.name+"→2")
 		}
 	}
@@ -448,7 +465,7 @@ func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []strin
 		if c.rev != 0 {
 			all++
 		}
-		if c.goBack && c.rev == 2 {
+		if c.goBack && (c.rev == 2 || c.again) {
 			pending = append(pending, c)
 		}
 		if c.goBack && c.rev == 1 && (c.st == "moving" || c.st == "soak") {
@@ -466,7 +483,7 @@ func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []strin
 			c.st = "deferred"
 			continue
 		}
-		c.rev, c.st, c.start, c.readySince, c.away = 1, "moving", now, time.Time{}, false
+		c.rev, c.st, c.start, c.readySince, c.away, c.again = 1, "moving", now, time.Time{}, false, false
 		out = append(out, c.name+"→1")
 		if !o.Connected || o.Held {
 			c.st = "deferred"
