@@ -102,11 +102,6 @@ func (d *decider) awaitedHeld(n int) []int {
 	return d.heldBefore(n)
 }
 
-// holdsBack reports that one of the held members for which a stage waits is of that stage.
-func (d *decider) holdsBack(held []int, stage string) bool {
-	return slices.ContainsFunc(held, func(i int) bool { return d.p.Stages[d.s.record(i).Stage].Name == stage })
-}
-
 // letBy has no stage wait for these members any more while they are held. Who is held later, or again, is none that the person saw.
 func (d *decider) letBy(held []int) {
 	for _, i := range held {

@@ -318,6 +318,16 @@ func (d *decider) overrideVerb(v *Verb) error {
 	return nil
 }
 
+// promoteHeld lets by those that are held of a stage before this one, and nobody and nothing else.
+func (d *decider) promoteHeld(name string, held []int, now *PlanStage) error {
+	there := slices.DeleteFunc(held, func(i int) bool { return d.p.Stages[d.s.record(i).Stage].Name != name })
+	if len(there) == 0 {
+		return refuse("%s is in stage %s, not %s", d.p.ID, now.Name, name)
+	}
+	d.letBy(there)
+	return nil
+}
+
 // promoteVerb ends a wait: a soak, or a hold because nothing is there to prove the revision. Never an approval.
 func (d *decider) promoteVerb(v *Verb) error {
 	n := d.s.Stage
@@ -328,8 +338,8 @@ func (d *decider) promoteVerb(v *Verb) error {
 	moving, held := d.moving(n), d.awaitedHeld(n)
 	moves, soaks := moving > 0 && h.Quiet == 0, h.Quiet != 0 && stage.Soak > 0 && !h.Soaked
 	switch {
-	case v.Stage != "" && v.Stage != stage.Name && !d.holdsBack(held, v.Stage):
-		return refuse("%s is in stage %s, not %s", d.p.ID, stage.Name, v.Stage)
+	case v.Stage != "" && v.Stage != stage.Name:
+		return d.promoteHeld(v.Stage, held, stage)
 	case !d.begun0() && len(d.emptyOverrides()) > 0:
 		d.s.OverridesPromoted = true
 		return nil

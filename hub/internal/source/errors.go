@@ -95,6 +95,8 @@ func (r place) explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("source %s: %w", r.name, ctx.Err())
+	case errors.Is(err, errNoTurn):
+		return r.fail(fleet.ErrUnavailable, "is fetched, and waits for its turn: this hub unpacks %d sources at a time", maxUnpacking)
 	case ctx.Err() != nil:
 		return r.fail(fleet.ErrUnavailable, "did not arrive within %s: look at the server, or raise %s.timeout", r.timeout, r.field)
 	case errors.As(err, &named):
@@ -138,6 +140,9 @@ func (r place) howToLogIn() string {
 	}
 	return "look at secret " + r.secret.name + ", then put the module again"
 }
+
+// errNoTurn is that all places for unpacking were taken until the source's time was over.
+var errNoTurn = errors.New("all places for unpacking are taken")
 
 func (r place) fail(kind error, format string, args ...any) error {
 	return fleet.Errorf(kind, "source %s: %s", r.name, r.hush(fmt.Sprintf(format, args...)))

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
@@ -70,9 +71,9 @@ func scanPack(ctx context.Context, packed []byte, most packLimits) error {
 	if count > most.objects {
 		return manyObjects("has %d files and folders in its commits; at most %d are taken", count, most.objects)
 	}
-	left := most.bytes
+	left, seen := most.bytes, map[plumbing.Hash]bool{}
 	for range count {
-		if err := scanObject(s, most, &left); err != nil && ctx.Err() == nil {
+		if err := scanObject(s, most, &left, seen); err != nil && ctx.Err() == nil {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
@@ -86,8 +87,8 @@ func scanPack(ctx context.Context, packed []byte, most packLimits) error {
 }
 
 // scanObject looks at the next object, for which so many bytes are left. A change counts by what it is and by what it makes: either may be
-// small for the other.
-func scanObject(s *packfile.Scanner, most packLimits, left *int64) error {
+// small for the other. Seen are the objects that are no change: the parser makes all changes of one anew for each time that it is there.
+func scanObject(s *packfile.Scanner, most packLimits, left *int64, seen map[plumbing.Hash]bool) error {
 	h, err := s.NextObjectHeader()
 	if err != nil {
 		return damagedPack(err)
@@ -99,10 +100,16 @@ func scanObject(s *packfile.Scanner, most packLimits, left *int64) error {
 		return manyObjects("has more than %d MiB of files", most.bytes>>20)
 	}
 	var head deltaHead
-	if n, _, err := s.NextObject(&head); err != nil || n != h.Length {
+	hash := plumbing.NewHasher(h.Type, h.Length)
+	if n, _, err := s.NextObject(io.MultiWriter(&head, hash)); err != nil || n != h.Length {
 		return damagedPack(errors.Join(err, fmt.Errorf("an object has %d bytes, and says %d", n, h.Length)))
 	}
 	if h.Type != plumbing.OFSDeltaObject && h.Type != plumbing.REFDeltaObject {
+		is := hash.Sum()
+		if seen[is] {
+			return damagedPack(fmt.Errorf("object %s is there twice", is))
+		}
+		seen[is] = true
 		return nil
 	}
 	size, err := head.target()

@@ -82,20 +82,39 @@ func TestDamagedPacks(t *testing.T) {
 	short := plain(blobKind, base)
 	short.says++
 	for name, data := range map[string][]byte{
-		"without its checksum":       whole[:len(whole)-sha1.Size],
-		"cut in its checksum":        whole[:len(whole)-1],
-		"with another checksum":      flipped,
-		"a change of nothing":        sealed(changed(base, 'x')),
-		"a change of itself":         sealed(plain(blobKind, base), changed([]byte("xbcd"), 'x')),
-		"a change from its outside":  sealed(plain(blobKind, base), far),
-		"a change from in between":   sealed(plain(blobKind, base), early),
-		"a change of another size":   sealed(plain(blobKind, base), packed{kind: refKind, says: 4, before: changed(base, 'x').before, data: []byte{9, 1, 1, 'x'}}),
-		"shorter than it says":       sealed(short),
-		"an object of no known kind": sealed(plain(5, base)),
+		"without its checksum":          whole[:len(whole)-sha1.Size],
+		"cut in its checksum":           whole[:len(whole)-1],
+		"with another checksum":         flipped,
+		"a change of nothing":           sealed(changed(base, 'x')),
+		"a change of itself":            sealed(plain(blobKind, base), changed([]byte("xbcd"), 'x')),
+		"a change from its outside":     sealed(plain(blobKind, base), far),
+		"a change from in between":      sealed(plain(blobKind, base), early),
+		"a change of another size":      sealed(plain(blobKind, base), packed{kind: refKind, says: 4, before: changed(base, 'x').before, data: []byte{9, 1, 1, 'x'}}),
+		"shorter than it says":          sealed(short),
+		"an object of no known kind":    sealed(plain(5, base)),
+		"an object that is there twice": sealed(plain(blobKind, base), changed(base, 'x'), plain(blobKind, base)),
 	} {
 		if _, err := readObjects(t.Context(), data, packLimits{10, 1 << 10}); !errors.Is(err, fleet.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestPackOfOneObjectManyTimes: changes of an object are made once, and not for each time that it is there.
+func TestPackOfOneObjectManyTimes(t *testing.T) {
+	base := []byte("abcd")
+	var objects []packed
+	for i := range 200 {
+		objects = append(objects, changed(base, byte(i)))
+	}
+	for range 200 {
+		objects = append(objects, plain(blobKind, base))
+	}
+	data := sealed(objects...)
+	var err error
+	grown := allocates(func() { _, err = readObjects(t.Context(), data, packLimits{MaxObjects, MaxObjectBytes}) })
+	if !errors.Is(err, fleet.ErrCorrupt) || grown > 10 {
+		t.Errorf("takes %d MiB: %v", grown, err)
 	}
 }
 
@@ -230,4 +249,26 @@ func servePack(t *testing.T, tree []byte, more ...packed) (url, commit string) {
 		_, _ = io.WriteString(w, "0008NAK\n")
 		_, _ = w.Write(data)
 	}), commit
+}
+
+// TestSourceThatHasNoTurn: all places for unpacking are taken. That is the hub's matter: nobody is sent to look at the server.
+func TestSourceThatHasNoTurn(t *testing.T) {
+	base := []byte("abcd")
+	sum := plumbing.ComputeHash(plumbing.BlobObject, base)
+	tree := append([]byte("100644 a.yaml\x00"), sum[:]...)
+	server, _ := servePack(t, tree, plain(blobKind, base))
+	f := fetcher(t, Options{AllowFiles: true})
+	src := gitSource(server+"/repo.git", nil)
+	for range maxUnpacking {
+		leave, err := f.enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+	}
+	src.Git.Timeout = "2s"
+	_, err := f.Fetch(t.Context(), "default", src)
+	if !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), "waits for its turn") || strings.Contains(err.Error(), "look at the server") {
+		t.Errorf("got %v, want that it waits for its turn, and of no server", err)
+	}
 }

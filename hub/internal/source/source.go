@@ -107,7 +107,7 @@ func (f *Fetcher) enter(ctx context.Context) (leave func(), err error) {
 	case f.unpacking <- struct{}{}:
 		return func() { <-f.unpacking }, nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, errors.Join(errNoTurn, ctx.Err())
 	}
 }
 
