@@ -104,3 +104,27 @@ func TestRollbackIsOfTheRolloutThatIsShown(t *testing.T) {
 	w.await("shop", w.put(module("shop", configMap("3"))).GetRevision())
 	offersNoRollback(t, run, "shop/2")
 }
+
+// TestRollbackOfWhatMoves: a rollout that has not ended is taken back without its number, as an incident has it, though somebody has put once
+// more, which waits for its source.
+func TestRollbackOfWhatMoves(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	gated := module("shop", configMap("2"))
+	gated.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", After: []*towlinev1.Gate{{Name: "ok", Approval: &towlinev1.ApprovalGate{}}}}}}
+	w.put(gated)
+	w.eventually(func() bool {
+		got, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop", Number: 2})
+		return err == nil && got.GetRollout().GetStatus().GetState() == "Waiting"
+	})
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusServiceUnavailable) }))
+	t.Cleanup(srv.Close)
+	m := module("shop", nil)
+	m.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/away.yaml"}}
+	w.put(m)
+	out, err := w.cli()("", "rollout", "rollback", "shop")
+	if err != nil || !strings.Contains(out, "shop/2 rollback accepted") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

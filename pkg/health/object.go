@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,16 +30,31 @@ func newObject(fields map[string]any, f Facts) object {
 }
 
 // unobserved reports that the controller has not seen the newest generation yet. One that is greater is of another object of the name: this one
-// was made again with the status of that.
+// was made again with the status of that, unless something was said since.
 func (o *object) unobserved() (Result, bool) {
 	if seen, ok := number(o.status, "desiredGeneration"); ok && o.group == "kubevirt.io" && (seen >= o.generation || o.stands()) {
 		return Result{}, false // what it calls observed is what the machine was started with
 	}
 	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
-	if !ok || observed == o.generation || o.generation == 0 {
+	if !ok || observed == o.generation || o.generation == 0 || observed > o.generation && o.saidSince() {
 		return Result{}, false
 	}
 	return o.old(observed), true
+}
+
+// saidSince reports that the status is the object's own, whatever its controller counts: a condition changed since the object was made. What
+// KServe calls observed is the generation of the Deployment that it made, which grows each time that is scaled.
+func (o *object) saidSince() bool {
+	if o.group == "serving.kserve.io" {
+		return true
+	}
+	made, err := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
+	conditions, _ := o.status["conditions"].([]any)
+	return err == nil && slices.ContainsFunc(conditions, func(c any) bool {
+		condition, _ := c.(map[string]any)
+		at, err := time.Parse(time.RFC3339, text(condition, "lastTransitionTime"))
+		return err == nil && at.After(made)
+	})
 }
 
 // stands reports that a virtual machine is stopped and is not to run: both of its generations are those of its last start.

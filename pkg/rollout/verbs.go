@@ -138,10 +138,11 @@ func (d *decider) acceptFailures() (failures int) {
 	return failures
 }
 
-// unpause lets a rollout go on that had stopped by itself, when the cause is gone.
-func (d *decider) unpause() {
+// unpause lets a rollout go on that had stopped by itself, when the cause is gone. That a failed cluster was taken out of the rollout
+// is for a person to answer, by resume or by a retry, and not by what is said of other clusters.
+func (d *decider) unpause(answered bool) {
 	p := d.s.Pause
-	if p == nil || p.Reason == ReasonPausedByUser {
+	if p == nil || p.Reason == ReasonPausedByUser || p.Left > 0 && !answered {
 		return
 	}
 	if (p.Reason == ReasonFailures || p.Reason == ReasonNoEarlierRevision) && d.breached() {

@@ -59,7 +59,7 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 	if p := d.s.Pause; p != nil && p.Reason == ReasonRollbackFailed {
 		d.s.Pause = nil
 	}
-	d.unpause()
+	d.unpause(true)
 	return note(NoteAgain, Facts{Count: len(who), Total: gates, Failed: len(later), Clusters: few(later)}), nil
 }
 
@@ -185,11 +185,12 @@ func (d *decider) skipVerb(v *Verb) ([]Note, error) {
 			return nil, refuse("cluster %s is %s; there is nothing to skip", d.s.Member(d.p, i).Cluster, s)
 		}
 	}
+	answered := slices.ContainsFunc(who, func(i int) bool { return d.s.record(i).has(flagLeave) }) // it may be the one that failed and is to leave
 	for _, i := range who {
 		d.leavesBack(i)
 		d.turn(i, memberSkipped, ReasonSkipped, v.Why)
 	}
-	d.unpause()
+	d.unpause(answered)
 	return note(NoteSkipped, Facts{Count: len(who)}), nil
 }
 
@@ -210,7 +211,7 @@ func (d *decider) pinVerb(v *Verb) ([]Note, error) {
 			d.pinMember(i, v)
 		}
 	}
-	d.unpause()
+	d.unpause(false)
 	return nil, nil
 }
 

@@ -70,7 +70,11 @@ func nextCommands(r *v1.Rollout) []command {
 		return nextOfEnded(r, do("retry", ""), back(""), explain)
 	case statePaused:
 		if s.GetFailed() > 0 {
-			return commandsOf(slices.Concat([]string{do("retry", "")}, back(""), []string{explain})...)
+			again := do("retry", "")
+			if len(s.GetWaitingFor()) > 0 && !offered(s.GetWaitingFor(), rollout.DoRetry) { // who failed is away by now, or cordoned
+				again = do("resume", "")
+			}
+			return commandsOf(slices.Concat([]string{again}, back(""), []string{explain})...)
 		}
 		return commandsOf(do("resume", ""), do("abort", ""), explain)
 	}

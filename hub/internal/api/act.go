@@ -152,9 +152,10 @@ func plainly(r store.Reader, ref fleet.ModuleRef) error {
 	if err != nil {
 		return err
 	}
-	decides := rollouts.Driven(r, ref).GetRollout()
+	driven := rollouts.Driven(r, ref)
+	decides := driven.GetRollout()
 	n := newest.GetRollout().GetNumber()
-	if decides == nil || decides.GetNumber() == n {
+	if decides == nil || decides.GetNumber() == n || !rollouts.Ended(driven) { // who moves clusters, or waits in it, is meant
 		return nil
 	}
 	id, before := fleet.RolloutID{Module: ref, Number: n}, fleet.RolloutID{Module: ref, Number: decides.GetNumber()}

@@ -123,7 +123,7 @@ func originAfter(m *wire.Module, req *towlinev1.PutModuleRequest, had string) (s
 	if _, is := fleet.OfCatalog(had); is {
 		return "", fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s, which puts what its files say: take it out of the files there, or apply it here with --take", m.Ref.Display(), had)
 	}
-	return "", fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s, which prunes it: take it out of the files there, and apply it here with --take", m.Ref.Display(), had)
+	return "", fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s, which prunes it: apply it here with --take, and only then take it out of the files there", m.Ref.Display(), had)
 }
 
 // warnOwner says that a person changes what a catalog puts back.

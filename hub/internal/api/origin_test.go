@@ -30,7 +30,7 @@ func TestModuleIsOfOneSet(t *testing.T) {
 		{"one", false, "set/one", "configured", ""},
 		{"one", false, "set/one", "unchanged", ""},
 		{"", false, "set/one", "unchanged", ""},
-		{"two", false, "set/one", "", "module shop is of set/one, which prunes it: take it out of the files there, and apply it here with --take"},
+		{"two", false, "set/one", "", "module shop is of set/one, which prunes it: apply it here with --take, and only then take it out of the files there"},
 		{"two", true, "set/two", "configured", ""},
 		{"", true, "", "configured", ""},
 		{"Two!", false, "", "", "set: "},
