@@ -28,6 +28,10 @@ func (d *decoder) anyMap(into *structpb.Struct, n *yaml.Node, path string) {
 		d.fail(n, path, "takes a mapping, not %s", describe(n))
 		return
 	}
+	if !d.enter(n, path) {
+		return
+	}
+	defer d.leave(n)
 	into.Fields = map[string]*structpb.Value{}
 	for _, p := range d.pairs(n, path) {
 		at := join(path, p.key.Value)
@@ -50,20 +54,29 @@ func (d *decoder) anyValue(n *yaml.Node, path string) *structpb.Value {
 		d.anyMap(m, n, path)
 		return structpb.NewStructValue(m)
 	case yaml.SequenceNode:
-		list := &structpb.ListValue{}
-		for i, item := range n.Content {
-			list.Values = append(list.Values, d.anyValue(item, path+"["+strconv.Itoa(i)+"]"))
-		}
-		return structpb.NewListValue(list)
+		return structpb.NewListValue(d.anyList(n, path))
 	}
 	return d.anyScalar(n, path)
+}
+
+func (d *decoder) anyList(n *yaml.Node, path string) *structpb.ListValue {
+	list := &structpb.ListValue{}
+	if !d.enter(n, path) {
+		return list
+	}
+	defer d.leave(n)
+	for i, item := range n.Content {
+		list.Values = append(list.Values, d.anyValue(item, path+"["+strconv.Itoa(i)+"]"))
+	}
+	return list
 }
 
 // oldBooleans are the words that YAML 1.1 has for true and false beside these.
 var oldBooleans = map[string]bool{"y": true, "Y": true, "yes": true, "Yes": true, "YES": true, "on": true, "On": true, "ON": true,
 	"n": false, "N": false, "no": false, "No": false, "NO": false, "off": false, "Off": false, "OFF": false}
 
-// anyScalar reads a scalar as Helm reads its files (YAML 1.1), but refuses a whole number that it would not keep.
+// anyScalar reads a scalar as Helm reads its files (YAML 1.1), but refuses a whole number that it would not keep. No error has the value:
+// it may be a password that was to be in quotes, and a catalog's problems are shown to whoever reads it.
 func (d *decoder) anyScalar(n *yaml.Node, path string) *structpb.Value {
 	quoted := n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0
 	if quoted || n.Tag == "!!str" && n.Style&yaml.TaggedStyle != 0 {
@@ -80,15 +93,18 @@ func (d *decoder) anyScalar(n *yaml.Node, path string) *structpb.Value {
 	case "!!int":
 		return d.wholeNumber(n, path)
 	case "!!float":
+		if !strings.ContainsAny(n.Value, ".eE") { // a whole number that is even larger
+			return d.wholeNumber(n, path)
+		}
 		f, err := strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64)
 		if err != nil {
-			d.fail(n, path, "takes a number that JSON has, not %s; put it in quotes if it is a text", n.Value)
+			d.fail(n, path, "takes a number that JSON has; put it in quotes if it is a text")
 		}
 		return structpb.NewNumberValue(f)
 	case "!!str", "!!timestamp":
 		return structpb.NewStringValue(n.Value)
 	}
-	d.fail(n, path, "has the tag %s; write the value without it", n.Tag)
+	d.fail(n, path, "has a tag; write the value without it, and put text that begins with ! in quotes")
 	return structpb.NewNullValue()
 }
 
@@ -98,7 +114,7 @@ const maxWhole = 1 << 53
 func (d *decoder) wholeNumber(n *yaml.Node, path string) *structpb.Value {
 	i, err := strconv.ParseInt(strings.ReplaceAll(n.Value, "_", ""), 0, 64)
 	if err != nil || i > maxWhole || i < -maxWhole {
-		d.fail(n, path, "%s has more digits than Helm keeps of a number; put it in quotes", n.Value)
+		d.fail(n, path, "has more digits than Helm keeps of a number; put it in quotes")
 	}
 	return structpb.NewNumberValue(float64(i))
 }

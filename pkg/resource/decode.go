@@ -12,10 +12,20 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
-// maxNodes bounds what aliases may expand to in one document.
-const maxNodes = 200_000
+const (
+	// maxNodes bounds what aliases may expand to in one document, and what merge keys bring.
+	maxNodes = 200_000
+	// maxDepth bounds mappings and lists inside one another. It is more than the values of a chart may have.
+	maxDepth = 250
+	// maxErrors bounds what is told of one document, since each error has a path of its own.
+	maxErrors = 100
+	// maxPath is from where on a path grows no more, and maxKey is what is shown of a key: both are made of keys, which may be of any length.
+	maxPath, maxKey = 2000, 200
+)
 
 // decoder puts one YAML document into a message and collects what is wrong with it.
 type decoder struct {
@@ -24,9 +34,18 @@ type decoder struct {
 	skip   func(path string) bool // output-only fields
 	errs   []error
 	nodes  int
+	inside map[*yaml.Node]bool // mappings and lists that are being read, to find an alias to one of them
 }
 
+// fail collects an error, and ends the reading where there are too many of them.
 func (d *decoder) fail(n *yaml.Node, path, format string, args ...any) {
+	switch {
+	case len(d.errs) == maxErrors:
+		return
+	case len(d.errs) == maxErrors-1:
+		d.nodes = maxNodes + 1
+		path, format, args = "", "more is wrong than is told here", nil
+	}
 	d.errs = append(d.errs, &Error{Source: d.source, Line: n.Line, Object: d.object, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
@@ -35,12 +54,37 @@ func (d *decoder) follow(n *yaml.Node, path string) (*yaml.Node, bool) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
-	d.nodes++
-	if d.nodes == maxNodes+1 {
+	return n, d.count(n, path, 1)
+}
+
+// count adds values to those of the document; it is false when there are too many of them.
+func (d *decoder) count(n *yaml.Node, path string, values int) bool {
+	before := d.nodes
+	d.nodes += values
+	if before <= maxNodes && d.nodes > maxNodes {
 		d.fail(n, path, "the document has more than %d values with its aliases expanded", maxNodes)
 	}
-	return n, d.nodes <= maxNodes
+	return d.nodes <= maxNodes
 }
+
+// enter begins a mapping or a list, which leave ends; it is false where that has no end, or goes too deep.
+func (d *decoder) enter(n *yaml.Node, path string) bool {
+	if d.inside[n] {
+		d.fail(n, path, "has itself: an alias in it refers to what it is part of; write the value out")
+		return false
+	}
+	if len(d.inside) >= maxDepth {
+		d.fail(n, path, "is more than %d levels deep", maxDepth)
+		return false
+	}
+	if d.inside == nil {
+		d.inside = map[*yaml.Node]bool{}
+	}
+	d.inside[n] = true
+	return true
+}
+
+func (d *decoder) leave(n *yaml.Node) { delete(d.inside, n) }
 
 type pair struct{ key, value *yaml.Node }
 
@@ -67,30 +111,34 @@ func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 		if n.Content[i].Tag != "!!merge" {
 			continue
 		}
-		for _, m := range d.merged(n.Content[i+1], path) {
-			add(m, true)
-		}
+		d.merged(n.Content[i+1], path, func(p pair) { add(p, true) })
 	}
 	return out
 }
 
-func (d *decoder) merged(n *yaml.Node, path string) []pair {
+// merged adds what a merge key brings. All of it counts, also what the mapping has already: each alias may bring very much of that.
+func (d *decoder) merged(n *yaml.Node, path string, add func(pair)) {
 	n, ok := d.follow(n, path)
-	if !ok {
-		return nil
+	if !ok || !d.enter(n, path) {
+		return
 	}
+	defer d.leave(n)
 	switch n.Kind {
 	case yaml.MappingNode:
-		return d.pairs(n, path)
-	case yaml.SequenceNode:
-		var out []pair
-		for _, item := range n.Content {
-			out = append(out, d.merged(item, path)...)
+		found := d.pairs(n, path)
+		if !d.count(n, path, len(found)) {
+			return
 		}
-		return out
+		for _, p := range found {
+			add(p)
+		}
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			d.merged(item, path, add)
+		}
+	default:
+		d.fail(n, path, "<< takes a mapping or a list of mappings, not %s", describe(n))
 	}
-	d.fail(n, path, "<< takes a mapping or a list of mappings, not %s", describe(n))
-	return nil
 }
 
 // message fills m from a mapping.
@@ -103,6 +151,10 @@ func (d *decoder) message(m protoreflect.Message, n *yaml.Node, path string) {
 		d.fail(n, path, "takes a mapping, not %s", describe(n))
 		return
 	}
+	if !d.enter(n, path) {
+		return
+	}
+	defer d.leave(n)
 	fields := m.Descriptor().Fields()
 	for _, p := range d.pairs(n, path) {
 		at := join(path, p.key.Value)
@@ -176,7 +228,7 @@ func (d *decoder) mapping(m protoreflect.Map, value protoreflect.FieldDescriptor
 		if !ok {
 			return
 		}
-		at := fmt.Sprintf("%s[%q]", path, p.key.Value)
+		at := fmt.Sprintf("%s[%q]", path, fleet.Clip(p.key.Value, maxKey))
 		if isNull(item) {
 			d.fail(item, at, "has no value; write \"\" for an empty text")
 			continue
@@ -308,9 +360,13 @@ func quote(n *yaml.Node) string {
 	return n.Value
 }
 
+// join is the path of a field or key. It stays short: a chart's values may have one long key inside another.
 func join(path, name string) string {
-	if path == "" {
+	switch name = fleet.Clip(name, maxKey); {
+	case path == "":
 		return name
+	case len(path) > maxPath:
+		return path
 	}
 	return path + "." + name
 }

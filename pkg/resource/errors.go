@@ -35,6 +35,9 @@ func (e *Error) Is(target error) bool { return target == fleet.ErrInvalid }
 
 // Nearest is the candidate that s begins, or that has the fewest edits from s; empty if none is near enough to be meant.
 func Nearest(s string, candidates []string) string {
+	if len(s) > maxKey {
+		return ""
+	}
 	best, bestDistance := "", max(len(s)/3, 1)+1
 	for _, c := range candidates {
 		if len(s) > 2 && strings.HasPrefix(strings.ToLower(c), strings.ToLower(s)) {

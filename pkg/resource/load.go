@@ -142,20 +142,25 @@ func ParseDocuments(source string, data []byte) (out []Document, err error) {
 func flatten(source string, n *yaml.Node) ([]Document, error) {
 	nodes := 0
 	n, whole := spelledOut(n, &nodes)
-	switch {
-	case !whole:
+	if !whole {
 		return nil, &Error{Source: source, Line: n.Line, Message: fmt.Sprintf("the document has more than %d values with its aliases expanded", maxNodes)}
-	case n.Kind != yaml.MappingNode:
+	}
+	return items(source, n)
+}
+
+// items are a document that has no aliases, or the items of a list, which may be lists.
+func items(source string, n *yaml.Node) ([]Document, error) {
+	if n.Kind != yaml.MappingNode {
 		return nil, &Error{Source: source, Line: n.Line, Message: "takes a mapping, not " + describe(n)}
 	}
-	items := at(n, "items")
-	if items == nil || items.Kind != yaml.SequenceNode || !strings.HasSuffix(scalarAt(n, "kind"), "List") {
+	list := at(n, "items")
+	if list == nil || list.Kind != yaml.SequenceNode || !strings.HasSuffix(scalarAt(n, "kind"), "List") {
 		return []Document{{source, n}}, nil
 	}
 	var out []Document
 	var errs []error
-	for _, item := range items.Content {
-		found, err := flatten(source, item)
+	for _, item := range list.Content {
+		found, err := items(source, item)
 		out, errs = append(out, found...), append(errs, err)
 	}
 	return out, errors.Join(errs...)
@@ -299,7 +304,7 @@ func documents(source string, data []byte) ([]*yaml.Node, error) {
 			return docs, nil
 		}
 	}
-	return nil, syntaxError(source, err)
+	return nil, syntaxError(source, data, err)
 }
 
 func yamlDocuments(data []byte) ([]*yaml.Node, error) {
@@ -319,13 +324,22 @@ func yamlDocuments(data []byte) ([]*yaml.Node, error) {
 	}
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+var (
+	yamlLine   = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+	yamlAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+)
 
-func syntaxError(source string, err error) error {
+// syntaxError does not name an anchor that there is not: it may be a password that begins with * and is not in quotes.
+func syntaxError(source string, data []byte, err error) error {
 	e := &Error{Source: source, Message: "is no YAML: " + err.Error()}
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 		e.Line, _ = strconv.Atoi(m[1])
 		e.Message = "is no YAML: " + m[2]
+		if anchor := yamlAnchor.FindStringSubmatch(m[2]); anchor != nil {
+			before, _, _ := bytes.Cut(data, []byte("*"+anchor[1]))
+			e.Line = 1 + bytes.Count(before, []byte("\n"))
+			e.Message = "is no YAML: unknown anchor: put text that begins with * in quotes"
+		}
 	}
 	return e
 }
@@ -365,7 +379,7 @@ func parseOne(source string, n *yaml.Node, kind string, opts Options) (Resource,
 	if meta := at(n, "metadata"); meta != nil {
 		name = scalarAt(meta, "name")
 	}
-	object := strings.TrimSpace(strings.ToLower(kind) + " " + name)
+	object := fleet.Clip(strings.TrimSpace(strings.ToLower(kind)+" "+name), maxKey)
 	fail := func(path, format string, args ...any) (Resource, []error) {
 		line := n.Line
 		if found := at(n, path); found != nil {

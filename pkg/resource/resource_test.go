@@ -365,10 +365,11 @@ func TestValuesOfAChart(t *testing.T) {
 		t.Errorf("%s\n%s", diff, out.String())
 	}
 	for text, want := range map[string]string{
-		"{id: 12345678901234567890}": "spec.package.helm.values.id: 12345678901234567890 has more digits than Helm keeps of a number; put it in quotes",
+		"{id: 12345678901234567890}": "spec.package.helm.values.id: has more digits than Helm keeps of a number; put it in quotes",
 		"{id: 9007199254740993}":     "has more digits than Helm keeps",
+		"{id: 98765432109876543210}": "has more digits than Helm keeps",
 		"[a]":                        "spec.package.helm.values: takes a mapping, not a list",
-		"{a: !!binary aGk=}":         "has the tag !!binary",
+		"{a: !!binary aGk=}":         "has a tag; write the value without it",
 		"{a: 1, a: 2}":               "spec.package.helm.values.a: is set twice",
 	} {
 		if _, err := Parse("shop.yaml", []byte(head+"spec: {package: {helm: {values: "+text+"}}}"), Options{Kinds: inFiles}); err == nil || !strings.Contains(err.Error(), want) {
