@@ -24,7 +24,7 @@ const (
 var conditionTypes = classes{
 	main: "Ready Available Healthy Succeeded Success Successful Complete Completed Running Operational Functional",
 	strong: "Synced Reconciled Accepted Programmed ResolvedRefs Established Applied Valid Validated Deployed Installed LastAsyncOperation " +
-		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published Quiesced",
+		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published",
 	good: "Active Offered Compatible Verified Bound Health Compliant Consistent",
 	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress " +
 		"Deleting Terminating",
@@ -104,7 +104,7 @@ func conditionClass(kind string) class {
 	switch {
 	case lacksTrouble(kind):
 		return good
-	case hasSuffix(kind, "Found", "Exists", "Exist", "Detected", "Occurred", "Encountered", "Present", "Reported") && contains(kind, troubles...):
+	case hasSuffix(kind, "Found", "Exists", "Exist", "Detected", "Occurred", "Encountered", "Present", "Reported") && namesTrouble(kind):
 		return bad
 	case hasSuffix(kind, "UpdateAvailable", "UpdatesAvailable", "UpgradeAvailable", "UpgradesAvailable", "VersionAvailable", "DriftDetected", "ChangeDetected",
 		"ChangesDetected"):
@@ -135,6 +135,27 @@ func conditionClass(kind string) class {
 		return good
 	}
 	return unclear
+}
+
+// namesTrouble reports that one of the words of a type is a trouble, or some of it: Error and Errors, and not the Issue of an Issuer.
+func namesTrouble(kind string) bool {
+	for _, p := range troubles {
+		for rest := kind; ; {
+			_, after, found := strings.Cut(rest, p)
+			if !found {
+				break
+			}
+			end := strings.TrimPrefix(strings.TrimPrefix(after, "ies"), "y")
+			if end == after {
+				end = strings.TrimPrefix(after, "s")
+			}
+			if end == "" || end[0] < 'a' || end[0] > 'z' {
+				return true
+			}
+			rest = after
+		}
+	}
+	return false
 }
 
 // troubles are what a condition may say that it found.
