@@ -3,6 +3,7 @@
 package catalog
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -91,9 +92,17 @@ type Input struct {
 	Below map[string]string
 	// Elsewhere are those that another catalog of the project reads.
 	Elsewhere map[string]Place
-	Prune     bool
+	// Unread are files in such folders of which nobody can tell what they have.
+	Unread []Unread
+	Prune  bool
 	// Person says that somebody asks for this, and Take that he wants what is of others, too.
 	Person, Take bool
+}
+
+// Unread is a file that cannot be read, and the catalog that reads it; none: it is in a folder below.
+type Unread struct {
+	At, Catalog string
+	Text        []byte
 }
 
 // Place is where another catalog has a module.
@@ -237,6 +246,11 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 		if x := in.Elsewhere[m.Name]; x.At != "" {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which catalog %s reads: towline resync catalog %s --take has that catalog take it over as it is, else take it out of there",
 				m.Name, x.At, x.Catalog, x.Catalog))
+		}
+		for _, u := range in.Unread {
+			if bytes.Contains(u.Text, []byte(m.Name)) {
+				p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, and may be in %s, which cannot be read: mend that file, or take it away", m.Name, u.At))
+			}
 		}
 		for _, name := range dependents(in, files, goes, m.Name) {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, but module %s, which stays, depends on it: keep it, or take it out of dependsOn there", m.Name, name))

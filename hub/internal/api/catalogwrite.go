@@ -44,7 +44,7 @@ func (a *API) PlanCatalog(ctx context.Context, look record.CatalogLook) (catalog
 	if err != nil {
 		return catalog.Plan{}, err
 	}
-	in := catalog.Input{Catalog: look.UID, Below: look.Below, Elsewhere: look.Elsewhere, Prune: look.Prune, Person: look.Person, Take: look.Take}
+	in := catalog.Input{Catalog: look.UID, Below: look.Below, Elsewhere: look.Elsewhere, Unread: look.Unread, Prune: look.Prune, Person: look.Person, Take: look.Take}
 	for _, f := range files {
 		digest, err := wire.SpecDigest(f.Module.GetSpec())
 		if err != nil {

@@ -278,17 +278,17 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 		return &lookError{err, lookReason(err)}
 	}
 	x.next.Status.ResolvedRef = artifact.Ref
-	files, below, err := readCatalog(x.c, artifact.Files)
+	files, below, unread, err := readCatalog(x.c, artifact.Files)
 	if err != nil {
 		_, reason := problemsOf(err)
 		return &lookError{err, reason}
 	}
-	elsewhere, err := c.elsewhere(ctx, x, files, artifact.Files)
+	elsewhere, broken, err := c.elsewhere(ctx, x, files, artifact.Files)
 	if err != nil {
 		return err
 	}
 	meta := x.rec.GetCatalog().GetMetadata()
-	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Files: files, Below: below, Elsewhere: elsewhere, Prune: x.c.Prune, ResolvedRef: artifact.Ref,
+	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Files: files, Below: below, Elsewhere: elsewhere, Unread: append(unread, broken...), Prune: x.c.Prune, ResolvedRef: artifact.Ref,
 		Person: len(x.asks) > 0, Reason: x.why(artifact.Ref), Puts: x.was.GetPuts(), Fence: c.fence(),
 		Take: slices.ContainsFunc(x.asks, func(a catalogAsk) bool { return a.take })}
 	return c.applyCatalog(ctx, x, look, artifact)

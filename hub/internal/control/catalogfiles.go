@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (e errNoModules) Error() string {
 }
 
 // readCatalog reads the files of a catalog as `towline apply -f DIR` does. What is wrong is a *record.CatalogProblems, or that there is nothing.
-func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, err error) {
+func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, unread []catalog.Unread, err error) {
 	found, skipped, err := resource.LoadFiles(files, c.Folder, resource.Options{Kinds: inCatalogs, Recursive: c.Recursive, Whole: c.Prune})
 	problems := &record.CatalogProblems{List: said(err)}
 	for _, r := range found {
@@ -53,20 +54,21 @@ func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.Catalog
 	}
 	switch {
 	case len(problems.List) > 0:
-		return nil, nil, problems
+		return nil, nil, nil, problems
 	case len(out) == 0:
-		return nil, nil, errNoModules{c.Folder}
+		return nil, nil, nil, errNoModules{c.Folder}
 	}
-	return out, modulesIn(files, skipped), nil
+	below, unread = modulesIn(files, skipped, "")
+	return out, below, unread, nil
 }
 
 // elsewhere are the modules that other catalogs of the project have in the same files, or of which their last look found that they are of this one:
 // what was moved there is to be taken over as it is, not deleted and made anew. How the files of another one are broken is its own matter. None
 // are looked for while the catalog lists all that it has.
-func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (map[string]catalog.Place, error) {
+func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (map[string]catalog.Place, []catalog.Unread, error) {
 	out := map[string]catalog.Place{}
 	if !x.c.Prune {
-		return out, nil
+		return out, nil, nil
 	}
 	upstream := wire.Upstream(x.rec.GetCatalog().GetSpec().GetSource())
 	var others []*wire.Catalog
@@ -87,15 +89,18 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		})
 		return nil
 	}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var unread []catalog.Unread
 	for _, other := range others {
 		names, _ := resource.InFolder(files, other.Folder, other.Recursive)
-		for name, at := range modulesIn(files, names) {
+		found, broken := modulesIn(files, names, other.Ref.Name)
+		unread = append(unread, broken...)
+		for name, at := range found {
 			out[name] = catalog.Place{At: at, Catalog: other.Ref.Name}
 		}
 	}
-	return out, nil
+	return out, unread, nil
 }
 
 // wanted adds the modules of one catalog that another one, of another source, has in its files, too.
@@ -143,19 +148,23 @@ func said(err error) (out []string) {
 	return out
 }
 
-// modulesIn are the modules of files that are not read for the catalog, with their place. Whatever else they have, or how they are broken, is not looked at.
-func modulesIn(files map[string][]byte, names []string) map[string]string {
-	out := map[string]string{}
+// modulesIn are the modules of files that are not read for the catalog, with their place, and the files
+// that cannot be read and may have some: what is in these nobody knows.
+func modulesIn(files map[string][]byte, names []string, of string) (map[string]string, []catalog.Unread) {
+	out, unread := map[string]string{}, []catalog.Unread(nil)
 	group, _, _ := strings.Cut(fleet.APIVersion, "/")
 	for _, name := range names {
-		docs, _ := resource.ParseDocuments(name, files[name])
+		docs, err := resource.ParseDocuments(name, files[name])
+		if err != nil && bytes.Contains(files[name], []byte(group+"/")) && bytes.Contains(files[name], []byte("Module")) { // a chart's templates are none
+			unread = append(unread, catalog.Unread{At: name, Catalog: of, Text: files[name]})
+		}
 		for _, d := range docs {
 			if d.Kind() == "Module" && d.Group() == group {
 				out[d.Name()] = fmt.Sprintf("%s:%d", d.Source, d.Node.Line)
 			}
 		}
 	}
-	return out
+	return out, unread
 }
 
 // problemsOf are what is wrong with the files, and the reason; none: the error is not of the files.

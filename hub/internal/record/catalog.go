@@ -27,7 +27,9 @@ type CatalogLook struct {
 	Below map[string]string
 	// Elsewhere are those that another catalog of the project reads in the same files.
 	Elsewhere map[string]catalog.Place
-	Prune     bool
+	// Unread are files of both that cannot be read.
+	Unread []catalog.Unread
+	Prune  bool
 	// Person says that somebody asks, and Take that he wants what is of others, too.
 	Person, Take bool
 	// ResolvedRef is what the ref came to, and Reason why the modules are put, for the record.
