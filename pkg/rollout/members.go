@@ -105,7 +105,7 @@ func (d *decider) registered(i int) {
 // the others are not to get by that what failed there.
 func (d *decider) failureLeaves(r *Record) {
 	p := d.s.Pause
-	if p == nil || !isFailed(r) || p.Reason != ReasonFailures && p.Reason != ReasonNoEarlierRevision {
+	if p == nil || !isFailed(r) || p.Reason != ReasonFailures && p.Reason != ReasonNoEarlierRevision && p.Reason != ReasonPausedByUser {
 		return
 	}
 	left := *p

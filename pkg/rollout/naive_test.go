@@ -57,6 +57,7 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			return
 		}
 		switch {
+		case m.stillFailed(c, o, now):
 		case o.Cordoned || o.Held:
 			c.st = "deferred"
 		case !o.Connected && m.s.Offline == "Defer":
@@ -65,6 +66,9 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			c.st, c.unseen = "failed", true
 		}
 	case "deferred":
+		if m.stillFailed(c, o, now) {
+			return
+		}
 		if c.rev == 0 || c.again {
 			if o.Connected && !o.Cordoned && !o.Held {
 				c.st, c.late = "wait", true
@@ -98,6 +102,16 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			m.good(c, now)
 		}
 	}
+}
+
+// stillFailed has the failure of one that was to begin anew, and cannot, count again.
+func (m *naive) stillFailed(c *naiveCluster, o rollout.Observed, now time.Time) bool {
+	if !c.again || !o.Cordoned && (o.Held || o.Connected) {
+		return false
+	}
+	c.st, c.unseen, c.again, c.readySince = "failed", !o.Cordoned, false, time.Time{}
+	m.update(c, o, now)
+	return true
 }
 
 // stands says of a cluster with its revision that it is held, and not ready: nothing comes of it before that ends.

@@ -119,12 +119,20 @@ func (d *decider) holdBack(i int, o *Observed) {
 	reason := obstacle(o)
 	switch {
 	case reason == "":
+	case reason != ReasonHeld && d.s.record(i).has(flagAnew):
+		d.stillFailed(i, o, reason)
 	case isAway(reason) && d.st.Offline == OfflineWait:
 	case isAway(reason) && d.st.Offline == OfflineFail:
 		d.turn(i, memberMissed, reason, "")
 	default:
 		d.postpone(i, reason)
 	}
+}
+
+// stillFailed has the failure of one that was to begin anew count again, as it cannot: nothing has shown that it is over.
+func (d *decider) stillFailed(i int, o *Observed, reason string) {
+	d.turn(i, memberStillFailed, reason, "")
+	d.lookRecovering(i, o)
 }
 
 // postpone defers a member that is still to be assigned something: what it was assigned, or had, before does not count
@@ -340,6 +348,8 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 		case reason == r.Reason:
 		case reason == ReasonHeld:
 			d.turn(i, memberStuck, reason, "")
+		case r.has(flagAnew):
+			d.stillFailed(i, o, reason)
 		default:
 			d.turn(i, memberStuckFree, reason, "")
 		}

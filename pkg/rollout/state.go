@@ -54,6 +54,7 @@ const (
 	flagLast                             // when it has lost the module, its cluster has nothing any more
 	flagLetBy                            // a person said that no stage is to wait for it, while it is held
 	flagUnseen                           // it has timed out, and nobody has seen the revision there
+	flagAnew                             // it has failed, and is to begin anew, which it has not yet
 )
 
 func (r *Record) has(f recordFlag) bool { return r.flags&f != 0 }

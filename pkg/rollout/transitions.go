@@ -55,9 +55,11 @@ const (
 	memberToGoBackLate // the rollback is over, and it is to go back after all
 	// On a person's word.
 	memberRetried
-	memberGiven   // again what the rollout gave it, which is lost
-	memberTakenUp // it was left out, and is to have what the others got
-	memberSkipped // it is left out
+	memberRetriedFailed // the same, and it has failed
+	memberStillFailed   // it can not begin anew now
+	memberGiven         // again what the rollout gave it, which is lost
+	memberTakenUp       // it was left out, and is to have what the others got
+	memberSkipped       // it is left out
 	memberPinned
 	memberPinnedThere // where it is: it has its revision, or is on the way to it
 	memberUnpinned
@@ -145,6 +147,8 @@ var transitions = [...]transition{
 	memberToGoBackLate: {from: always, to: ClusterToApply, set: flagBack | flagLate, clear: flagRetry},
 
 	memberRetried:       {from: always, to: ClusterToApply, set: flagRetry},
+	memberRetriedFailed: {from: whileFailing, to: ClusterToApply, set: flagRetry | flagAnew},
+	memberStillFailed:   {from: whileToApply | whileDeferred, to: ClusterFailed, clear: flagRetry},
 	memberGiven:         {from: always, to: ClusterToApply, set: flagRetry | flagLate},
 	memberTakenUp:       {from: whileSkipped, to: ClusterToApply, set: flagLate},
 	memberSkipped:       {from: whileToApply | whileFlying | whileFailing | whileDeferred, to: ClusterSkipped, clear: flagRetry | flagLate | flagBaseline | flagBack},
@@ -175,6 +179,9 @@ func (d *decider) turn(i int, e event, reason, message string) {
 	}
 	if (whileDone|whileDeferred)&(1<<to) == 0 {
 		flags &^= flagLetBy
+	}
+	if (whileToApply|whileDeferred)&(1<<to) == 0 {
+		flags &^= flagAnew
 	}
 	if whileFailing&(1<<to) == 0 {
 		flags &^= flagUnseen

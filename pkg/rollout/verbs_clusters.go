@@ -53,7 +53,11 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 		return nil, refuse("%s has nothing to retry: no cluster and no gate has failed", d.p.ID)
 	}
 	for _, i := range who {
-		d.turn(i, memberRetried, "", "")
+		e := memberRetried
+		if isFailed(d.s.record(i)) {
+			e = memberRetriedFailed
+		}
+		d.turn(i, e, "", "")
 		d.joinsBack(i)
 	}
 	if p := d.s.Pause; p != nil && p.Reason == ReasonRollbackFailed {
