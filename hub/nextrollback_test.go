@@ -80,19 +80,25 @@ func TestRollbackOfAPutThatMovedNothing(t *testing.T) {
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetRolledBack() })
 }
 
-// A rollout that was aborted offers to take back itself, by number; an older one decides nothing any more, and offers nothing.
-func TestRollbackIsOfTheRolloutThatIsShown(t *testing.T) {
-	w := newWorld(t, true)
-	w.join("a", nil, nil)
+// secondWaits has shop run, and its second rollout wait for an approval when it has moved all.
+func (w *world) secondWaits() {
+	w.t.Helper()
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	gated := module("shop", configMap("2"))
 	gated.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", After: []*towlinev1.Gate{{Name: "ok", Approval: &towlinev1.ApprovalGate{}}}}}}
 	w.put(gated)
-	run := w.cli()
 	w.eventually(func() bool {
 		got, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop", Number: 2})
 		return err == nil && got.GetRollout().GetStatus().GetState() == "Waiting"
 	})
+}
+
+// A rollout that was aborted offers to take back itself, by number; an older one decides nothing any more, and offers nothing.
+func TestRollbackIsOfTheRolloutThatIsShown(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.secondWaits()
+	run := w.cli()
 	_, err := w.Rollouts.AbortRollout(w.ctx, &towlinev1.AbortRolloutRequest{Module: "shop"})
 	must(t, err)
 	for _, args := range [][]string{{"rollout", "status", "shop", "--watch=false"}, {"explain", "rollout", "shop"}} {
@@ -110,14 +116,7 @@ func TestRollbackIsOfTheRolloutThatIsShown(t *testing.T) {
 func TestRollbackOfWhatMoves(t *testing.T) {
 	w := newWorld(t, true)
 	w.join("a", nil, nil)
-	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
-	gated := module("shop", configMap("2"))
-	gated.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", After: []*towlinev1.Gate{{Name: "ok", Approval: &towlinev1.ApprovalGate{}}}}}}
-	w.put(gated)
-	w.eventually(func() bool {
-		got, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop", Number: 2})
-		return err == nil && got.GetRollout().GetStatus().GetState() == "Waiting"
-	})
+	w.secondWaits()
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusServiceUnavailable) }))
 	t.Cleanup(srv.Close)
 	m := module("shop", nil)

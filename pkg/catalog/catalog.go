@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -92,17 +93,11 @@ type Input struct {
 	Below map[string]string
 	// Elsewhere are those that another catalog of the project reads.
 	Elsewhere map[string]Place
-	// Unread are files in such folders of which nobody can tell what they have.
-	Unread []Unread
+	// Unread are files of both that cannot be read, with their text: nobody can tell what they have.
+	Unread map[string][]byte
 	Prune  bool
 	// Person says that somebody asks for this, and Take that he wants what is of others, too.
 	Person, Take bool
-}
-
-// Unread is a file that cannot be read, and the catalog that reads it; none: it is in a folder below.
-type Unread struct {
-	At, Catalog string
-	Text        []byte
 }
 
 // Place is where another catalog has a module.
@@ -247,9 +242,9 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which catalog %s reads: towline resync catalog %s --take has that catalog take it over as it is, else take it out of there",
 				m.Name, x.At, x.Catalog, x.Catalog))
 		}
-		for _, u := range in.Unread {
-			if bytes.Contains(u.Text, []byte(m.Name)) {
-				p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, and may be in %s, which cannot be read: mend that file, or take it away", m.Name, u.At))
+		for _, at := range slices.Sorted(maps.Keys(in.Unread)) {
+			if bytes.Contains(in.Unread[at], []byte(m.Name)) {
+				p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, and may be in %s, which cannot be read: mend that file, or take it away", m.Name, at))
 			}
 		}
 		for _, name := range dependents(in, files, goes, m.Name) {

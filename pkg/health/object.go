@@ -49,8 +49,7 @@ func (o *object) saidSince() bool {
 		return true
 	}
 	made, err := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
-	conditions, _ := o.status["conditions"].([]any)
-	return err == nil && slices.ContainsFunc(conditions, func(c any) bool {
+	return err == nil && slices.ContainsFunc(listOf(o.status, "conditions"), func(c any) bool {
 		condition, _ := c.(map[string]any)
 		at, err := time.Parse(time.RFC3339, text(condition, "lastTransitionTime"))
 		return err == nil && at.After(made)

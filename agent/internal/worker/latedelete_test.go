@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -17,21 +19,9 @@ func TestDeleteThatArrivesLateTakesNothing(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
 			r := newRig(t)
-			r.landing = time.Hour
-			r.restart()
 			a, b := configMap("a", "k: v"), configMap("b", "k: v")
+			uid, land := r.dropsUnanswered(a, b, restart)
 			s := r.bundle("shop", nil, a, b)
-			r.set([]fleet.Sync{s})
-			r.ready(s)
-			uid := r.uidOf("v1", "configmaps", "b")
-			sent, land := r.late(http.MethodDelete, "b")
-			r.set([]fleet.Sync{r.bundle("shop", nil, a)})
-			<-sent
-			if restart {
-				r.stop()
-				r.start()
-			}
-			s = r.bundle("shop", nil, a, b)
 			r.set([]fleet.Sync{s})
 			r.ready(s)
 			if code := land(); code != http.StatusConflict {
@@ -53,6 +43,26 @@ func TestDeleteThatArrivesLateTakesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// dropsUnanswered has module shop let b go beside a, by a DELETE that is sent and has no answer before it lands. The agent may be started anew
+// then.
+func (r *rig) dropsUnanswered(a, b string, restart bool) (uid types.UID, land func() int) {
+	r.t.Helper()
+	r.landing = time.Hour
+	r.restart()
+	s := r.bundle("shop", nil, a, b)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid = r.uidOf("v1", "configmaps", "b")
+	sent, land := r.late(http.MethodDelete, "b")
+	r.set([]fleet.Sync{r.bundle("shop", nil, a)})
+	<-sent
+	if restart {
+		r.stop()
+		r.start()
+	}
+	return uid, land
 }
 
 // TestDeleteOfARecreationThatArrivesLateTakesNothing: a DELETE that was to make room for a new object had no answer, and the module goes back to
@@ -131,20 +141,8 @@ func TestDeleteThatArrivesLateTakesNothingThatIsKept(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
 			r := newRig(t)
-			r.landing = time.Hour
-			r.restart()
 			a, b := configMap("a", "k: v"), configMap("b", "k: v")
-			s := r.bundle("shop", nil, a, b)
-			r.set([]fleet.Sync{s})
-			r.ready(s)
-			uid := r.uidOf("v1", "configmaps", "b")
-			sent, land := r.late(http.MethodDelete, "b")
-			r.set([]fleet.Sync{r.bundle("shop", nil, a)})
-			<-sent
-			if restart {
-				r.stop()
-				r.start()
-			}
+			uid, land := r.dropsUnanswered(a, b, restart)
 			r.set([]fleet.Sync{r.bundle("shop", []fleet.Policy{{Prune: fleet.PruneNever}}, a)})
 			r.keptFor("shop", "b", plan.ReasonKept)
 			if code := land(); code != http.StatusConflict {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -287,8 +288,9 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 	if err != nil {
 		return err
 	}
+	maps.Copy(unread, broken)
 	meta := x.rec.GetCatalog().GetMetadata()
-	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Files: files, Below: below, Elsewhere: elsewhere, Unread: append(unread, broken...), Prune: x.c.Prune, ResolvedRef: artifact.Ref,
+	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Files: files, Below: below, Elsewhere: elsewhere, Unread: unread, Prune: x.c.Prune, ResolvedRef: artifact.Ref,
 		Person: len(x.asks) > 0, Reason: x.why(artifact.Ref), Puts: x.was.GetPuts(), Fence: c.fence(),
 		Take: slices.ContainsFunc(x.asks, func(a catalogAsk) bool { return a.take })}
 	return c.applyCatalog(ctx, x, look, artifact)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -34,7 +35,7 @@ func (e errNoModules) Error() string {
 }
 
 // readCatalog reads the files of a catalog as `towline apply -f DIR` does. What is wrong is a *record.CatalogProblems, or that there is nothing.
-func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, unread []catalog.Unread, err error) {
+func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, unread map[string][]byte, err error) {
 	found, skipped, err := resource.LoadFiles(files, c.Folder, resource.Options{Kinds: inCatalogs, Recursive: c.Recursive, Whole: c.Prune})
 	problems := &record.CatalogProblems{List: said(err)}
 	for _, r := range found {
@@ -58,14 +59,14 @@ func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.Catalog
 	case len(out) == 0:
 		return nil, nil, nil, errNoModules{c.Folder}
 	}
-	below, unread = modulesIn(files, skipped, "")
+	below, unread = modulesIn(files, skipped)
 	return out, below, unread, nil
 }
 
 // elsewhere are the modules that other catalogs of the project have in the same files, or of which their last look found that they are of this one:
 // what was moved there is to be taken over as it is, not deleted and made anew. How the files of another one are broken is its own matter. None
 // are looked for while the catalog lists all that it has.
-func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (map[string]catalog.Place, []catalog.Unread, error) {
+func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (map[string]catalog.Place, map[string][]byte, error) {
 	out := map[string]catalog.Place{}
 	if !x.c.Prune {
 		return out, nil, nil
@@ -91,11 +92,11 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 	}); err != nil {
 		return nil, nil, err
 	}
-	var unread []catalog.Unread
+	unread := map[string][]byte{}
 	for _, other := range others {
 		names, _ := resource.InFolder(files, other.Folder, other.Recursive)
-		found, broken := modulesIn(files, names, other.Ref.Name)
-		unread = append(unread, broken...)
+		found, broken := modulesIn(files, names)
+		maps.Copy(unread, broken)
 		for name, at := range found {
 			out[name] = catalog.Place{At: at, Catalog: other.Ref.Name}
 		}
@@ -150,13 +151,13 @@ func said(err error) (out []string) {
 
 // modulesIn are the modules of files that are not read for the catalog, with their place, and the files
 // that cannot be read and may have some: what is in these nobody knows.
-func modulesIn(files map[string][]byte, names []string, of string) (map[string]string, []catalog.Unread) {
-	out, unread := map[string]string{}, []catalog.Unread(nil)
+func modulesIn(files map[string][]byte, names []string) (out map[string]string, unread map[string][]byte) {
+	out, unread = map[string]string{}, map[string][]byte{}
 	group, _, _ := strings.Cut(fleet.APIVersion, "/")
 	for _, name := range names {
 		docs, err := resource.ParseDocuments(name, files[name])
 		if err != nil && bytes.Contains(files[name], []byte(group+"/")) && bytes.Contains(files[name], []byte("Module")) { // a chart's templates are none
-			unread = append(unread, catalog.Unread{At: name, Catalog: of, Text: files[name]})
+			unread[name] = files[name]
 		}
 		for _, d := range docs {
 			if d.Kind() == "Module" && d.Group() == group {

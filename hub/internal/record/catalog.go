@@ -27,8 +27,8 @@ type CatalogLook struct {
 	Below map[string]string
 	// Elsewhere are those that another catalog of the project reads in the same files.
 	Elsewhere map[string]catalog.Place
-	// Unread are files of both that cannot be read.
-	Unread []catalog.Unread
+	// Unread are files of both that cannot be read, with their text.
+	Unread map[string][]byte
 	Prune  bool
 	// Person says that somebody asks, and Take that he wants what is of others, too.
 	Person, Take bool

@@ -3,7 +3,9 @@ package e2etest
 
 import (
 	"context"
+	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -74,4 +76,52 @@ func Canary(i int, _ *lab.Cluster) string {
 		return "ring=canary"
 	}
 	return "ring=rest"
+}
+
+// Seed is that of a random run: TOWLINE_SEED, or a new one.
+func Seed(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("TOWLINE_SEED")
+	if text == "" {
+		return rand.Uint64() % 1_000_000
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Duration is how long a random run goes on: TOWLINE_SOAK, or atLeast.
+func Duration(t *testing.T, atLeast time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("TOWLINE_SOAK")
+	if text == "" {
+		return atLeast
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Lies are since when the hub has been saying what is not so. What it says a moment late is none.
+type Lies map[string]time.Time
+
+// Kept takes what is not so now, forgets what is over, and yields one that has been said for longer than the time; empty: none has.
+func (l *Lies) Kept(now time.Time, lies []string, lag time.Duration) string {
+	still := Lies{}
+	for _, lie := range lies {
+		since, known := (*l)[lie]
+		if !known {
+			since = now
+		}
+		if now.Sub(since) > lag {
+			return lie
+		}
+		still[lie] = since
+	}
+	*l = still
+	return ""
 }

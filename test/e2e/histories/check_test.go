@@ -198,18 +198,9 @@ func (w *world) unproven() (lies []string) {
 
 // lying fails when the hub keeps saying what is not so.
 func (w *world) lying(lies []string) {
-	now, still := time.Now(), map[string]time.Time{}
-	for _, lie := range lies {
-		since, known := w.lies[lie]
-		if !known {
-			since = now
-		}
-		if now.Sub(since) > lag {
-			w.fatal("for %s the hub says what is not so: %s", lag, lie)
-		}
-		still[lie] = since
+	if lie := w.lies.Kept(time.Now(), lies, lag); lie != "" {
+		w.fatal("for %s the hub says what is not so: %s", lag, lie)
 	}
-	w.lies = still
 }
 
 // rest brings back what is down, ends what is held, puts both modules once more, and waits until all is as it has to be.

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,9 +40,9 @@ func TestHistories(t *testing.T) {
 	if os.Getenv("TOWLINE_E2E") == "" {
 		t.Skip("TOWLINE_E2E is not set; run: make test-e2e")
 	}
-	w := start(t, seed(t))
+	w := start(t, e2etest.Seed(t))
 	w.rest()
-	for end := time.Now().Add(duration(t)); time.Now().Before(end); {
+	for end := time.Now().Add(e2etest.Duration(t, atLeast)); time.Now().Before(end); {
 		for range round {
 			w.operate()
 			w.look(false)
@@ -53,27 +52,6 @@ func TestHistories(t *testing.T) {
 	}
 	w.t.Logf("%d quiet points, %d rows compared, %d deletes of what pods use judged, %d revisions beyond the canary: %v",
 		w.rests, w.compared, w.deletes, w.beyond, w.done)
-}
-
-// seed is TOWLINE_SEED, or a new one.
-func seed(t *testing.T) uint64 {
-	text := os.Getenv("TOWLINE_SEED")
-	if text == "" {
-		return rand.Uint64() % 1_000_000
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	must(t, err)
-	return n
-}
-
-func duration(t *testing.T) time.Duration {
-	text := os.Getenv("TOWLINE_SOAK")
-	if text == "" {
-		return atLeast
-	}
-	d, err := time.ParseDuration(text)
-	must(t, err)
-	return d
 }
 
 func must(t *testing.T, err error) {
@@ -115,7 +93,7 @@ type world struct {
 	saved   string                 // a copy of the hub's store; empty: none
 	journal []string               // what was done since the last quiet point
 	done    map[string]int         // operations by name
-	lies    map[string]time.Time   // since when the hub says something that is not so
+	lies    e2etest.Lies           // since when the hub says something that is not so
 	agents  int                    // of new agents, for their names
 	revs    map[string]map[int]int // the put of each revision of a module
 
@@ -141,7 +119,7 @@ func start(t *testing.T, seed uint64) *world {
 	l := e2etest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Links: true})
 	w := &world{Lab: l, t: t, random: rand.New(rand.NewPCG(seed, 3)), logs: map[string]*history{}, puts: map[int]put{}, now: map[string]put{},
 		down: map[string]func(){}, kept: map[string]string{}, hands: map[string]bool{}, edited: map[string]bool{}, erased: map[string]bool{}, removed: map[string]bool{},
-		waved: map[int]string{}, left: map[string]bool{}, frozen: map[string]freeze{}, done: map[string]int{}, lies: map[string]time.Time{}}
+		waved: map[int]string{}, left: map[string]bool{}, frozen: map[string]freeze{}, done: map[string]int{}, lies: e2etest.Lies{}}
 	t.Logf("TOWLINE_SEED=%d", seed)
 	for _, c := range l.Clusters {
 		must(t, c.Create(t.Context(), object("v1", "Namespace", "", home, nil)))

@@ -14,6 +14,7 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
 )
 
@@ -61,7 +62,7 @@ func (s *state) wait(format string, args ...any) {
 func (w *world) rest() {
 	w.repair()
 	deadline := time.Now().Add(limit)
-	w.lies = map[string]time.Time{}
+	w.lies = e2etest.Lies{}
 	for calm := 0; calm < 2; {
 		w.revive()
 		s := w.look()
@@ -93,19 +94,9 @@ func pause(ctx context.Context, d time.Duration) {
 
 // judge fails when the hub keeps saying what is not so.
 func (w *world) judge(s *state) {
-	now := time.Now()
-	still := map[string]time.Time{}
-	for _, lie := range s.lies {
-		since, known := w.lies[lie]
-		if !known {
-			since = now
-		}
-		if now.Sub(since) > lag {
-			w.fatal("for %s the hub says what is not so: %s", lag, lie)
-		}
-		still[lie] = since
+	if lie := w.lies.Kept(time.Now(), s.lies, lag); lie != "" {
+		w.fatal("for %s the hub says what is not so: %s", lag, lie)
 	}
-	w.lies = still
 }
 
 // confirm lets go what waits for a person: whole modules that leave a cluster. What waited may be over by then, because a newer

@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
 )
 
@@ -33,8 +33,8 @@ func TestTruth(t *testing.T) {
 	if os.Getenv("TOWLINE_E2E") == "" {
 		t.Skip("TOWLINE_E2E is not set; run: make test-e2e")
 	}
-	w := newWorld(t, seed(t))
-	for end := time.Now().Add(duration(t)); time.Now().Before(end); {
+	w := newWorld(t, e2etest.Seed(t))
+	for end := time.Now().Add(e2etest.Duration(t, atLeast)); time.Now().Before(end); {
 		for range batch {
 			w.operate()
 		}
@@ -44,27 +44,6 @@ func TestTruth(t *testing.T) {
 		}
 	}
 	t.Logf("%d operations, %d quiet points, %d rows compared: %v", w.operations, w.rests, w.compared, w.done)
-}
-
-// seed is TOWLINE_SEED, or a new one.
-func seed(t *testing.T) uint64 {
-	text := os.Getenv("TOWLINE_SEED")
-	if text == "" {
-		return rand.Uint64() % 1_000_000
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	must(t, err)
-	return n
-}
-
-func duration(t *testing.T) time.Duration {
-	text := os.Getenv("TOWLINE_SOAK")
-	if text == "" {
-		return atLeast
-	}
-	d, err := time.ParseDuration(text)
-	must(t, err)
-	return d
 }
 
 func must(t *testing.T, err error) {
@@ -91,7 +70,7 @@ type world struct {
 	down    map[string]func()       // what brings back what is down
 	journal []string                // what was done since the last quiet point
 	done    map[string]int          // operations by name
-	lies    map[string]time.Time    // since when the hub says something that is not so
+	lies    e2etest.Lies            // since when the hub says something that is not so
 	history map[string]map[int]set  // objects of each revision of a module
 	reports map[string]map[int]bool // of each revision whether it leaves drift as it is
 
@@ -113,7 +92,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	must(t, err)
 	w := &world{Lab: l, t: t, random: rand.New(rand.NewPCG(seed, 1)), modules: map[string]*module{}, foreign: map[place]string{},
 		kept: map[place]string{}, touched: map[place]bool{}, labels: map[string]string{}, down: map[string]func(){}, done: map[string]int{},
-		lies: map[string]time.Time{}, history: map[string]map[int]set{}, reports: map[string]map[int]bool{}, listed: map[place][]string{}, removed: map[string]bool{}, forgot: map[string]bool{}}
+		lies: e2etest.Lies{}, history: map[string]map[int]set{}, reports: map[string]map[int]bool{}, listed: map[place][]string{}, removed: map[string]bool{}, forgot: map[string]bool{}}
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
