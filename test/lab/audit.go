@@ -122,14 +122,16 @@ func (e auditEvent) request() Request {
 		Code: e.ResponseStatus.Code, Received: e.RequestReceivedTimestamp, Answered: e.StageTimestamp}
 }
 
-// events reads what was logged after a mark, and returns the mark from where to go on.
+// events reads what was logged after a mark, and returns the mark from where to go on. A line that was half written when the
+// mark was taken is of a request before it, and is passed over.
 func (a *Audit) events(from Mark, each func(auditEvent)) (next Mark, err error) {
+	begin := max(from-1, 0)
 	f, err := os.Open(a.path)
 	if err != nil {
 		return from, err
 	}
 	defer f.Close()
-	if _, err := f.Seek(int64(from), io.SeekStart); err != nil {
+	if _, err := f.Seek(int64(begin), io.SeekStart); err != nil {
 		return from, err
 	}
 	data, err := io.ReadAll(f)
@@ -137,6 +139,10 @@ func (a *Audit) events(from Mark, each func(auditEvent)) (next Mark, err error) 
 		return from, err
 	}
 	data = data[:bytes.LastIndexByte(data, '\n')+1]
+	next = max(from, begin+Mark(len(data)))
+	if begin < from {
+		data = data[bytes.IndexByte(data, '\n')+1:]
+	}
 	for line := range bytes.Lines(data) {
 		var e auditEvent
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -144,5 +150,5 @@ func (a *Audit) events(from Mark, each func(auditEvent)) (next Mark, err error) 
 		}
 		each(e)
 	}
-	return from + Mark(len(data)), nil
+	return next, nil
 }
