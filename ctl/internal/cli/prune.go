@@ -122,22 +122,26 @@ func (r *applyRun) planPrune(ctx context.Context, modules []resource.Resource) (
 }
 
 // notBelow refuses to delete what is in folders below those that are named, which are not read without -R: a file that was moved there was
-// not taken away. Whatever else is there is not looked at, and may be no YAML.
+// not taken away. What cannot be read there, and names what goes, may have it.
 func (p *pruning) notBelow(o *applyOptions) error {
 	if o.recursive || len(p.modules) == 0 {
 		return nil
 	}
 	paths := slices.DeleteFunc(slices.Clone(o.files), func(path string) bool { return path == "-" })
-	found, _ := resource.Documents(paths, resource.Options{Recursive: true})
+	found, unread := resource.Below(paths)
 	var errs []error
 	group, _, _ := strings.Cut(fleet.APIVersion, "/")
 	for _, m := range p.modules {
-		ref := refOfModule(m)
+		ref, kind := refOfModule(m), string(m.ProtoReflect().Descriptor().Name())
 		i := slices.IndexFunc(found, func(d resource.Document) bool {
-			return d.Kind() == string(m.ProtoReflect().Descriptor().Name()) && d.Group() == group && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
+			return d.Kind() == kind && d.Group() == group && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
 		})
 		if i >= 0 {
 			errs = append(errs, usagef("--prune: module %s is in %s, which is not read: say -R, or move that out of the folder", ref.Display(), found[i].Source))
+			continue
+		}
+		if i := slices.IndexFunc(unread, func(u resource.Unread) bool { return u.MayHave(kind, ref.Name) }); i >= 0 {
+			errs = append(errs, usagef("--prune: module %s is in the files no more, and may be in what cannot be read: %w; mend that, or move it out of the folder", ref.Display(), unread[i].Err))
 		}
 	}
 	return errors.Join(errs...)

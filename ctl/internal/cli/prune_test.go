@@ -182,6 +182,45 @@ func TestApplyPrunesNothingThatIsBelow(t *testing.T) {
 	}
 }
 
+// A module whose file was moved into a folder below, and that cannot be read there, is not taken for one that is in the files no more: of such a
+// file, and of a folder that cannot be looked into, nobody knows what it has. What says nothing of the module holds up nothing.
+func TestApplyPrunesNothingThatMayBeBelow(t *testing.T) {
+	old := strings.Replace(shopYAML, "name: shop", "name: old", 1)
+	for name, tc := range map[string]struct {
+		file, text string
+		want       string
+	}{
+		"a merge's marker":    {"team/old.yaml", old + "\n<<<<<<< HEAD\n", "module old is in the files no more, and may be in what cannot be read: "},
+		"a tab in another":    {"team/all.yaml", old + "\n---\n\tx: 1\n", "module old is in the files no more, and may be in what cannot be read: "},
+		"of another module":   {"team/new.yaml", shopYAML + "\n<<<<<<< HEAD\n", ""},
+		"a chart's template":  {"team/old.yaml", "{{ if .Values.old }}\na: b\n{{ end }}\n", ""},
+		"a link to nowhere":   {"team/link", "../../away", "module old is in the files no more, and may be in what cannot be read: "},
+		"a list of something": {"team/values.yaml", "- old\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			must(os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(shopYAML), 0o600))
+			must(os.Mkdir(filepath.Join(dir, "team"), 0o700))
+			if path := filepath.Join(dir, tc.file); strings.HasSuffix(tc.file, "link") {
+				must(os.Symlink(tc.text, path))
+			} else {
+				must(os.WriteFile(path, []byte(tc.text), 0o600))
+			}
+			hub := setHub("set/a:shop", "set/a:old", "set/a:keep")
+			got := hub.run(t, run{}, "apply", "-f", dir, "--set", "a", "--prune", "--yes")
+			if tc.want == "" {
+				if got.code != 0 || len(deletionsOf(hub)) != 2 {
+					t.Errorf("exit %d, stderr %q; the hub was asked to delete %v", got.code, got.err, deletionsOf(hub))
+				}
+				return
+			}
+			if want := tc.want + filepath.Join(dir, tc.file) + ":"; got.code == 0 || !strings.Contains(got.err, want) || len(deletionsOf(hub))+len(putsOf(hub)) > 0 {
+				t.Errorf("exit %d, stderr %q, want %q; the hub was asked %v", got.code, got.err, want, hub.requests)
+			}
+		})
+	}
+}
+
 // A file that is empty, as the shell leaves it for a program that fails: what it had does not count as taken away. Without --prune it is nobody's
 // matter.
 func TestApplyPrunesNothingOfAnEmptyFile(t *testing.T) {

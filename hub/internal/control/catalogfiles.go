@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -156,7 +155,7 @@ func modulesIn(files map[string][]byte, names []string) (out map[string]string, 
 	group, _, _ := strings.Cut(fleet.APIVersion, "/")
 	for _, name := range names {
 		docs, err := resource.ParseDocuments(name, files[name])
-		if err != nil && bytes.Contains(files[name], []byte(group+"/")) && bytes.Contains(files[name], []byte("Module")) { // a chart's templates are none
+		if err != nil && resource.MayHold(files[name], "Module") {
 			unread[name] = files[name]
 		}
 		for _, d := range docs {

@@ -1,0 +1,64 @@
+package resource
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Unread is a file, or a folder, that cannot be read. Data is what a file has, as far as it is known.
+type Unread struct {
+	Err  error // begins with where it is
+	Data []byte
+}
+
+// MayHave reports that there may be a Towline resource of a kind and a name in it.
+func (u Unread) MayHave(kind, name string) bool {
+	return u.Data == nil || bytes.Contains(u.Data, []byte(name)) && MayHold(u.Data, kind)
+}
+
+// MayHold reports that a text that cannot be read may have a Towline resource of a kind. A chart's templates have none.
+func MayHold(data []byte, kind string) bool {
+	group, _, _ := strings.Cut(fleet.APIVersion, "/")
+	return bytes.Contains(data, []byte(group+"/")) && bytes.Contains(data, []byte(kind))
+}
+
+// Below are the documents of files and directories with all that is below these, and what of that cannot be read: what it has nobody knows.
+func Below(paths []string) (found []Document, unread []Unread) {
+	for _, path := range paths {
+		files, err := expand(path, true)
+		for _, e := range unjoined(err) {
+			if loop := (*Error)(nil); !errors.As(e, &loop) { // a link to a directory that it is in has nothing else than that
+				unread = append(unread, Unread{Err: e})
+			}
+		}
+		for _, file := range files {
+			data, source, err := read(file, nil)
+			var docs []Document
+			if err == nil {
+				docs, err = ParseDocuments(source, data)
+			}
+			if found = append(found, docs...); err != nil {
+				unread = append(unread, Unread{Err: unjoined(err)[0], Data: data})
+			}
+		}
+	}
+	return found, unread
+}
+
+// unjoined are the errors that an error joins.
+func unjoined(err error) (out []error) {
+	joined, is := err.(interface{ Unwrap() []error })
+	switch {
+	case err == nil:
+		return nil
+	case !is:
+		return []error{err}
+	}
+	for _, e := range joined.Unwrap() {
+		out = append(out, unjoined(e)...)
+	}
+	return out
+}
