@@ -67,74 +67,98 @@ func (r reference) extended() bool { return r.escaped || r.hasFallback }
 // expand replaces references, where replace says so. Not all are read in full: fallbacks and escapes are text to agents of before.
 func expand(s string, full bool, replace func(reference) (string, bool)) string {
 	var out strings.Builder
+	in := scanner{text: s, full: full}
+	done := 0 // what is before it is in out
 	for {
-		before, r, after, found := cutReference(s, full)
-		if !found {
+		r, at, ok := in.next()
+		if !ok {
 			break
 		}
-		v, ok := replace(r)
-		if !ok { // what is inside of it may be one
-			v = s[len(before) : len(s)-len(after)]
-			if r.nested {
-				v, after = v[:len(v)-len(r.text)+2], r.text[2:]+after
-			}
+		v, replaced := replace(r)
+		switch {
+		case replaced:
+			out.WriteString(s[done:at])
+			out.WriteString(v)
+			done = in.at
+		case r.nested: // what is inside of it may be one
+			in.at -= len(r.text) - len("${")
+			in.from = in.at
 		}
-		out.WriteString(before)
-		out.WriteString(v)
-		s = after
 	}
-	if out.Len() == 0 {
+	if done == 0 && out.Len() == 0 {
 		return s
 	}
-	out.WriteString(s)
+	out.WriteString(s[done:])
 	return out.String()
 }
 
-// cutReference cuts s around its first reference.
-func cutReference(s string, full bool) (before string, r reference, after string, found bool) {
-	for from := 0; ; {
-		at := strings.Index(s[from:], "${")
+// scanner reads the references of a text one after the other. No byte is looked at more than a few times, however many of them begin
+// before it: the text is anybody's.
+type scanner struct {
+	text string
+	full bool
+	at   int // where it goes on
+	from int // where what was read last ends: a dollar sign before that belongs to it
+	end  int // the next "}" or line break at it or behind it, where one was looked for; else it is passed
+}
+
+// next is the next reference, and where it begins, with the dollar sign that escapes it.
+func (in *scanner) next() (r reference, begins int, found bool) {
+	for {
+		at := strings.Index(in.text[in.at:], "${")
 		if at < 0 {
-			return "", reference{}, s, false
+			return reference{}, 0, false
 		}
-		at += from
-		r, n := readReference(s[at:], full)
-		if n == 0 {
-			from = at + 2
+		at += in.at
+		r, after := in.read(at)
+		if after == 0 {
+			in.at = at + len("${")
 			continue
 		}
-		before, after = s[:at], s[at+n:]
-		if full && strings.HasSuffix(before, "$") {
-			before, r.escaped = before[:len(before)-1], true
+		if in.full && at > in.from && in.text[at-1] == '$' {
+			at, r.escaped = at-1, true
 		}
-		return before, r, after, true
+		in.at, in.from = after, after
+		return r, at, true
 	}
 }
 
-// readReference reads the reference that s begins with, and says how long it is; 0: it is none.
-func readReference(s string, full bool) (r reference, n int) {
-	i := 2
-	for i < len(s) && (s[i] >= 'A' && s[i] <= 'Z' || i > 2 && (s[i] >= '0' && s[i] <= '9' || s[i] == '_')) {
+// read reads the reference that begins there, and says where it ends; 0: it is none.
+func (in *scanner) read(at int) (r reference, after int) {
+	s, i := in.text, at+len("${")
+	begins := i
+	for i < len(s) && (s[i] >= 'A' && s[i] <= 'Z' || i > begins && (s[i] >= '0' && s[i] <= '9' || s[i] == '_')) {
 		i++
 	}
-	r.name = s[2:i]
+	r.name = s[begins:i]
 	if r.name == "" || i == len(s) {
 		return reference{}, 0
 	}
-	if full && strings.HasPrefix(s[i:], ":-") {
-		end := strings.IndexAny(s[i:], "}\n")
-		if end < 0 || s[i+end] != '}' {
+	if in.full && strings.HasPrefix(s[i:], ":-") {
+		end := in.ending(i)
+		if end == len(s) || s[end] != '}' {
 			return reference{}, 0
 		}
-		r.fallback, r.hasFallback = s[i+2:i+end], true
+		r.fallback, r.hasFallback = s[i+2:end], true
 		r.nested = strings.Contains(r.fallback, "${")
-		i += end
+		i = end
 	}
 	if s[i] != '}' {
 		return reference{}, 0
 	}
-	r.text = s[:i+1]
+	r.text = s[at : i+1]
 	return r, i + 1
+}
+
+// ending is the next "}" or line break from there on; the end of the text if there is none.
+func (in *scanner) ending(from int) int {
+	if in.end < from {
+		in.end = len(in.text)
+		if n := strings.IndexAny(in.text[from:], "}\n"); n >= 0 {
+			in.end = from + n
+		}
+	}
+	return in.end
 }
 
 // references calls found for every reference in s.
@@ -261,8 +285,10 @@ func CheckText(s string, opts Options) (err error) {
 
 // Names are the names that a text refers to, in their order, whether they are declared or not.
 func Names(s string) (out []string) {
+	known := map[string]bool{}
 	references(s, func(r reference) {
-		if !r.escaped && !slices.Contains(out, r.name) {
+		if !r.escaped && !known[r.name] {
+			known[r.name] = true
 			out = append(out, r.name)
 		}
 	})
