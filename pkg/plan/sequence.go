@@ -69,8 +69,10 @@ func (all Standings) before(s step) (out []step) {
 		}
 	default:
 		out = append(out, step{module: s.module})
-		for _, m := range is.Uses { // of one that goes the workloads end when it begins to
-			out = append(out, step{module: m})
+		for _, m := range is.Uses { // of one that goes the workloads end when it begins to; one that waits for this end is not waited for
+			if !all[m].Going || !slices.Contains(all.dependents(m), s.module) {
+				out = append(out, step{module: m})
+			}
 		}
 	}
 	return out

@@ -123,6 +123,29 @@ func TestNobodyWaitsForEver(t *testing.T) {
 	}
 }
 
+// TestAwaitsEndOverNoWait: a module that goes does not wait for a user of what it leaves that waits for its end itself, so nobody waits for that user
+// by way of it: what is gone by itself lets the next one begin.
+func TestAwaitsEndOverNoWait(t *testing.T) {
+	all := standings(map[string]plan.Standing{
+		"a": {Going: true, DependsOn: ofProject("c"), Uses: ofProject("b")},
+		"b": {Going: true},
+		"c": {Going: true},
+		"d": {Going: true, DependsOn: ofProject("b", "c"), Uses: ofProject("c")},
+	})
+	for _, tc := range []struct {
+		of, other string
+		want      bool
+	}{
+		{"c", "d", true}, {"c", "a", true}, {"b", "d", true},
+		{"b", "a", false}, // b waits for the end of d only, and that for nobody: a keeps what the pods of b use
+		{"a", "b", false}, {"d", "c", false},
+	} {
+		if got := all.AwaitsEnd(ofProject(tc.of)[0], ofProject(tc.other)[0]); got != tc.want {
+			t.Errorf("%s waits for the end of %s: %t", tc.of, tc.other, got)
+		}
+	}
+}
+
 // TestAwaitsEnd: of modules that go, one waits for the end of another one that depends on it by way of a third. That is not so over one that
 // stays, and in a circle.
 func TestAwaitsEnd(t *testing.T) {
