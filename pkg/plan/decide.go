@@ -324,10 +324,10 @@ func drifted(f Facts, v Verb) Action {
 	switch {
 	case f.Policy.Drift == fleet.DriftIgnore:
 		return Action{Leave, fleet.DriftIgnored}
+	case f.Policy.Drift == fleet.DriftReport: // a hold adds nothing: nobody would write without it
+		return Action{Leave, fleet.DriftDrifted}
 	case f.Hold:
 		return Action{Leave, fleet.DriftHeld}
-	case f.Policy.Drift == fleet.DriftReport:
-		return Action{Leave, fleet.DriftDrifted}
 	default:
 		return Action{v, fleet.DriftDrifted}
 	}

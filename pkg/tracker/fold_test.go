@@ -373,15 +373,26 @@ func TestWatchedObjectsCount(t *testing.T) {
 // last word of a cluster that is away.
 func TestAlteredUnderAHold(t *testing.T) {
 	altered := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftHeld}
+	unwritten := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthHealthy, Drift: fleet.DriftHeld}
+	leftMissing := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftDrifted}
+	ignoredMissing := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthMissing, Drift: fleet.DriftIgnored}
+	heldMissing := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftHeld}
 	for name, tc := range map[string]struct {
 		observed     *fleet.SyncStatus
 		proves, well bool
 	}{
-		"as it was written":              {observed(fleet.PhaseApplied, true, fine, fine), true, true},
-		"one object held and changed":    {observed(fleet.PhaseApplied, true, fine, altered), false, false},
-		"all held":                       {observed(fleet.PhaseHeld, false, fine, fine), false, true},
-		"all held, and one changed":      {observed(fleet.PhaseHeld, false, altered, fine), false, false},
-		"changed, and left so by policy": {observed(fleet.PhaseApplied, true, fine, changed), true, true},
+		"as it was written":                         {observed(fleet.PhaseApplied, true, fine, fine), true, true},
+		"one object held and changed":               {observed(fleet.PhaseApplied, true, fine, altered), false, false},
+		"all held":                                  {observed(fleet.PhaseHeld, false, fine, fine), false, true},
+		"all held, and one changed":                 {observed(fleet.PhaseHeld, false, altered, fine), false, false},
+		"changed, and left so by policy":            {observed(fleet.PhaseApplied, true, fine, changed), true, true},
+		"changed, left so by policy, and held":      {observed(fleet.PhaseHeld, false, fine, changed), false, true},
+		"deleted, left so by policy":                {observed(fleet.PhaseApplied, true, fine, leftMissing), true, true},
+		"deleted, left so by policy, and held":      {observed(fleet.PhaseHeld, false, fine, leftMissing), false, true},
+		"deleted, nobody minds, and held":           {observed(fleet.PhaseHeld, false, fine, ignoredMissing), false, true},
+		"deleted under the hold":                    {observed(fleet.PhaseHeld, false, fine, heldMissing), false, false},
+		"not as it is wanted, a conflict, and held": {observed(fleet.PhaseHeld, false, fine, fought), false, false},
+		"all held, and one not written":             {observed(fleet.PhaseHeld, false, fine, unwritten), false, false},
 	} {
 		for _, connected := range []bool{true, false} {
 			got := Fold(Input{Connected: connected, Desired: desired(2), Observed: tc.observed})

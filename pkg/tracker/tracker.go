@@ -52,6 +52,8 @@ type Tracker struct {
 	// Held: nothing is written by order of a person, and all that is wanted was written before. It is not Ready, for nobody
 	// corrects what changes, but it is not on its way anywhere either.
 	Held bool
+	// HeldWell: it is Held, and every object is healthy, or deleted and left so by a policy, as for Ready.
+	HeldWell bool
 	// Altered: something that is held was changed by somebody, so that how it does says nothing of what the module has there.
 	Altered bool
 	// Current: the report speaks of the generation and bundle wanted now.
@@ -111,7 +113,7 @@ func asLastHeard(in Input, t Tracker) Tracker {
 		t.Was = &Was{Sync: then.Sync, Health: then.Health, Ready: then.Fine(), Altered: then.Altered, Counts: then.Counts}
 	}
 	t.Counts = Counts{Objects: t.Counts.Objects, Extra: t.Counts.Extra}
-	t.Ready, t.Held, t.Altered = false, false, false
+	t.Ready, t.Held, t.HeldWell, t.Altered = false, false, false, false
 	if !in.LastHeard.IsZero() {
 		t.Since = in.LastHeard
 	}
@@ -237,7 +239,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	t.Counts = Count(states, o.Extra())
 	worst, ready := fleet.HealthHealthy, true
 	synced := len(o.States) == in.Desired.Objects && len(o.Watched) == in.Desired.Watched
-	applied := synced
+	applied, left := synced, synced
 	for _, s := range states {
 		if s.Health.Worse(worst) && !s.Uncounted {
 			worst = s.Health
@@ -245,6 +247,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		ready = ready && (s.Health == fleet.HealthHealthy || s.Health == fleet.HealthSuspended || s.LeftMissing() || s.Uncounted)
 		synced = synced && s.Sync == fleet.SyncSynced
 		applied = applied && (s.Sync == fleet.SyncSynced || drifted(s))
+		left = left && (s.Sync == fleet.SyncSynced || s.Sync == fleet.SyncOutOfSync && s.Drift == fleet.DriftDrifted)
 		t.Altered = t.Altered || s.Drift == fleet.DriftHeld
 	}
 	t.Health, t.Reason, t.Message = worst, o.Reason, o.Message
@@ -254,8 +257,9 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		}
 	}
 	t.Written = written(in, o)
-	t.Held = synced && o.Phase == fleet.PhaseHeld
-	if synced && o.Phase == fleet.PhaseApplied || t.Held {
+	t.Held = left && o.Phase == fleet.PhaseHeld // under a hold an agent calls Drifted what a policy leaves so, and nothing else
+	t.HeldWell = t.Held && ready
+	if synced && (o.Phase == fleet.PhaseApplied || t.Held) {
 		t.Sync = fleet.SyncSynced
 	}
 	t.Failed = o.Phase == fleet.PhaseFailed
@@ -269,7 +273,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	}
 	if in.Unable != "" && !t.Failed {
 		// What it says is not what the module asks for.
-		t.Ready, t.Health, t.Reason, t.Message = false, fleet.HealthUnknown, fleet.TrackerTooOld, in.Unable
+		t.Ready, t.HeldWell, t.Health, t.Reason, t.Message = false, false, fleet.HealthUnknown, fleet.TrackerTooOld, in.Unable
 	}
 	return t
 }
@@ -314,9 +318,7 @@ func Count(states []fleet.ObjectState, extra int) Counts {
 }
 
 // Fine reports that what is wanted is there and healthy. A hold takes nothing from that: it stops what comes next.
-func (t Tracker) Fine() bool {
-	return t.Ready || t.Held && (t.Health == fleet.HealthHealthy || t.Health == fleet.HealthSuspended)
-}
+func (t Tracker) Fine() bool { return t.Ready || t.HeldWell }
 
 // Proves reports that it is fine as the module has it there. What is held and was changed by somebody may be fine by that change.
 func (t Tracker) Proves() bool { return t.Ready && !t.Altered }

@@ -241,6 +241,43 @@ func TestHoldAndFreeze(t *testing.T) {
 	r.eventually("value is back", func() bool { return r.data("a", "k") == "want" })
 }
 
+// TestLeftSoUnderAHold: what a policy leaves changed, or deleted, is no more than that while the cluster is held, or its windows for changes are
+// closed: it does as well as without. What is changed there that nobody leaves so is held.
+func TestLeftSoUnderAHold(t *testing.T) {
+	for name, shut := range map[string]func(r *rig, s *fleet.Sync){
+		"hold": func(r *rig, s *fleet.Sync) {
+			s.Hold = true
+			r.set([]fleet.Sync{*s})
+		},
+		"window": func(r *rig, _ *fleet.Sync) { r.accept("windows: {deny: [{cron: '* * * * *', duration: 1h}]}") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"changed", "deleted"}}, Drift: fleet.DriftReport}}
+			s := r.bundle("shop", policies, configMap("changed", "k: want"), configMap("deleted", "k: want"), configMap("other", "k: want"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.patch("v1", "configmaps", "changed", "ana", `{"data":{"k":"mine"}}`)
+			r.delete("v1", "configmaps", "deleted")
+			leftSo := func(x fleet.SyncStatus) bool {
+				return len(x.States) == 3 && x.States[0].Drift == fleet.DriftDrifted && x.States[1].LeftMissing()
+			}
+			r.wait("shop", "left so", func(x fleet.SyncStatus) bool { return x.Ready && leftSo(x) })
+			shut(r, &s)
+			hub := func(x fleet.SyncStatus) tracker.Tracker {
+				return tracker.Fold(tracker.Input{Connected: true, Desired: &s, Observed: &x})
+			}
+			r.wait("shop", "held, and left so", func(x fleet.SyncStatus) bool {
+				return x.Phase == fleet.PhaseHeld && leftSo(x) && hub(x).DoesWell() && hub(x).Fine()
+			})
+			r.patch("v1", "configmaps", "other", "ana", `{"data":{"k":"mine"}}`)
+			r.wait("shop", "changed under the hold", func(x fleet.SyncStatus) bool {
+				return x.States[2].Drift == fleet.DriftHeld && !hub(x).DoesWell()
+			})
+		})
+	}
+}
+
 // TestDeletedUnderReport: what somebody deletes under a policy that leaves drift as it is stays deleted, which fails nothing,
 // until a new revision lists it.
 func TestDeletedUnderReport(t *testing.T) {

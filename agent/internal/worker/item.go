@@ -139,7 +139,7 @@ func (w *worker) decide(it *item) plan.Action {
 	if it.policy.Reads() {
 		return w.decideReading(it)
 	}
-	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Exempt: it.exempt, Hold: w.held() != "" || w.holds(it.entry.ID)}
+	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Exempt: it.exempt, Hold: w.writesNothing(it.entry.ID)}
 	_, facts.Yields = w.yields[it.ordinal]
 	facts.Renewed = it.renewed
 	rec := w.m.inventory.Get(it.entry.ID)
@@ -194,6 +194,9 @@ func (w *worker) held() string {
 
 // holds reports that an object is held by itself.
 func (w *worker) holds(id fleet.ObjectID) bool { return w.holdText(id) != "" }
+
+// writesNothing reports that nothing may be written to an object: it is held, or all is.
+func (w *worker) writesNothing(id fleet.ObjectID) bool { return w.held() != "" || w.holds(id) }
 
 // jobs decides about every item that asks for it, and lists those to act on now.
 func (w *worker) jobs(now time.Time) []*item {

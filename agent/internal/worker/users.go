@@ -63,7 +63,8 @@ func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watc
 	stands := action.Verb == plan.Leave || action.Verb == plan.Correct
 	switch {
 	case it.differs:
-		it.turnedBack = stands && rec.Before != nil && (action.Drift == fleet.DriftHeld || f.Former)
+		held := action.Drift != fleet.DriftIgnored && w.writesNothing(it.entry.ID)
+		it.turnedBack = stands && rec.Before != nil && (held || f.Former)
 	case stands, action.Verb == plan.Skip:
 		ready := healthy || it.uncounted
 		w.noteThrough(it, rec, ready, it.old == 0 && (ready || !plan.IsCustom(it.entry.ID)))

@@ -19,6 +19,7 @@ import (
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/tracker"
 )
 
 const fine, neverReady = "nginx:1", "never-ready:1"
@@ -65,9 +66,10 @@ func TestWorkloadThatIsTurnedBack(t *testing.T) {
 		drift, kept fleet.Drift
 		hold        string
 	}{
-		"drift: Report": {fleet.DriftReport, fleet.DriftDrifted, "null"},
-		"drift: Ignore": {fleet.DriftIgnore, fleet.DriftIgnored, "null"},
-		"held":          {fleet.DriftCorrect, fleet.DriftHeld, `"incident"`},
+		"drift: Report":      {fleet.DriftReport, fleet.DriftDrifted, "null"},
+		"drift: Ignore":      {fleet.DriftIgnore, fleet.DriftIgnored, "null"},
+		"held":               {fleet.DriftCorrect, fleet.DriftHeld, `"incident"`},
+		"held, and reported": {fleet.DriftReport, fleet.DriftDrifted, `"incident"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -161,6 +163,31 @@ func TestRevisionThatNeverRan(t *testing.T) {
 			})
 			r.usedAndThere("web-1")
 		})
+	}
+}
+
+// TestHeldWorkloadThatWentElsewhere: what was never ready as the revision has it, is held, and was taken to something else than it had before does
+// not count by what runs then, though a policy would leave it so without the hold, too.
+func TestHeldWorkloadThatWentElsewhere(t *testing.T) {
+	r := newRig(t)
+	report := []fleet.Policy{{Drift: fleet.DriftReport}}
+	s := r.bundle("shop", report, append(webUsing("web-1", fine), configMap("web-0", "k: v"))...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	s = r.bundle("shop", report, append(webUsing("web-2", neverReady), configMap("web-0", "k: v"))...)
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied })
+	s.Hold = true
+	r.set([]fleet.Sync{s})
+	r.undo("web-0")
+	r.eventually("its pods run", func() bool { return r.ofConfig("web-0") == 2 && r.ofConfig("web-2") == 0 })
+	status := r.wait("shop", "held, and not as the revision has it", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseHeld && slices.ContainsFunc(x.Exceptions, func(e fleet.ObjectException) bool {
+			return strings.Contains(e.Message, "was not ready before as the revision has it")
+		})
+	})
+	if got := tracker.Fold(tracker.Input{Connected: true, Desired: &s, Observed: &status}); got.Fine() || got.DoesWell() {
+		t.Errorf("the hub makes of it: %+v", got)
 	}
 }
 
