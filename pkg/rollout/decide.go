@@ -178,6 +178,8 @@ func (d *decider) run() {
 		d.end(Failed, ReasonUnmatched, &Facts{Clusters: few(d.p.Unmatched), Count: len(d.p.Unmatched)})
 	case d.s.Pause != nil && d.s.Pause.Reason == ReasonFailures:
 		d.become(Paused, ReasonFailures, d.pausedFor())
+	case d.s.Pause != nil && d.s.Pause.Left > 0 && d.s.Pause.Reason == ReasonRollbackFailed:
+		d.become(Paused, ReasonRollbackFailed, d.backFailures(d.s.backFailed(d.p)))
 	case d.s.Pause != nil && d.s.Pause.Left > 0 && d.s.Facts != nil && d.s.Reason == ReasonNoEarlierRevision:
 		f := *d.s.Facts
 		f.Removed = d.s.Pause.Left

@@ -94,6 +94,9 @@ func standsAt(r *Record, o *Observed) int64 {
 // forgotten with it.
 func (d *decider) registered(i int) {
 	d.failureLeaves(d.s.record(i))
+	if d.s.record(i).Reason != ReasonGone { // else that was said when it left
+		d.leavesBack(i)
+	}
 	r := d.edit(i)
 	d.uncount(i, r)
 	r.Step, r.Revision, r.Previous, r.Generation = 0, 0, 0, 0
@@ -102,10 +105,10 @@ func (d *decider) registered(i int) {
 }
 
 // failureLeaves has the pause for failures end by a person's word only, when labels, or the list of clusters, take away one that failed:
-// the others are not to get by that what failed there.
+// the others are not to get by that what failed there. On the way back it is those that failed there whose failure stops it.
 func (d *decider) failureLeaves(r *Record) {
 	p := d.s.Pause
-	if p == nil || !isFailed(r) || p.Reason != ReasonFailures && p.Reason != ReasonNoEarlierRevision && p.Reason != ReasonPausedByUser {
+	if p == nil || p.Reason == ReasonGateFailed || !isFailed(r) || d.s.Back != nil && !d.s.failedBack(r) {
 		return
 	}
 	left := *p

@@ -95,7 +95,7 @@ func (d *decider) sendBack(i int) {
 func (d *decider) rollBack() {
 	w := d.wayBack()
 	if w.failed > d.s.backTolerates(d.p) {
-		d.pause(ReasonRollbackFailed, &Facts{Count: w.failed, Total: d.s.Back.returns(), Revision: d.s.Back.To}, "", "")
+		d.pause(ReasonRollbackFailed, d.backFailures(w.failed), "", "")
 		return
 	}
 	d.noteBrought(w.brought)
@@ -114,6 +114,16 @@ func (d *decider) rollBack() {
 	if moving == 0 {
 		d.end(RolledBack, d.s.Back.Reason, d.wentBack())
 	}
+}
+
+// backFailures are the facts of too many failures on the way back, with those of clusters that left, which nobody has answered.
+func (d *decider) backFailures(failed int) *Facts {
+	f := Facts{Count: failed, Total: d.s.Back.returns(), Revision: d.s.Back.To}
+	if d.s.Pause != nil {
+		f.Removed = d.s.Pause.Left
+		f.Count, f.Total = f.Count+f.Removed, f.Total+f.Removed
+	}
+	return &f
 }
 
 // chooseBack takes the next members to go back, as many as there are slots; those that are away take none. It is not ok

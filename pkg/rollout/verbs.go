@@ -123,6 +123,9 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	d.resetGates(since)
 	if d.s.Pause = nil; p.Reason == ReasonPausedByUser && p.Left > 0 { // nobody has answered those either
 		d.s.Pause = &Pause{Reason: ReasonFailures, At: d.now, Left: p.Left}
+		if d.s.Back != nil {
+			d.s.Pause.Reason = ReasonRollbackFailed
+		}
 	}
 	return notes, nil
 }

@@ -49,6 +49,8 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 	case len(who) > 0 || gates > 0:
 	case len(later) > 0:
 		return nil, refuse("%s cannot begin anew while away or cordoned: retry when that has ended, or skip", names(later))
+	case d.s.Pause != nil && d.s.Pause.Left > 0:
+		return nil, refuse("%s has nothing to retry: %s that failed left since; to go on without: resume", d.p.ID, clusters(d.s.Pause.Left))
 	default:
 		return nil, refuse("%s has nothing to retry: no cluster and no gate has failed", d.p.ID)
 	}
