@@ -130,14 +130,14 @@ func serviceHealth(o *object) Result {
 const ingressGrace = 30 * time.Second
 
 // ingressHealth waits for an address without end only if a controller has taken the Ingress: where none is installed, or
-// where it writes no addresses, there is none to come.
+// where it writes no addresses, there is none to come. Who wrote an object without managed fields is not known, so one may care for it.
 func ingressHealth(o *object) Result {
 	if o.hasAddress() {
 		return healthy()
 	}
 	r := progressing("NoAddress", "no address yet; where the controller never writes one, say so with a health rule")
 	start := o.started()
-	if o.taken() || start.IsZero() {
+	if o.taken() || start.IsZero() || len(listOf(o.meta, "managedFields")) == 0 {
 		return r
 	}
 	if r.Until = start.Add(ingressGrace); o.facts.Now.Before(r.Until) {

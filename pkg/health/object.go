@@ -36,18 +36,26 @@ func (o *object) unobserved() (Result, bool) {
 		return Result{}, false // what it calls observed is what the machine was started with
 	}
 	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
-	if !ok || observed == o.generation || o.generation == 0 || observed > o.generation && o.saidSince() {
+	switch {
+	case !ok || observed == o.generation || o.generation == 0:
+		return Result{}, false
+	case o.countsAnother():
+		return o.graced(o.old(observed))
+	case observed > o.generation && o.saidSince():
 		return Result{}, false
 	}
 	return o.old(observed), true
 }
 
-// saidSince reports that the status is the object's own, whatever its controller counts: a condition changed since the object was made. What
-// KServe calls observed is the generation of the Deployment that it made, which grows each time that is scaled.
+// countsAnother reports that what the kind calls observed is a generation of what its controller made: KServe copies that of a Deployment, which
+// grows each time that is scaled, begins anew with another Deployment, and stays where a change does not reach it. It tells nothing, so that after
+// a change the controller only has its time for a first word.
+func (o *object) countsAnother() bool {
+	return o.group == "serving.kserve.io" && has("InferenceService InferenceGraph", o.kind)
+}
+
+// saidSince reports that the status is the object's own, whatever its controller counts: a condition changed since the object was made.
 func (o *object) saidSince() bool {
-	if o.group == "serving.kserve.io" {
-		return true
-	}
 	made, err := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
 	return err == nil && slices.ContainsFunc(listOf(o.status, "conditions"), func(c any) bool {
 		condition, _ := c.(map[string]any)

@@ -113,6 +113,9 @@ func TestAnOldStatusIsNotHealthy(t *testing.T) {
 		if _, text := status["observedGeneration"].(string); text || mapOf(obj, "metadata")["generation"] == nil {
 			return
 		}
+		if o := newObject(obj, Facts{}); o.countsAnother() && s.After > 0 {
+			return // holds only as long as a first word is waited for
+		}
 		status["observedGeneration"] = int64(1)
 		if got := Judge(obj, s.facts(t), nil); got.Health == fleet.HealthHealthy {
 			t.Errorf("%s: %+v", name, got)

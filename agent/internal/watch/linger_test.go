@@ -271,6 +271,30 @@ func TestSingleObjectIsJudgedByEachReader(t *testing.T) {
 	})
 }
 
+// Who wrote its status is known when it is judged later, and is no part of what is read.
+func TestSingleObjectIsJudgedByWhoWroteIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for manager, want := range map[string]fleet.Health{
+			`{"manager":"nginx","subresource":"status","fieldsV1":{"f:status":{}}}`: fleet.HealthProgressing,
+			`{"manager":"kubectl","fieldsV1":{"f:spec":{}}}`:                        fleet.HealthHealthy,
+		} {
+			c := newCluster()
+			c.objects[justOne] = fmt.Sprintf(`{"type":"ADDED","object":{"kind":"Ingress","apiVersion":"networking.k8s.io/v1","metadata":{"name":"a","namespace":"n","uid":"u1",
+				"resourceVersion":"7","creationTimestamp":%q,"managedFields":[%s]},"status":{"loadBalancer":{}}}}`, time.Now().UTC().Format(time.RFC3339), manager) + "\n"
+			w := c.watching(t, Options{})
+			w.AcquireOne(oneOfThem)
+			pass(time.Hour)
+			if f, known := w.JudgeOne(oneOfThem, nil); !known || f == nil || f.Health != want {
+				t.Errorf("%s: %+v, %t; want %s", manager, f, known, want)
+			}
+			read, _ := w.ReadOne(oneOfThem)
+			if meta, _ := read["metadata"].(map[string]any); meta["managedFields"] != nil || meta["uid"] != "u1" {
+				t.Errorf("%s: read with %v", manager, meta)
+			}
+		}
+	})
+}
+
 // What a list does not have any more stays readable until all of the list is read, and is gone then at one stroke.
 func TestListTakesTheOldOnesPlaceAtOneStroke(t *testing.T) {
 	l := newListing()

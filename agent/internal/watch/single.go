@@ -65,13 +65,15 @@ func (w *Watcher) JudgeOne(s Single, rules *health.Rules) (f *Fingerprint, known
 	}
 	out := *f
 	out.grace = nil
-	out.judge(f.whole.object, f.whole.facts(w.now()), rules)
+	out.judge(f.whole.judged, f.whole.facts(w.now()), rules)
 	return &out, known
 }
 
-// whole is an object of which more than a fingerprint is kept, because not all who read it judge it alike.
+// whole is an object of which more than a fingerprint is kept, because not all who read it judge it alike. What is judged has its managed
+// fields without the fields themselves: they tell who wrote its status, and when.
 type whole struct {
 	object  map[string]any
+	judged  map[string]any
 	changed time.Time
 	status  bool // its kind has one
 }
@@ -83,14 +85,38 @@ func (o *whole) facts(now time.Time) health.Facts {
 // readWhole is the fingerprint of an object that is watched by itself.
 func (w *Watcher) readWhole(r apply.Resource, obj map[string]any) *Fingerprint {
 	f := w.judged(r, obj, nil)
-	kept := maps.Clone(obj)
-	if meta, ok := obj["metadata"].(map[string]any); ok {
-		meta = maps.Clone(meta)
-		delete(meta, "managedFields") // the largest part of many objects
-		kept["metadata"] = meta
-	}
-	f.whole = &whole{object: kept, changed: apply.ChangedAt(obj), status: w.Facts(r, obj, time.Time{}).HasStatus}
+	f.whole = &whole{object: withWriters(obj, nil), judged: withWriters(obj, writersOf(obj)), changed: apply.ChangedAt(obj),
+		status: w.Facts(r, obj, time.Time{}).HasStatus}
 	return f
+}
+
+// withWriters is an object with these managed fields in place of its own, which are the largest part of many.
+func withWriters(obj map[string]any, writers []any) map[string]any {
+	meta, ok := obj["metadata"].(map[string]any)
+	if !ok {
+		return obj
+	}
+	obj, meta = maps.Clone(obj), maps.Clone(meta)
+	delete(meta, "managedFields")
+	if len(writers) > 0 {
+		meta["managedFields"] = writers
+	}
+	obj["metadata"] = meta
+	return obj
+}
+
+// writersOf are the managed fields without the fields.
+func writersOf(obj map[string]any) (out []any) {
+	meta, _ := obj["metadata"].(map[string]any)
+	list, _ := meta["managedFields"].([]any)
+	for _, x := range list {
+		if m, ok := x.(map[string]any); ok {
+			m = maps.Clone(m)
+			delete(m, "fieldsV1")
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // Until is when the health changes that it was judged to have, though nothing happens; zero: never.
