@@ -22,7 +22,7 @@ func TestLimits(t *testing.T) {
 		{"one object too large", head + "data: {a: " + big + "}\n", "a.yaml:1: ConfigMap shop/a: has 1048"},
 		{"a 50 MB scalar", head + "a: " + strings.Repeat(big, 50), "a.yaml: brings the manifests to more than 32 MiB"},
 		{"a huge document", head + "# " + strings.Repeat(big, 17), "a.yaml:1: begins a document of more than 16 MiB"},
-		{"a document of very many values", head + "a: [" + strings.Repeat("a,", 3<<20) + "]", "a.yaml:1: begins a document with too many values"},
+		{"a document of very many values", head + "a: [" + strings.Repeat("a,", 3<<20) + "]", "a.yaml:1: begins a document that has too many values"},
 		{"5,001 objects", objects(5001), "a.yaml:20002: is object 5001; at most 5000 objects are allowed: split the module"},
 		{"5,001 items", "apiVersion: v1\nkind: List\nitems:\n" + strings.Repeat("- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n", 5001), "a.yaml:5004: is object 5001"},
 		{"100,000 empty documents", strings.Repeat("---\n", 100000), "a.yaml:10001: begins document 10001; at most 10000 are allowed"},

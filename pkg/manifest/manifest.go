@@ -18,11 +18,12 @@ const (
 	MaxTotalBytes  = 32 << 20 // text of all files, and canonical bytes of all objects
 	MaxDepth       = 100      // lists and maps inside one another
 	MaxDocuments   = 10000    // documents of a file, empty ones included
+	MaxTokens      = 1 << 20  // values that a document of YAML may have at most, by its signs
 	MaxExpansion   = 10       // what aliases may add, as a multiple of the file's size, and at most MaxTotalBytes
 
-	maxDocumentBytes  = 16 << 20
-	maxDocumentTokens = 1 << 20
-	minExpansion      = 64 << 10
+	maxDocumentBytes = 16 << 20
+	maxTagLines      = 1000
+	minExpansion     = 64 << 10
 )
 
 // Object is one checked manifest.

@@ -14,11 +14,11 @@ import (
 // document copy what its aliases repeat, and compare each key of a map with all others: a text whose aliases repeat too much is refused, and
 // what is left is to be taken from the nodes, or is small enough for such a library where it is a chart's.
 func Root(name string, data []byte) (*yaml.Node, error) {
-	if tokens(data) > maxDocumentTokens {
-		return nil, fleet.Invalid(name, "has too many values")
+	if why := Unreadable(data); why != "" {
+		return nil, fleet.Invalid(name, why)
 	}
 	var doc yaml.Node
-	switch err := decodeNode(yaml.NewDecoder(bytes.NewReader(data)), &doc); {
+	switch err := DecodeYAML(yaml.NewDecoder(bytes.NewReader(data)), &doc); {
 	case errors.Is(err, io.EOF):
 		return nil, nil
 	case err != nil:

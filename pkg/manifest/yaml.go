@@ -60,8 +60,8 @@ func readDocument(name string, text []byte, line int, budget *expansion) ([]pars
 	if len(text) > maxDocumentBytes {
 		return nil, fleet.Invalidf(at, "begins a document of more than %d MiB: split it", maxDocumentBytes>>20)
 	}
-	if tokens(text) > maxDocumentTokens {
-		return nil, fleet.Invalidf(at, "begins a document with too many values: split it")
+	if why := Unreadable(text); why != "" {
+		return nil, fleet.Invalid(at, "begins a document that "+why+": split it")
 	}
 	if strings.HasPrefix(first, "%TAG") {
 		return nil, fleet.Invalid(at, "tags are not allowed: remove the %TAG line and the tags")
@@ -96,8 +96,20 @@ func firstLine(text []byte) (line string, blank bool) {
 	return "", true
 }
 
-// tokens bounds from above how many values the text can hold.
-func tokens(text []byte) int {
+// Unreadable is why a text of YAML is not given to a parser, which takes memory by the values of it and time by the square of its %TAG lines,
+// of which there are none in files of people; empty: it may be. Who parses YAML that others wrote asks this first, and decodes by DecodeYAML.
+func Unreadable(text []byte) string {
+	switch {
+	case Tokens(text) > MaxTokens:
+		return "has too many values"
+	case tagLines(text) > maxTagLines:
+		return "has too many %TAG lines"
+	}
+	return ""
+}
+
+// Tokens bounds from above how many values the text can hold.
+func Tokens(text []byte) int {
 	n := 0
 	for _, c := range text {
 		switch c {
@@ -108,12 +120,27 @@ func tokens(text []byte) int {
 	return n + bytes.Count(text, []byte(": ")) + bytes.Count(text, []byte("- "))
 }
 
+// tagLines bounds from above how many lines with %TAG there are, whatever ends the line before: a break of YAML that is no control character
+// is one of Unicode.
+func tagLines(text []byte) int {
+	n := 0
+	for at := 0; ; at += len("%TAG") {
+		next := bytes.Index(text[at:], []byte("%TAG"))
+		if next < 0 {
+			return n
+		}
+		if at += next; at == 0 || text[at-1] < ' ' || text[at-1] >= 0x80 {
+			n++
+		}
+	}
+}
+
 func parseYAML(name string, text []byte, line int, budget *expansion) ([]parsed, error) {
 	var out []parsed
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	for {
 		var root yaml.Node
-		err := decodeNode(dec, &root)
+		err := DecodeYAML(dec, &root)
 		if errors.Is(err, io.EOF) {
 			return out, nil
 		}
@@ -129,8 +156,8 @@ func parseYAML(name string, text []byte, line int, budget *expansion) ([]parsed,
 	}
 }
 
-// decodeNode turns a panic of the parser, which reads what anybody wrote, into an error of this one file.
-func decodeNode(dec *yaml.Decoder, into *yaml.Node) (err error) {
+// DecodeYAML is Decode, which makes a panic of the parser, which reads what anybody wrote, an error of this one file.
+func DecodeYAML(dec *yaml.Decoder, into *yaml.Node) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("cannot be parsed: %v", v)

@@ -118,3 +118,26 @@ func TestErrorsShowNoValues(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesOfManyValues: the parser takes memory for each value of a file, before anything is known of it, and the values of all files of a
+// folder are kept until the last one is read.
+func TestFilesOfManyValues(t *testing.T) {
+	refused(t, "["+strings.Repeat("1,", 2<<20)+"]", "modules/shop.yaml: has too many values: split it")
+	refused(t, "["+strings.Repeat("1,\n", 2<<20)+"]", "has too many values")
+	var tags strings.Builder
+	for i := range 50_000 {
+		fmt.Fprintf(&tags, "%%TAG !a%d! b\n", i)
+	}
+	refused(t, tags.String()+"--- {a: 1}\n", "has too many %TAG lines: split it")
+	files := map[string][]byte{}
+	for i := range 32 {
+		files[fmt.Sprintf("%02d.yaml", i)] = []byte(head + "spec: {package: {helm: {values: {a: [" + strings.Repeat("1,", 100_000) + "]}}}}\n")
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, _, err := LoadFiles(files, "", Options{Kinds: inFiles})
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > most || !strings.Contains(fmt.Sprint(err), "20.yaml: has, with the files before it, more values than are read of a folder") {
+		t.Errorf("a folder: %d MiB were allocated, and got %v", got>>20, err)
+	}
+}

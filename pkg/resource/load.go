@@ -19,10 +19,15 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
-// maxFile bounds what is read from one file or from stdin.
-const maxFile = 16 << 20
+const (
+	// maxFile bounds what is read from one file or from stdin.
+	maxFile = 16 << 20
+	// maxFolder bounds the values of all files of a folder, which are in memory at a time, at 100 to 200 bytes each.
+	maxFolder = 2 * manifest.MaxTokens
+)
 
 // Resource is one document of a file. Message is of one of the kinds that may stand there.
 type Resource struct {
@@ -67,6 +72,12 @@ func Load(paths []string, opts Options) ([]Resource, error) {
 // empty folder is the top. skipped are those below the folder, which are not read unless opts say Recursive.
 func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Resource, skipped []string, err error) {
 	read, skipped := InFolder(files, folder, opts.Recursive)
+	values := 0
+	for _, name := range read {
+		if values += manifest.Tokens(files[name]); values > maxFolder {
+			return nil, skipped, &Error{Source: name, Message: "has, with the files before it, more values than are read of a folder: make two catalogs of it"}
+		}
+	}
 	var errs []error
 	for _, name := range read {
 		if len(files[name]) > maxFile {
@@ -294,6 +305,9 @@ func Parse(source string, data []byte, opts Options) ([]Resource, error) {
 
 // documents parses YAML. JSON is YAML but for tabs, so a JSON text that YAML refuses is tried without its white space.
 func documents(source string, data []byte) ([]*yaml.Node, error) {
+	if why := manifest.Unreadable(data); why != "" {
+		return nil, &Error{Source: source, Message: why + ": split it"}
+	}
 	docs, err := yamlDocuments(data)
 	if err == nil {
 		return docs, nil
@@ -311,7 +325,7 @@ func yamlDocuments(data []byte) ([]*yaml.Node, error) {
 	var docs []*yaml.Node
 	for dec := yaml.NewDecoder(bytes.NewReader(data)); ; {
 		var doc yaml.Node
-		err := dec.Decode(&doc)
+		err := manifest.DecodeYAML(dec, &doc)
 		if errors.Is(err, io.EOF) {
 			return docs, nil
 		}
