@@ -1,34 +1,52 @@
 package histories
 
 import (
+	"maps"
 	"strings"
 	"time"
 
 	"towline.dev/towline/test/lab"
 )
 
-// freeze is an object that somebody holds, and that its agent knows is held: nothing of ours writes it.
+// freeze is what somebody holds, and what agents know is held: nothing of ours writes it.
 type freeze struct {
-	cluster *lab.Cluster
-	app     string
-	from    lab.Mark
+	what string
+	is   func(lab.Request) bool // a request is for it
+	from map[string]lab.Mark    // since when, by the cluster whose agent knows
 }
 
 // heard is how long an agent that is there may take to hear of a hold.
 const heard = 3 * time.Second
 
-// freeze remembers from when on a Deployment is held, if its agent is there to hear of it.
-func (w *world) freeze(at string, c *lab.Cluster, app string) {
-	if !c.Agent.Running() || w.down["asleep "+c.Agent.Name] != nil || w.down["link "+c.Name] != nil || !w.reach(c) {
+// freeze remembers from when on something is held in clusters, where the agent is there to hear of it.
+func (w *world) freeze(at, what string, is func(lab.Request) bool, in ...*lab.Cluster) {
+	hear := map[string]lab.Mark{}
+	for _, c := range in {
+		if c.Agent.Running() && !w.Asleep(c.Agent) && w.Down["link "+c.Name] == nil && w.Reach(c) && w.state(c) == "Ready" {
+			hear[c.Name] = 0
+		}
+	}
+	if len(hear) == 0 {
 		return
 	}
-	if got := strings.TrimSpace(w.CLI(w.t.Context(), "get", "clusters", c.Name, "-o", "jsonpath={.status.state}").Stdout); got != "Ready" {
-		return
+	w.Pause(heard)
+	for _, c := range in {
+		if _, hears := hear[c.Name]; hears {
+			from, err := c.Audit.Now()
+			w.Must(err)
+			hear[c.Name] = from
+		}
 	}
-	pause(w.t.Context(), heard)
-	from, err := c.Audit.Now()
-	must(w.t, err)
-	w.frozen[at] = freeze{c, app, from}
+	w.frozen[at] = freeze{what, is, hear}
+}
+
+func (w *world) state(c *lab.Cluster) string {
+	return strings.TrimSpace(w.CLI(w.T.Context(), "get", "clusters", c.Name, "-o", "jsonpath={.status.state}").Stdout)
+}
+
+// freezeApp is freeze of a Deployment.
+func (w *world) freezeApp(at string, c *lab.Cluster, app string) {
+	w.freeze(at, "Deployment "+app, func(r lab.Request) bool { return r.Resource == "deployments" && r.Name == app }, c)
 }
 
 // thaw is called before a hold ends: nobody of ours has written what was held.
@@ -38,11 +56,42 @@ func (w *world) thaw(at string) {
 	if !ok {
 		return
 	}
-	writes, err := f.cluster.Audit.Since(f.from, func(r lab.Request) bool {
-		return r.Applies() && r.Resource == "deployments" && r.Name == f.app && r.Code < 300
-	})
-	must(w.t, err)
-	if len(writes) > 0 {
-		w.fatal("%s: Deployment %s was held (%s), and was written: %v", f.cluster.Name, f.app, at, writes)
+	for name, from := range f.from {
+		writes, err := w.cluster(name).Audit.Since(from, func(r lab.Request) bool { return r.Applies() && r.Namespace == home && f.is(r) && r.Code < 300 })
+		w.Must(err)
+		if len(writes) > 0 {
+			w.Fatal("%s: %s was held (%s), and was written: %v", name, f.what, at, writes)
+		}
 	}
+}
+
+// melt forgets what only the hub's word holds, which is another one now.
+func (w *world) melt() {
+	maps.DeleteFunc(w.frozen, func(at string, _ freeze) bool { return !strings.HasPrefix(at, byAnnotation) })
+}
+
+const byAnnotation = "hold by annotation "
+
+// provoke puts a module with another app, which agents would write where nothing held it.
+func (w *world) provoke(name, app string) {
+	m, ok := w.now[name]
+	if !ok {
+		return
+	}
+	has := maps.Clone(m.apps)
+	if _, lists := has[app]; lists {
+		w.last++
+		has[app] = config{n: w.last}
+	}
+	w.apply("put what is held", w.next(name, has, m.drift))
+}
+
+// listing is the module that lists an app; empty: none.
+func (w *world) listing(app string) string {
+	for _, name := range modules {
+		if _, lists := w.now[name].apps[app]; lists {
+			return name
+		}
+	}
+	return ""
 }

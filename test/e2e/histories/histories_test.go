@@ -5,9 +5,6 @@
 package histories
 
 import (
-	"context"
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -46,39 +43,22 @@ func TestHistories(t *testing.T) {
 		for range round {
 			w.operate()
 			w.look(false)
-			pause(t.Context(), time.Duration(w.random.IntN(3000))*time.Millisecond)
+			w.Pause(time.Duration(w.Rand.IntN(3000)) * time.Millisecond)
 		}
 		w.rest()
 	}
-	w.t.Logf("%d quiet points, %d rows compared, %d deletes of what pods use judged, %d revisions beyond the canary: %v",
-		w.rests, w.compared, w.deletes, w.beyond, w.done)
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
+	t.Logf("%d quiet points, %d rows compared, %d deletes of what pods use judged, %d revisions beyond the canary: %v",
+		w.rests, w.compared, w.deletes, w.beyond, w.Done)
 }
 
 // world is the system under test and what the test knows of it.
 type world struct {
-	*lab.Lab
-	t      *testing.T
-	random *rand.Rand
+	*e2etest.Random
 
 	logs   map[string]*history // what the API server of a cluster tells, by cluster
 	puts   map[int]put         // by number
 	last   int                 // the newest number
 	now    map[string]put      // what was put last, by name
-	down   map[string]func()   // what brings back what is down or held
 	kept   map[string]string   // UIDs of the Deployments at the last quiet point, by CLUSTER/APP
 	moved  bool                // since then something happened by which a Deployment may have to be made anew
 	hands  map[string]bool     // CLUSTER/OBJECT that the test deleted since then
@@ -89,11 +69,8 @@ type world struct {
 	waved   map[int]string         // puts that a person let go on past the canary, or whose canary a person changed, with how
 	left    map[string]bool        // CLUSTER/KIND/NAME that is left of before, as by a removal that keeps objects
 	leaves  bool                   // since the last quiet point something happened by which more may be left
-	frozen  map[string]freeze      // objects that are held, by CLUSTER/KIND/NAME
+	frozen  map[string]freeze      // what is held, by the hold
 	saved   string                 // a copy of the hub's store; empty: none
-	journal []string               // what was done since the last quiet point
-	done    map[string]int         // operations by name
-	lies    e2etest.Lies           // since when the hub says something that is not so
 	agents  int                    // of new agents, for their names
 	revs    map[string]map[int]int // the put of each revision of a module
 
@@ -117,14 +94,13 @@ type config struct {
 func start(t *testing.T, seed uint64) *world {
 	t.Helper()
 	l := e2etest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Links: true})
-	w := &world{Lab: l, t: t, random: rand.New(rand.NewPCG(seed, 3)), logs: map[string]*history{}, puts: map[int]put{}, now: map[string]put{},
-		down: map[string]func(){}, kept: map[string]string{}, hands: map[string]bool{}, edited: map[string]bool{}, erased: map[string]bool{}, removed: map[string]bool{},
-		waved: map[int]string{}, left: map[string]bool{}, frozen: map[string]freeze{}, done: map[string]int{}, lies: e2etest.Lies{}}
-	t.Logf("TOWLINE_SEED=%d", seed)
+	w := &world{Random: e2etest.NewRandom(t, l, seed, 3), logs: map[string]*history{}, puts: map[int]put{}, now: map[string]put{},
+		kept: map[string]string{}, hands: map[string]bool{}, edited: map[string]bool{}, erased: map[string]bool{}, removed: map[string]bool{},
+		waved: map[int]string{}, left: map[string]bool{}, frozen: map[string]freeze{}}
 	for _, c := range l.Clusters {
-		must(t, c.Create(t.Context(), object("v1", "Namespace", "", home, nil)))
+		w.Must(c.Create(t.Context(), object("v1", "Namespace", "", home, nil)))
 		for _, name := range foreigners {
-			must(t, c.Create(t.Context(), object("v1", "ConfigMap", home, name, map[string]any{"data": map[string]any{"of": "others"}})))
+			w.Must(c.Create(t.Context(), object("v1", "ConfigMap", home, name, map[string]any{"data": map[string]any{"of": "others"}})))
 		}
 		w.logs[c.Name] = w.follow(c)
 	}
@@ -146,38 +122,16 @@ func object(apiVersion, kind, ns, name string, more map[string]any) *unstructure
 	return u
 }
 
-// fatal ends the run with what was done and what the hub says.
-func (w *world) fatal(format string, args ...any) {
-	w.t.Helper()
-	for _, args := range [][]string{{"get", "clusters"}, {"get", "modules"}, {"get", "rollouts"}, {"get", "trackers"}, {"get", "objects"}, {"get", "holds"}} {
-		r := w.CLI(context.Background(), args...)
-		w.t.Logf("towline %s\n%s%s", strings.Join(args, " "), r.Stdout, r.Stderr)
-	}
-	w.t.Fatalf("%s\nsince the last quiet point:\n  %s", fmt.Sprintf(format, args...), strings.Join(w.journal, "\n  "))
-}
-
-// note remembers an operation for the case that it turns out badly.
-func (w *world) note(name, format string, args ...any) {
-	w.done[name]++
-	w.write(name + " " + fmt.Sprintf(format, args...))
-}
-
-func (w *world) write(line string) {
-	w.journal = append(w.journal, time.Now().UTC().Format("15:04:05.000 ")+line)
-}
-
 // towline runs a command, which may be refused, and remembers what it said.
 func (w *world) towline(name string, args ...string) bool {
-	r := w.CLI(w.t.Context(), args...)
+	r := w.CLI(w.T.Context(), args...)
 	said := "ok"
 	if r.Err() != nil {
 		said = strings.TrimSpace(r.Stderr)
 	}
-	w.note(name, "%s: %s", strings.Join(args, " "), said)
+	w.Note(name, "%s: %s", strings.Join(args, " "), said)
 	return r.Err() == nil
 }
-
-func pick[T any](w *world, list []T) T { return list[w.random.IntN(len(list))] }
 
 func (w *world) cluster(name string) *lab.Cluster {
 	return w.Clusters[slices.IndexFunc(w.Clusters, func(c *lab.Cluster) bool { return c.Name == name })]

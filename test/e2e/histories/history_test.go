@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
 )
 
@@ -54,10 +55,10 @@ func (w *world) follow(c *lab.Cluster) *history {
 		proven: map[int]time.Time{}, reached: map[int]time.Time{}, came: map[int]bool{}}
 	for kind, apiVersion := range map[string]string{"Pod": "v1", "ConfigMap": "v1", "Deployment": "apps/v1"} {
 		resource, err := c.Resource(apiVersion, kind, home)
-		must(w.t, err)
+		w.Must(err)
 		f := &follower{h: h, kind: kind, resource: resource, there: map[string]*unstructured.Unstructured{}}
-		must(w.t, f.list(w.t.Context()))
-		go f.run(w.t.Context())
+		w.Must(f.list(w.T.Context()))
+		go f.run(w.T.Context())
 	}
 	return h
 }
@@ -113,7 +114,7 @@ func (f *follower) run(ctx context.Context) {
 		}
 		if err != nil {
 			_ = f.list(ctx) // one that does not answer is asked again
-			pause(ctx, 200*time.Millisecond)
+			e2etest.Pause(ctx, 200*time.Millisecond)
 		}
 	}
 }
@@ -174,7 +175,7 @@ func (w *world) replay() {
 		case w.waved[n] != "" || ok && !proven.After(at.Add(time.Second)):
 			w.beyond++
 		default:
-			w.fatal("%s got to c2 at %s, and c1 has not run it before (at %s: %t)", w.puts[n], at.UTC().Format("15:04:05.000"), proven.UTC().Format("15:04:05.000"), ok)
+			w.Fatal("%s got to c2 at %s, and c1 has not run it before (at %s: %t)", w.puts[n], at.UTC().Format("15:04:05.000"), proven.UTC().Format("15:04:05.000"), ok)
 		}
 		delete(other.reached, n)
 	}
@@ -271,17 +272,17 @@ func (h *history) users(config string, at time.Time) (out []string) {
 func (w *world) judgeDelete(cluster string, h *history, e event) {
 	name := e.object.GetName()
 	if slices.Contains(foreigners, name) {
-		w.fatal("%s: ConfigMap %s of others is deleted", cluster, name)
+		w.Fatal("%s: ConfigMap %s of others is deleted", cluster, name)
 	}
 	users := h.users(name, e.at)
 	w.deletes++
-	owner := ownerOf(e.object)
+	owner := e2etest.Owner(e.object)
 	app, _, _ := strings.Cut(name, "-")
-	if len(users) == 0 || w.erased[cluster+"/"+name] || h.apps[app] == nil || w.removed[owner] && ownerOf(h.apps[app]) == owner {
+	if len(users) == 0 || w.erased[cluster+"/"+name] || h.apps[app] == nil || w.removed[owner] && e2etest.Owner(h.apps[app]) == owner {
 		return
 	}
-	w.fatal("%s: ConfigMap %s of %s was deleted at %s while pods ran that use it: %v; Deployment %s uses %s and is of %q", cluster, name, owner,
-		e.at.UTC().Format("15:04:05.000"), users, app, templateOf(h.apps[app]), ownerOf(h.apps[app]))
+	w.Fatal("%s: ConfigMap %s of %s was deleted at %s while pods ran that use it: %v; Deployment %s uses %s and is of %q", cluster, name, owner,
+		e.at.UTC().Format("15:04:05.000"), users, app, templateOf(h.apps[app]), e2etest.Owner(h.apps[app]))
 }
 
 func templateOf(o *unstructured.Unstructured) string {
@@ -289,15 +290,6 @@ func templateOf(o *unstructured.Unstructured) string {
 		return "nothing"
 	}
 	return configOf(o, "spec", "template", "spec")
-}
-
-// ownerOf is the module whose mark an object carries; empty: none.
-func ownerOf(o *unstructured.Unstructured) string {
-	if o == nil || o.GetLabels()["towline.dev/hub"] == "" {
-		return ""
-	}
-	owner, _, _ := strings.Cut(o.GetAnnotations()["towline.dev/owner"], "@")
-	return owner[strings.IndexByte(owner, '/')+1:]
 }
 
 // prove notes for which puts all that they list has run at the same time. What a policy leaves as somebody made it counts by its health.

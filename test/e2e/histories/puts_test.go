@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"towline.dev/towline/test/e2e/e2etest"
 )
 
 // image of an app, by which its pods get ready or never do.
@@ -81,9 +83,9 @@ func (w *world) next(name string, has map[string]config, drift string) put {
 func (w *world) change(of map[string]config, bad bool) map[string]config {
 	out := maps.Clone(of)
 	for _, app := range slices.Sorted(maps.Keys(out)) {
-		if w.random.IntN(2) == 0 {
+		if w.Rand.IntN(2) == 0 {
 			w.last++
-			out[app] = config{n: w.last, bad: bad && w.random.IntN(2) == 0}
+			out[app] = config{n: w.last, bad: bad && w.Rand.IntN(2) == 0}
 		}
 	}
 	return out
@@ -96,12 +98,12 @@ func (w *world) apply(name string, all ...put) bool {
 		text.WriteString(p.text())
 		w.puts[p.number] = p
 	}
-	r := w.Feed(w.t.Context(), text.String(), "apply", "-f", "-")
+	r := w.Feed(w.T.Context(), text.String(), "apply", "-f", "-")
 	said := "ok"
 	if r.Err() != nil {
 		said = strings.TrimSpace(r.Stderr)
 	}
-	w.note(name, "%v: %s", all, said)
+	w.Note(name, "%v: %s", all, said)
 	if r.Err() != nil {
 		return false
 	}
@@ -112,17 +114,17 @@ func (w *world) apply(name string, all ...put) bool {
 }
 
 func (w *world) drift() string {
-	return pick(w, []string{"Correct", "Correct", "Correct", "Report", "Ignore"})
+	return e2etest.Pick(w.Random, []string{"Correct", "Correct", "Correct", "Report", "Ignore"})
 }
 
 // putOne changes one module.
 func (w *world) putOne() bool {
-	m, ok := w.now[pick(w, modules)]
+	m, ok := w.now[e2etest.Pick(w.Random, modules)]
 	if !ok {
 		return false
 	}
 	drift := m.drift
-	if w.random.IntN(4) == 0 {
+	if w.Rand.IntN(4) == 0 {
 		drift = w.drift()
 	}
 	return w.apply("put", w.next(m.module, w.change(m.apps, true), drift))
@@ -133,14 +135,14 @@ func (w *world) putBoth() bool {
 	has := map[string]map[string]config{"one": {}, "two": {}}
 	for _, app := range apps {
 		w.last++
-		c, in := config{n: w.last}, pick(w, modules)
+		c, in := config{n: w.last}, e2etest.Pick(w.Random, modules)
 		for _, name := range modules {
 			if now, ok := w.now[name].apps[app]; ok {
 				c, in = now, name
 			}
 		}
-		if w.random.IntN(3) == 0 {
-			in = pick(w, modules)
+		if w.Rand.IntN(3) == 0 {
+			in = e2etest.Pick(w.Random, modules)
 		}
 		has[in][app] = c
 	}
@@ -159,7 +161,7 @@ func (w *world) putBoth() bool {
 func (w *world) putGood() {
 	has := map[string]map[string]config{"one": {}, "two": {}}
 	for _, app := range apps {
-		in := pick(w, modules)
+		in := e2etest.Pick(w.Random, modules)
 		for _, name := range modules {
 			if _, ok := w.now[name].apps[app]; ok {
 				in = name
@@ -174,7 +176,7 @@ func (w *world) putGood() {
 			return
 		}
 		w.confirm()
-		pause(w.t.Context(), lag/2)
+		w.Pause(lag / 2)
 	}
-	w.fatal("a module that is good cannot be put")
+	w.Fatal("a module that is good cannot be put")
 }

@@ -14,27 +14,28 @@ func (w *world) saveStore() bool {
 		return w.putBack()
 	}
 	w.saved = filepath.Join(w.Dir, fmt.Sprintf("saved-%d.db", len(w.puts)))
-	w.note("save the store", "%s", w.hubCommand("backup", "--to", w.saved))
+	w.Note("save the store", "%s", w.hubCommand("backup", "--to", w.saved))
 	return true
 }
 
 func (w *world) putBack() bool {
 	w.Hub.Kill()
-	w.note("put the store back", "%s", w.hubCommand("restore", "--from", w.saved, "--replace"))
-	must(w.t, w.Hub.Start(w.t.Context()))
+	w.Note("put the store back", "%s", w.hubCommand("restore", "--from", w.saved, "--replace"))
+	w.Must(w.Hub.Start(w.T.Context()))
 	w.saved, w.moved, w.leaves = "", true, true
+	w.melt()
 	for _, name := range modules {
 		w.wave(name, "the store was put back")
 	}
-	w.down["store"] = func() { w.towline("accept", "restore", "accept", "--yes") }
+	w.Down["store"] = func() { w.towline("accept", "restore", "accept", "--yes") }
 	return true
 }
 
 func (w *world) hubCommand(args ...string) string {
-	cmd := exec.CommandContext(w.t.Context(), filepath.Join(os.Getenv("TOWLINE_BIN"), "towline-hub"), append(args, "--data-dir", w.Hub.DataDir)...)
+	cmd := exec.CommandContext(w.T.Context(), filepath.Join(os.Getenv("TOWLINE_BIN"), "towline-hub"), append(args, "--data-dir", w.Hub.DataDir)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		w.fatal("towline-hub %v: %v: %s", args, err, out)
+		w.Fatal("towline-hub %v: %v: %s", args, err, out)
 	}
 	return strings.TrimSpace(string(out))
 }

@@ -1,8 +1,7 @@
 package truth
 
 import (
-	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,30 +17,11 @@ import (
 	"towline.dev/towline/test/lab"
 )
 
-// row is one of get objects.
-type row struct {
-	Cluster, Module     string
-	Revision            json.Number
-	Sync, Health, Drift string
-	Reason, Message     string
-	Extra               bool
-	Object              struct{ APIVersion, Kind, Namespace, Name string }
-}
-
-func (r row) place() place { return place{r.Cluster, id{r.Object.Kind, r.Object.Name}} }
-
-func (r row) fine() bool {
-	return !r.Extra && r.Sync == "Synced" && r.Health == "Healthy" && r.Drift == "InSync"
-}
-
-func (r row) String() string {
-	return fmt.Sprintf("%s: %s r%s: %s %s is %s, %s, %s (extra %t) %s %s", r.Cluster, r.Module, r.Revision, r.Object.Kind, r.Object.Name,
-		r.Sync, r.Health, r.Drift, r.Extra, r.Reason, r.Message)
-}
+func placeOf(r e2etest.Row) place { return place{r.Cluster, id{r.Object.Kind, r.Object.Name}} }
 
 // state is what is seen at one look.
 type state struct {
-	rows []row
+	rows []e2etest.Row
 	live map[place]*unstructured.Unstructured
 	// rollouts is how the newest rollout of each module stands.
 	rollouts map[string]string
@@ -62,40 +42,26 @@ func (s *state) wait(format string, args ...any) {
 func (w *world) rest() {
 	w.repair()
 	deadline := time.Now().Add(limit)
-	w.lies = e2etest.Lies{}
 	for calm := 0; calm < 2; {
 		w.revive()
 		s := w.look()
-		w.judge(s)
+		w.Lying(s.lies, lag)
 		switch {
 		case len(s.lies)+len(s.pending) == 0:
 			calm++
 		case time.Now().After(deadline):
-			w.fatal("not at rest after %s:\n  %s", limit, strings.Join(append(s.lies, s.pending...), "\n  "))
+			w.Fatal("not at rest after %s:\n  %s", limit, strings.Join(append(s.lies, s.pending...), "\n  "))
 		default:
 			calm = 0
 		}
 		if calm == 2 {
 			w.settle(s)
-			w.t.Logf("at rest after %d operations; %d rows compared", w.operations, w.compared) // a run may take hours
+			w.sicken(s)
+			w.T.Logf("at rest after %d operations; %d rows compared", w.operations(), w.compared) // a run may take hours
 			return
 		}
 		w.confirm()
-		pause(w.t.Context(), 300*time.Millisecond)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// judge fails when the hub keeps saying what is not so.
-func (w *world) judge(s *state) {
-	if lie := w.lies.Kept(time.Now(), s.lies, lag); lie != "" {
-		w.fatal("for %s the hub says what is not so: %s", lag, lie)
+		w.Pause(300 * time.Millisecond)
 	}
 }
 
@@ -106,9 +72,9 @@ func (w *world) confirm() {
 		if strings.HasPrefix(name, "hold/freeze-") { // by somebody, who ends it, or with its module
 			continue
 		}
-		w.journal = append(w.journal, "confirm "+name)
-		if err := w.CLI(w.t.Context(), "confirm", name).Err(); err != nil {
-			w.journal = append(w.journal, err.Error())
+		w.Write("confirm " + name)
+		if err := w.CLI(w.T.Context(), "confirm", name).Err(); err != nil {
+			w.Write(err.Error())
 		}
 	}
 }
@@ -120,9 +86,7 @@ func (w *world) look() *state {
 	if !w.connected(s) {
 		return s
 	}
-	var list struct{ Items []row }
-	must(w.t, json.Unmarshal([]byte(w.towline("get", "objects", "-o", "json")), &list))
-	s.rows = list.Items
+	s.rows = w.Rows()
 	for _, c := range w.Clusters {
 		if err := w.list(c, s); err != nil {
 			s.wait("%s: %v", c.Name, err)
@@ -146,10 +110,10 @@ func (w *world) rollouts() map[string]string {
 }
 
 // stays reports that a row waits for a module that does not go on by itself: a person is to say how.
-func (s *state) stays(r row) bool { return s.stuck(waitsFor(r), len(s.rollouts)) }
+func (s *state) stays(r e2etest.Row) bool { return s.stuck(waitsFor(r), len(s.rollouts)) }
 
 // waitsFor is the module that is to take an object over, or to let it go; empty: there is none.
-func waitsFor(r row) string {
+func waitsFor(r e2etest.Row) string {
 	var name string
 	switch r.Reason {
 	case "AwaitingHeir":
@@ -175,7 +139,7 @@ func (s *state) stuck(module string, depth int) bool {
 // waits reports that a module's rollout goes on only when another module does that is stuck.
 func (s *state) waits(module string, depth int) bool {
 	return strings.HasPrefix(s.rollouts[module], "Progressing") &&
-		slices.ContainsFunc(s.rows, func(r row) bool { return r.Module == module && s.stuck(waitsFor(r), depth-1) })
+		slices.ContainsFunc(s.rows, func(r e2etest.Row) bool { return r.Module == module && s.stuck(waitsFor(r), depth-1) })
 }
 
 func (w *world) connected(s *state) bool {
@@ -189,34 +153,36 @@ func (w *world) connected(s *state) bool {
 }
 
 // list reads the pool's objects of a cluster.
-func (w *world) list(c *lab.Cluster, s *state) error {
+func (w *world) list(c *lab.Cluster, s *state) (failed error) {
 	for _, kind := range kinds {
 		resource, err := c.Resource(shapes[kind].apiVersion, kind, home)
 		if err != nil {
-			return err
+			failed = errors.Join(failed, err)
+			continue
 		}
-		objects, err := resource.List(w.t.Context(), listAll)
+		objects, err := resource.List(w.T.Context(), listAll)
 		if err != nil {
-			return err
+			failed = errors.Join(failed, err)
+			continue
 		}
 		for i := range objects.Items {
 			s.live[place{c.Name, id{kind, objects.Items[i].GetName()}}] = &objects.Items[i]
 		}
 	}
-	return nil
+	return failed
 }
 
 // readRevisions learns what each revision of a module lists.
 func (w *world) readRevisions() {
-	hub, err := w.Hub.Client(w.t.Context())
-	must(w.t, err)
+	hub, err := w.Hub.Client(w.T.Context())
+	w.Must(err)
 	defer hub.Close()
 	for name := range w.modules {
 		w.history[name], w.reports[name] = map[int]set{}, map[int]bool{}
-		for listed, err := range hub.AllRevisions(w.t.Context(), &v1.ListRevisionsRequest{Module: name}) {
-			must(w.t, err)
-			resp, err := hub.Modules.GetRevision(w.t.Context(), &v1.GetRevisionRequest{Module: name, Number: listed.GetNumber()})
-			must(w.t, err)
+		for listed, err := range hub.AllRevisions(w.T.Context(), &v1.ListRevisionsRequest{Module: name}) {
+			w.Must(err)
+			resp, err := hub.Modules.GetRevision(w.T.Context(), &v1.GetRevisionRequest{Module: name, Number: listed.GetNumber()})
+			w.Must(err)
 			policies := resp.GetRevision().GetSpec().GetPolicies()
 			w.reports[name][int(listed.GetNumber())] = len(policies) > 0 && policies[0].GetDrift() == "Report"
 			w.history[name][int(listed.GetNumber())] = read(resp.GetRevision().GetSpec().GetSource().GetInline().GetFiles()["a.yaml"])
@@ -236,15 +202,6 @@ func read(text string) set {
 	return out
 }
 
-// owner is the module whose marks an object carries; empty: none.
-func owner(o *unstructured.Unstructured) string {
-	if o == nil || o.GetLabels()["towline.dev/hub"] == "" {
-		return ""
-	}
-	mark, _, _ := strings.Cut(o.GetAnnotations()["towline.dev/owner"], "@")
-	return mark[strings.IndexByte(mark, '/')+1:]
-}
-
 // checkRows holds every row against the cluster.
 func (w *world) checkRows(s *state) {
 	unapplied := map[[2]string]bool{} // and stay so
@@ -256,27 +213,27 @@ func (w *world) checkRows(s *state) {
 		if lists[r.Module] == nil {
 			lists[r.Module] = map[place]bool{}
 		}
-		lists[r.Module][r.place()] = true
+		lists[r.Module][placeOf(r)] = true
 	}
 	for _, r := range s.rows {
 		w.compared++
-		live := s.live[r.place()]
-		n, _ := r.Revision.Int64()
+		live := s.live[placeOf(r)]
+		objects := w.history[r.Module][r.Number()]
 		switch {
-		case r.Extra && live == nil && (r.Reason == "Unsettled" || strings.HasPrefix(r.Message, "is not there, but a write of it")):
+		case r.Extra && live == nil && r.Unsettled():
 			s.wait("%s; for a while after its agent's start nobody knows", r)
-		case r.Extra && owner(live) == "":
+		case r.Extra && e2etest.Owner(live) == "":
 			s.lie("%s; but it has none", r)
-		case r.Extra && owner(live) != r.Module && lists[owner(live)][r.place()]:
-			s.lie("%s; but it belongs to %s, which has a row for it", r, owner(live))
+		case r.Extra && e2etest.Owner(live) != r.Module && lists[e2etest.Owner(live)][placeOf(r)]:
+			s.lie("%s; but it belongs to %s, which has a row for it", r, e2etest.Owner(live))
 		case r.Extra && unapplied[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
-		case (r.Extra || live != nil && owner(live) != r.Module) && s.stays(r):
-		case r.Extra && r.Reason == "Kept" && r.Drift == "InSync" && w.modules[r.Module] != nil && owner(live) == r.Module:
-		case w.reports[r.Module][int(n)] && (r.Drift == "Drifted" || r.Health == "Missing") && !r.Extra:
-			w.checkDrift(s, r, live, w.history[r.Module][int(n)])
-		case r.fine():
-			w.checkFine(s, r, live, w.history[r.Module][int(n)])
-		case r.Drift == "Conflict" && live != nil && owner(live) != r.Module:
+		case (r.Extra || live != nil && e2etest.Owner(live) != r.Module) && s.stays(r):
+		case r.Extra && r.Reason == "Kept" && r.Drift == "Unknown" && w.modules[r.Module] != nil && e2etest.Owner(live) == r.Module:
+		case w.reports[r.Module][r.Number()] && (r.Drift == "Drifted" || r.Health == "Missing") && !r.Extra:
+			w.checkDrift(s, r, live, objects)
+		case r.Fine():
+			w.checkFine(s, r, live, objects)
+		case r.Drift == "Conflict" && live != nil && e2etest.Owner(live) != r.Module:
 		default:
 			s.wait("%s", r)
 		}
@@ -284,8 +241,8 @@ func (w *world) checkRows(s *state) {
 }
 
 // checkDrift holds a row that says that an object is not as its revision lists it, and stays so.
-func (w *world) checkDrift(s *state, r row, live *unstructured.Unstructured, objects set) {
-	spec, listed := objects[r.place().id]
+func (w *world) checkDrift(s *state, r e2etest.Row, live *unstructured.Unstructured, objects set) {
+	spec, listed := objects[placeOf(r).id]
 	switch {
 	case w.modules[r.Module] == nil:
 		s.wait("%s; but the module is deleted", r)
@@ -293,14 +250,14 @@ func (w *world) checkDrift(s *state, r row, live *unstructured.Unstructured, obj
 		s.lie("%s; but the revision does not list it", r)
 	case (r.Health == "Missing") != (live == nil):
 		s.lie("%s; but it is there: %t", r, live != nil)
-	case live != nil && lab.AsWanted(r.place().id.parsed(spec), live) == nil && live.GetKind() != "NetworkPolicy":
+	case live != nil && lab.AsWanted(placeOf(r).id.parsed(spec), live) == nil && live.GetKind() != "NetworkPolicy":
 		s.lie("%s; but it is as listed", r)
 	}
 }
 
 // checkFine holds a row that says that all is well against the object.
-func (w *world) checkFine(s *state, r row, live *unstructured.Unstructured, objects set) {
-	x := r.place().id
+func (w *world) checkFine(s *state, r e2etest.Row, live *unstructured.Unstructured, objects set) {
+	x := placeOf(r).id
 	spec, listed := objects[x]
 	switch {
 	case w.modules[r.Module] == nil:
@@ -312,8 +269,8 @@ func (w *world) checkFine(s *state, r row, live *unstructured.Unstructured, obje
 	case live == nil:
 		s.lie("%s; but it is not there", r)
 		return
-	case owner(live) != r.Module:
-		s.lie("%s; but it belongs to %q", r, owner(live))
+	case e2etest.Owner(live) != r.Module:
+		s.lie("%s; but it belongs to %q", r, e2etest.Owner(live))
 		return
 	}
 	if err := lab.AsWanted(x.parsed(spec), live); err != nil {
@@ -335,14 +292,14 @@ func (w *world) checkComplete(s *state) {
 	leftovers := map[place]bool{}
 	for _, r := range s.rows {
 		if r.Extra || r.Drift == "Conflict" { // not applied yet by the module that has it now
-			leftovers[r.place()] = true
+			leftovers[placeOf(r)] = true
 		}
 		if rows[r.Module] == nil {
 			rows[r.Module], revisions[r.Module] = map[place]bool{}, map[string]int{}
 		}
-		rows[r.Module][r.place()] = true
-		if n, _ := r.Revision.Int64(); !r.Extra {
-			revisions[r.Module][r.Cluster] = int(n)
+		rows[r.Module][placeOf(r)] = true
+		if !r.Extra {
+			revisions[r.Module][r.Cluster] = r.Number()
 		}
 		if w.modules[r.Module] == nil && !s.stays(r) {
 			s.wait("%s; but the module is deleted", r)
@@ -350,7 +307,7 @@ func (w *world) checkComplete(s *state) {
 	}
 	for p, o := range s.live {
 		// What was handed over, and dropped before it was applied, still has the marks of the module that had it before.
-		if m := owner(o); m != "" && !rows[m][p] && !leftovers[p] && !(w.forgot[p.cluster] && !written(o)) {
+		if m := e2etest.Owner(o); m != "" && !rows[m][p] && !leftovers[p] && !(w.forgot[p.cluster] && !written(o)) {
 			s.lie("%s: %s carries the marks of %s, and the hub does not list it", p.cluster, p.id, m)
 		}
 	}
@@ -401,7 +358,7 @@ func (w *world) checkModule(s *state, name string, m *module, rows map[place]boo
 
 // follows reports that a module waits in a cluster for the removal of one of its name, and that for a module which is stuck.
 func (w *world) follows(s *state, name string, c *lab.Cluster) bool {
-	return slices.ContainsFunc(s.rows, func(r row) bool { return r.Extra && r.Module == name && r.Cluster == c.Name && s.stays(r) })
+	return slices.ContainsFunc(s.rows, func(r e2etest.Row) bool { return r.Extra && r.Module == name && r.Cluster == c.Name && s.stays(r) })
 }
 
 func keys(s set) map[id]bool {
@@ -417,10 +374,10 @@ func (w *world) checkForeign(s *state) {
 	for p, value := range w.foreign {
 		live := s.live[p]
 		if live == nil {
-			w.fatal("%s: %s was made by somebody else, and is deleted", p.cluster, p.id)
+			w.Fatal("%s: %s was made by somebody else, and is deleted", p.cluster, p.id)
 		}
-		if got, _, _ := unstructured.NestedString(live.Object, "data", "value"); got != value || owner(live) != "" {
-			w.fatal("%s: %s was made by somebody else with %q; it has %q and belongs to %q", p.cluster, p.id, value, got, owner(live))
+		if got, _, _ := unstructured.NestedString(live.Object, "data", "value"); got != value || e2etest.Owner(live) != "" {
+			w.Fatal("%s: %s was made by somebody else with %q; it has %q and belongs to %q", p.cluster, p.id, value, got, e2etest.Owner(live))
 		}
 	}
 }
@@ -429,23 +386,23 @@ func (w *world) checkForeign(s *state) {
 func (w *world) settle(s *state) {
 	for p, uid := range w.kept {
 		if !w.touched[p] && w.always(p) && (s.live[p] == nil || string(s.live[p].GetUID()) != uid) {
-			w.fatal("%s: %s was wanted all the time, and is not the object that it was", p.cluster, p.id)
+			w.Fatal("%s: %s was wanted all the time, and is not the object that it was", p.cluster, p.id)
 		}
 	}
 	w.kept, w.touched, w.listed, w.removed = map[place]string{}, map[place]bool{}, map[place][]string{}, map[string]bool{}
 	for _, r := range s.rows {
-		p := r.place()
+		p := placeOf(r)
 		if !r.Extra { // what the revision there does not list goes, whatever a later one lists that is not there yet
 			w.listed[p] = append(w.listed[p], r.Module)
 		}
-		if o := s.live[p]; o != nil && owner(o) != "" {
+		if o := s.live[p]; o != nil && e2etest.Owner(o) != "" {
 			w.kept[p] = string(o.GetUID())
 		}
 	}
 	for _, m := range w.modules {
 		m.since = []version{{m.objects, m.ring}}
 	}
-	w.journal = nil
+	w.Quiet()
 	w.rests++
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/test/e2e/e2etest"
 	"towline.dev/towline/test/lab"
 )
 
@@ -32,15 +33,15 @@ func (w *world) replace() bool {
 	if apierrors.IsNotFound(err) {
 		return true
 	}
-	must(w.t, err)
-	w.note("replace", "%s %s", c.Name, x)
+	w.Must(err)
+	w.Note("replace", "%s %s", c.Name, x)
 	live.SetLabels(nil)
 	live.SetAnnotations(nil)
 	resource, err := c.Resource(shapes[x.kind].apiVersion, x.kind, home)
-	must(w.t, err)
-	_, err = resource.Update(w.t.Context(), live, metav1.UpdateOptions{FieldManager: "kubectl-replace"})
+	w.Must(err)
+	_, err = resource.Update(w.T.Context(), live, metav1.UpdateOptions{FieldManager: "kubectl-replace"})
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-		must(w.t, err)
+		w.Must(err)
 	}
 	return true
 }
@@ -51,7 +52,7 @@ func (w *world) strip() bool {
 	if !ok {
 		return false
 	}
-	w.note("strip", "%s %s", c.Name, x)
+	w.Note("strip", "%s %s", c.Name, x)
 	return w.merge(c, x, `{"metadata":{"managedFields":[{}]}}`, func() {})
 }
 
@@ -62,13 +63,13 @@ func (w *world) pin() bool {
 		return false
 	}
 	at := fmt.Sprintf("z finalizer %s %s", c.Name, x)
-	if w.down[at] != nil {
+	if w.Down[at] != nil {
 		return false
 	}
-	w.note("pin", "%s %s", c.Name, x)
+	w.Note("pin", "%s %s", c.Name, x)
 	w.merge(c, x, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, finalizer), func() {})
 	w.gone(c, x)
-	w.down[at] = func() { w.unpin(c, x) }
+	w.Down[at] = func() { w.unpin(c, x) }
 	return true
 }
 
@@ -88,14 +89,14 @@ func (w *world) unpin(c *lab.Cluster, x id) {
 
 // eventually does what may need an API server that is only just back.
 func (w *world) eventually(do func(ctx context.Context) error) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
+	ctx, cancel := context.WithTimeout(w.T.Context(), limit)
 	defer cancel()
-	must(w.t, lab.Poll(ctx, func() error { return do(ctx) }))
+	w.Must(lab.Poll(ctx, func() error { return do(ctx) }))
 }
 
 // pinned reports that a finalizer holds an object of a cluster.
 func (w *world) pinned(c *lab.Cluster) bool {
-	for what := range w.down {
+	for what := range w.Down {
 		if strings.HasPrefix(what, "z finalizer "+c.Name) {
 			return true
 		}
@@ -105,17 +106,17 @@ func (w *world) pinned(c *lab.Cluster) bool {
 
 // empty deletes the namespace of all objects, and makes it again.
 func (w *world) empty() bool {
-	c := w.cluster()
-	if !w.reach(c) || w.pinned(c) || w.down["zz kind "+c.Name] != nil {
+	c := w.AnyCluster()
+	if !w.Reach(c) || w.pinned(c) || w.Down["zz kind "+c.Name] != nil {
 		return false
 	}
-	w.note("empty", "%s", c.Name)
+	w.Note("empty", "%s", c.Name)
 	for _, x := range w.pool() {
 		w.lost(c, x, !shapes[x.kind].cluster)
 	}
 	namespaces, err := c.Resource("v1", "Namespace", "")
-	must(w.t, err)
-	must(w.t, namespaces.Delete(w.t.Context(), home, metav1.DeleteOptions{}))
+	w.Must(err)
+	w.Must(namespaces.Delete(w.T.Context(), home, metav1.DeleteOptions{}))
 	w.eventually(func(ctx context.Context) error {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": home}}}
 		return c.Create(ctx, o)
@@ -133,19 +134,19 @@ func (w *world) lost(c *lab.Cluster, x id, is bool) {
 
 // undefine deletes a custom kind, with its objects, until the next quiet point.
 func (w *world) undefine() bool {
-	c, kind := w.cluster(), pick(w, []string{"Widget", "Gadget"})
+	c, kind := w.AnyCluster(), e2etest.Pick(w.Random, []string{"Widget", "Gadget"})
 	at := "zz kind " + c.Name
-	if !w.reach(c) || w.pinned(c) || w.down[at] != nil {
+	if !w.Reach(c) || w.pinned(c) || w.Down[at] != nil {
 		return false
 	}
-	w.note("undefine", "%s %s", c.Name, kind)
+	w.Note("undefine", "%s %s", c.Name, kind)
 	for _, x := range w.pool() {
 		w.lost(c, x, x.kind == kind)
 	}
 	definitions, err := c.Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "")
-	must(w.t, err)
-	must(w.t, definitions.Delete(w.t.Context(), strings.ToLower(kind)+"s.truth.example.com", metav1.DeleteOptions{}))
-	w.down[at] = func() {
+	w.Must(err)
+	w.Must(definitions.Delete(w.T.Context(), strings.ToLower(kind)+"s.truth.example.com", metav1.DeleteOptions{}))
+	w.Down[at] = func() {
 		w.eventually(func(ctx context.Context) error {
 			return c.Create(ctx, definition(kind))
 		})
@@ -155,13 +156,13 @@ func (w *world) undefine() bool {
 
 // hang has an API server take requests and not answer until the next quiet point.
 func (w *world) hang() bool {
-	c := w.cluster()
-	if !w.reach(c) {
+	c := w.AnyCluster()
+	if !w.Reach(c) {
 		return false
 	}
-	w.note("hang", "%s", c.Name)
-	must(w.t, c.Part(w.t.Context(), "apiserver", "pause"))
-	w.down["server "+c.Name] = func() { must(w.t, c.Part(w.t.Context(), "apiserver", "resume")) }
+	w.Note("hang", "%s", c.Name)
+	w.Must(c.Part(w.T.Context(), "apiserver", "pause"))
+	w.Down["server "+c.Name] = func() { w.Must(c.Part(w.T.Context(), "apiserver", "resume")) }
 	return true
 }
 
@@ -170,45 +171,45 @@ func (w *world) inSecrets() *lab.Cluster { return w.Clusters[1] }
 
 // lose ends an agent and takes all that it noted but who it is.
 func (w *world) lose() bool {
-	c := w.cluster()
+	c := w.AnyCluster()
 	a := c.Agent
-	if !a.Running() || !w.reach(c) {
+	if !a.Running() || !w.Reach(c) {
 		return false
 	}
-	w.note("lose", "%s", c.Name)
+	w.Note("lose", "%s", c.Name)
 	w.forgot[c.Name] = true
-	w.resume(a)
+	w.Wake(a)
 	a.Kill()
 	if c == w.inSecrets() {
 		w.loseSecrets(c)
 	} else {
 		w.loseFiles(a.StateDir)
 	}
-	must(w.t, a.Start())
+	w.Must(a.Start())
 	return true
 }
 
 func (w *world) loseFiles(dir string) {
 	entries, err := os.ReadDir(dir)
-	must(w.t, err)
+	w.Must(err)
 	for _, e := range entries {
 		if e.Name() == "identity.state" {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			must(w.t, err)
+			w.Must(err)
 		}
 	}
 }
 
 func (w *world) loseSecrets(c *lab.Cluster) {
 	secrets, err := c.Resource("v1", "Secret", agentsNamespace)
-	must(w.t, err)
-	list, err := secrets.List(w.t.Context(), listAll)
-	must(w.t, err)
+	w.Must(err)
+	list, err := secrets.List(w.T.Context(), listAll)
+	w.Must(err)
 	for _, s := range list.Items {
 		if s.GetAnnotations()["towline.dev/state-name"] != "identity" {
-			must(w.t, secrets.Delete(w.t.Context(), s.GetName(), metav1.DeleteOptions{}))
+			w.Must(secrets.Delete(w.T.Context(), s.GetName(), metav1.DeleteOptions{}))
 		}
 	}
 }
@@ -219,8 +220,8 @@ const agentsNamespace = "towline-system"
 func (w *world) revive() {
 	a := w.inSecrets().Agent
 	if !a.Running() {
-		w.journal = append(w.journal, "revive "+a.Name)
-		must(w.t, a.Start())
+		w.Write("revive " + a.Name)
+		w.Must(a.Start())
 	}
 }
 
@@ -234,22 +235,22 @@ func (w *world) roll() bool {
 	}
 	w.pods++
 	pod := fmt.Sprintf("pod-%d", w.pods)
-	w.note("roll", "%s", pod)
+	w.Note("roll", "%s", pod)
 	c.Agent = w.NewAgent(c, lab.AgentOptions{Name: "agent-" + c.Name + "-" + pod, Pod: pod})
-	must(w.t, c.Agent.Start())
-	switch w.random.IntN(3) {
+	w.Must(c.Agent.Start())
+	switch w.Rand.IntN(3) {
 	case 0:
-		w.resume(old)
+		w.Wake(old)
 		old.Stop()
 	case 1:
-		w.resume(old)
+		w.Wake(old)
 		old.Kill()
 	default:
-		if w.down["pause "+old.Name] == nil {
+		if w.Down["asleep "+old.Name] == nil {
 			old.Pause()
 		}
-		delete(w.down, "pause "+old.Name)
-		w.down["z old "+old.Name] = func() {
+		delete(w.Down, "asleep "+old.Name)
+		w.Down["z old "+old.Name] = func() {
 			old.Resume()
 			old.Stop()
 		}
@@ -259,19 +260,19 @@ func (w *world) roll() bool {
 
 // hold stops all writes of a module, a cluster, or a module in a cluster until the next quiet point.
 func (w *world) hold() bool {
-	c := w.cluster()
+	c := w.AnyCluster()
 	name, m := w.someModule()
 	args := []string{"cluster/" + c.Name}
-	if m != nil && w.random.IntN(2) == 0 {
+	if m != nil && w.Rand.IntN(2) == 0 {
 		args = []string{"module/" + name, "--cluster", c.Name}
 	}
 	at := "hold " + strings.Join(args, " ")
-	if w.down[at] != nil {
+	if w.Down[at] != nil {
 		return false
 	}
-	w.note("hold", "%s", strings.Join(args, " "))
+	w.Note("hold", "%s", strings.Join(args, " "))
 	w.towline(append([]string{"hold"}, args...)...)
-	w.down[at] = func() { w.CLI(w.t.Context(), append([]string{"unhold"}, args...)...) } // it ends with its module
+	w.Down[at] = func() { w.CLI(w.T.Context(), append([]string{"unhold"}, args...)...) } // it ends with its module
 	return true
 }
 
@@ -285,18 +286,18 @@ func (w *world) take() bool {
 		return false
 	}
 	v := w.value()
-	w.note("take", "%s %s %s", c.Name, x, v)
+	w.Note("take", "%s %s %s", c.Name, x, v)
 	o := x.wanted(v)
 	o.SetLabels(map[string]string{"kustomize.toolkit.fluxcd.io/name": "apps"})
 	resource, err := c.Resource(shapes[x.kind].apiVersion, x.kind, home)
-	must(w.t, err)
-	live, err := resource.Get(w.t.Context(), x.name, metav1.GetOptions{})
+	w.Must(err)
+	live, err := resource.Get(w.T.Context(), x.name, metav1.GetOptions{})
 	if err == nil {
 		o.SetUID(live.GetUID())
-		_, err = resource.Apply(w.t.Context(), x.name, o, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: true})
+		_, err = resource.Apply(w.T.Context(), x.name, o, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: true})
 	}
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) { // ports of one name
-		must(w.t, err)
+		w.Must(err)
 	}
 	return true
 }

@@ -17,6 +17,9 @@ import (
 // home is the namespace of all objects; the test makes it.
 const home = "truth"
 
+// custom is the version of the kinds that the test defines.
+const custom = "truth.example.com/v1"
+
 // id is an object of the pool.
 type id struct{ kind, name string }
 
@@ -78,10 +81,10 @@ var shapes = map[string]shape{
 			return fmt.Sprintf("spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{port: %d}]}]}", number(v))
 		},
 		func(v string) string { return fmt.Sprintf(`{"spec":{"podSelector":{"matchLabels":{"app":%q}}}}`, v) }},
-	"Widget": {"truth.example.com/v1", false,
+	"Widget": {custom, false,
 		func(v string) string { return fmt.Sprintf("spec: {size: %d}", number(v)) },
 		func(v string) string { return fmt.Sprintf(`{"spec":{"size":%d}}`, number(v)+2000) }},
-	"Gadget": {"truth.example.com/v1", true,
+	"Gadget": {custom, true,
 		func(v string) string { return fmt.Sprintf("spec: {size: %d}", number(v)) },
 		func(v string) string { return fmt.Sprintf(`{"spec":{"size":%d}}`, number(v)+2000) }},
 }
@@ -109,7 +112,7 @@ func (x id) parsed(spec string) *unstructured.Unstructured {
 }
 
 func (w *world) live(c *lab.Cluster, x id) (*unstructured.Unstructured, error) {
-	return c.Get(w.t.Context(), shapes[x.kind].apiVersion, x.kind, home, x.name)
+	return c.Get(w.T.Context(), shapes[x.kind].apiVersion, x.kind, home, x.name)
 }
 
 // module is what was put last.
@@ -150,13 +153,13 @@ func (m *module) text(name string) string {
 
 // prepare makes the namespace and the custom kinds, as somebody else.
 func (w *world) prepare(ctx context.Context, c *lab.Cluster) {
-	must(w.t, c.Create(ctx, parse(`{apiVersion: v1, kind: Namespace, metadata: {name: truth}}`)))
+	w.Must(c.Create(ctx, parse(`{apiVersion: v1, kind: Namespace, metadata: {name: truth}}`)))
 	for _, kind := range []string{"Widget", "Gadget"} {
-		must(w.t, c.Create(ctx, definition(kind)))
+		w.Must(c.Create(ctx, definition(kind)))
 	}
-	must(w.t, lab.Poll(ctx, func() error {
+	w.Must(lab.Poll(ctx, func() error {
 		for _, kind := range []string{"Widget", "Gadget"} {
-			resource, err := c.Resource("truth.example.com/v1", kind, home)
+			resource, err := c.Resource(custom, kind, home)
 			if err != nil {
 				return err
 			}
@@ -186,7 +189,7 @@ spec:
   - name: v1
     served: true
     storage: true
-    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}, status: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
 `, strings.ToLower(kind), kind, scope))
 }
 
