@@ -60,13 +60,13 @@ func (c condition) isBad() Result {
 }
 
 // isNot is what a condition says that should be True: that there is trouble, unless its words tell of work or there are
-// none.
+// none. What is not up to date yet is brought there.
 func (c condition) isNot() Result {
 	reason, message := nonEmpty(c.reason, "Not"+c.kind), nonEmpty(c.message, c.kind+" is "+c.status)
 	said := c.said()
 	silent := c.message == "" && (c.reason == "" || c.reason == "Not"+c.kind)
 	switch {
-	case c.status == "Unknown" && (said != bad || reasonClass("", c.message) == busy), c.severity == "Info", said == busy, said == unclear && (silent || c.kind == "Programmed"):
+	case c.status == "Unknown" && (said != bad || reasonClass("", c.message) == busy), c.severity == "Info", said == busy, said == unclear && (silent || c.kind == "Programmed" || hasSuffix(c.kind, "UpToDate")):
 		return progressing(reason, message)
 	}
 	return degraded(reason, message)

@@ -33,6 +33,8 @@ type rule struct {
 	idle bool
 	// silent: its controller writes no status in some versions, or with some settings.
 	silent bool
+	// dated: its controller says of each condition of which generation it speaks.
+	dated bool
 	// once: its conditions stay as they were written once, whatever the generation.
 	once bool
 	// static says that the kind is configuration for others to read: without a status it is Healthy.
@@ -277,6 +279,8 @@ func (r *rule) need(o *object, s *signs, c condition) {
 		s.add(o.old(c.observed))
 	case c.is("True") && c.endedBadly():
 		s.add(c.isBad())
+	case c.is("True") && r.dated && c.observed == 0:
+		s.add(progressing("NoGeneration", c.kind+" does not say of which generation it speaks"))
 	case c.is("True"):
 		s.good = true
 	case r.hard && c.is("False"):

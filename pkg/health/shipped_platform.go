@@ -93,6 +93,31 @@ func istioErrors(o *object) (Result, bool) {
 	return Result{}, false
 }
 
+// istioOperatorCounts: some versions write the number of a state instead of its name.
+func istioOperatorCounts(o *object) (Result, bool) {
+	n, ok := number(o.status, "status")
+	switch {
+	case !ok:
+		return Result{}, false
+	case n == 3:
+		return healthy(), true
+	case n == 4:
+		return degraded("ERROR", "a component is in an error"), true
+	}
+	return progressing("RECONCILING", fmt.Sprintf("the components are in state %d", n)), true
+}
+
+// domainFails: a certificate is provisioned on while one of its domains fails, for instance as it does not lead to the load balancer.
+func domainFails(o *object) (Result, bool) {
+	for _, x := range listOf(o.status, "domainStatus") {
+		m, _ := x.(map[string]any)
+		if status := text(m, "status"); hasPrefix(status, "Failed") {
+			return degraded(status, text(m, "domain")+" is "+status), true
+		}
+	}
+	return Result{}, false
+}
+
 // ciliumHealth: some conditions are numbers, with the status Unknown; of the others all are trouble when True.
 func ciliumHealth(o *object) (Result, bool) {
 	list := listOf(o.status, "conditions")
@@ -147,9 +172,16 @@ func threeScaleHealth(o *object) (Result, bool) {
 			}
 		case "Synced", "Ready", "Completed":
 			s.goodCondition(c)
-		case "In-progress", "Waiting":
+		case "In-progress":
 			s.busyCondition(c)
+		case "Waiting":
+			if c.is("True") {
+				s.add(suspended(nonEmpty(c.reason, c.kind), nonEmpty(c.message, "the account waits for somebody to approve it")))
+			}
 		}
+	}
+	if o.kind == "Tenant" && !o.empty() && (count(o.status, "tenantId", 0) == 0 || count(o.status, "adminId", 0) == 0) {
+		s.add(progressing("NoTenantId", "the tenant and its administrator have no numbers yet"))
 	}
 	if v, decided := s.verdict(); decided || o.empty() {
 		return v, decided
