@@ -58,7 +58,7 @@ var databaseRules = []shippedEntry{
 	{"databases.schemahero.io", "Database", rule{static: true}},
 	{"schemas.schemahero.io", "Table", rule{}},
 	{"schemas.schemahero.io", "Migration", rule{phase: "phase", good: "EXECUTED", work: "PLANNED APPROVED"}},
-	{"db.atlasgo.io", "AtlasSchema AtlasMigration", rule{ready: "Ready"}},
+	{"db.atlasgo.io", "AtlasSchema AtlasMigration", rule{judge: atlasHealth, ready: "Ready"}},
 	{"apps.kubeblocks.io", "Cluster", rule{phase: "phase", good: "Running", fail: "Failed Abnormal", stop: "Stopped"}},
 	{"apps.kubeblocks.io", "*", rule{phase: "phase"}},
 	{"elasticsearch.k8s.elastic.co", "Elasticsearch", rule{judge: elasticsearchHealth, phase: "health", good: "green", fail: "red yellow"}},

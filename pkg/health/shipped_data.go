@@ -557,3 +557,17 @@ func temporalClientHealth(o *object) (Result, bool) {
 	}
 	return progressing("NoSecret", "its secret is not made yet"), !o.empty()
 }
+
+// atlasHealth: the reason is the step that failed, unless it is one of those that wait.
+func atlasHealth(o *object) (Result, bool) {
+	c := o.condition("Ready")
+	switch {
+	case !c.is("False") || o.stale(c):
+		return Result{}, false
+	case c.reason == "Reconciling", c.reason == "GettingDevDB":
+		return progressing(c.reason, c.message), true
+	case c.reason == "ApprovalPending":
+		return suspended(c.reason, nonEmpty(c.message, "the plan waits for somebody to approve it")), true
+	}
+	return degraded(nonEmpty(c.reason, "NotReady"), nonEmpty(c.message, "Ready is False")), true
+}
