@@ -145,8 +145,7 @@ func TestMaskHidesSecretsEverywhere(t *testing.T) {
 				"annotations": map[string]any{fleet.LastApplied: `{"data":{"password":"` + secret + `"}}`, "note": "kept"}}}
 	}
 	s := object("Secret")
-	mask(s, fleet.ObjectID{Kind: "Secret", Name: "a"})
-	b, err := json.Marshal(s)
+	b, err := json.Marshal(shown(s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,9 +154,13 @@ func TestMaskHidesSecretsEverywhere(t *testing.T) {
 		t.Errorf("masked: %s", text)
 	}
 	m := object("ConfigMap")
-	mask(m, fleet.ObjectID{Kind: "ConfigMap", Name: "a"})
-	if b, _ := json.Marshal(m); !strings.Contains(string(b), secret) || strings.Contains(string(b), "managedFields") {
+	if b, _ := json.Marshal(shown(m)); !strings.Contains(string(b), secret) || strings.Contains(string(b), "managedFields") {
 		t.Errorf("a ConfigMap: %s", b)
 	}
-	mask(map[string]any{"kind": "Secret"}, fleet.ObjectID{Kind: "Secret"}) // nothing to hide
+	shown(map[string]any{"kind": "Secret"}) // nothing to hide
+	work := map[string]any{"kind": "ManifestWork", "spec": map[string]any{"workload": map[string]any{"manifests": []any{object("Secret"), object("ConfigMap")}}}}
+	work["spec"].(map[string]any)["workload"].(map[string]any)["manifests"].([]any)[1] = map[string]any{"kind": "ConfigMap", "data": map[string]any{"a": "open"}}
+	if b, _ := json.Marshal(shown(work)); strings.Contains(string(b), secret) || !strings.Contains(string(b), "open") {
+		t.Errorf("a Secret in another object: %s", b)
+	}
 }

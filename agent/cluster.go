@@ -21,6 +21,7 @@ import (
 	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // cluster is what the agent must know of its cluster before anything else.
@@ -183,7 +184,7 @@ func newGetter(config *rest.Config, conceal func(fleet.ObjectID, map[string]any)
 	return &getter{client: client, mapper: apply.NewMapper(client), conceal: conceal}, nil
 }
 
-// get is one live object as JSON, without managed fields and with the values of a Secret masked.
+// get is one live object as JSON, without managed fields and with the values of Secrets masked.
 func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 	r, gone, err := g.mapper.Served(ctx, e.ID, e.Version)
 	if err != nil {
@@ -206,16 +207,14 @@ func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 	if err := g.conceal(e.ID, object); err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
-	mask(object, e.ID)
-	return json.Marshal(object)
+	return json.Marshal(shown(object))
 }
 
-// mask takes out what is secret and what nobody reads.
-func mask(object map[string]any, id fleet.ObjectID) {
+// shown is an object without what is secret and what nobody reads.
+func shown(object map[string]any) map[string]any {
 	if metadata, ok := object["metadata"].(map[string]any); ok {
 		delete(metadata, "managedFields")
 	}
-	if id.IsSecret() {
-		fleet.MaskSecret(object)
-	}
+	out, _ := manifest.Mask(object)
+	return out
 }

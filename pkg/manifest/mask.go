@@ -2,7 +2,10 @@ package manifest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -10,27 +13,75 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// MaskFile is a file of manifests as somebody may see it who may not read Secrets: their values are fleet.Masked. A file
-// without Secrets is returned as it is; of one with some the comments are dropped, which may repeat values. What cannot be
+// MaskFile is a file of manifests as somebody may see it who may not read Secrets: Mask is what becomes of each object, and comments are
+// dropped, for they may hold a Secret that was commented out, or repeat a value. A file that has neither is returned as it is. What cannot be
 // read as manifests is an error, and so are values of a chart and what only kustomize reads: any field of these may be a secret.
 func MaskFile(name string, data []byte) ([]byte, error) {
 	docs, err := readFile(name, data, false)
 	if err != nil {
 		return nil, err
 	}
-	secret := false
-	for _, d := range docs {
-		if isSecret(d.value) {
-			secret = true
-			fleet.MaskSecret(d.value)
-		} else if !isManifest(d.value) {
+	masks := false
+	for i, d := range docs {
+		if !isSecret(d.value) && !isManifest(d.value) {
 			return nil, fleet.Invalid(d.at.String(), "is no manifest of an object")
 		}
+		var masked bool
+		docs[i].value, masked = Mask(d.value)
+		masks = masks || masked
 	}
-	if !secret {
+	if masks {
+		return write(name, docs)
+	}
+	if isJSON(name) || !bytes.ContainsRune(data, '#') {
 		return data, nil
 	}
+	if out, err := withoutComments(data); err == nil {
+		return out, nil
+	}
 	return write(name, docs)
+}
+
+// withoutComments is YAML as it was written, but for its comments.
+func withoutComments(data []byte) ([]byte, error) {
+	var out bytes.Buffer
+	enc := newEncoder(&out)
+	for rest := bytes.TrimPrefix(data, []byte("\ufeff")); len(rest) > 0; {
+		var text []byte
+		text, rest = cutDocument(rest)
+		if _, blank := firstLine(text); blank {
+			continue
+		}
+		dec := yaml.NewDecoder(bytes.NewReader(text))
+		for {
+			var root yaml.Node
+			err := DecodeYAML(dec, &root)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, err
+			}
+			uncomment(&root)
+			if err := enc.Encode(&root); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out.Bytes(), nil
+}
+
+func uncomment(n *yaml.Node) {
+	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	for _, c := range n.Content {
+		uncomment(c)
+	}
+}
+
+func newEncoder(out io.Writer) *yaml.Encoder {
+	enc := yaml.NewEncoder(out)
+	enc.SetIndent(2)
+	return enc
 }
 
 // isManifest reports that an API server may take a document, unlike what is for a chart or for kustomize.
@@ -43,8 +94,7 @@ func isManifest(object map[string]any) bool {
 // write is the text of documents, JSON where the file's name says so.
 func write(name string, docs []document) ([]byte, error) {
 	var out bytes.Buffer
-	enc := yaml.NewEncoder(&out)
-	enc.SetIndent(2)
+	enc := newEncoder(&out)
 	for _, d := range docs {
 		if isJSON(name) {
 			out.Write(append(Canonical(d.value), '\n'))
@@ -68,17 +118,11 @@ func MaskedIn(name string, data []byte) bool {
 		return false // refused for what it is
 	}
 	for _, d := range docs {
-		if isSecret(d.value) && holdsMask(d.value) {
+		if slices.ContainsFunc(Secrets(d.value), holdsMask) {
 			return true
 		}
 	}
-	return false
-}
-
-// isSecret goes by the kind, however it is spelled: a manifest that is refused for that is seen all the same.
-func isSecret(object map[string]any) bool {
-	kind, _ := object["kind"].(string)
-	return strings.EqualFold(kind, "Secret")
+	return bytes.Contains(data, []byte(hiddenText))
 }
 
 func holdsMask(object map[string]any) bool {
@@ -86,7 +130,7 @@ func holdsMask(object map[string]any) bool {
 		if value == fleet.Masked {
 			return true
 		}
-		if field != "data" && field != "stringData" {
+		if !hasValues(field) {
 			continue
 		}
 		values, _ := value.(map[string]any)

@@ -218,10 +218,12 @@ type Differs struct{ Pointer, Want, Live string }
 
 // Difference is the first field where the live object is not as desired, looking only at what is desired; nil if
 // there is none. Lists of the server may hold defaults that the desired ones lack, so items are compared the same way.
-func Difference(desired, live any) *Differs { return difference("", desired, live) }
+func Difference(desired, live any) *Differs { return difference("", desired, live, false) }
 
-func difference(at string, desired, live any) *Differs {
-	here := func() *Differs { return &Differs{Pointer: orRoot(at), Want: show(desired), Live: show(live)} }
+func difference(at string, desired, live any, secret bool) *Differs {
+	here := func() *Differs {
+		return &Differs{Pointer: orRoot(at), Want: show(desired, secret), Live: show(live, secret)}
+	}
 	switch want := desired.(type) {
 	case nil:
 		if live == nil {
@@ -234,7 +236,7 @@ func difference(at string, desired, live any) *Differs {
 			return here()
 		}
 		for _, k := range slices.Sorted(maps.Keys(want)) {
-			if d := difference(at+"/"+pointerStep(k), want[k], have[k]); d != nil {
+			if d := difference(at+"/"+pointerStep(k), want[k], have[k], secret || hides(want, k) || hides(have, k)); d != nil {
 				return d
 			}
 		}
@@ -245,7 +247,7 @@ func difference(at string, desired, live any) *Differs {
 			return here()
 		}
 		for i := range want {
-			if d := difference(fmt.Sprintf("%s/%d", at, i), want[i], have[i]); d != nil {
+			if d := difference(fmt.Sprintf("%s/%d", at, i), want[i], have[i], secret); d != nil {
 				return d
 			}
 		}

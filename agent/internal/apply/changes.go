@@ -17,7 +17,7 @@ import (
 // compared by that, others by their place.
 func Changes(live, next map[string]any) []Differs {
 	var out []Differs
-	changes("", ownWords(live), ownWords(next), &out)
+	changes("", ownWords(live), ownWords(next), false, &out)
 	return out
 }
 
@@ -37,49 +37,49 @@ func ownWords(obj map[string]any) map[string]any {
 	return obj
 }
 
-func changes(at string, live, next any, out *[]Differs) {
+func changes(at string, live, next any, secret bool, out *[]Differs) {
 	if reflect.DeepEqual(live, next) {
 		return
 	}
 	switch is := live.(type) {
 	case map[string]any:
 		if will, isMap := next.(map[string]any); isMap {
-			changesOfMap(at, is, will, out)
+			changesOfMap(at, is, will, secret, out)
 			return
 		}
 	case []any:
 		if will, isList := next.([]any); isList {
-			changesOfList(at, is, will, out)
+			changesOfList(at, is, will, secret, out)
 			return
 		}
 	}
-	*out = append(*out, Differs{Pointer: orRoot(at), Live: show(live), Want: show(next)})
+	*out = append(*out, Differs{Pointer: orRoot(at), Live: show(live, secret), Want: show(next, secret)})
 }
 
-func changesOfMap(at string, live, next map[string]any, out *[]Differs) {
+func changesOfMap(at string, live, next map[string]any, secret bool, out *[]Differs) {
 	fields := maps.Clone(live)
 	maps.Copy(fields, next)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		changes(at+"/"+pointerStep(name), live[name], next[name], out)
+		changes(at+"/"+pointerStep(name), live[name], next[name], secret || hides(live, name) || hides(next, name), out)
 	}
 }
 
-func changesOfList(at string, live, next []any, out *[]Differs) {
+func changesOfList(at string, live, next []any, secret bool, out *[]Differs) {
 	is, named := byName(live)
 	will, bothNamed := byName(next)
 	if !named || !bothNamed {
 		for i := range max(len(live), len(next)) {
-			changes(fmt.Sprintf("%s/%d", at, i), item(live, i), item(next, i), out)
+			changes(fmt.Sprintf("%s/%d", at, i), item(live, i), item(next, i), secret, out)
 		}
 		return
 	}
 	for i, x := range live {
 		if _, stays := will[nameIn(x)]; !stays {
-			changes(fmt.Sprintf("%s/%d", at, i), x, nil, out)
+			changes(fmt.Sprintf("%s/%d", at, i), x, nil, secret, out)
 		}
 	}
 	for i, x := range next {
-		changes(fmt.Sprintf("%s/%d", at, i), is[nameIn(x)], x, out)
+		changes(fmt.Sprintf("%s/%d", at, i), is[nameIn(x)], x, secret, out)
 	}
 }
 

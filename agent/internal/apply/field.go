@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // Field is one field of a live object.
@@ -32,20 +33,22 @@ func ReplicasField(live map[string]any) Field {
 // In is the value of the same field in another object, as text; empty if it has none.
 func (f Field) In(obj map[string]any) string {
 	var v any = obj
+	secret := false
 	for _, e := range f.path {
+		secret = secret || hides(v, e.field)
 		v, _ = e.find(v)
 	}
-	return show(v)
+	return show(v, secret)
 }
 
 // Missing lists the leaves of p that are not in now, in order: fields of ours that another manager has. now may be nil.
 func (p *PathSet) Missing(now *PathSet, live map[string]any) []Field {
 	var out []Field
-	p.missing(now, live, nil, "", &out)
+	p.missing(now, live, nil, "", false, &out)
 	return out
 }
 
-func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer string, out *[]Field) {
+func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer string, secret bool, out *[]Field) {
 	if p == now {
 		return
 	}
@@ -53,9 +56,10 @@ func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer strin
 		below, index, _ := e.elem.locate(live)
 		at := pointer + "/" + e.elem.token(index)
 		here := append(slices.Clip(path), e.elem)
+		hidden := secret || hides(live, e.elem.field)
 		other := now.edge(e.elem)
 		if e.leaf && e.kid == nil && (other == nil || !other.leaf) {
-			*out = append(*out, Field{Pointer: at, Live: show(below), path: here})
+			*out = append(*out, Field{Pointer: at, Live: show(below, hidden), path: here})
 		}
 		if e.kid == nil {
 			continue
@@ -64,7 +68,7 @@ func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer strin
 		if other != nil {
 			kid = other.kid
 		}
-		e.kid.missing(kid, below, here, at, out)
+		e.kid.missing(kid, below, here, at, hidden, out)
 	}
 }
 
@@ -83,12 +87,21 @@ func (p *PathSet) holds(path []*element) bool {
 	return false
 }
 
-// show is a value for people.
-func show(v any) string {
+// hides reports that what is below a field is of a Secret, whatever object that is in.
+func hides(v any, field string) bool {
+	m, isMap := v.(map[string]any)
+	return isMap && manifest.Hides(m, field)
+}
+
+// show is a value for people. hidden: it is a part of a Secret.
+func show(v any, hidden bool) string {
 	if v == nil {
 		return ""
 	}
-	text, err := json.Marshal(v)
+	if hidden {
+		return fleet.Masked
+	}
+	text, err := json.Marshal(manifest.MaskValue(v))
 	if err != nil {
 		return ""
 	}

@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // Hidden are values that no text may show.
@@ -29,14 +29,21 @@ const (
 	maxScrubbed = 4096
 )
 
-// HiddenOf gathers the values of the objects: what is not in metadata and does not say what kind of object it is, and the
-// same of what kubectl applied.
+// HiddenOf gathers the values of all Secrets in the objects, and of the copies that tools keep of them: what is not in metadata and does not
+// say what kind of object it is.
 func HiddenOf(objects ...map[string]any) Hidden {
 	var h Hidden
 	for _, obj := range objects {
-		h.gatherObject(obj)
+		for _, secret := range manifest.Secrets(obj) {
+			h.gatherObject(secret)
+		}
 	}
 	return h.sorted()
+}
+
+// HoldSecrets reports that there are Secrets in one of the objects, or that it is one.
+func HoldSecrets(objects ...map[string]any) bool {
+	return slices.ContainsFunc(objects, func(obj map[string]any) bool { return len(manifest.Secrets(obj)) > 0 })
 }
 
 // HiddenValues are these values.
@@ -67,13 +74,6 @@ func (h *Hidden) gatherObject(obj map[string]any) {
 		default:
 			h.gather(v)
 		}
-	}
-	meta, _ := obj["metadata"].(map[string]any)
-	annotations, _ := meta["annotations"].(map[string]any)
-	text, _ := annotations[fleet.LastApplied].(string)
-	var before map[string]any
-	if text != "" && utiljson.Unmarshal([]byte(text), &before) == nil {
-		h.gatherObject(before)
 	}
 }
 

@@ -55,9 +55,9 @@ func (m Meta) Differ(live Meta, by string) []plan.Unmet {
 
 // Unmet says that somebody has a label or an annotation otherwise.
 func (m Meta) Unmet(k MetaKey, live Meta, by string) plan.Unmet {
-	u := plan.Unmet{Pointer: k.Pointer(), By: by, Want: show(m[k])}
+	u := plan.Unmet{Pointer: k.Pointer(), By: by, Want: show(m[k], false)}
 	if have, ok := live[k]; ok {
-		u.Live = show(have)
+		u.Live = show(have, false)
 	}
 	return u
 }

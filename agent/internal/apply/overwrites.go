@@ -14,7 +14,7 @@ func Overwrites(live, answer map[string]any) (*Differs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fields of our manager: %w", err)
 	}
-	return ours.changed(unmarked(live), unmarked(answer), ""), nil
+	return ours.changed(unmarked(live), unmarked(answer), "", false), nil
 }
 
 // unmarked is an object without our marks.
@@ -33,17 +33,18 @@ func unmarked(obj map[string]any) map[string]any {
 }
 
 // changed is the first leaf of the set that has another value in next.
-func (p *PathSet) changed(live, next any, pointer string) *Differs {
+func (p *PathSet) changed(live, next any, pointer string, secret bool) *Differs {
 	for _, e := range p.edges {
 		is, index, _ := e.elem.locate(live)
 		will, at, _ := e.elem.locate(next)
 		here := pointer + "/" + e.elem.token(max(index, at))
+		hidden := secret || hides(live, e.elem.field) || hides(next, e.elem.field)
 		if e.kid != nil {
-			if d := e.kid.changed(is, will, here); d != nil {
+			if d := e.kid.changed(is, will, here, hidden); d != nil {
 				return d
 			}
 		} else if e.leaf && !reflect.DeepEqual(is, will) {
-			return &Differs{Pointer: here, Want: show(will), Live: show(is)}
+			return &Differs{Pointer: here, Want: show(will, hidden), Live: show(is, hidden)}
 		}
 	}
 	return nil

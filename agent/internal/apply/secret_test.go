@@ -50,7 +50,7 @@ func TestScrub(t *testing.T) {
 	h := HiddenOf(map[string]any{"kind": "Secret", "type": "Opaque", "metadata": map[string]any{"name": "web-credentials"},
 		"data": map[string]any{"password": base64.StdEncoding.EncodeToString([]byte("hunter2")), "key": long, "pin": int64(48213377), "one": "1",
 			"json": `{"auths":{"r.example.com":{"password":"s3cr3t-and-long"}}}`, "quoted": `a"b"c`, "on": true, "none": nil}},
-		map[string]any{"spec": map[string]any{"list": []any{"swordfish"}}, "metadata": map[string]any{"annotations": map[string]any{
+		map[string]any{"kind": "Secret", "spec": map[string]any{"list": []any{"swordfish"}}, "metadata": map[string]any{"annotations": map[string]any{
 			fleet.LastApplied: `{"kind":"Secret","data":{"old":"b2xkLXBhc3N3b3Jk"}}`}}})
 	for text, want := range map[string]string{
 		"field is immutable":                                                  "field is immutable",
@@ -87,7 +87,7 @@ func TestAnswersAboutSecretsAreReworded(t *testing.T) {
 	answer := &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
 		Message: "it is swordfish", Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Field: "data.a", Message: `Invalid value: "swordfish"`}}}}}
 	id := fleet.ObjectID{Kind: "Secret", Namespace: "ns", Name: "a"}
-	h := HiddenOf(map[string]any{"data": map[string]any{"a": "swordfish"}})
+	h := HiddenOf(map[string]any{"kind": "Secret", "data": map[string]any{"a": "swordfish"}})
 	if f := Explain(id, h.Clean(answer)); f.Message != `Secret ns/a: data.a: Invalid value: "***"` || f.Reason != ReasonInvalid {
 		t.Errorf("%+v", f)
 	}

@@ -8,14 +8,14 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// explain turns an error about an object into a failure. What the API server says of a Secret may repeat what it was given
-// or has: none of the values of the desired and of the live one is let through, nor is what is hidden of any other object.
+// explain turns an error about an object into a failure. What the API server says of a Secret, or of what carries one, may repeat what it was
+// given or has: none of the values of the desired and of the live one is let through, nor is what is hidden of any other object.
 func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, hidden []string, err error) *apply.Failure {
 	var known *apply.Failure
 	if !errors.As(err, &known) {
 		err = w.hidden(id).and(hides{values: hidden}).clean(err)
 	}
-	if !id.IsSecret() || errors.As(err, &known) || !apply.Answered(err) || r.Resource == "" {
+	if errors.As(err, &known) || !apply.Answered(err) || r.Resource == "" {
 		return apply.Explain(id, err)
 	}
 	var objects []map[string]any
@@ -25,6 +25,9 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 			return apply.Explain(id, apply.Withheld(err))
 		}
 		objects = append(objects, object)
+	}
+	if !id.IsSecret() && !apply.HoldSecrets(objects...) {
+		return apply.Explain(id, err)
 	}
 	live, unread := w.m.client.Get(ctx, r, namespaceOf(r, id), id.Name)
 	switch {

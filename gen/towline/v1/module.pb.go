@@ -991,7 +991,7 @@ func (x *Follow) GetSecretName() string {
 // InlineSource carries the files.
 type InlineSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// File name to content; at most 1 MiB in all. Viewers see values of Secrets masked, and no file that holds no manifests.
+	// File name to content; at most 1 MiB in all. Viewers see values of Secrets masked, no comments, and no file that holds no manifests.
 	Files         map[string]string `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

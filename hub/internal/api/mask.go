@@ -7,15 +7,15 @@ import (
 	"towline.dev/towline/pkg/manifest"
 )
 
-// masked hides the values of a Secret.
+// masked hides the values of Secrets in an object.
 func masked(id fleet.ObjectID, raw []byte) ([]byte, error) {
-	if !id.IsSecret() {
-		return raw, nil
-	}
 	obj, err := manifest.Decode(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
-	fleet.MaskSecret(obj)
-	return manifest.Canonical(obj), nil
+	out, masks := manifest.Mask(obj)
+	if !masks {
+		return raw, nil
+	}
+	return manifest.Canonical(out), nil
 }

@@ -148,7 +148,8 @@ func (w *world) plant(server string) {
 		must(w.t, c.Create(w.t.Context(), object("v1", "Secret", "default", "db-app", map[string]any{"stringData": map[string]any{"password": value("InCluster")}})))
 		must(w.t, c.Create(w.t.Context(), object("v1", "Namespace", "", "shop", nil)))
 		creds := object("v1", "Secret", "shop", "creds", map[string]any{"stringData": map[string]any{"password": value("LastApplied")}})
-		creds.SetAnnotations(map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"stringData":{"password":"` + value("LastApplied") + `"}}`})
+		creds.SetAnnotations(map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"stringData":{"password":"` + value("LastApplied") + `"}}`,
+			"kapp.k14s.io/original": `{"kind":"Secret","data":{"password":"` + base64Of(value("Kapp")) + `"}}`, "objectset.rio.cattle.io/applied": base64Of(zipped(`{"data":{"password":"` + base64Of(value("Wrangler")) + `"}}`))})
 		must(w.t, c.Create(w.t.Context(), creds))
 	}
 	must(w.t, w.run(shop("1")+"  policies: [{adopt: Always}]\n", "apply", "-f", "-", "--wait", "--timeout", "2m").Err())
@@ -199,7 +200,19 @@ func (w *world) happens(server string) {
 	})
 	must(w.t, c.Merge(w.t.Context(), "v1", "Secret", "shop", "creds", `{"data":{"password":"`+base64Of(value("Foreign"))+`"}}`))
 	must(w.t, c.Merge(w.t.Context(), "v1", "ConfigMap", "shop", "uses", `{"data":{"said":"it is `+value("Global")+` and `+base64Of("u:"+value("Scoped"))+`"}}`))
+	w.eventually("the module that carries a Secret is there", func() error {
+		_, err := c.Get(w.t.Context(), "canaries.example.org/v1", "Holder", "carried", "holder")
+		return err
+	})
+	w.towline("hold", "object", "Holder/carried/holder", "--cluster", "c1", "--for", "1h")
+	w.eventually("the agent knows of the hold", func() error {
+		return w.says(`"Held"`, "get", "objects", "--module", "carried", "--cluster", "c1", "--name", "holder", "-o", "json")
+	})
+	must(w.t, c.Merge(w.t.Context(), "canaries.example.org/v1", "Holder", "carried", "holder", `{"spec":{"manifest":{"stringData":{"password":"`+value("ForeignCarried")+`"}}}}`))
 	w.controllersQuote(c)
+	w.eventually("the edit of what is carried is seen", func() error {
+		return w.says(`"drift": "Held"`, "get", "objects", "--module", "carried", "--cluster", "c1", "--name", "holder", "-o", "json")
+	})
 	w.eventually("the edit is seen", func() error {
 		return w.says(`"drift": "Held"`, "get", "objects", "--module", "shop", "--cluster", "c1", "--name", "creds", "-o", "json")
 	})
@@ -263,7 +276,7 @@ func (w *world) read(when string, modules map[string]string) {
 			}
 		}
 	}
-	for _, text := range []string{shop("3"), modules["chart"], modules["patched"], modules["basic"], modules["invalid"], modules["denied"]} {
+	for _, text := range []string{shop("3"), modules["chart"], modules["patched"], modules["carried"], modules["basic"], modules["invalid"], modules["denied"]} {
 		for _, args := range [][]string{{"diff", "-f", "-"}, {"diff", "-f", "-", "-o", "json"}, {"render", "-f", "-", "--all"}, {"apply", "-f", "-", "--dry-run=server"}} {
 			w.run(text, args...)
 		}
@@ -278,10 +291,10 @@ var looks = func() (out [][]string) {
 			out = append(out, []string{"get", kind, "-A", "-o", form})
 		}
 	}
-	for _, line := range []string{"get objects --module shop --live -o yaml", "get objects --module invalid --live -o yaml", "get objects --drift -A -o json", "describe module shop chart basic gated urls", "describe cluster c1",
+	for _, line := range []string{"get objects --module shop --live -o yaml", "get objects --module invalid --live -o yaml", "get objects --module carried --live -o yaml", "get objects --drift -A -o json", "describe module shop carried chart basic gated urls", "describe cluster c1",
 		"describe secret app", "describe catalog team", "tree module/shop --all", "tree cluster/c1 --all", "events module/shop", "explain rollout shop", "explain rollout gated", "explain rollout basic",
 		"explain cluster c1", "explain object Secret/shop/creds --cluster c1", "explain object ConfigMap/shop/uses --cluster c1", "explain object Deployment/shop/web --cluster c1", "rollout status basic --watch=false --all",
-		"rollout history shop", "render shop", "render chart", "render patched", "secret list app", "certificate list", "config view"} {
+		"rollout history shop", "render shop", "render chart", "render patched", "render carried", "explain object Holder/carried/holder --cluster c1", "secret list app", "certificate list", "config view"} {
 		out = append(out, strings.Fields(line))
 	}
 	return out

@@ -19,6 +19,7 @@ type canary struct {
 var canaries = []canary{
 	// In manifests.
 	{"InlineData", true, true}, {"InlineText", true, true}, {"InlineComment", true, false}, {"InlineList", true, true}, {"InlineJSON", true, true}, {"InlineNotes", true, false},
+	{"Commented", true, false}, {"Carried", true, true}, {"CarriedText", true, true}, {"InlineCopy", true, true},
 	{"Annotated", false, false}, {"Argument", false, false}, {"Several", false, false},
 	// In bindings.
 	{"Literal", true, true}, {"Default", true, true},
@@ -34,6 +35,7 @@ var canaries = []canary{
 	{"BadYAML", false, false}, {"BadText", false, false}, {"BadField", false, false}, {"BadType", false, false},
 	// In what others say and write.
 	{"Invalid", false, false}, {"Denied", false, false}, {"Foreign", false, false}, {"LastApplied", false, false}, {"Told", false, false},
+	{"Kapp", false, false}, {"Wrangler", false, false}, {"ForeignCarried", false, false},
 }
 
 func names() (out []string) {
@@ -159,10 +161,45 @@ func others(server string) map[string]string {
 		"invalid": moduleOf("invalid", quick+secretOf("V", "invalid"), map[string]string{"a.yaml": "{apiVersion: v1, kind: Namespace, metadata: {name: invalid}}\n---\n" +
 			"{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {clusterIP: \"${V}\", ports: [{port: 80}]}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: c, labels: {x: \"a b ${V}\"}}, data: {a: b}}\n---\n" +
 			"{apiVersion: v1, kind: Secret, metadata: {name: typed}, type: kubernetes.io/dockerconfigjson, stringData: {.dockerconfigjson: \"${V}\"}}\n"}),
+		"carried": moduleOf("carried", quick, map[string]string{"a.yaml": holders, "b.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: open}, data: {a: b}}\n# ---\n# apiVersion: v1\n# kind: Secret\n# stringData: {a: " + value("Commented") + "}\n"}),
 		"denied": moduleOf("denied", quick+secretOf("V", "denied"), map[string]string{"a.yaml": "{apiVersion: v1, kind: Namespace, metadata: {name: denied}}\n---\n" +
 			"{apiVersion: v1, kind: ConfigMap, metadata: {name: denied}, data: {a: \"${V}\"}}\n"}),
 	}
 }
+
+// holders is an object of another kind that carries a Secret, and others that have one as text and as a copy.
+var holders = `{apiVersion: v1, kind: Namespace, metadata: {name: carried}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: holders.canaries.example.org}
+spec:
+  group: canaries.example.org
+  scope: Namespaced
+  names: {kind: Holder, plural: holders, singular: holder}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+apiVersion: canaries.example.org/v1
+kind: Holder
+metadata: {name: holder}
+spec:
+  manifest: {apiVersion: v1, kind: Secret, metadata: {name: made}, stringData: {password: ` + value("Carried") + `}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: resources}
+data:
+  secret.yaml: |
+    apiVersion: v1
+    kind: Secret
+    metadata: {name: made}
+    stringData: {password: ` + value("CarriedText") + `}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: copied, annotations: {example.org/last: '{"stringData":{"a":"` + value("InlineCopy") + `"}}'}}
+stringData: {a: none}
+`
 
 // badModules are refused, and named by what is wrong with them.
 func badModules(server string) map[string]string {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,18 @@ func nameAt(rest []byte, form int, names []string) string {
 	return "a part of one"
 }
 
+// zippedText is gzip in base64.
+var zippedText = regexp.MustCompile(`H4sI[A-Za-z0-9+/]{16,}=*`)
+
+// zipped is a text in gzip.
+func zipped(text string) string {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, _ = w.Write([]byte(text))
+	_ = w.Close()
+	return out.String()
+}
+
 // maxUnpacked is the most of one compressed part that is looked at.
 const maxUnpacked = 32 << 20
 
@@ -108,6 +121,10 @@ func unpacked(data []byte, depth int) (out [][]byte) {
 			}
 		}
 	}
+	for _, text := range zippedText.FindAll(data, -1) {
+		raw, _ := base64.StdEncoding.DecodeString(string(text[:len(text)/4*4]))
+		out = append(out, unpacked(raw, depth-1)...)
+	}
 	return out
 }
 
@@ -115,17 +132,14 @@ func unpacked(data []byte, depth int) (out [][]byte) {
 func TestFind(t *testing.T) {
 	names := []string{"one", "other"}
 	text := "password: " + value("one") + " and " + value("other") + "\n"
-	var zipped, zstded bytes.Buffer
-	zip := gzip.NewWriter(&zipped)
-	_, _ = zip.Write([]byte(text))
-	_ = zip.Close()
+	var zstded bytes.Buffer
 	enc, err := zstd.NewWriter(&zstded)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, _ = enc.Write([]byte(strings.Repeat("x", 5000) + text))
 	_ = enc.Close()
-	cases := map[string][]byte{"plain": []byte(text), "gzip": append([]byte("before"), zipped.Bytes()...), "zstd": append([]byte("before"), zstded.Bytes()...)}
+	cases := map[string][]byte{"plain": []byte(text), "gzip": []byte("before" + zipped(text)), "gzip in base64": []byte(`a: "` + base64.StdEncoding.EncodeToString([]byte(zipped(text))) + `"`), "zstd": append([]byte("before"), zstded.Bytes()...)}
 	for over := range 3 {
 		once := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("u", over) + text))
 		cases[fmt.Sprintf("base64 %d", over)] = []byte(once)
