@@ -92,8 +92,8 @@ func (d *decider) lookToApply(i int, o *Observed) {
 	}
 	r = d.s.record(i)
 	switch {
-	case obstacle(o) == ReasonCordoned && standstill(o) == "" && d.has(r, o): // it is given nothing by that, and shows what the revision does
-		d.take(i, o)
+	case obstacle(o) == ReasonCordoned && standstill(o) == "" && d.has(r, o) && (o.Ready || !d.last(int(r.Stage))):
+		d.take(i, o) // it is given nothing by that, and shows what the revision does; nobody who is not ready is to be seen where no stage follows
 	case obstacle(o) != "":
 		d.holdBack(i, o)
 	case o.Ready && d.has(r, o):
@@ -247,8 +247,11 @@ func (d *decider) watched(r *Record, since Instant) bool {
 // lookRecovering sees a failed member get ready. It counts as failed until it has been ready for as long as any other
 // must be: what lets a paused rollout go on has to last.
 func (d *decider) lookRecovering(i int, o *Observed) {
-	r := d.s.record(i)
-	switch ready := shows(r, o).Verdict == Fine; {
+	r, shown := d.s.record(i), shows(d.s.record(i), o)
+	if r.has(flagUnseen) && shown.ill() {
+		d.lookUnseen(i, o, shown)
+	}
+	switch ready := shown.Verdict == Fine; {
 	case !ready && r.ReadySince != 0:
 		d.edit(i).ReadySince = 0
 		return
@@ -261,6 +264,16 @@ func (d *decider) lookRecovering(i int, o *Observed) {
 		d.turn(i, memberRecovered, "", "")
 		d.done(i)
 	}
+}
+
+// lookUnseen takes one that has timed out, and that nobody had seen with the revision, for one that has shown what that does there: it says that
+// it fails, or has been heard for as long as a move may take and is not ready.
+func (d *decider) lookUnseen(i int, o *Observed, shown Shown) {
+	if until := elapsed(o.Session, d.st.ProgressDeadline); shown.Verdict == NotYet && until > d.now {
+		d.wake(until)
+		return
+	}
+	d.turn(i, memberShown, "", "")
 }
 
 // done is a move that came to its end.

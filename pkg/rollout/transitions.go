@@ -26,6 +26,7 @@ const (
 	memberFailed
 	memberTimedOut
 	memberTimedOutUnseen // the same, and its agent is there and has said nothing of what it was given
+	memberShown          // who has timed out unseen has been seen, and is not fine
 	memberRegressed      // it is not ready any more
 	memberRecovered      // after a failure it has been ready for long enough: its success follows
 	memberBack           // who was postponed can be moved
@@ -118,6 +119,7 @@ var transitions = [...]transition{
 	memberFailed:         {from: whileFlying | whileDone, to: ClusterFailed},
 	memberTimedOut:       {from: whileFlying, to: ClusterTimedOut},
 	memberTimedOutUnseen: {from: whileFlying, to: ClusterTimedOut, set: flagUnseen},
+	memberShown:          {from: 1 << ClusterTimedOut, to: stays, clear: flagUnseen},
 	memberRegressed:      {from: 1<<ClusterSoaking | whileDone, to: ClusterProgressing},
 	memberRecovered:      {from: whileFailing, to: stays, clear: flagRetry},
 	memberBack:           {from: whileDeferred, to: ClusterToApply, set: flagLate},
