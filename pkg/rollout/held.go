@@ -102,6 +102,13 @@ func (d *decider) awaitedHeld(n int) []int {
 	return d.heldBefore(n)
 }
 
+// lookLetBy has a stage wait again for one that was let by, if it is held again: who is held no more, or is fine, is none that the person saw.
+func (d *decider) lookLetBy(i int, o *Observed) {
+	if r := d.s.record(i); r.has(flagLetBy) && shows(r, o).Why != UnseenHeld {
+		d.turn(i, memberSeen, "", "")
+	}
+}
+
 // letBy has no stage wait for these members any more while they are held. Who is held later, or again, is none that the person saw.
 func (d *decider) letBy(held []int) {
 	for _, i := range held {

@@ -48,6 +48,7 @@ func (d *decider) look(i int) {
 	if d.s.awaitsBack(r) && !d.s.State.Ended() {
 		return // it waits for its turn to go back
 	}
+	d.lookLetBy(i, o)
 	d.lookAs(i, o)
 	if d.s.State.Ended() && d.relabelled(i, o) {
 		d.lookAs(i, o) // by the rules of its new stage
@@ -332,8 +333,6 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 		return
 	}
 	switch shown := shows(r, o); {
-	case r.has(flagLetBy) && shown.Why != UnseenHeld && !shown.ill():
-		d.turn(i, memberSeen, "", "")
 	case !shown.ill():
 	case shown.Verdict == Failing:
 		d.lookFailed(i, memberFailed, o.Reason, o.Message)
@@ -359,12 +358,10 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 	if reason != "" {
 		switch {
 		case reason == r.Reason:
-		case reason == ReasonHeld:
-			d.turn(i, memberStuck, reason, "")
-		case r.has(flagAnew):
+		case reason != ReasonHeld && r.has(flagAnew):
 			d.stillFailed(i, o, reason)
 		default:
-			d.turn(i, memberStuckFree, reason, "")
+			d.turn(i, memberStuck, reason, "")
 		}
 		return
 	}

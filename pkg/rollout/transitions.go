@@ -18,7 +18,6 @@ const (
 	memberPostponed               // it cannot be moved now
 	memberAgain                   // the same, and it was moved before: it is to be assigned again
 	memberStuck                   // it cannot get on by itself, or for another reason than before
-	memberStuckFree               // the same, and it is held no more
 	memberStill                   // it is awaited where it stands, without a clock
 	memberHeard                   // it is heard again
 	memberReady                   // it is ready, and has to stay so
@@ -111,7 +110,6 @@ var transitions = [...]transition{
 	memberPostponed:      {from: whileToApply, to: ClusterDeferred},
 	memberAgain:          {from: whileToApply, to: ClusterDeferred, set: flagRetry},
 	memberStuck:          {from: whileFlying | whileDeferred, to: ClusterDeferred},
-	memberStuckFree:      {from: whileDeferred, to: ClusterDeferred, clear: flagLetBy},
 	memberStill:          {from: whileFlying, to: ClusterProgressing, set: flagAway},
 	memberHeard:          {from: whileFlying, to: ClusterProgressing, clear: flagAway},
 	memberReady:          {from: 1 << ClusterProgressing, to: ClusterSoaking},
@@ -124,7 +122,7 @@ var transitions = [...]transition{
 	memberRecovered:      {from: whileFailing, to: stays, clear: flagRetry},
 	memberBack:           {from: whileDeferred, to: ClusterToApply, set: flagLate},
 	memberOn:             {from: whileDeferred, to: ClusterProgressing, set: flagLate},
-	memberSeen:           {from: whileDone, to: stays, clear: flagLetBy},
+	memberSeen:           {from: whileDone | whileDeferred, to: stays, clear: flagLetBy},
 
 	memberGone:       {from: always, to: ClusterRemoved},
 	memberRegistered: {from: always, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline | flagLeave | flagConfirmed | flagLast},

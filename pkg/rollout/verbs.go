@@ -322,6 +322,40 @@ func (d *decider) overrideVerb(v *Verb) error {
 	return nil
 }
 
+// promoteVerb ends the wait that people were told of, and no other: a soak, or a hold because nothing is there to prove the revision, or because
+// somebody looks at one that has it. Never an approval. A soak is told of beside whatever else holds the stage.
+func (d *decider) promoteVerb(v *Verb) error {
+	n, told := d.s.Stage, d.s.Reason
+	if n >= len(d.p.Stages) || d.s.Back != nil {
+		return refuse("%s waits for nothing that promote could end", d.p.ID)
+	}
+	stage, h := &d.p.Stages[n], &d.s.Stages[n]
+	if v.Stage != "" && v.Stage != stage.Name {
+		return d.promoteHeld(v.Stage, d.awaitedHeld(n), stage)
+	}
+	var held []int
+	if told == ReasonHeldUnready || told == ReasonAllAway || told == ReasonAllDeferred {
+		held = d.awaitedHeld(n)
+	}
+	soaks := h.Quiet != 0 && stage.Soak > 0 && !h.Soaked
+	runs := soaks && elapsed(h.Quiet, stage.Soak) > d.now
+	switch {
+	case told == ReasonEmptyOverride && !d.begun0() && len(d.emptyOverrides()) > 0:
+		d.s.OverridesPromoted = true
+	case told == ReasonEmptyStage && d.showsNothing(n), told == ReasonAllDeferred && d.unproven(n) && d.moving(n) == 0:
+		h.Promoted, h.Marked = true, true
+		d.letBy(held)
+	case runs: // also anew, behind a gate that had been reached; of who is held nothing was said yet
+		h.Soaked = true
+	case soaks, told == ReasonHeldUnready && len(held) > 0:
+		h.Soaked = h.Soaked || soaks
+		d.letBy(held)
+	default:
+		return d.promotesNothing(n)
+	}
+	return nil
+}
+
 // promoteHeld lets by those that are held of a stage before this one, and nobody and nothing else.
 func (d *decider) promoteHeld(name string, held []int, now *PlanStage) error {
 	there := slices.DeleteFunc(held, func(i int) bool { return d.p.Stages[d.s.record(i).Stage].Name != name })
@@ -332,43 +366,18 @@ func (d *decider) promoteHeld(name string, held []int, now *PlanStage) error {
 	return nil
 }
 
-// promoteVerb ends a wait: a soak, or a hold because nothing is there to prove the revision. Never an approval.
-func (d *decider) promoteVerb(v *Verb) error {
-	n := d.s.Stage
-	if n >= len(d.p.Stages) {
-		return refuse("%s waits for nothing that promote could end", d.p.ID)
-	}
+// promotesNothing says why a stage waits for nothing that promote ends.
+func (d *decider) promotesNothing(n int) error {
 	stage, h := &d.p.Stages[n], &d.s.Stages[n]
-	moving, held := d.moving(n), d.awaitedHeld(n)
-	moves, soaks := moving > 0 && h.Quiet == 0, h.Quiet != 0 && stage.Soak > 0 && !h.Soaked
+	moving, approval := d.moving(n), d.waitingApproval()
 	switch {
-	case v.Stage != "" && v.Stage != stage.Name:
-		return d.promoteHeld(v.Stage, held, stage)
-	case !d.begun0() && len(d.emptyOverrides()) > 0:
-		d.s.OverridesPromoted = true
-		return nil
-	case h.Started == 0 && d.showsNothing(n), h.Started != 0 && !moves && (d.showsNothing(n) || d.unproven(n)):
-		h.Promoted, h.Marked = true, true
-		if h.Started != 0 { // else it was told that the stage is empty, and of nobody who is held
-			d.letBy(held)
-		}
-		return nil
-	case soaks && elapsed(h.Quiet, stage.Soak) > d.now: // also anew, behind a gate that had been reached; of who is held nothing was said yet
-		h.Soaked = true
-		return nil
-	case h.Started != 0 && !moves && (soaks || len(held) > 0):
-		h.Soaked = h.Soaked || soaks
-		d.letBy(held)
-		return nil
-	case d.waitingApproval() != nil:
-		g := d.waitingApproval()
-		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))
-	case h.Started == 0 && len(held) > 0:
-		d.letBy(held)
-		return nil
+	case d.s.Pause != nil:
+		return refuse("%s is paused (%s), and promote ends no pause: resume it, and promote what it waits for then", d.p.ID, d.s.Pause.Reason)
+	case approval != nil:
+		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, approval.Name, d.p.othersApprove(approval))
 	case h.Started == 0:
 		return refuse("stage %s has not begun: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "what is before it"))
-	case moves:
+	case moving > 0 && h.Quiet == 0:
 		return refuse("stage %s is still moving: %s", stage.Name, clusters(moving))
 	case h.Quiet == 0 && stage.Soak > 0:
 		return refuse("stage %s does not soak yet: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "its clusters"))
