@@ -2273,7 +2273,8 @@ type RollBackRolloutRequest struct {
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// The module.
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
-	// The rollout's number; 0: the active one.
+	// The rollout's number; 0: the one that moves clusters, or did last. Not possible without a number where that has ended and a newer
+	// rollout has moved nothing.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`

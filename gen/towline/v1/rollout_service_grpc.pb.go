@@ -73,7 +73,7 @@ type RolloutServiceClient interface {
 	PinClusters(ctx context.Context, in *PinClustersRequest, opts ...grpc.CallOption) (*PinClustersResponse, error)
 	// UnpinClusters ends pins.
 	UnpinClusters(ctx context.Context, in *UnpinClustersRequest, opts ...grpc.CallOption) (*UnpinClustersResponse, error)
-	// PromoteStage ends the soak of a stage, or goes on with one that is empty; it ends no approval.
+	// PromoteStage ends the wait that the rollout is said to be in, such as a soak, or for a stage that is empty; it ends no gate and no pause.
 	PromoteStage(ctx context.Context, in *PromoteStageRequest, opts ...grpc.CallOption) (*PromoteStageResponse, error)
 	// OverrideGate passes a gate that is not open; the reason is required.
 	OverrideGate(ctx context.Context, in *OverrideGateRequest, opts ...grpc.CallOption) (*OverrideGateResponse, error)
@@ -294,7 +294,7 @@ type RolloutServiceServer interface {
 	PinClusters(context.Context, *PinClustersRequest) (*PinClustersResponse, error)
 	// UnpinClusters ends pins.
 	UnpinClusters(context.Context, *UnpinClustersRequest) (*UnpinClustersResponse, error)
-	// PromoteStage ends the soak of a stage, or goes on with one that is empty; it ends no approval.
+	// PromoteStage ends the wait that the rollout is said to be in, such as a soak, or for a stage that is empty; it ends no gate and no pause.
 	PromoteStage(context.Context, *PromoteStageRequest) (*PromoteStageResponse, error)
 	// OverrideGate passes a gate that is not open; the reason is required.
 	OverrideGate(context.Context, *OverrideGateRequest) (*OverrideGateResponse, error)
