@@ -35,8 +35,8 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		{state("a", "Locked", &v1.ClusterLock{}), "cluster remove a --objects=delete --yes", "cluster/a removing; it is locked, and what the modules have there is deleted when it is unlocked\n"},
 		{state("a", "Revoked", nil), "cluster remove a", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
 		{state("a", "Pending", nil), "cluster remove a", "cluster/a removed; no agent had joined\n"},
-		{state("a", "Disconnected", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects; its agent is away, so that is done when it is back\n"},
-		{state("a", "Ready", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects\n"},
+		{state("a", "Disconnected", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them; its agent is away, so that is done when it is back\n"},
+		{state("a", "Ready", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them\n"},
 	} {
 		if got := tc.hub.run(t, run{}, strings.Fields(tc.command)...); got.code != 0 || got.out+got.err != tc.want {
 			t.Errorf("%s: %d\n%s%s want\n%s", tc.command, got.code, got.out, got.err, tc.want)

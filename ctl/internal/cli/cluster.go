@@ -92,16 +92,16 @@ func itMoves(plan *v1.PutClusterResponse) string {
 	return "it " + moves
 }
 
-// movesText is "enters shop; leaves base, which removes 12 objects".
+// movesText is "enters shop; leaves base, which removes 12 objects, or hands them to modules that list them".
 func movesText(resp *v1.PutClusterResponse) string {
 	var parts []string
 	if len(resp.GetEnters()) > 0 {
 		parts = append(parts, "enters "+strings.Join(displayAll(resp.GetEnters()), ", "))
 	}
 	if len(resp.GetLeaves()) > 0 {
-		parts = append(parts, "leaves "+strings.Join(displayAll(resp.GetLeaves()), ", ")+", which removes "+count(resp.GetRemovesObjects(), "object"))
+		parts = append(parts, "leaves "+strings.Join(displayAll(resp.GetLeaves()), ", ")+", which "+removesText(resp.GetRemovesObjects()))
 	} else if n := resp.GetRemovesObjects(); n > 0 {
-		parts = append(parts, "gets what other overrides make, which removes "+count(n, "object"))
+		parts = append(parts, "gets what other overrides make, which "+removesText(n))
 	}
 	if why, until := absence(resp.GetCluster().GetStatus()); why != "" && len(parts) > 0 {
 		parts = append(parts, why+", so that is done when "+until)

@@ -42,6 +42,22 @@ func (a *app) keptText(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 // maxKeptSaid is how much a line says of what was left.
 const maxKeptSaid = 3
 
+// removesText is "removes 12 objects, or hands them to modules that list them".
+func removesText(objects int32) string {
+	return "removes " + count(objects, "object") + orHands(objects)
+}
+
+// orHands says of objects that go that other modules may have them.
+func orHands(objects int32) string {
+	switch objects {
+	case 0:
+		return ""
+	case 1:
+		return ", or hands it to a module that lists it"
+	}
+	return ", or hands them to modules that list them"
+}
+
 // deleteText is "removes 4,200 objects in 300 clusters, or hands them to modules that list them; keeps 300 PersistentVolumeClaims". Which of the
 // two becomes of each, its agent decides when it is to go.
 func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
@@ -49,14 +65,7 @@ func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
 		return "leaves its objects in " + count(plan.GetClusters(), "cluster")
 	}
 	clusters := plan.GetClusters() - plan.GetLeavingClusters()
-	out := fmt.Sprintf("removes %s in %s", count(plan.GetObjects(), "object"), count(clusters, "cluster"))
-	switch plan.GetObjects() {
-	case 0:
-	case 1:
-		out += ", or hands it to a module that lists it"
-	default:
-		out += ", or hands them to modules that list them"
-	}
+	out := fmt.Sprintf("removes %s in %s%s", count(plan.GetObjects(), "object"), count(clusters, "cluster"), orHands(plan.GetObjects()))
 	if clusters == 0 && plan.GetLeavingClusters() > 0 {
 		out = "removes nothing"
 	}

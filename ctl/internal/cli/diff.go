@@ -244,7 +244,7 @@ func leaves(c *v1.DiffCluster) bool { return c.GetReason() == "Leaves" }
 func unanswered(c *v1.DiffCluster) string {
 	switch c.GetReason() {
 	case "Leaves":
-		text := "loses the module: removes " + count(c.GetRemoves(), "object")
+		text := "loses the module: " + removesText(c.GetRemoves())
 		if len(c.GetKeeps()) > 0 {
 			text += "; keeps " + kindsText(c.GetKeeps())
 		}

@@ -78,7 +78,7 @@ prod-1, prod-2, prod-3, prod-4, prod-5 and 2 more: 2 to create, 1 to adopt, 1 to
 edge-1, edge-4: not asked: disconnected
 edge-2: does not say: no answer: context deadline exceeded
 edge-3: would get nothing: bindings: REGION has no value
-prod-8: loses the module: removes 1,233 objects; keeps 2 PersistentVolumeClaims
+prod-8: loses the module: removes 1,233 objects, or hands them to modules that list them; keeps 2 PersistentVolumeClaims
 
 Plan   7f31
 `)
