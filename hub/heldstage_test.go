@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/testkit/simagent"
@@ -114,5 +115,47 @@ func TestHeldCanaryThatIsTakenBack(t *testing.T) {
 	}).GetStatus()
 	if s.GetState() != "Waiting" || !slices.Equal(s.GetFacts().GetClusters(), []string{"c2"}) || w.held("d1", "shop").Revision != 1 {
 		t.Errorf("%s %s %v; d1 has r%d", s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
+	}
+}
+
+// TestHeldCanaryOfARevisionThatIsTakenBack: the rollout is rolled back while a canary is held and not ready, and the same revision is started
+// again: nothing was written there, so that it is looked at with the new revision still, and keeps the next stage.
+func TestHeldCanaryOfARevisionThatIsTakenBack(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c1", simagent.Ready, labels("canary"))
+	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		if s.Module.Name == "shop" && (s.Revision == 2 || s.Hold) {
+			st.Ready, st.Phase = false, fleet.PhaseApplying
+			for i := range st.States {
+				st.States[i].Health = fleet.HealthProgressing
+			}
+		}
+		if s.Hold {
+			st.Phase = fleet.PhaseHeld
+			for i := range st.States {
+				if s.Revision == 1 {
+					st.States[i].Sync, st.States[i].Drift = fleet.SyncOutOfSync, fleet.DriftHeld
+				}
+			}
+		}
+		return st
+	}, labels("canary"))
+	w.join("d1", simagent.Ready, nil)
+	w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
+	put := w.put(staged("shop", "2", canaryThenRest()))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetSucceeded() == 1 })
+	_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "c2", Reason: "a look"})
+	must(t, err)
+	waits := func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetReason() == rollout.ReasonHeldUnready || r.GetStatus().GetEnded() != nil
+	}
+	w.until("shop", put.GetRevision(), waits)
+	w.act(client.Word{Module: "shop", Verb: rollout.VerbRollback})
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == string(rollout.RolledBack) })
+	again := w.act(client.Word{Module: "shop", Verb: rollout.VerbRetry})
+	r := w.until("shop", again.GetRevision(), waits)
+	if s := r.GetStatus(); r.GetId() != "shop/3" || s.GetState() != "Waiting" || !slices.Equal(s.GetFacts().GetClusters(), []string{"c2"}) || w.held("d1", "shop").Revision != 1 {
+		t.Errorf("%s %s %s %v; d1 has r%d", r.GetId(), s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
 	}
 }

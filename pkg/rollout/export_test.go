@@ -3,5 +3,8 @@ package rollout
 // LetBy reports that a person let a stage go on without the member while it was held.
 func (r *Record) LetBy() bool { return r.has(flagLetBy) }
 
+// MayHave reports that the member may have the revision by the rollout before.
+func (r *Record) MayHave() bool { return r.has(flagMayHave) }
+
 // Odd is an event that the table of transitions does not have for the state in which it found a member; empty: there was none.
 func (d Decision) Odd() string { return d.odd }

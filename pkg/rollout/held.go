@@ -26,15 +26,28 @@ func (s *State) heldUnready(p *Plan, r *Record, o *Observed) bool {
 func (r *Record) given() bool { return r.Step != 0 || r.Generation != 0 }
 
 // got reports that the member has a revision: the rollout gave it that, or it had it already, as after a rollout to the same one that was
-// aborted.
+// aborted, or rolled back while the member could not follow.
 func (r *Record) got(revision int64, o *Observed) bool {
 	if r.has(flagLeave | flagBaseline) {
 		return false
 	}
 	if !r.given() {
-		return o.Revision == revision
+		return o.Revision == revision || r.has(flagMayHave)
 	}
 	return r.Revision == revision
+}
+
+// MayStillHave are the clusters in which the rollout's revision may be though another one is assigned: it was taken back from them, and nobody
+// has seen them with what they were given instead. Where one is held nothing of that is written.
+func (s *State) MayStillHave(p *Plan) (clusters []fleet.ClusterName) {
+	for i := range s.Len(p) {
+		r := s.record(i)
+		onTheWay := s.Back != nil && r.has(flagBack) && r.Step != 0 && r.Revision == s.Back.To && r.in(whileFlying|whileFailing|whileDeferred)
+		if onTheWay || r.has(flagMayHave) && !r.given() {
+			clusters = append(clusters, s.Member(p, i).Cluster)
+		}
+	}
+	return clusters
 }
 
 // letBy reports that a person let its stage, or the next, go on without the member while it was held. A hub of before marked no members:

@@ -80,6 +80,8 @@ type PlanInput struct {
 	EmptyOverrides   []string
 	// Pins carry over from the rollout before: State.Pins.
 	Pins []Pin
+	// MayHave may have the revision still, by the rollout before, if that was to the same one: State.MayStillHave.
+	MayHave []fleet.ClusterName
 }
 
 // NewPlan fixes stages and members and makes the state that the rollout starts with. The strategy is prepared.
@@ -96,7 +98,13 @@ func NewPlan(strategy Strategy, in PlanInput) (*Plan, State, error) {
 	placed := p.place(in.Clusters)
 	p.order(placed)
 	p.guardLeavers(in.Clusters)
-	return p, newState(p, in.Pins), nil
+	s := newState(p, in.Pins)
+	for i := range p.Members {
+		if slices.Contains(in.MayHave, p.Members[i].Cluster) {
+			s.record(i).flags |= flagMayHave
+		}
+	}
+	return p, s, nil
 }
 
 // StageFor is the index of the stage that takes a cluster with these labels; -1 if none does. It is what

@@ -91,7 +91,7 @@ func (c *chaos) looked(in rollout.Input, d rollout.Decision, i int) bool {
 	case r.Moved():
 		return r.Revision == c.plan.Revision
 	}
-	return o.Revision == c.plan.Revision && !o.Well
+	return (o.Revision == c.plan.Revision || r.MayHave()) && !o.Well
 }
 
 // TestPromotedByAHubOfBefore: a stage that a hub of before let go on has no members marked, and goes on without those that are held.

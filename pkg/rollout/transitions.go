@@ -103,7 +103,7 @@ var transitions = [...]transition{
 	memberStageBegan:     {from: whileToApply, to: stays, clear: flagBaseline},
 	memberOvertaken:      {from: whileFlying, to: ClusterToApply, clear: flagBaseline},
 	memberFound:          {from: whileToApply, to: ClusterProgressing},
-	memberMoved:          {from: whileToApply, to: ClusterProgressing, clear: flagRetry | flagAway},
+	memberMoved:          {from: whileToApply, to: ClusterProgressing, clear: flagRetry | flagAway | flagMayHave},
 	memberBehind:         {from: whileFlying | whileFailing, to: ClusterToApply, clear: flagLate},
 	memberNoProof:        {from: whileFlying, to: ClusterToApply},
 	memberMissed:         {from: whileToApply | whileFlying, to: ClusterFailed},

@@ -284,6 +284,9 @@ func (w *world) start(rev string, kv map[string]string) {
 	w.number++
 	in := rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: w.number},
 		Revision: atoi(rev), From: atoi(kv["from"]), StartedBy: kv["by"], Pins: w.state.Pins}
+	if w.plan != nil && w.plan.Revision == in.Revision {
+		in.MayHave = w.state.MayStillHave(w.plan)
+	}
 	if kv["emptyOverride"] != "" {
 		in.EmptyOverrides = []string{kv["emptyOverride"]}
 	}

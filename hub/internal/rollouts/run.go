@@ -5,6 +5,7 @@ import (
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -100,11 +101,27 @@ func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clust
 	plan, state, err := rollout.NewPlan(strategy, rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: ro.GetNumber()},
 		Revision: ro.GetRevision(), From: ro.GetFromRevision(), ModuleGeneration: ro.GetModuleGeneration(),
 		StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(), Pins: Pins(r, ref, ro.GetNumber()), Clusters: clusters,
+		MayHave:        mayStillHave(r, ref, ro),
 		EmptyOverrides: assemble.Unmatched(overrides, rollout.Selected(clusters))})
 	if err != nil {
 		return nil, err
 	}
 	return &Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
+}
+
+// mayStillHave are the clusters in which the rollout's revision may be by the rollout before. One that cannot be read says nothing of that.
+func mayStillHave(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout) []fleet.ClusterName {
+	before := newest(r, ref, func(x *storev1.RolloutRecord) bool {
+		return x.GetRollout().GetNumber() < ro.GetNumber() && len(x.GetHead()) > 0
+	}).GetRollout()
+	if before == nil || before.GetRevision() != ro.GetRevision() {
+		return nil
+	}
+	run, err := Load(store.Untracked(r), ref, before.GetNumber())
+	if err != nil || run == nil {
+		return nil
+	}
+	return run.State.MayStillHave(run.Plan)
 }
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
