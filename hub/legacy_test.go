@@ -201,7 +201,7 @@ func TestOrderOfATrackerEndsWithARollback(t *testing.T) {
 		w.await("shop", w.put(m).GetRevision())
 	}
 	w.eventually(func() bool { return w.extraCount("shop") == 1 })
-	if out, err := w.cli()("", "delete", "tracker", "shop@a", "--revision", "1", "--yes"); err != nil {
+	if out, err := w.cli()("", "delete", "tracker", "shop@a", "--revision", "1", "--yes", "-m", "over"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	came := func(revision int64) (orders int, ok bool) {
@@ -219,6 +219,12 @@ func TestOrderOfATrackerEndsWithARollback(t *testing.T) {
 	w.eventually(func() bool { _, ok := came(1); return ok })
 	if n, _ := came(1); n != 0 {
 		t.Errorf("r1 came with %d orders to delete what r1 lists", n)
+	}
+	got, err := w.Audit.ListAuditEntries(w.ctx, &towlinev1.ListAuditEntriesRequest{Subject: "default/shop", Method: fleet.DidRecycleTracker})
+	must(t, err)
+	if said := got.GetEntries(); len(said) != 1 || said[0].GetCaller() == "" ||
+		said[0].GetDetail() != "tracker of r1 in cluster a: the order ended, and what of it was not carried out stays: the cluster is given r1 again" {
+		t.Errorf("the audit has %v of the order that ended", said)
 	}
 	m.Spec.Source.Inline.Files = configMap("3")
 	w.await("shop", w.put(m).GetRevision())

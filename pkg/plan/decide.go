@@ -65,6 +65,9 @@ type Record struct {
 	Givers string
 	// Deleting is of the word that decided to delete the object, noted before the first request; zero: none did.
 	Deleting fleet.Age
+	// Taking says that a DELETE of the object was noted before it was to be sent, and that the module has not applied the object since: whether
+	// it drops the object, goes itself, or makes it again. An object that is gone went by that, as far as anybody knows.
+	Taking bool
 }
 
 // RevisionUnknown stands for a revision of which there is no record.
@@ -238,6 +241,8 @@ func Decide(f Facts) Action {
 		switch {
 		case leaving:
 			return Action{Wait, fleet.DriftInSync}
+		case gone && f.Hold && !f.Live.Exists && !f.Live.Confirmed:
+			return Action{Look, fleet.DriftHeld} // nothing is tried that would find out
 		case gone:
 			return unlessHeld(f, Create)
 		case f.Exempt.KeepsWhole() && r.settled():

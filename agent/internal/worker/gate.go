@@ -69,9 +69,10 @@ func (w *worker) takeAway(ctx context.Context, x act, res apply.Resource, uid ty
 	if err := cmp.Or(w.unlessSuperseded(), w.unlessStopped(x.id), w.m.unlessDenied(w.ref, x)); err != nil {
 		return err
 	}
+	sent := time.Now()
 	err := w.m.client.Delete(ctx, res, x.id.Namespace, x.id.Name, uid, version)
 	if apply.MayLand(err) {
-		w.m.late.takes(x.id, time.Now())
+		w.m.late.takes(x.id, sent, time.Now())
 	}
 	return err
 }

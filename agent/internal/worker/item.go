@@ -214,8 +214,8 @@ func (w *worker) jobs(now time.Time) []*item {
 			it.rare.history.Corrected()
 		}
 		if !it.action.Verb.Acts() && it.action.Verb != plan.Conflict && it.action.Verb != plan.Share {
-			if it.fail != nil && it.action.Verb == plan.Skip {
-				it.clear()
+			if it.fail != nil && (it.action.Verb == plan.Skip || it.action.Drift == fleet.DriftHeld && w.taking(it)) {
+				it.clear() // of what is held nothing is tried any more: it is said how it is
 			}
 			it.waiting = false
 			w.readsInTime(it, now)
@@ -241,6 +241,12 @@ func (w *worker) jobs(now time.Time) []*item {
 		out = append(out, it)
 	}
 	return out
+}
+
+// taking reports that the object was to be deleted to be made again, and was not yet.
+func (w *worker) taking(it *item) bool {
+	rec := w.m.inventory.Get(it.entry.ID)
+	return rec != nil && rec.Module == w.ref && rec.Taking
 }
 
 // notBefore is when the item's action may be carried out at the earliest.

@@ -23,21 +23,29 @@ type late struct {
 	landing time.Duration
 
 	mu    sync.Mutex
-	all   time.Time                    // until when a process before may have left any; zero: none did
-	going map[fleet.ObjectID]bool      // what that one was to delete, and so did not make
-	until map[fleet.ObjectID]time.Time // of the writes of this process
-	taken map[fleet.ObjectID]time.Time // until when a DELETE may still arrive, of whichever process
+	all   time.Time                     // until when a process before may have left any; zero: none did
+	going map[fleet.ObjectID]bool       // what that one was to delete, and so did not make
+	until map[fleet.ObjectID]time.Time  // of the writes of this process
+	taken map[fleet.ObjectID]sentDelete // DELETEs that may still arrive, of whichever process
+	began time.Time                     // when this process did
+}
+
+// sentDelete is a DELETE of which nobody heard the answer.
+type sentDelete struct {
+	sent  time.Time // zero: a process before may have sent it, and noted that it would
+	until time.Time // it may arrive
 }
 
 // inherit takes note that a process before this one has written what the inventory has.
 func (l *late) inherit(inventory *apply.Inventory, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.began = now
 	for _, ref := range inventory.Modules() {
 		l.all = now.Add(l.landing)
 		inventory.Each(ref, func(r *apply.Record) {
 			if r.Goes() || r.State == plan.Owned && r.Want.IsZero() { // which is how one is noted that was to go and is listed again
-				l.taken = l.note(l.taken, r.ID, now)
+				l.take(r.ID, sentDelete{until: now.Add(l.landing)}, now)
 			}
 			if !r.Goes() {
 				return
@@ -58,10 +66,19 @@ func (l *late) unanswered(id fleet.ObjectID, now time.Time) {
 }
 
 // takes takes note that a DELETE of an object had no answer.
-func (l *late) takes(id fleet.ObjectID, now time.Time) {
+func (l *late) takes(id fleet.ObjectID, sent, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.taken = l.note(l.taken, id, now)
+	l.take(id, sentDelete{sent, now.Add(l.landing)}, now)
+}
+
+// take adds a DELETE that may still arrive, and forgets those whose time is over. l.mu is held.
+func (l *late) take(id fleet.ObjectID, t sentDelete, now time.Time) {
+	if l.taken == nil {
+		l.taken = map[fleet.ObjectID]sentDelete{}
+	}
+	maps.DeleteFunc(l.taken, func(_ fleet.ObjectID, t sentDelete) bool { return now.After(t.until) })
+	l.taken[id] = t
 }
 
 // note adds an object of which a request that was sent by now may still be carried out, and forgets those whose time is over. l.mu is held.
@@ -78,7 +95,35 @@ func (l *late) note(times map[fleet.ObjectID]time.Time, id fleet.ObjectID, now t
 func (l *late) mayTake(id fleet.ObjectID, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return now.Before(l.taken[id])
+	return now.Before(l.taken[id].until)
+}
+
+// mayTakeAny reports that any DELETE may still arrive.
+func (l *late) mayTakeAny(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.taken {
+		if now.Before(t.until) {
+			return true
+		}
+	}
+	return false
+}
+
+// said says of a DELETE that may still arrive what is known of it, and until when that is to be said.
+func (l *late) said(id fleet.ObjectID, now time.Time) (text string, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.taken[id]
+	if !now.Before(t.until) {
+		return "", time.Time{}
+	}
+	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	text = "a DELETE may have been sent before the agent started at " + at(l.began) + ", and before the hold"
+	if !t.sent.IsZero() {
+		text = "a DELETE was sent at " + at(t.sent) + ", before the hold"
+	}
+	return text + ", and its answer is not known: it may still go until " + at(t.until), t.until
 }
 
 // outrun takes note that what may arrive does not meet the object that is there.
@@ -144,6 +189,54 @@ func (e *eraser) outrunKept(ctx context.Context, r plan.Record) bool {
 	}
 	e.soon = true
 	return false
+}
+
+// sentBefore says of an object that a hold keeps that a DELETE which the hold cannot recall may still take it; empty: none may. What has got
+// an annotation since is another version than a DELETE names.
+func (w *worker) sentBefore(rec *apply.Record, live fleet.ObjectID) string {
+	if rec == nil || rec.Module != w.ref || !rec.Taking || w.heldThere(rec.ID) != "" {
+		return ""
+	}
+	text, until := w.m.late.said(live, time.Now())
+	w.status.doubt = earliest(w.status.doubt, until)
+	return text
+}
+
+// sentBeforeAny is sentBefore of what a module has that is held as a whole.
+func (w *worker) sentBeforeAny() string {
+	if !w.m.late.mayTakeAny(time.Now()) {
+		return ""
+	}
+	var first *apply.Record
+	text := ""
+	for _, r := range w.m.inventory.Module(w.ref) {
+		if said := w.sentBefore(r, w.recordedLive(r.ID)); said != "" && (first == nil || r.ID.Compare(first.ID) < 0) {
+			first, text = r, r.ID.String()+": "+said
+		}
+	}
+	return text
+}
+
+// recordedLive is the identity in the cluster of what the inventory has: of a kind without namespaces none counts.
+func (w *worker) recordedLive(id fleet.ObjectID) fleet.ObjectID {
+	if it := w.byID[id]; it != nil {
+		return it.liveID()
+	}
+	if live := (fleet.ObjectID{Group: id.Group, Kind: id.Kind, Name: id.Name}); !w.m.late.mayTake(id, time.Now()) && w.m.late.mayTake(live, time.Now()) {
+		return live
+	}
+	return id
+}
+
+// goneText says of an object that is not there who deleted it.
+func goneText(rec *apply.Record, held bool) string {
+	switch {
+	case !rec.Taking:
+		return rec.ID.String() + ": was deleted by somebody else"
+	case held:
+		return rec.ID.String() + ": is gone, as the agent was to delete it, and is made again when the hold ends"
+	}
+	return rec.ID.String() + ": is gone, as the agent was to delete it, and is made again"
 }
 
 // lateText is said of an object that may still come to be.

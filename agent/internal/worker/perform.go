@@ -34,7 +34,7 @@ type writer struct {
 	keepers   string   // of what was there already
 	unsure    bool     // a write may have been committed though it failed
 	text      []string // keys of a Secret that are ours as stringData
-	halfway   bool     // deleted to be created again: a hold that comes now must not leave it away
+	halfway   bool     // deleted to be created again: a hold that comes now must not leave it away. What is there by then is under the hold
 	first     bool     // no attempt came before this one to make what runs to an end
 	again     string   // is put on the object to make another version of it; empty: nothing is
 }
@@ -375,7 +375,7 @@ func (a *writer) gated(ctx context.Context, verb localpolicy.Verb, write func(co
 	send := func(ctx context.Context, request func(context.Context) error) error {
 		return a.w.write(ctx, a.act(verb), request)
 	}
-	if a.halfway {
+	if a.halfway && verb == localpolicy.Create {
 		send = a.w.m.finish
 	}
 	err := send(ctx, func(ctx context.Context) (err error) {

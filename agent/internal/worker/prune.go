@@ -405,17 +405,19 @@ func unknownKinds(kept []plan.Kept) bool {
 // writeAhead notes durably what is going to be deleted or released, and what the module loses by that. From
 // here on the object is not what any target wants: should one list it again, it is made anew when it is gone, for nobody else deleted it, also
 // if it ran to its end: with its content goes the word that it need not run once more.
-func (w *worker) writeAhead(ctx context.Context, going []plan.Record, in plan.PruneInput) bool {
+func (w *worker) writeAhead(ctx context.Context, released, deleted []plan.Record, in plan.PruneInput) bool {
+	going := slices.Concat(released, deleted)
 	if len(going) == 0 {
 		return false
 	}
-	for _, r := range going {
+	for i, r := range going {
 		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
 			doomed := in.Doom(next.Record)
-			if doomed.Deleting == next.Deleting {
+			doomed.Taking = doomed.Taking || i >= len(released)
+			if doomed == next.Record {
 				return false
 			}
-			next.Deleting, next.Want, next.Content = doomed.Deleting, fleet.Digest{}, fleet.Digest{}
+			next.Deleting, next.Taking, next.Want, next.Content = doomed.Deleting, doomed.Taking, fleet.Digest{}, fleet.Digest{}
 			return true
 		})
 	}

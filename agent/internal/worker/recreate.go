@@ -209,6 +209,11 @@ func (a *writer) wouldBeRefused(ctx context.Context, immutable, err error) error
 // wanted is not there, so that whoever comes after a crash creates it, and nobody else counts as having deleted it.
 func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immutable error) error {
 	a.doubt()
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+		was := r.Taking
+		r.Taking = true
+		return !was
+	})
 	if err := a.keepValues(); err != nil {
 		return err
 	}

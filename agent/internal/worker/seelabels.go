@@ -72,7 +72,7 @@ func (e *eraser) noteKept(ctx context.Context, kept []plan.Kept) (noted bool) {
 			next = plan.RememberSeen(e.in.Policies, next, x.labels)
 		}
 		if k.Rescued() && !e.w.erased(types.UID(next.UID)) && !e.w.seenLeaving(e.kinds[kindOf(next)].Resource, next) && e.outrunKept(ctx, next) {
-			next.Deleting = fleet.Age{}
+			next.Deleting, next.Taking = fleet.Age{}, false
 		}
 		if next == k.Record {
 			continue

@@ -45,7 +45,7 @@ func (e *eraser) another(r plan.Record) {
 	e.w.log.Warn("object was found by its marks in place of the one that was noted", "object", r.ID.String(), "uid", r.UID)
 	e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
 		next.State, next.UID, next.ResourceVersion, next.Want, next.Deleting = plan.Intent, "", 0, fleet.Digest{}, fleet.Age{}
-		next.Found, next.Asked = true, false
+		next.Found, next.Asked, next.Taking = true, false, false
 		return true
 	})
 }

@@ -74,7 +74,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 			state.Sync = fleet.SyncSynced
 		}
 	case f == nil || f.UID != rec.UID:
-		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
+		d = detail{reason: "Missing", message: goneText(rec, action.Drift == fleet.DriftHeld)}
 		if f != nil {
 			d.message += ", and another object is in its place"
 		}
@@ -91,7 +91,11 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
 	}
 	if why := w.holdText(it.entry.ID); why != "" && it.fail == nil && state.Drift != fleet.DriftConflict && d.field == "" {
-		d = detail{reason: plan.ReasonHeld, message: it.entry.ID.String() + ": " + why, by: d.by}
+		said := it.entry.ID.String() + ": " + why
+		if d.reason == "Missing" && rec.Taking {
+			said = d.message + "; " + why
+		}
+		d = detail{reason: plan.ReasonHeld, message: said, by: d.by}
 	}
 	if it.turnedBack {
 		if state.Health == fleet.HealthHealthy || state.Health == fleet.HealthSuspended {
@@ -101,6 +105,11 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	}
 	if it.fail != nil {
 		d = it.failure(&state, d)
+	}
+	if f != nil && !f.Terminating && (w.held() != "" || w.holds(it.entry.ID)) {
+		if said := w.sentBefore(rec, it.liveID()); said != "" {
+			d.reason, d.message = cmp.Or(d.reason, plan.ReasonHeld), it.entry.ID.String()+": "+said+"; "+cmp.Or(d.message, heldText)
+		}
 	}
 	return state, d
 }

@@ -35,7 +35,8 @@ type reporter struct {
 	at      time.Time
 	began   time.Time // when the objects were begun to be applied
 	removed bool
-	extras  int // that the last report listed
+	extras  int       // that the last report listed
+	doubt   time.Time // until when something that was said last may be unknown; zero: nothing is
 }
 
 func (r *reporter) reset() { r.removed = false }
@@ -175,6 +176,7 @@ func (w *worker) report(now time.Time) time.Time {
 	if next := w.status.at.Add(w.interval()); w.status.last != nil && now.Before(next) {
 		return next
 	}
+	w.status.doubt = time.Time{}
 	var s fleet.SyncStatus
 	switch w.cur.kind {
 	case targetNone:
@@ -197,12 +199,12 @@ func (w *worker) report(now time.Time) time.Time {
 	s.Holds = w.annotated()
 	s.Message = clip(s.Message)
 	if w.status.last != nil && sameStatus(*w.status.last, s) {
-		return time.Time{}
+		return w.status.doubt
 	}
 	s.Observed = now
 	w.status.last, w.status.at = &s, now
 	w.m.o.Report(s)
-	return time.Time{}
+	return w.status.doubt
 }
 
 func (w *worker) removalStatus() fleet.SyncStatus {
@@ -211,7 +213,7 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 		s.Generation = w.cur.reported
 	}
 	if held := w.held(); held != "" {
-		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", held
+		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", joined(w.sentBeforeAny(), held)
 	}
 	for _, reason := range []string{plan.ReasonAwaitingUpdate, plan.ReasonDependentsFirst} {
 		if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == reason }); i >= 0 {
@@ -321,7 +323,7 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	held := w.held()
 	switch {
 	case held != "":
-		s.Phase, s.Reason, s.Message, s.Ready = fleet.PhaseHeld, "Held", held, false
+		s.Phase, s.Reason, s.Message, s.Ready = fleet.PhaseHeld, "Held", joined(w.sentBeforeAny(), held), false
 	case w.cur.kind == targetStray:
 		s.Phase, s.Ready = fleet.PhaseStray, false
 	}
@@ -386,9 +388,22 @@ func (w *worker) extras() (out []fleet.ExtraObject, more bool) {
 		}
 		out = append(out, x)
 	})
+	w.sayHeld(out)
 	slices.SortFunc(out, func(a, b fleet.ExtraObject) int { return a.ID.Compare(b.ID) })
 	w.status.extras = len(out)
 	return out, more
+}
+
+// sayHeld adds to what is held that it may go all the same.
+func (w *worker) sayHeld(extras []fleet.ExtraObject) {
+	if !w.m.late.mayTakeAny(time.Now()) {
+		return
+	}
+	for i, x := range extras {
+		if x.Reason == plan.ReasonHeld {
+			extras[i].Message = clip(joined(w.sentBefore(w.m.inventory.Get(x.ID), w.recordedLive(x.ID)), x.Message))
+		}
+	}
 }
 
 // said is what the last look said of each object, the first word of it.

@@ -248,7 +248,7 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 		if err != nil {
 			return 0, 0, err
 		}
-		putDesired(w, name, run.Module, desired)
+		putDesired(w, o, name, run.Module, desired)
 		bytes += proto.Size(desired)
 	}
 	if lacks {

@@ -17,26 +17,30 @@ type outside struct {
 	now     time.Time
 	bundles record.Bundles
 	drafts  record.Drafts
+	voided  *[]voided // orders that the transaction ends before they are carried out; it may run more than once
 }
 
 // outside looks things up when they are asked for: for a look at the store, which may take its time.
 func (c *Controller) outside() outside {
-	return outside{now: time.Now(), bundles: c.o.Bundles, drafts: c.Draft}
+	return outside{now: time.Now(), bundles: c.o.Bundles, drafts: c.Draft, voided: new([]voided)}
 }
 
 // updateWith commits what rests on things outside of the store, too. fn looks nothing up: it gets what is known already, and
 // what it lacks is read between two runs of it, so that a commit never waits for contents or a rendering.
 func (c *Controller) updateWith(ctx context.Context, fn func(w store.Writer, o outside) error) error {
 	k := &known{c: c, bundles: map[fleet.Digest]found[fleet.Bundle]{}, contents: map[fleet.Digest]found[[]byte]{}, drafts: map[draftKey]record.Draft{}}
-	o := outside{now: time.Now(), bundles: k, drafts: k.draft}
+	o := outside{now: time.Now(), bundles: k, drafts: k.draft, voided: new([]voided)}
 	for {
 		err := c.update(ctx, func(w store.Writer) error {
-			k.lacks = map[any]func() error{}
+			k.lacks, *o.voided = map[any]func() error{}, nil
 			if err := fn(w, o); len(k.lacks) == 0 {
 				return err
 			}
 			return errLacks
 		})
+		if len(k.lacks) == 0 && err == nil {
+			c.noteVoided(ctx, *o.voided)
+		}
 		if len(k.lacks) == 0 {
 			return err
 		}

@@ -43,13 +43,43 @@ func orderedAway(orders []*agentv1.Recycle, revision int64) bool {
 }
 
 // putDesired writes what a cluster is to have. It ends an order to delete the tracker of that very revision, and others with it: carried
-// out or not, it is not of what a later revision drops.
-func putDesired(w store.Writer, cluster fleet.ClusterName, ref fleet.ModuleRef, next *storev1.DesiredRecord) {
+// out or not, it is not of what a later revision drops. Who gave them was told that these objects go: when it is committed, the audit tells.
+func putDesired(w store.Writer, o outside, cluster fleet.ClusterName, ref fleet.ModuleRef, next *storev1.DesiredRecord) {
 	w.Put(store.DesiredKey(cluster, ref), next)
 	orders := record.Recycles(store.Untracked(w), cluster, ref)
-	if next.GetProblem() == "" && next.GetSync() != nil && orderedAway(orders, next.GetSync().GetRevision()) {
-		w.Delete(store.RecycleKey(cluster, ref))
+	if next.GetProblem() != "" || next.GetSync() == nil || !orderedAway(orders, next.GetSync().GetRevision()) {
+		return
 	}
+	rec, _, _ := store.Get[*storev1.RecycleRecord](store.Untracked(w), store.RecycleKey(cluster, ref))
+	*o.voided = append(*o.voided, voided{cluster, ref, next.GetSync().GetRevision(), rec.GetOrders()})
+	w.Delete(store.RecycleKey(cluster, ref))
+}
+
+// voided are orders to delete trackers that end before they are carried out, as the cluster is given the revision of one of them again.
+type voided struct {
+	cluster fleet.ClusterName
+	module  fleet.ModuleRef
+	again   int64
+	orders  []*storev1.RecycleOrder
+}
+
+// noteVoided has the audit tell of orders that do not count any more.
+func (c *Controller) noteVoided(ctx context.Context, list []voided) {
+	for _, v := range list {
+		for _, order := range v.orders {
+			c.o.Log.Info("order to delete a tracker ended", "module", v.module.String(), "cluster", v.cluster, "revision", order.GetRecycle().GetRevision(), "given_again", v.again)
+			c.auditOrder(ctx, v.module, order, fmt.Sprintf("tracker of r%d in cluster %s: the order ended, and what of it was not carried out stays: the cluster is given r%d again",
+				order.GetRecycle().GetRevision(), v.cluster, v.again))
+		}
+	}
+}
+
+// auditOrder has the audit tell what became of an order, by who gave it.
+func (c *Controller) auditOrder(ctx context.Context, ref fleet.ModuleRef, order *storev1.RecycleOrder, detail string) {
+	if c.o.Audit == nil {
+		return
+	}
+	c.o.Audit(ctx, &towlinev1.AuditEntry{Caller: order.GetBy(), Method: fleet.DidRecycleTracker, Subject: ref.String(), Reason: order.GetReason(), Result: codes.OK.String(), Detail: detail})
 }
 
 // endRecycles forgets orders that are carried out; the next look takes them from what the clusters are told. What was ordered since the
@@ -79,17 +109,13 @@ func (c *Controller) endRecycles(ctx context.Context, ref fleet.ModuleRef, clust
 
 // noteUnrecycled has the audit tell what an order left: the order is over, and who gave it was told that these objects go.
 func (c *Controller) noteUnrecycled(ctx context.Context, t *record.Tracked, order *storev1.RecycleOrder) {
-	if c.o.Audit == nil {
-		return
-	}
 	left := t.Unrecycled(order.GetRecycle())
 	for _, why := range slices.Sorted(maps.Keys(left)) {
 		names := make([]string, len(left[why]))
 		for i, id := range left[why] {
 			names[i] = id.Short()
 		}
-		c.o.Audit(ctx, &towlinev1.AuditEntry{Caller: order.GetBy(), Method: fleet.DidRecycleTracker, Subject: t.Module.String(), Reason: order.GetReason(), Result: codes.OK.String(),
-			Detail: fmt.Sprintf("%s of r%d in cluster %s: %s", fleet.Some(names, maxLeft), order.GetRecycle().GetRevision(), t.Cluster, why)})
+		c.auditOrder(ctx, t.Module, order, fmt.Sprintf("%s of r%d in cluster %s: %s", fleet.Some(names, maxLeft), order.GetRecycle().GetRevision(), t.Cluster, why))
 	}
 }
 

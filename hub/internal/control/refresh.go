@@ -435,7 +435,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if err != nil {
 					return err
 				}
-				putDesired(w, x.cluster, ref, next)
+				putDesired(w, o, x.cluster, ref, next)
 			}
 			return nil
 		})

@@ -188,7 +188,7 @@ func (c *Controller) giveTo(ctx context.Context, w store.Writer, o outside, m *w
 		if err != nil {
 			return 0, err
 		}
-		putDesired(w, name, m.Ref, next)
+		putDesired(w, o, name, m.Ref, next)
 	}
 	return generation, nil
 }
