@@ -247,13 +247,35 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 }
 
 // inItsPlace is said of a module that goes later than new ones are put, of which one may take its place, as where it is renamed: the rollouts
-// may wait for that one, and this one for the rollouts. Where nothing is new there is none, and nobody is shown a command that deletes.
+// may wait for that one, and this one for the rollouts. What takes its place is what the modules that were put need now. Where nothing new is
+// needed there is none, and nobody is shown a command that deletes.
 func (r *applyRun) inItsPlace(ref fleet.ModuleRef) string {
-	if len(r.first) == 0 {
+	needed := r.newAndNeeded(ref.Project)
+	if len(needed) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("; if module %s is to take its place, that is in conflict meanwhile, and if the rollouts wait for it, have this one go now: towline delete module %s --force",
-		anyOf(r.first), ref.Display())
+		anyOf(needed), ref.Display())
+}
+
+// newAndNeeded are the new modules of a project on which others that were put depend.
+func (r *applyRun) newAndNeeded(project string) (out []string) {
+	needed := map[string]bool{}
+	for _, x := range r.stored {
+		m, is := x.(*v1.Module)
+		if !is || refOfModule(m).Project != project {
+			continue
+		}
+		for _, d := range m.GetSpec().GetDependsOn() {
+			needed[moduleName(project, d.GetModule())] = true
+		}
+	}
+	for _, name := range r.first {
+		if needed[name] {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // anyOf names modules of which one may be meant.

@@ -315,17 +315,24 @@ func TestApplyPrunesWhatIsNeededStillAfterTheRollouts(t *testing.T) {
 	}
 }
 
-// TestApplyPrunesWhatIsRenamedNow: where a module is new that may take the place of one that is needed still, it is said how the rollouts go on,
-// and only there: the command deletes what others depend on.
+// TestApplyPrunesWhatIsRenamedNow: where a module is new that may take the place of one that is needed still, for others need it now, it is said how
+// the rollouts go on, and only there: the command deletes what others depend on.
 func TestApplyPrunesWhatIsRenamedNow(t *testing.T) {
-	hub := setHub("set/a:old")
-	hub.needed, hub.removes = 1, true
-	hub.watch = watching(&v1.Rollout{Id: "shop/1", Module: "shop", Number: 1, Status: &v1.RolloutStatus{State: "Succeeded", Total: 1}})
-	hub.put.Rollout, hub.put.Result = "shop/1", "created"
-	got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--wait", "--yes")
-	says := "if module shop is to take its place, that is in conflict meanwhile, and if the rollouts wait for it, have this one go now: towline delete module old --force\n"
-	if !strings.Contains(got.err, says) {
-		t.Errorf("exit %d, stderr %q does not say %q", got.code, got.err, says)
+	const new = "---\napiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: base2}\nspec:\n  source: {inline: {files: {a.yaml: \"x: y\"}}}\n"
+	const says = "if module base2 is to take its place, that is in conflict meanwhile, and if the rollouts wait for it, have this one go now: towline delete module old --force\n"
+	for name, needed := range map[string]bool{"needed": true, "not needed": false} {
+		hub := setHub("set/a:old")
+		hub.needed, hub.removes = 1, true
+		hub.watch = watching(&v1.Rollout{Id: "shop/1", Module: "shop", Number: 1, Status: &v1.RolloutStatus{State: "Succeeded", Total: 1}})
+		hub.put.Rollout, hub.put.Result = "shop/1", "created"
+		files := shopYAML + new
+		if needed {
+			files = shopYAML + "  dependsOn: [{module: base2}]\n" + new
+		}
+		got := hub.run(t, run{stdin: files}, "apply", "-f", "-", "--set", "a", "--prune", "--wait", "--yes")
+		if strings.Contains(got.err, says) != needed || strings.Contains(got.err, "--force") != needed {
+			t.Errorf("%s: exit %d, stderr %q", name, got.code, got.err)
+		}
 	}
 }
 
