@@ -40,6 +40,9 @@ func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply
 		if err != nil {
 			return nil, err
 		}
+		if err := a.unlessNoted(ctx, live); err != nil {
+			return nil, err
+		}
 		at := g
 		at.ResourceVersion = live.ResourceVersion
 		answer, err := a.update(ctx, ours, at)

@@ -38,6 +38,9 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	if string(u.GetUID()) != a.record.UID {
 		return nil
 	}
+	if err := a.unlessAnnotated(live); err != nil {
+		return err
+	}
 	if live, err = a.release(ctx, live); err != nil {
 		return err
 	}

@@ -165,6 +165,18 @@ func (a *writer) unlessAnnotated(live map[string]any) error {
 	return &apply.Failure{Reason: plan.ReasonHeld, Message: a.id.String() + ": " + h.Text(), Transient: true, Kind: errAnnotated}
 }
 
+// unlessNoted is unlessAnnotated for an object of which the metadata were read alone.
+func (a *writer) unlessNoted(ctx context.Context, live *metav1.PartialObjectMetadata) error {
+	if a.w.holdOn(live) == nil {
+		return nil
+	}
+	whole, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if err != nil {
+		return err
+	}
+	return a.unlessAnnotated(whole)
+}
+
 // unlessUnseen is unlessAnnotated for an object that the module has and no watch shows: yet, as right after the agent's start, or any more, as
 // it has lost its label.
 func (a *writer) unlessUnseen(ctx context.Context) error {

@@ -304,6 +304,9 @@ func (a *writer) reclaim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := a.unlessAnnotated(live); err != nil {
+		return err
+	}
 	patch, err := a.record.Reclaim(live)
 	_, err = a.patched(ctx, live, patch, err)
 	return err

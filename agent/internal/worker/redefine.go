@@ -21,6 +21,9 @@ func (a *writer) redefine(ctx context.Context, refused error) (again bool, err e
 	if err != nil || !a.isOurs(live) {
 		return false, err
 	}
+	if err := a.unlessAnnotated(live); err != nil {
+		return false, err
+	}
 	patch, err := apply.Redefine(live, gone, a.resource.GroupVersion().String())
 	if patch == nil && err == nil {
 		return false, nil
