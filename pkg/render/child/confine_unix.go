@@ -3,8 +3,11 @@
 package child
 
 import (
+	"errors"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // confine keeps the process from opening files and connections, from writing what it has open, and from leaving a core: libraries have ways
@@ -31,4 +34,19 @@ func firstFree() (int, error) {
 		return 0, err
 	}
 	return fd, syscall.Close(fd)
+}
+
+// hungUp waits until nobody can write to a pipe any more, and takes nothing out of it. Where that cannot be seen it says so at once.
+func hungUp(pipe *os.File) bool {
+	ends := []unix.PollFd{{Fd: int32(pipe.Fd())}}
+	for {
+		_, err := unix.Poll(ends, -1)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return false
+		case ends[0].Revents != 0:
+			return true
+		}
+	}
 }

@@ -32,31 +32,19 @@ func Serve(limits Limits, build func(render.Job) (Result, error)) error {
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(limits.Memory / 4 * 3)
 	debug.SetMaxStack(maxStack)
-	jobs := make(chan render.Job)
-	read := make(chan error, 1)
-	built := make(chan error, 1)
-	go func() { read <- readJobs(in, jobs) }()
-	go func() { built <- answerAll(out, jobs, limits, build) }()
-	select {
-	case err := <-read:
-		return err
-	case err := <-built:
-		return err
-	}
-}
-
-// answerAll answers jobs until it cannot.
-func answerAll(out io.Writer, jobs <-chan render.Job, limits Limits, build func(render.Job) (Result, error)) error {
-	for job := range jobs {
-		if err := answer(out, job, limits, build); err != nil {
-			return err
+	ended := make(chan error, 2)
+	go func() {
+		if hungUp(in) {
+			ended <- nil
 		}
-	}
-	return nil
+	}()
+	go func() { ended <- answerAll(in, out, limits, build) }()
+	return <-ended
 }
 
-// readJobs reads until its end, which is no error.
-func readJobs(in io.Reader, jobs chan<- render.Job) error {
+// answerAll answers jobs until there are no more, which is no error. It builds in the goroutine that reads: handed on, a small job would
+// wait for another thread for as long as it takes.
+func answerAll(in io.Reader, out io.Writer, limits Limits, build func(render.Job) (Result, error)) error {
 	r := bufio.NewReaderSize(in, 64<<10)
 	for {
 		var head request
@@ -71,7 +59,9 @@ func readJobs(in io.Reader, jobs chan<- render.Job) error {
 		if job.Files, err = readParts(r, head.Files, maxInput); err != nil {
 			return err
 		}
-		jobs <- job
+		if err := answer(out, job, limits, build); err != nil {
+			return err
+		}
 	}
 }
 
