@@ -27,6 +27,10 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		{state("a", "Ready", nil), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\n"},
 		{state("a", "Locked", &v1.ClusterLock{}), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: it is locked: until it is unlocked the hold is not heard of there; the annotation towline.dev/hold holds an object at once\n"},
 		{state("a", "Disconnected", nil), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is away: until it is back the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
+		{regressed(state("a", "Ready", nil)), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is told nothing, for it has seen a newer store of the hub: until that is accepted the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
+		{regressed(state("a", "Ready", nil)), "hold module/shop", "hold/h-9 put; end it with: towline unhold h-9\nWarning: 3 clusters are away, and 1 cluster is told nothing, for its agent has seen a newer store of the hub: until they are back and that is accepted the hold is not heard of there, what was told before goes on, and drift is corrected, except in one that is locked or revoked; the annotation towline.dev/hold holds an object at once\n"},
+		{regressed(state("a", "Disconnected", nil)), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is away: until it is back the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
+		{regressed(state("a", "Ready", nil)), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects; its agent is told nothing, for it has seen a newer store of the hub, so that is done when that is accepted\n"},
 		{state("a", "Removing", nil), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
 		{away(state("a", "Removing", nil)), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent +
 			"\nWarning: cluster a: its agent is away; if it was told to delete what the modules have there, it goes on with that until you have removed it\n"},
@@ -47,6 +51,13 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 // ofBefore is the answer of a hub that tells only by what it knew last that a cluster is away.
 func ofBefore(h *fakeHub) *fakeHub {
 	h.clusters[0].Status.WasHealthy = 2
+	return h
+}
+
+// regressed is the answer of a hub whose store was put back, and is older than what the agent has seen.
+func regressed(h *fakeHub) *fakeHub {
+	h.clusters[0].Status.Attention = &v1.Note{Code: fleet.AttentionRegressed}
+	h.trackers = []*v1.Tracker{{Cluster: "a", Reason: fleet.TrackerRegressed}}
 	return h
 }
 

@@ -178,7 +178,7 @@ func meanwhile(h *v1.Hold, why string) string {
 	switch {
 	case h.GetCluster() == "":
 		return goesOn + ", except in one that is locked or revoked"
-	case why != agentAway:
+	case why != agentAway && why != agentAhead:
 		return ""
 	}
 	return goesOn
@@ -192,16 +192,44 @@ func (a *app) absent(ctx context.Context, h *v1.Hold) (why, until string) {
 			return absence(c.GetStatus())
 		}
 	case h.GetModule() != "":
-		m, err := a.module(ctx, moduleName(h.GetProject(), h.GetModule()))
-		switch n := m.GetStatus().GetAway(); {
-		case err != nil || n == 0:
-		case n == 1:
-			return "1 cluster is away", "it is back"
-		default:
-			return number(n) + " clusters are away", "they are back"
-		}
+		return a.absentOf(ctx, h)
 	}
 	return "", ""
+}
+
+// absentOf is absent of a module in all of its clusters.
+func (a *app) absentOf(ctx context.Context, h *v1.Hold) (why, until string) {
+	var whys, untils []string
+	m, err := a.module(ctx, moduleName(h.GetProject(), h.GetModule()))
+	switch n := m.GetStatus().GetAway(); {
+	case err != nil || n == 0:
+	case n == 1:
+		whys, untils = append(whys, "1 cluster is away"), append(untils, "it is back")
+	default:
+		whys, untils = append(whys, number(n)+" clusters are away"), append(untils, "they are back")
+	}
+	switch n := a.ahead(ctx, h); {
+	case n == 1:
+		whys, untils = append(whys, "1 cluster is told nothing, for its agent has seen a newer store of the hub"), append(untils, accepted)
+	case n > 1:
+		whys, untils = append(whys, number(n)+" clusters are told nothing, for their agents have seen a newer store of the hub"), append(untils, accepted)
+	}
+	return strings.Join(whys, ", and "), strings.Join(untils, " and ")
+}
+
+// ahead counts the clusters of a module whose agents are told nothing, for they have seen a newer store of the hub.
+func (a *app) ahead(ctx context.Context, h *v1.Hold) (n int32) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return 0
+	}
+	f := &v1.ObjectFilter{Project: h.GetProject(), Module: h.GetModule()}
+	for t, err := range c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: f}) {
+		if err == nil && t.GetReason() == fleet.TrackerRegressed {
+			n++
+		}
+	}
+	return n
 }
 
 // holdText is "hold h-1 of module shop in cluster prod-eu-01: drops 12 of 20 objects".

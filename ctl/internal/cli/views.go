@@ -277,6 +277,9 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 
 const agentAway = "its agent is away"
 
+// agentAhead is said of one that is told nothing: what it holds is newer than the hub's store.
+const agentAhead, accepted = "its agent is told nothing, for it has seen a newer store of the hub", "that is accepted"
+
 // absence says why the agent of a cluster hears of nothing now, and until when; empty: it is there, or there is none.
 func absence(s *v1.ClusterStatus) (why, until string) {
 	switch state := fleet.ClusterState(s.GetState()); {
@@ -286,6 +289,8 @@ func absence(s *v1.ClusterStatus) (why, until string) {
 		return "it is locked", "it is unlocked"
 	case state == fleet.ClusterDisconnected, s.GetAway(), state == fleet.ClusterRemoving && unseen(s): // an older hub does not say who is away
 		return agentAway, "it is back"
+	case s.GetAttention().GetCode() == fleet.AttentionRegressed:
+		return agentAhead, accepted
 	}
 	return "", ""
 }
