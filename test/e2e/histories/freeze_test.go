@@ -22,7 +22,7 @@ const heard = 3 * time.Second
 func (w *world) freeze(at, what string, is func(lab.Request) bool, in ...*lab.Cluster) {
 	hear := map[string]lab.Mark{}
 	for _, c := range in {
-		if c.Agent.Running() && !w.Asleep(c.Agent) && w.Down["link "+c.Name] == nil && w.Reach(c) && w.state(c) == "Ready" {
+		if c.Agent.Running() && !w.Asleep(c.Agent) && w.Down["link "+c.Name] == nil && w.Reach(c) && w.hears(c, strings.HasPrefix(at, byAnnotation)) {
 			hear[c.Name] = 0
 		}
 	}
@@ -40,8 +40,10 @@ func (w *world) freeze(at, what string, is func(lab.Request) bool, in ...*lab.Cl
 	w.frozen[at] = freeze{what, is, hear}
 }
 
-func (w *world) state(c *lab.Cluster) string {
-	return strings.TrimSpace(w.CLI(w.T.Context(), "get", "clusters", c.Name, "-o", "jsonpath={.status.state}").Stdout)
+// hears reports that the agent of a cluster is connected. While it is ahead of a store that was put back the hub tells it nothing, and says so.
+func (w *world) hears(c *lab.Cluster, ofItself bool) bool {
+	said := strings.Fields(w.CLI(w.T.Context(), "get", "clusters", c.Name, "-o", "jsonpath={.status.state} {.status.attention.code}").Stdout)
+	return len(said) > 0 && said[0] == "Ready" && (ofItself || len(said) == 1 || said[1] != "Regressed")
 }
 
 // freezeApp is freeze of a Deployment.

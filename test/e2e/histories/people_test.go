@@ -182,13 +182,14 @@ func (w *world) flap() bool {
 	return true
 }
 
-// hold holds a module, a cluster or an object at the hub, and puts what is held.
+// hold holds a module, a cluster or an object at the hub. Then somebody changes by hand what is held, and now and then puts it.
 func (w *world) hold() bool {
 	c, app, name := w.AnyCluster(), e2etest.Pick(w.Random, apps), e2etest.Pick(w.Random, modules)
 	var args []string
+	change := func() { w.patch("scale", c, app, `{"spec":{"replicas":3}}`) }
 	switch w.Rand.IntN(3) {
 	case 0:
-		args = []string{"module/" + name}
+		args, change = []string{"module/" + name}, func() { w.eraseMark(c, name) }
 	case 1:
 		args = []string{"cluster/" + c.Name}
 	default:
@@ -197,7 +198,10 @@ func (w *world) hold() bool {
 	if !w.holdAt(c, args...) {
 		return false
 	}
-	w.provoke(name, app)
+	change()
+	if w.Rand.IntN(2) == 0 {
+		w.provoke(name, app)
+	}
 	return true
 }
 
@@ -312,6 +316,16 @@ func (w *world) erase() bool {
 	err = resource.Delete(w.T.Context(), name, metav1.DeleteOptions{PropagationPolicy: &background})
 	w.Note("erase", "%s %s %s: %v", c.Name, kind, name, err)
 	return true
+}
+
+// eraseMark deletes the mark of a module by hand.
+func (w *world) eraseMark(c *lab.Cluster, module string) {
+	if !w.Reach(c) {
+		return
+	}
+	resource, err := c.Resource("v1", "ConfigMap", home)
+	w.Must(err)
+	w.Note("erase", "%s ConfigMap %s: %v", c.Name, mark(module), resource.Delete(w.T.Context(), mark(module), metav1.DeleteOptions{}))
 }
 
 func (w *world) deleteModule() bool {

@@ -205,8 +205,11 @@ func read(text string) set {
 // checkRows holds every row against the cluster.
 func (w *world) checkRows(s *state) {
 	unapplied := map[[2]string]bool{} // and stay so
-	lists := map[string]map[place]bool{}
+	lists, missing := map[string]map[place]bool{}, map[place]bool{}
 	for _, r := range s.rows {
+		if r.Health == "Missing" && w.reports[r.Module][r.Number()] && !r.Extra { // its module has it still, and leaves it deleted
+			missing[placeOf(r)] = true
+		}
 		if r.Drift == "Conflict" || r.Reason == "AwaitingOwner" && s.stays(r) {
 			unapplied[[2]string{r.Cluster, r.Module}] = true
 		}
@@ -233,7 +236,7 @@ func (w *world) checkRows(s *state) {
 			w.checkDrift(s, r, live, objects)
 		case r.Fine():
 			w.checkFine(s, r, live, objects)
-		case r.Drift == "Conflict" && live != nil && e2etest.Owner(live) != r.Module:
+		case r.Drift == "Conflict" && (live != nil && e2etest.Owner(live) != r.Module || live == nil && missing[placeOf(r)]):
 		default:
 			s.wait("%s", r)
 		}
