@@ -39,6 +39,7 @@ const (
 	Stopped = "Stopped"
 	Paused  = "Paused"
 	Damaged = "Damaged" // the hub's record of it cannot be read
+	Wanted  = "Wanted"  // it is in the files no more, and a set wants it
 )
 
 // Reasons why a module is written or deleted later.
@@ -95,6 +96,10 @@ type Input struct {
 	Elsewhere map[string]Place
 	// Unread are files of both that cannot be read, with their text: nobody can tell what they have.
 	Unread map[string][]byte
+	// Unknown are other catalogs of the project of which nobody knows what they read, with what to do about that.
+	Unknown []string
+	// Wanted are modules of this catalog that were refused to a set, by name with that.
+	Wanted map[string]string
 	Prune  bool
 	// Person says that somebody asks for this, and Take that he wants what is of others, too.
 	Person, Take bool
@@ -113,7 +118,7 @@ type Put struct {
 	Takes bool
 }
 
-// Conflict is a module of the files that is not written.
+// Conflict is a module of the files that is not written, or without At one that is not deleted.
 type Conflict struct{ Name, At, Reason, Owner, Rollout string }
 
 // Later is a module that is put, or deleted, when what is in the way is over.
@@ -227,6 +232,7 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 			return moved
 		})
 	}
+	gone = p.wanted(in, gone)
 	if len(files) == 0 && len(gone) > 0 {
 		p.Refused = append(p.Refused, "the files have no module, and all of the catalog would go; to delete it with them: towline delete catalog NAME --cascade")
 	}
@@ -241,6 +247,9 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 		if x := in.Elsewhere[m.Name]; x.At != "" {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which catalog %s reads: towline resync catalog %s --take has that catalog take it over as it is, else take it out of there",
 				m.Name, x.At, x.Catalog, x.Catalog))
+		}
+		for _, of := range in.Unknown {
+			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, and may be in those of %s", m.Name, of))
 		}
 		for _, at := range slices.Sorted(maps.Keys(in.Unread)) {
 			if bytes.Contains(in.Unread[at], []byte(m.Name)) {
@@ -264,6 +273,17 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 		}
 		p.Prunes = append(p.Prunes, g)
 	}
+}
+
+// wanted leaves out what a set wants of what the files have no more: it is to take that over as it is.
+func (p *Plan) wanted(in Input, gone []Module) []Module {
+	return slices.DeleteFunc(gone, func(m Module) bool {
+		by := in.Wanted[m.Name]
+		if by != "" {
+			p.Conflicts = append(p.Conflicts, Conflict{Name: m.Name, Reason: Wanted, Owner: by})
+		}
+		return by != ""
+	})
 }
 
 // inUse are those of the modules that go which others depend on when all is put, by what clusters have, or because they are not put now:

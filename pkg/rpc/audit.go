@@ -55,14 +55,19 @@ func resource(r protoreflect.Message) string {
 	return join(text(meta, "project"), text(meta, "name"))
 }
 
-// isDryRun reports that the request asks what would be, and changes nothing: that is no write.
+// isDryRun reports that the request asks what would be, and changes nothing: that is no write. One that has noted what a set wants is.
 func isDryRun(req any) bool {
 	m, ok := req.(proto.Message)
 	if !ok {
 		return false
 	}
+	return is(m, "dry_run") && !is(m, "wants")
+}
+
+// is reports that a request says so.
+func is(m proto.Message, field protoreflect.Name) bool {
 	r := m.ProtoReflect()
-	fd := r.Descriptor().Fields().ByName("dry_run")
+	fd := r.Descriptor().Fields().ByName(field)
 	return fd != nil && fd.Kind() == protoreflect.BoolKind && r.Get(fd).Bool()
 }
 

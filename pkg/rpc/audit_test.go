@@ -19,4 +19,9 @@ func TestDryRunsAreNotRecorded(t *testing.T) {
 	if len(got) != 2 || got[0] != "shop" {
 		t.Errorf("recorded: %q", got)
 	}
+	wants := &towlinev1.PutModuleRequest{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "cart"}}, DryRun: true, Wants: true}
+	i.record(t.Context(), Caller{}, method, wants, nil, nil)
+	if len(got) != 3 || got[2] != "cart" { // it has noted what a set wants
+		t.Errorf("recorded: %q", got)
+	}
 }

@@ -74,10 +74,28 @@ func (r *applyRun) refused(ctx context.Context, all []resource.Resource, prune *
 			errs = r.refusedIn(ctx, then)
 		}
 	}
+	if len(errs) > 0 {
+		r.wants(ctx, all)
+	}
 	if len(errs) > 0 && len(all) > 1 {
 		errs = append(errs, errors.New(put+": apply all of it when all is right, or what is right by itself"))
 	}
 	return all, errs
+}
+
+// wants tells the hub, of the modules that it refuses, that the set wants them: where they are of another set, or of a catalog, that is not to prune them
+// before they are taken over. One that does not know of it refuses this, too.
+func (r *applyRun) wants(ctx context.Context, all []resource.Resource) {
+	if r.o.set.name == "" || r.o.set.take {
+		return
+	}
+	for _, x := range only[*v1.Module](all) {
+		if r.tried[x.Message].err == nil {
+			continue
+		}
+		req := &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true, Set: r.o.set.name, Wants: true}
+		_, _, _ = insisted(ctx, r.a, &r.insists, func() (*v1.PutModuleResponse, error) { return r.c.Modules.PutModule(ctx, req) })
+	}
 }
 
 // partition is those that are meant, and the others.

@@ -121,6 +121,8 @@ func conflictSays(x *v1.CatalogConflict) string {
 		return fmt.Sprintf("module %s of %s is not written: rollout %s is paused; it is put when that goes on, at the next look, or by: towline resync%s", x.GetModule(), x.GetFile(), x.GetRollout(), keepsOthers)
 	case x.GetReason() == catalog.Damaged:
 		return fmt.Sprintf("module %s of %s is not written: the hub's record of it is damaged, and its clusters keep what they have; put it again with towline apply, then: towline resync --take", x.GetModule(), x.GetFile())
+	case x.GetReason() == catalog.Wanted:
+		return fmt.Sprintf("module %s is in the files no more, and not deleted, for %s wants it and was refused it: apply it there with --take, which takes it over as it is, or delete it: towline delete module %s", x.GetModule(), x.GetOwner(), x.GetModule())
 	case x.GetOwner() == "":
 		return fmt.Sprintf("module %s of %s was put by hand, and is not written; to take it: towline resync --take", x.GetModule(), x.GetFile())
 	}

@@ -53,6 +53,7 @@ type fakeHub struct {
 	revisions   []*v1.Revision
 	rendered    [][]byte
 	put         *v1.PutModuleResponse
+	wanted      string   // the module that another set wants
 	older       bool     // it does not know of deletions in a batch
 	refuses     string   // the only module that err is said of
 	loses       string   // the module whose put is lost, though it was checked
@@ -239,6 +240,9 @@ func (h *fakeHub) GetLogs(r *v1.GetLogsRequest, s grpc.ServerStreamingServer[v1.
 
 func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v1.DeleteModuleResponse, error) {
 	h.note(r)
+	if h.wanted == r.GetName() && r.GetSet() != "" {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrPrecondition, "module %s is wanted by set/b", r.GetName()))
+	}
 	if h.kept != nil && r.GetDryRun() {
 		return nil, rpc.ToStatus(h.kept)
 	}

@@ -27,9 +27,9 @@ type setFlags struct {
 
 func (o *setFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.name, "set", "", "the modules are of this set; one that is of another set is refused")
+	f.StringVar(&o.name, "set", "", "the modules are of this set; one that is of another set, or of a catalog, is refused, and not pruned there for a week")
 	f.BoolVar(&o.prune, "prune", false, "delete the modules of the set in this project that are in the files no more, with what they have in the clusters")
-	f.BoolVar(&o.take, "take", false, "put modules although they are of another set, which has them no longer; without --set they are of none then")
+	f.BoolVar(&o.take, "take", false, "take modules over that are of another set, or of a catalog, before they are taken out of the files there; without --set they are of none then")
 	f.BoolVarP(&o.yes, "yes", "y", false, "with --prune: do not ask before more than half of the set goes")
 }
 
@@ -52,6 +52,7 @@ func (o *setFlags) check(cmd *cobra.Command) error {
 type pruning struct {
 	modules []*v1.Module
 	later   []*v1.Module // that what runs needs until the rollouts are through
+	wanted  []error      // why others stay that are in the files no more
 	deleted []*v1.Module
 }
 
@@ -114,7 +115,10 @@ func (r *applyRun) planPrune(ctx context.Context, modules []resource.Resource) (
 			had++
 		}
 	}
-	if err := errors.Join(out.notBelow(r.o), out.needed(stay)); err != nil {
+	if err := out.notBelow(r.o); err != nil {
+		return nil, err
+	}
+	if err := out.needed(append(stay, r.leaveWanted(ctx, out)...)); err != nil {
 		return nil, err
 	}
 	out.order()
@@ -202,12 +206,26 @@ func (r *applyRun) mayPrune(ctx context.Context, p *pruning, had int) error {
 func (r *applyRun) deletePruned(ctx context.Context, m *v1.Module, dry, more bool) (*v1.DeleteModuleResponse, error) {
 	meta := m.GetMetadata()
 	req := &v1.DeleteModuleRequest{Project: meta.GetProject(), Name: meta.GetName(), Uid: meta.GetUid(), ResourceVersion: meta.GetResourceVersion(),
-		Reason: r.o.reason, DryRun: dry, Force: dry}
+		Reason: r.o.reason, DryRun: dry, Force: dry, Set: r.o.set.name}
 	if !dry {
 		req.Batch, req.More = r.batch, more
 	}
 	resp, _, err := insisted(ctx, r.a, &r.insists, func() (*v1.DeleteModuleResponse, error) { return r.c.Modules.DeleteModule(ctx, req) })
 	return resp, err
+}
+
+// leaveWanted leaves out what somebody else wants: where it goes is his move, and keeps nothing else from being done. The hub is not asked whether
+// modules depend on it, which those that are put may do no more: what it says is not possible is that.
+func (r *applyRun) leaveWanted(ctx context.Context, p *pruning) (stay []*v1.Module) {
+	p.modules = slices.DeleteFunc(p.modules, func(m *v1.Module) bool {
+		_, err := r.deletePruned(ctx, m, true, false)
+		wanted := errors.Is(err, fleet.ErrPrecondition)
+		if wanted {
+			stay, p.wanted = append(stay, m), append(p.wanted, unpruned(m, err))
+		}
+		return wanted
+	})
+	return stay
 }
 
 // unprunable asks the hub what it would refuse to delete.
@@ -223,13 +241,17 @@ func (r *applyRun) unprunable(ctx context.Context, p *pruning) (errs []error) {
 	return errs
 }
 
+func unpruned(m *v1.Module, why error) error {
+	return fmt.Errorf("module %s is not pruned: %w", refOfModule(m).Display(), why)
+}
+
 // prune deletes what was planned, and says so; one that cannot be deleted stops no other. With --wait, what the clusters need until the
 // rollouts of this apply are through is deleted after them.
 func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 	if p == nil {
 		return nil
 	}
-	var errs []error
+	errs := slices.Clone(p.wanted)
 	for i, m := range p.modules {
 		if ctx.Err() != nil {
 			errs = append(errs, ctx.Err(), notPruned(p.modules[i:]))
@@ -314,7 +336,7 @@ func (r *applyRun) pruneOne(ctx context.Context, p *pruning, m *v1.Module, more 
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil // somebody else has deleted it
 	case err != nil:
-		return fmt.Errorf("%s is not pruned: %w", strings.Replace(name, "/", " ", 1), err)
+		return unpruned(m, err)
 	}
 	p.deleted = append(p.deleted, m)
 	r.say(name, "pruned", deleteText(done, false))

@@ -42,7 +42,7 @@ func TestApplyPrunesItsSetOnly(t *testing.T) {
 	if got.code != 0 || !strings.HasSuffix(got.out, "module/old pruned; removes 3 objects in 1 cluster, or hands them to modules that list them\n") {
 		t.Fatalf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
 	}
-	want := &v1.DeleteModuleRequest{Project: "default", Name: "old", Uid: "u-old", ResourceVersion: 8, Reason: "gone", Batch: asked[*v1.PutModuleRequest](hub).GetBatch()}
+	want := &v1.DeleteModuleRequest{Project: "default", Name: "old", Uid: "u-old", ResourceVersion: 8, Reason: "gone", Batch: asked[*v1.PutModuleRequest](hub).GetBatch(), Set: "a"}
 	if gone := deletionsOf(hub); len(gone) != 1 || !proto.Equal(gone[0], want) {
 		t.Errorf("the hub was asked to delete %v, want %v", gone, want)
 	}

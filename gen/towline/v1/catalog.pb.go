@@ -363,15 +363,16 @@ func (x *CatalogStatus) GetWaits() []*CatalogWait {
 	return nil
 }
 
-// CatalogConflict is a module of the files that a catalog does not write.
+// CatalogConflict is a module of the files that a catalog does not write, or one of its own that it does not delete.
 type CatalogConflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The module.
 	Module string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
-	// File and line that have it.
+	// File and line that have it; empty: none has.
 	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
 	// Owned: it is of owner. Stopped: a person ended the rollout of what the files say, and changed the module since. Paused: a person
 	// paused the rollout that runs, which what the files say would end. Damaged: the hub cannot read its record of the module.
+	// Wanted: the files have it no more, and it is not deleted, for owner, a set, was refused it within the last week.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// set/NAME, catalog/NAME, or empty: it was put by hand.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`

@@ -43,14 +43,17 @@ type PutModuleRequest struct {
 	Plan string `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
 	// What the other modules say of their order that are put together with this one: it is judged as if they were put already.
 	With []*ModuleOrder `protobuf:"bytes,7,rep,name=with,proto3" json:"with,omitempty"`
-	// The set that the module is put with, a DNS label: its metadata.origin becomes set/NAME. One that is of another set is refused, unless
-	// take is set. Empty: it stays of the set that it is of.
+	// The set that the module is put with, a DNS label: its metadata.origin becomes set/NAME. One that is of another set, or of a catalog, is
+	// refused, unless take is set, and not pruned there for a week. Empty: it stays of what it is of.
 	Set string `protobuf:"bytes,8,opt,name=set,proto3" json:"set,omitempty"`
-	// Put it although it is of another set, which has it no longer. Without set it is of none afterwards.
+	// Put it although it is of another set, or of a catalog: it is taken over as it is. Without set it is of none afterwards.
 	Take bool `protobuf:"varint,9,opt,name=take,proto3" json:"take,omitempty"`
 	// When all puts of the batch are in, modules are deleted that belong to it, by DeleteModule requests which name it. Until the last of
 	// those, or for 30 seconds without one, whoever lists what another module has waits for it, and is in no conflict.
-	Deletes       bool `protobuf:"varint,10,opt,name=deletes,proto3" json:"deletes,omitempty"`
+	Deletes bool `protobuf:"varint,10,opt,name=deletes,proto3" json:"deletes,omitempty"`
+	// Of a dry run with set: what is to be put then. Where the module is of another set, or of a catalog, it is noted that this set wants it, as
+	// by a put that is refused for that, so that it is not pruned for a week.
+	Wants         bool `protobuf:"varint,11,opt,name=wants,proto3" json:"wants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +154,13 @@ func (x *PutModuleRequest) GetTake() bool {
 func (x *PutModuleRequest) GetDeletes() bool {
 	if x != nil {
 		return x.Deletes
+	}
+	return false
+}
+
+func (x *PutModuleRequest) GetWants() bool {
+	if x != nil {
+		return x.Wants
 	}
 	return false
 }
@@ -1800,7 +1810,10 @@ type DeleteModuleRequest struct {
 	// The batch of the puts that it belongs to (see PutModuleRequest.deletes). Empty: it stands alone.
 	Batch string `protobuf:"bytes,9,opt,name=batch,proto3" json:"batch,omitempty"`
 	// Other deletions of the batch follow. The last one ends it, also where it is refused.
-	More          bool `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	// The set whose files have the module no more: it is not deleted if another set wants it, or a catalog of the project names it as a conflict.
+	// Empty: somebody asks for just this, and it is, but for a deletion of a batch.
+	Set           string `protobuf:"bytes,11,opt,name=set,proto3" json:"set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1903,6 +1916,13 @@ func (x *DeleteModuleRequest) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *DeleteModuleRequest) GetSet() string {
+	if x != nil {
+		return x.Set
+	}
+	return ""
 }
 
 // DeleteModuleResponse tells what goes and what stays.
@@ -2934,7 +2954,7 @@ var File_towline_v1_module_service_proto protoreflect.FileDescriptor
 const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/module_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\x9a\x02\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\xb0\x02\n" +
 	"\x10PutModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
@@ -2946,7 +2966,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x03set\x18\b \x01(\tR\x03set\x12\x12\n" +
 	"\x04take\x18\t \x01(\bR\x04take\x12\x18\n" +
 	"\adeletes\x18\n" +
-	" \x01(\bR\adeletes\"v\n" +
+	" \x01(\bR\adeletes\x12\x14\n" +
+	"\x05wants\x18\v \x01(\bR\x05wants\"v\n" +
 	"\vModuleOrder\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x125\n" +
@@ -3063,7 +3084,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06module\x18\x02 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\x89\x02\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\x9b\x02\n" +
 	"\x13DeleteModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -3075,7 +3096,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x10resource_version\x18\b \x01(\x03R\x0fresourceVersion\x12\x14\n" +
 	"\x05batch\x18\t \x01(\tR\x05batch\x12\x12\n" +
 	"\x04more\x18\n" +
-	" \x01(\bR\x04more\"\xf4\x01\n" +
+	" \x01(\bR\x04more\x12\x10\n" +
+	"\x03set\x18\v \x01(\tR\x03set\"\xf4\x01\n" +
 	"\x14DeleteModuleResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12+\n" +

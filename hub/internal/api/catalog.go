@@ -65,7 +65,11 @@ func (a *API) putCatalog(ctx context.Context, w store.Writer, c *wire.Catalog, r
 	if !ok && c.Ref.Project != fleet.DefaultProject {
 		return fleet.NotFound(projectObject(c.Ref.Project), "project %s does not exist; apply a Project of that name first", c.Ref.Project)
 	}
-	old, _, exists := store.Get[*storev1.CatalogRecord](w, key)
+	var old *storev1.CatalogRecord
+	exists := false
+	if store.DamageOf(w, key) == nil { // nothing is known of one that cannot be read, and another one takes its place
+		old, _, exists = store.Get[*storev1.CatalogRecord](w, key)
+	}
 	prev := old.GetCatalog().GetMetadata()
 	if err := record.AsSeen(w, key, catalogObject(c.Ref), prev, in.GetMetadata()); err != nil {
 		return err

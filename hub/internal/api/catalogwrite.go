@@ -29,7 +29,7 @@ type catalogFile struct {
 }
 
 func authorOf(look record.CatalogLook) *author {
-	return &author{catalog: look.Ref, uid: look.UID, generation: look.Generation, ref: look.ResolvedRef, take: look.Take, again: look.Person, fence: look.Fence}
+	return &author{catalog: look.Ref, uid: look.UID, generation: look.Generation, ref: look.ResolvedRef, take: look.Take, prunes: look.Prune, again: look.Person, fence: look.Fence}
 }
 
 // asCatalog is the context of what a catalog writes.
@@ -44,7 +44,7 @@ func (a *API) PlanCatalog(ctx context.Context, look record.CatalogLook) (catalog
 	if err != nil {
 		return catalog.Plan{}, err
 	}
-	in := catalog.Input{Catalog: look.UID, Below: look.Below, Elsewhere: look.Elsewhere, Unread: look.Unread, Prune: look.Prune, Person: look.Person, Take: look.Take}
+	in := catalog.Input{Catalog: look.UID, Below: look.Below, Elsewhere: look.Elsewhere, Unread: look.Unread, Unknown: look.Unknown, Prune: look.Prune, Person: look.Person, Take: look.Take}
 	for _, f := range files {
 		digest, err := wire.SpecDigest(f.Module.GetSpec())
 		if err != nil {
@@ -54,6 +54,7 @@ func (a *API) PlanCatalog(ctx context.Context, look record.CatalogLook) (catalog
 	}
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		in.Modules = withNeeds(r, look, modulesFor(r, look))
+		in.Wanted = a.wantedOf(r, look.Ref.Project, in.Modules)
 		return nil
 	}); err != nil {
 		return catalog.Plan{}, err
@@ -181,6 +182,22 @@ func modulesFor(r store.Reader, look record.CatalogLook) (out []catalog.Module) 
 	for _, d := range r.Damaged(prefix) {
 		if ref, ok := store.SplitModule(d.Key); ok {
 			out = append(out, catalog.Module{Name: ref.Name, Damaged: true})
+		}
+	}
+	return out
+}
+
+// wantedOf are the modules of a catalog that sets want, by name with the set.
+func (a *API) wantedOf(r store.Reader, project string, modules []catalog.Module) map[string]string {
+	out := map[string]string{}
+	for _, m := range modules {
+		ref := fleet.ModuleRef{Project: project, Name: m.Name}
+		if !m.Mine || m.Damaged {
+			continue
+		}
+		rec, _, _ := moduleRecord(r, ref)
+		if wants := record.Wants(r, ref, rec, a.now()); len(wants) > 0 {
+			out[m.Name] = record.WantedBy(wants)
 		}
 	}
 	return out

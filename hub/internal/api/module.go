@@ -94,6 +94,9 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest, by *auth
 
 // putOnce tells as well that the files which were uploaded have to be looked at again.
 func (a *API) putOnce(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) (_ *towlinev1.PutModuleResponse, outdated bool, _ error) {
+	if err := a.wants(ctx, req, by); err != nil {
+		return nil, false, err
+	}
 	m, req, files, err := a.readPut(ctx, req)
 	if err != nil {
 		return nil, false, err
@@ -279,6 +282,9 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 			return err
 		}
 		resp.Rollout = fleet.RolloutID{Module: m.Ref, Number: number}.String()
+	}
+	if exists && had != from.name {
+		record.DropWant(w, m.Ref, from.name)
 	}
 	w.Put(key, rec)
 	resp.Module = proto.CloneOf(rec.GetModule())

@@ -22,6 +22,7 @@ type author struct {
 	generation int64
 	ref        string
 	take       bool // what is of others
+	prunes     bool // what its files have no more, which a set may want
 	again      bool // a person asks: what is put is tried again where its source failed, and takes the place of what is paused
 	fence      store.Fence
 }

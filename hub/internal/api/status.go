@@ -147,7 +147,7 @@ func (a *API) deleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		return nil, err
 	}
 	resp := &towlinev1.DeleteModuleResponse{}
-	may := func(r store.Reader) error { return mayBeDeleted(r, ref, req) }
+	may := func(r store.Reader) error { return a.mayBeDeleted(r, ref, req) }
 	err = a.o.Store.View(ctx, 0, may)
 	if errors.Is(err, fleet.ErrPrecondition) { // what depended on it may have been deleted just now, as the caller was told
 		var told int64
@@ -184,7 +184,10 @@ func (a *API) markDeleted(ctx context.Context, w store.Writer, ref fleet.ModuleR
 	if err := by.mayWrite(ref, damaged); err != nil {
 		return err
 	}
-	if err := mayBeDeleted(w, ref, req); err != nil || rec.GetDeleting() == policy {
+	if err := a.mayBeDeleted(w, ref, req); err != nil || rec.GetDeleting() == policy {
+		return err
+	}
+	if err := a.prunesNot(w, ref, rec, by); err != nil {
 		return err
 	}
 	next := proto.CloneOf(rec)
@@ -208,8 +211,11 @@ func sameModule(r store.Reader, ref fleet.ModuleRef, uid string) error {
 }
 
 // mayBeDeleted checks what a deletion asks of the module. One that is being deleted so already has another version by that.
-func mayBeDeleted(r store.Reader, ref fleet.ModuleRef, req *towlinev1.DeleteModuleRequest) error {
+func (a *API) mayBeDeleted(r store.Reader, ref fleet.ModuleRef, req *towlinev1.DeleteModuleRequest) error {
 	if err := sameModule(r, ref, req.GetUid()); err != nil {
+		return err
+	}
+	if err := a.mayPrune(r, ref, req); err != nil {
 		return err
 	}
 	if err := mayGo(r, ref, req.GetForce()); err != nil {

@@ -282,15 +282,15 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 	files, below, unread, err := readCatalog(x.c, artifact.Files)
 	if err != nil {
 		_, reason := problemsOf(err)
-		return &lookError{err, reason}
+		return cmp.Or(c.namesOthers(ctx, x, artifact.Files), error(&lookError{err, reason}))
 	}
-	elsewhere, broken, err := c.elsewhere(ctx, x, files, artifact.Files)
+	elsewhere, broken, unknown, err := c.elsewhere(ctx, x, files, artifact.Files)
 	if err != nil {
 		return err
 	}
 	maps.Copy(unread, broken)
 	meta := x.rec.GetCatalog().GetMetadata()
-	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Files: files, Below: below, Elsewhere: elsewhere, Unread: unread, Prune: x.c.Prune, ResolvedRef: artifact.Ref,
+	look := record.CatalogLook{Ref: x.ref, UID: meta.GetUid(), Generation: meta.GetGeneration(), Files: files, Below: below, Elsewhere: elsewhere, Unread: unread, Unknown: unknown, Prune: x.c.Prune, ResolvedRef: artifact.Ref,
 		Person: len(x.asks) > 0, Reason: x.why(artifact.Ref), Puts: x.was.GetPuts(), Fence: c.fence(),
 		Take: slices.ContainsFunc(x.asks, func(a catalogAsk) bool { return a.take })}
 	return c.applyCatalog(ctx, x, look, artifact)
@@ -312,7 +312,7 @@ func (x *catalogue) why(ref string) string {
 func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record.CatalogLook, artifact source.Artifact) error {
 	plan, err := c.o.Catalogs.PlanCatalog(ctx, look)
 	if list, reason := problemsOf(err); list != nil {
-		return &lookError{err, reason}
+		return cmp.Or(c.namesOthers(ctx, x, artifact.Files), error(&lookError{err, reason}))
 	}
 	if err != nil {
 		return err

@@ -1,10 +1,12 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -63,12 +65,12 @@ func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.Catalog
 }
 
 // elsewhere are the modules that other catalogs of the project have in the same files, or of which their last look found that they are of this one:
-// what was moved there is to be taken over as it is, not deleted and made anew. How the files of another one are broken is its own matter. None
-// are looked for while the catalog lists all that it has.
-func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (map[string]catalog.Place, map[string][]byte, error) {
-	out := map[string]catalog.Place{}
+// what was moved there is to be taken over as it is, not deleted and made anew. unread are those of their files that cannot be read, and unknown
+// the catalogs of which nobody knows what they read. None are looked for while the catalog lists all that it has.
+func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record.CatalogFile, files map[string][]byte) (out map[string]catalog.Place, unread map[string][]byte, unknown []string, err error) {
+	out, unread = map[string]catalog.Place{}, map[string][]byte{}
 	if !x.c.Prune {
-		return out, nil, nil
+		return out, unread, nil, nil
 	}
 	upstream := wire.Upstream(x.rec.GetCatalog().GetSpec().GetSource())
 	var others []*wire.Catalog
@@ -76,22 +78,31 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		if !loses(r, x, lists) {
 			return nil
 		}
-		store.Scan(r, store.CatalogPrefix+x.ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
+		prefix := store.CatalogPrefix + x.ref.Project + "/"
+		for _, d := range r.Damaged(prefix) {
+			if ref, ok := store.SplitCatalog(d.Key); ok {
+				unknown = append(unknown, record.DamagedCatalog(ref))
+			}
+		}
+		store.Scan(r, prefix, func(rec *storev1.CatalogRecord, e store.Entry) bool {
 			other, err := wire.CatalogFromProto(rec.GetCatalog())
+			ref, ok := store.SplitCatalog(e.Key)
+			same := upstream != "" && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream
 			switch {
-			case err != nil || e.Key == store.CatalogKey(x.ref) || rec.GetDeleting():
-			case upstream != "" && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream:
+			case !ok || ref == x.ref || rec.GetDeleting():
+			case same && err != nil:
+				unknown = append(unknown, fmt.Sprintf("catalog %s, which is not valid (%v): put that catalog as it is to be, or delete it: towline delete catalog %s", ref.Name, err, ref.Name))
+			case same:
 				others = append(others, other)
 			default:
-				c.wanted(r, x.ref, other.Ref, rec, out)
+				c.wanted(r, x.ref, ref, rec, out)
 			}
 			return true
 		})
 		return nil
 	}); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	unread := map[string][]byte{}
 	for _, other := range others {
 		names, _ := resource.InFolder(files, other.Folder, other.Recursive)
 		found, broken := modulesIn(files, names)
@@ -100,7 +111,7 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 			out[name] = catalog.Place{At: at, Catalog: other.Ref.Name}
 		}
 	}
-	return out, unread, nil
+	return out, unread, unknown, nil
 }
 
 // wanted adds the modules of one catalog that another one, of another source, has in its files, too.
@@ -117,6 +128,35 @@ func (c *Controller) wanted(r store.Reader, of, by fleet.ModuleRef, rec *storev1
 			to[f.GetModule()] = catalog.Place{At: f.GetFile(), Catalog: by.Name}
 		}
 	}
+}
+
+// namesOthers notes which modules of others the files have that cannot be applied, or may have where they cannot be read: whose they are prunes
+// these as little as those of files that can be.
+func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[string][]byte) error {
+	read, _ := resource.InFolder(files, x.c.Folder, x.c.Recursive)
+	found, unread := modulesIn(files, read)
+	s, own := x.next.GetStatus(), fleet.CatalogOrigin(x.ref.Name)
+	conflicts := slices.DeleteFunc(slices.Clone(s.GetConflicts()), func(f *towlinev1.CatalogConflict) bool { return f.GetReason() == catalog.Owned })
+	err := c.view(ctx, func(r store.Reader) error {
+		store.Scan(r, store.ModulePrefix+x.ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
+			ref, ok := store.SplitModule(e.Key)
+			owner, at := record.OwnerOf(r, ref, rec), found[ref.Name]
+			for _, name := range slices.Sorted(maps.Keys(unread)) {
+				if at == "" && bytes.Contains(unread[name], []byte(ref.Name)) {
+					at = name
+				}
+			}
+			if ok && at != "" && owner != "" && owner != own && rec.GetDeleting() == "" {
+				conflicts = append(conflicts, &towlinev1.CatalogConflict{Module: ref.Name, File: at, Reason: catalog.Owned, Owner: owner})
+			}
+			return true
+		})
+		return nil
+	})
+	if err == nil {
+		s.Conflicts = conflicts
+	}
+	return err
 }
 
 // loses reports that a catalog may have modules that its files list no more.

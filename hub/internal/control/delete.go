@@ -192,7 +192,7 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef, uid 
 				keys = append(keys, d.Key)
 			}
 		}
-		keys = append(keys, store.FollowKey(ref))
+		keys = append(keys, store.FollowKey(ref), store.WantedKey(ref))
 		keys = append(keys, recycleKeys(r, ref)...)
 		keys = append(keys, record.HoldKeys(r, func(h *towlinev1.Hold) bool { return record.HoldModule(h) == ref.String() })...)
 		return nil

@@ -29,7 +29,9 @@ type CatalogLook struct {
 	Elsewhere map[string]catalog.Place
 	// Unread are files of both that cannot be read, with their text.
 	Unread map[string][]byte
-	Prune  bool
+	// Unknown are other catalogs of the project of which nobody knows what they read, each as "NAME, …" with what to do.
+	Unknown []string
+	Prune   bool
 	// Person says that somebody asks, and Take that he wants what is of others, too.
 	Person, Take bool
 	// ResolvedRef is what the ref came to, and Reason why the modules are put, for the record.
@@ -76,8 +78,11 @@ func OwnerOf(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) strin
 		return origin
 	}
 	key := store.CatalogKey(fleet.ModuleRef{Project: ref.Project, Name: name})
+	if store.DamageOf(r, key) != nil {
+		return origin
+	}
 	c, _, ok := store.Get[*storev1.CatalogRecord](r, key)
-	if store.DamageOf(r, key) == nil && (!ok || c.GetCatalog().GetMetadata().GetUid() != m.GetOriginUid()) {
+	if !ok || c.GetCatalog().GetMetadata().GetUid() != m.GetOriginUid() {
 		return ""
 	}
 	return origin

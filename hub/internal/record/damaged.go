@@ -38,6 +38,8 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		}
 	case store.BatchPrefix:
 		return &storev1.BatchRecord{}, false // it is waited for as long as for any other
+	case store.WantedPrefix:
+		return damagedWanted(), false // who cannot be told from anybody else wants it
 	case store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.FollowPrefix, store.CatalogStates:
 		return nil, true
 	case store.ConfirmPrefix:
@@ -101,6 +103,11 @@ func ReadableCluster(r store.Reader, name fleet.ClusterName) error {
 // DamagedModule says the same of a module.
 func DamagedModule(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("the hub's record of module %s is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it: towline delete module %s", ref.Display(), ref.Display())
+}
+
+// DamagedCatalog says that a catalog cannot be read, and what to do.
+func DamagedCatalog(ref fleet.ModuleRef) string {
+	return fmt.Sprintf("catalog %s, of which the hub's record is damaged: put that catalog again (towline apply), or delete it: towline delete catalog %s", ref.Name, ref.Name)
 }
 
 // DamagedRevision says the same of a revision; nil: its record can be read, or there is none.

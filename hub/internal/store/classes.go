@@ -92,6 +92,7 @@ var Classes = []Class{
 	{Prefix: RevisionPrefix, New: func() proto.Message { return new(storev1.RevisionRecord) }, Owner: Leader},
 	{Prefix: StartPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: API, Clears: Leader},
 	{Prefix: BatchPrefix, New: func() proto.Message { return new(storev1.BatchRecord) }, Owner: API, Clears: Leader},
+	{Prefix: WantedPrefix, New: func() proto.Message { return new(storev1.WantedRecord) }, Owner: API, Clears: Leader},
 	{Prefix: RolloutPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: Leader},
 	{Prefix: ChunkPrefix, New: func() proto.Message { return new(storev1.RolloutChunk) }, Owner: Leader},
 	{Prefix: StepPrefix, New: func() proto.Message { return new(storev1.StepRecord) }, Owner: Leader},

@@ -23,6 +23,7 @@ const (
 	ChunkPrefix      = "rolloutclusters/"
 	StepPrefix       = "steps/"
 	BatchPrefix      = "batches/"
+	WantedPrefix     = "wanted/"
 	VerbPrefix       = "verbs/"
 	RequestPrefix    = "requests/"
 	AnswerPrefix     = "answers/"
@@ -149,6 +150,9 @@ func VerbKey(m fleet.ModuleRef, n int64, k int64) string {
 
 // BatchKey is batches/ID.
 func BatchKey(id string) string { return BatchPrefix + id }
+
+// WantedKey is wanted/PROJECT/MODULE.
+func WantedKey(m fleet.ModuleRef) string { return WantedPrefix + m.String() }
 
 // RequestKey is requests/PROJECT/MODULE/ID.
 func RequestKey(m fleet.ModuleRef, id string) string { return RequestsOf(m) + id }

@@ -2081,6 +2081,126 @@ func (x *BatchRecord) GetPut() bool {
 	return false
 }
 
+// WantedRecord is wanted/PROJECT/MODULE: sets that were refused the module, because it is of another one or of a catalog. Whose it is does
+// not prune it meanwhile.
+type WantedRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The UID of the module: one that has the name later is wanted by nobody.
+	ModuleUid string `protobuf:"bytes,1,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// The one that was refused last comes last.
+	Wants         []*Want `protobuf:"bytes,2,rep,name=wants,proto3" json:"wants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WantedRecord) Reset() {
+	*x = WantedRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WantedRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WantedRecord) ProtoMessage() {}
+
+func (x *WantedRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WantedRecord.ProtoReflect.Descriptor instead.
+func (*WantedRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *WantedRecord) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *WantedRecord) GetWants() []*Want {
+	if x != nil {
+		return x.Wants
+	}
+	return nil
+}
+
+// Want is one set that wants a module.
+type Want struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// set/NAME.
+	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	// When it was refused last.
+	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Who put it.
+	User          string `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Want) Reset() {
+	*x = Want{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Want) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Want) ProtoMessage() {}
+
+func (x *Want) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Want.ProtoReflect.Descriptor instead.
+func (*Want) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Want) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Want) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Want) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
 // RolloutChunk is rolloutclusters/PROJECT/MODULE/N/CHUNK: up to 256 members with their records.
 type RolloutChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2092,7 +2212,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2224,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2237,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -2146,7 +2266,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2278,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[28]
+	mi := &file_towline_store_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2291,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -2257,7 +2377,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2389,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[29]
+	mi := &file_towline_store_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2402,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -2409,7 +2529,7 @@ type RecycleRecord struct {
 
 func (x *RecycleRecord) Reset() {
 	*x = RecycleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2541,7 @@ func (x *RecycleRecord) String() string {
 func (*RecycleRecord) ProtoMessage() {}
 
 func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[30]
+	mi := &file_towline_store_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2554,7 @@ func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
 func (*RecycleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RecycleRecord) GetOrders() []*RecycleOrder {
@@ -2461,7 +2581,7 @@ type RecycleOrder struct {
 
 func (x *RecycleOrder) Reset() {
 	*x = RecycleOrder{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2593,7 @@ func (x *RecycleOrder) String() string {
 func (*RecycleOrder) ProtoMessage() {}
 
 func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[31]
+	mi := &file_towline_store_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2606,7 @@ func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
 func (*RecycleOrder) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RecycleOrder) GetRecycle() *v11.Recycle {
@@ -2530,7 +2650,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2662,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[32]
+	mi := &file_towline_store_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2675,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -2589,7 +2709,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +2721,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[33]
+	mi := &file_towline_store_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +2734,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -2658,7 +2778,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2670,7 +2790,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[34]
+	mi := &file_towline_store_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +2803,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -2737,7 +2857,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2749,7 +2869,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[35]
+	mi := &file_towline_store_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2762,7 +2882,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -2892,7 +3012,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2904,7 +3024,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[36]
+	mi := &file_towline_store_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2917,7 +3037,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -3025,7 +3145,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3157,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[37]
+	mi := &file_towline_store_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3170,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -3084,7 +3204,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3216,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[38]
+	mi := &file_towline_store_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3229,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -3164,7 +3284,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3176,7 +3296,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[39]
+	mi := &file_towline_store_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3189,7 +3309,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -3260,7 +3380,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3272,7 +3392,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[40]
+	mi := &file_towline_store_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3285,7 +3405,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -3334,7 +3454,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3346,7 +3466,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[41]
+	mi := &file_towline_store_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3359,7 +3479,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -3403,7 +3523,7 @@ type FollowRecord struct {
 
 func (x *FollowRecord) Reset() {
 	*x = FollowRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3415,7 +3535,7 @@ func (x *FollowRecord) String() string {
 func (*FollowRecord) ProtoMessage() {}
 
 func (x *FollowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[42]
+	mi := &file_towline_store_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3548,7 @@ func (x *FollowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRecord.ProtoReflect.Descriptor instead.
 func (*FollowRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *FollowRecord) GetModuleUid() string {
@@ -3528,7 +3648,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3540,7 +3660,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[43]
+	mi := &file_towline_store_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3553,7 +3673,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CatalogRecord) GetCatalog() *v1.Catalog {
@@ -3592,7 +3712,7 @@ type CatalogState struct {
 
 func (x *CatalogState) Reset() {
 	*x = CatalogState{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[44]
+	mi := &file_towline_store_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3724,7 @@ func (x *CatalogState) String() string {
 func (*CatalogState) ProtoMessage() {}
 
 func (x *CatalogState) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[44]
+	mi := &file_towline_store_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3737,7 @@ func (x *CatalogState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogState.ProtoReflect.Descriptor instead.
 func (*CatalogState) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CatalogState) GetCatalogUid() string {
@@ -3677,7 +3797,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[45]
+	mi := &file_towline_store_v1_records_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3689,7 +3809,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[45]
+	mi := &file_towline_store_v1_records_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3702,7 +3822,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{45}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -3741,7 +3861,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[46]
+	mi := &file_towline_store_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3753,7 +3873,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[46]
+	mi := &file_towline_store_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3766,7 +3886,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{46}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -3809,7 +3929,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[47]
+	mi := &file_towline_store_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +3941,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[47]
+	mi := &file_towline_store_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +3954,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{47}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -3883,7 +4003,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[48]
+	mi := &file_towline_store_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3895,7 +4015,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[48]
+	mi := &file_towline_store_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3908,7 +4028,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{48}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AuditRecord) GetEntry() *v1.AuditEntry {
@@ -4082,7 +4202,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"back_since\x18\t \x01(\x03R\tbackSinceJ\x04\b\x05\x10\x06\"O\n" +
 	"\vBatchRecord\x12.\n" +
 	"\x04last\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\x12\x10\n" +
-	"\x03put\x18\x02 \x01(\bR\x03put\"\"\n" +
+	"\x03put\x18\x02 \x01(\bR\x03put\"[\n" +
+	"\fWantedRecord\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x01 \x01(\tR\tmoduleUid\x12,\n" +
+	"\x05wants\x18\x02 \x03(\v2\x16.towline.store.v1.WantR\x05wants\"V\n" +
+	"\x04Want\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\"\"\n" +
 	"\fRolloutChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\xb3\x01\n" +
 	"\n" +
@@ -4266,7 +4394,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -4295,120 +4423,124 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*CapabilitiesRecord)(nil),    // 24: towline.store.v1.CapabilitiesRecord
 	(*RolloutRecord)(nil),         // 25: towline.store.v1.RolloutRecord
 	(*BatchRecord)(nil),           // 26: towline.store.v1.BatchRecord
-	(*RolloutChunk)(nil),          // 27: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 28: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 29: towline.store.v1.DesiredRecord
-	(*RecycleRecord)(nil),         // 30: towline.store.v1.RecycleRecord
-	(*RecycleOrder)(nil),          // 31: towline.store.v1.RecycleOrder
-	(*Given)(nil),                 // 32: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 33: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 34: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 35: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 36: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 37: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 38: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 39: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 40: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 41: towline.store.v1.HoldRecord
-	(*FollowRecord)(nil),          // 42: towline.store.v1.FollowRecord
-	(*CatalogRecord)(nil),         // 43: towline.store.v1.CatalogRecord
-	(*CatalogState)(nil),          // 44: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 45: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 46: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 47: towline.store.v1.BlobHead
-	(*AuditRecord)(nil),           // 48: towline.store.v1.AuditRecord
-	nil,                           // 49: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 50: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 51: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 52: towline.v1.Module
-	(*v1.Cluster)(nil),            // 53: towline.v1.Cluster
-	(*v1.ClusterLock)(nil),        // 54: towline.v1.ClusterLock
-	(*v1.Token)(nil),              // 55: towline.v1.Token
-	(*v1.User)(nil),               // 56: towline.v1.User
-	(*v1.Certificate)(nil),        // 57: towline.v1.Certificate
-	(*v1.Project)(nil),            // 58: towline.v1.Project
-	(*v1.Secret)(nil),             // 59: towline.v1.Secret
-	(*v1.Revision)(nil),           // 60: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 61: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 62: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 63: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 64: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 65: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 66: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 67: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 68: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 69: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 70: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 71: towline.v1.CatalogStatus
-	(*v1.AuditEntry)(nil),         // 72: towline.v1.AuditEntry
+	(*WantedRecord)(nil),          // 27: towline.store.v1.WantedRecord
+	(*Want)(nil),                  // 28: towline.store.v1.Want
+	(*RolloutChunk)(nil),          // 29: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 30: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 31: towline.store.v1.DesiredRecord
+	(*RecycleRecord)(nil),         // 32: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 33: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 34: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 35: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 36: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 37: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 38: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 39: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 40: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 41: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 42: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 43: towline.store.v1.HoldRecord
+	(*FollowRecord)(nil),          // 44: towline.store.v1.FollowRecord
+	(*CatalogRecord)(nil),         // 45: towline.store.v1.CatalogRecord
+	(*CatalogState)(nil),          // 46: towline.store.v1.CatalogState
+	(*CatalogPut)(nil),            // 47: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 48: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 49: towline.store.v1.BlobHead
+	(*AuditRecord)(nil),           // 50: towline.store.v1.AuditRecord
+	nil,                           // 51: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 52: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 53: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 54: towline.v1.Module
+	(*v1.Cluster)(nil),            // 55: towline.v1.Cluster
+	(*v1.ClusterLock)(nil),        // 56: towline.v1.ClusterLock
+	(*v1.Token)(nil),              // 57: towline.v1.Token
+	(*v1.User)(nil),               // 58: towline.v1.User
+	(*v1.Certificate)(nil),        // 59: towline.v1.Certificate
+	(*v1.Project)(nil),            // 60: towline.v1.Project
+	(*v1.Secret)(nil),             // 61: towline.v1.Secret
+	(*v1.Revision)(nil),           // 62: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 63: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 64: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 65: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 66: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 67: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 68: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 69: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 70: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 71: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 72: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 73: towline.v1.CatalogStatus
+	(*v1.AuditEntry)(nil),         // 74: towline.v1.AuditEntry
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	51, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	51, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	51, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	51, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
-	51, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
+	53, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	53, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	53, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	53, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
+	53, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
 	7,  // 5: towline.store.v1.Authorities.authorities:type_name -> towline.store.v1.Authority
-	51, // 6: towline.store.v1.Authority.added:type_name -> google.protobuf.Timestamp
-	51, // 7: towline.store.v1.Authority.retired:type_name -> google.protobuf.Timestamp
-	52, // 8: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	53, // 9: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	53, // 6: towline.store.v1.Authority.added:type_name -> google.protobuf.Timestamp
+	53, // 7: towline.store.v1.Authority.retired:type_name -> google.protobuf.Timestamp
+	54, // 8: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	55, // 9: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	12, // 10: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	51, // 11: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	51, // 12: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	54, // 13: towline.store.v1.ClusterRecord.lock:type_name -> towline.v1.ClusterLock
-	51, // 14: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	51, // 15: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	55, // 16: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	51, // 17: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	56, // 18: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	57, // 19: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	58, // 20: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	59, // 21: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	53, // 11: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	53, // 12: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	56, // 13: towline.store.v1.ClusterRecord.lock:type_name -> towline.v1.ClusterLock
+	53, // 14: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	53, // 15: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	57, // 16: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	53, // 17: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	58, // 18: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	59, // 19: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	60, // 20: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	61, // 21: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	19, // 22: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
 	18, // 23: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	59, // 24: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	61, // 24: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
 	19, // 25: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	49, // 26: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	60, // 27: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	51, // 26: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	62, // 27: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
 	22, // 28: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
 	23, // 29: towline.store.v1.VariantRecord.capabilities:type_name -> towline.store.v1.CapabilitiesSum
 	23, // 30: towline.store.v1.CapabilitiesRecord.sum:type_name -> towline.store.v1.CapabilitiesSum
-	61, // 31: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	51, // 32: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
-	51, // 33: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	62, // 34: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	63, // 35: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	32, // 36: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	31, // 37: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	64, // 38: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	51, // 39: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	50, // 40: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	65, // 41: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	34, // 42: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	51, // 43: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	51, // 44: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	51, // 45: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	51, // 46: towline.store.v1.SessionRecord.untold:type_name -> google.protobuf.Timestamp
-	66, // 47: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	67, // 48: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	68, // 49: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	51, // 50: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	51, // 51: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	69, // 52: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	51, // 53: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	51, // 54: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	70, // 55: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	71, // 56: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	51, // 57: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	45, // 58: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	51, // 59: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	72, // 60: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	63, // 31: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	53, // 32: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
+	28, // 33: towline.store.v1.WantedRecord.wants:type_name -> towline.store.v1.Want
+	53, // 34: towline.store.v1.Want.at:type_name -> google.protobuf.Timestamp
+	53, // 35: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	64, // 36: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	65, // 37: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	34, // 38: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	33, // 39: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	66, // 40: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	53, // 41: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	52, // 42: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	67, // 43: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	36, // 44: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	53, // 45: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	53, // 46: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	53, // 47: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	53, // 48: towline.store.v1.SessionRecord.untold:type_name -> google.protobuf.Timestamp
+	68, // 49: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	69, // 50: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	70, // 51: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	53, // 52: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	53, // 53: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	71, // 54: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	53, // 55: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	53, // 56: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	72, // 57: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	73, // 58: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	53, // 59: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	47, // 60: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	53, // 61: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	74, // 62: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	63, // [63:63] is the sub-list for method output_type
+	63, // [63:63] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -4422,7 +4554,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

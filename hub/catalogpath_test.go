@@ -1,0 +1,75 @@
+package hub_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestCatalogLeavesWhatMovedToAnotherPath: two catalogs of one branch say in their sources which folder they read, so that neither fetches what the
+// other does. A module whose file moves from the one to the other is not deleted.
+func TestCatalogLeavesWhatMovedToAnotherPath(t *testing.T) {
+	w := newCatalogWorld(t)
+	push := func(shop, slip string) {
+		w.repo.Branch("main", map[string]any{"modules/news.yaml": inGit("news", "1"), "other/cart.yaml": inGit("cart", "1"), shop + "/shop.yaml": inGit("shop", "1") + slip})
+	}
+	push("modules", "")
+	in := func(name, folder string) *towlinev1.Catalog {
+		c := w.catalog()
+		c.Metadata.Name, c.Spec.Path, c.Spec.Source.Git.Path = name, "", folder
+		return c
+	}
+	w.putCatalog(in("team", "modules"))
+	w.applied(1)
+	w.putCatalog(in("other", "other"))
+	w.eventually(func() bool { return w.modules() == "cart news shop" })
+	w.await("shop", 0)
+	w.await("cart", 0)
+	push("other", "<<<<<<< HEAD\n")
+	if _, err := w.resyncs(false); err == nil || !strings.Contains(err.Error(), "may be in other/shop.yaml, which cannot be read") || w.modules() != "cart news shop" {
+		t.Fatalf("the first catalog: %v; modules %s", err, w.modules())
+	}
+	push("other", "")
+	if _, err := w.resyncs(false); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop is in other/shop.yaml:1, which catalog other reads: towline resync catalog other --take") {
+		t.Fatalf("the first catalog: %v", err)
+	}
+	resp, err := w.Catalogs.ResyncCatalog(w.ctx, &towlinev1.ResyncCatalogRequest{Name: "other", Take: true})
+	must(t, err)
+	if s := resp.GetCatalog().GetStatus(); s.GetState() != "Applied" {
+		t.Errorf("the other catalog: %v", s)
+	}
+	w.synced("Applied")
+	if w.modules() != "cart news shop" {
+		t.Errorf("modules %s", w.modules())
+	}
+}
+
+// TestCatalogBesideOneThatCannotBeRead: a module leaves the files of a catalog while the record of another one of the project is damaged, or not valid:
+// nobody knows what that one reads, and it is not deleted.
+func TestCatalogBesideOneThatCannotBeRead(t *testing.T) {
+	w := catalogWorldOn(newMortalWorld(t))
+	push := func(file string) {
+		w.repo.Branch("main", map[string]any{"modules/news.yaml": inGit("news", "1"), "other/cart.yaml": inGit("cart", "1"), file: inGit("shop", "1")})
+	}
+	push("modules/shop.yaml")
+	w.putCatalog(w.catalog())
+	w.applied(1)
+	other := w.catalog()
+	other.Metadata.Name, other.Spec.Path = "other", "other"
+	w.putCatalog(other)
+	w.eventually(func() bool { return w.modules() == "cart news shop" })
+	w.await("shop", 0)
+	w.await("cart", 0)
+	w.damage("catalogs/default/other")
+	push("other/shop.yaml")
+	if _, err := w.resyncs(false); err == nil || !strings.Contains(err.Error(), "module shop is in the files no more, and may be in those of catalog other, of which the hub's record is damaged: put that catalog again") || w.modules() != "cart news shop" {
+		t.Fatalf("the first catalog: %v; modules %s", err, w.modules())
+	}
+	w.putCatalog(other)
+	if _, err := w.resyncs(false); err == nil || !strings.Contains(err.Error(), "module shop is in other/shop.yaml:1, which catalog other reads") {
+		t.Fatalf("the first catalog: %v", err)
+	}
+}

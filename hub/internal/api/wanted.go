@@ -1,0 +1,150 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/catalog"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// A module that moves from the files of one to those of another is taken over by the other, and not deleted by the one. Where the one is
+// looked at, or applied, after the other was refused the module, but before it has taken it, what the other wanted is all that tells a move
+// from a deletion.
+
+// wants notes that a set wants a module which is of another one, or of a catalog, and of which a put is refused for that, whatever else is wrong
+// with it. What a person asks to be told alone leaves no trace.
+func (a *API) wants(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) error {
+	set, meta := fleet.SetOrigin(req.GetSet()), req.GetModule().GetMetadata()
+	ref, err := refOf(meta.GetProject(), meta.GetName())
+	if err != nil || by != nil || fleet.ValidateLabel(req.GetSet()) != nil || req.GetTake() || req.GetDryRun() && !req.GetWants() {
+		return nil
+	}
+	want := record.NewWant(set, who(ctx), a.now())
+	note := func(r store.Reader) (m *storev1.ModuleRecord, now bool) {
+		m, damaged, ok := moduleRecord(r, ref)
+		had := record.OwnerOf(r, ref, m)
+		return m, ok && !damaged && m.GetDeleting() == "" && had != "" && had != set && !record.Noted(r, ref, m, set, a.now())
+	}
+	now := false
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		_, now = note(r)
+		return nil
+	}); err != nil || !now {
+		return err
+	}
+	_, err = a.o.Store.Update(ctx, func(w store.Writer) error {
+		if m, now := note(w); now {
+			record.NoteWant(w, ref, m, want)
+		}
+		return nil
+	})
+	return err
+}
+
+// mayPrune refuses to delete a module because the files of its set have it no more while somebody else wants it. A person who asks for just this
+// module is not refused; the deletions of a batch are those of a command that prunes, also of one that does not say for which set.
+func (a *API) mayPrune(r store.Reader, ref fleet.ModuleRef, req *towlinev1.DeleteModuleRequest) error {
+	rec, damaged, ok := moduleRecord(r, ref)
+	if !ok || damaged || rec.GetDeleting() != "" || req.GetSet() == "" && req.GetBatch() == "" {
+		return nil
+	}
+	owner := record.OwnerOf(r, ref, rec)
+	if set := fleet.SetOrigin(req.GetSet()); req.GetSet() != "" && owner != set {
+		return later(fleet.Errorf(fleet.ErrConflict, "module %s is not of %s by now: read again", ref.Display(), set))
+	}
+	const insists = "; to delete it all the same: towline delete module %s"
+	if wants := record.Wants(r, ref, rec, a.now()); len(wants) > 0 {
+		return fleet.Forbids(ref.Object(), "module %s is wanted by %s%s: apply it there with --take, which takes it over as it is"+insists,
+			ref.Display(), record.WantedBy(wants), refusedAt(wants), ref.Display())
+	}
+	if says := a.inCatalogs(r, ref, owner); says != "" {
+		return fleet.Forbids(ref.Object(), "module %s %s"+insists, ref.Display(), says, ref.Display())
+	}
+	return nil
+}
+
+func refusedAt(wants []*storev1.Want) string {
+	at := wants[len(wants)-1].GetAt()
+	if at == nil {
+		return ""
+	}
+	return ", which was refused it at " + at.AsTime().UTC().Format(time.RFC3339)
+}
+
+// inCatalogs says which catalog of the project has a module of this owner in its files, or may have; empty: none.
+func (a *API) inCatalogs(r store.Reader, ref fleet.ModuleRef, owner string) (says string) {
+	prefix := store.CatalogPrefix + ref.Project + "/"
+	for _, d := range r.Damaged(prefix) {
+		if by, ok := store.SplitCatalog(d.Key); ok {
+			return "may be of " + record.DamagedCatalog(by)
+		}
+	}
+	store.Scan(r, prefix, func(rec *storev1.CatalogRecord, e store.Entry) bool {
+		by, ok := store.SplitCatalog(e.Key)
+		if !ok || rec.GetDeleting() || owner == fleet.CatalogOrigin(by.Name) {
+			return true
+		}
+		if at := a.conflictOf(r, by, rec, ref.Name, owner); at != "" {
+			says = fmt.Sprintf("is in %s, which catalog %s reads: towline resync catalog %s --take has that take it over as it is", at, by.Name, by.Name)
+			return false
+		}
+		if a.neverRead(r, by, rec) {
+			says = fmt.Sprintf("may be in the files of catalog %s, which were not read yet: see towline describe catalog %s, and try again", by.Name, by.Name)
+		}
+		return true
+	})
+	return says
+}
+
+// prunesNot has a commit fail by which a catalog would prune what a set wants by now.
+func (a *API) prunesNot(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, by *author) error {
+	if by == nil || !by.prunes {
+		return nil
+	}
+	if wants := record.Wants(r, ref, rec, a.now()); len(wants) > 0 {
+		return later(fleet.Errorf(fleet.ErrConflict, "module %s is wanted by %s by now; try again", ref.Display(), record.WantedBy(wants)))
+	}
+	return nil
+}
+
+// catalogState is what came of the last look at a catalog; nil: there was none.
+func (a *API) catalogState(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord) *storev1.CatalogState {
+	state, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
+	if a.o.CatalogSeen != nil {
+		if known, _ := a.o.CatalogSeen(ref); known != nil {
+			state = known
+		}
+	}
+	if state.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
+		return nil
+	}
+	return state
+}
+
+// conflictOf is where a catalog has a module of an owner in its files; empty: it has not named it.
+func (a *API) conflictOf(r store.Reader, by fleet.ModuleRef, rec *storev1.CatalogRecord, module, owner string) string {
+	for _, f := range a.catalogState(r, by, rec).GetStatus().GetConflicts() {
+		if f.GetModule() == module && f.GetReason() == catalog.Owned && f.GetOwner() == owner {
+			return f.GetFile()
+		}
+	}
+	return ""
+}
+
+// neverRead reports that nobody knows what the files of a catalog are: it was not looked at since it was put, or its source was never to be had. One
+// that is suspended, or not valid, is not looked at at all.
+func (a *API) neverRead(r store.Reader, by fleet.ModuleRef, rec *storev1.CatalogRecord) bool {
+	c, err := wire.CatalogFromProto(rec.GetCatalog())
+	if err != nil || c.Suspend {
+		return false
+	}
+	s := a.catalogState(r, by, rec).GetStatus()
+	return s.GetResolvedRef() == "" || s.GetObservedGeneration() != rec.GetCatalog().GetMetadata().GetGeneration()
+}
