@@ -83,7 +83,7 @@ func TestMoveFromASetToASet(t *testing.T) {
 }
 
 // TestMoveThatIsOnlyPlanned: a dry run of a set that would be refused keeps nobody from anything, as of a pull request.
-func TestPlanForASetLeavesNoTrace(t *testing.T) {
+func TestMoveThatIsOnlyPlanned(t *testing.T) {
 	w := newPipelines(t)
 	w.applies("a", []string{"shop", "news"}, "--prune")
 	w.refused("b", []string{"shop"}, "module shop is of set/a", "news shop", "--dry-run=server")

@@ -43,6 +43,7 @@ const (
 	WarnDeletedFirst  = "DeletedFirst"
 	WarnStaysBack     = "StaysRolledBack"
 	WarnOfCatalog     = "OfCatalog"
+	WarnOfSet         = "OfSet"
 	WarnNearlyFull    = "StoreNearlyFull"
 	WarnFull          = "StoreFull"
 	WarnRestored      = "HubRestored"

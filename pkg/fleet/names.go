@@ -124,5 +124,8 @@ const catalogOrigin = "catalog/"
 // CatalogOrigin is the origin of the modules of a catalog, and who writes them.
 func CatalogOrigin(name string) string { return catalogOrigin + name }
 
+// OfSet reads the name of the set out of an origin.
+func OfSet(origin string) (name string, is bool) { return strings.CutPrefix(origin, "set/") }
+
 // OfCatalog reads the name of the catalog out of an origin.
 func OfCatalog(origin string) (name string, is bool) { return strings.CutPrefix(origin, catalogOrigin) }

@@ -240,14 +240,8 @@ func (h *fakeHub) GetLogs(r *v1.GetLogsRequest, s grpc.ServerStreamingServer[v1.
 
 func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v1.DeleteModuleResponse, error) {
 	h.note(r)
-	if h.wanted == r.GetName() && r.GetSet() != "" {
-		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrPrecondition, "module %s is wanted by set/b", r.GetName()))
-	}
-	if h.kept != nil && r.GetDryRun() {
-		return nil, rpc.ToStatus(h.kept)
-	}
-	if h.stays != nil && !r.GetDryRun() {
-		return nil, rpc.ToStatus(h.stays)
+	if err := h.deletionRefused(r); err != nil {
+		return nil, rpc.ToStatus(err)
 	}
 	if h.needed > 0 && !r.GetDryRun() {
 		h.needed--

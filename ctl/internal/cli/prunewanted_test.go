@@ -8,6 +8,17 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// deletionRefused is why the hub does not delete a module, whatever needs it.
+func (h *fakeHub) deletionRefused(r *v1.DeleteModuleRequest) error {
+	switch {
+	case h.wanted == r.GetName() && r.GetSet() != "":
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s is wanted by set/b", r.GetName())
+	case r.GetDryRun():
+		return h.kept
+	}
+	return h.stays
+}
+
 // What somebody else wants stays and is named, nothing else is kept from being done, and the command fails. Most of the set does not go where the rest of it
 // is wanted.
 func TestApplyLeavesWhatIsWanted(t *testing.T) {

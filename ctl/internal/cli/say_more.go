@@ -269,6 +269,9 @@ func warningSays(module string, n *v1.Note) string {
 	case fleet.WarnOfCatalog:
 		name := strings.Join(f.GetNames(), ", ")
 		return "is of catalog " + name + ", which puts back what its files say when it looks the next time; change it there, or keep it from the catalog: towline apply --take"
+	case fleet.WarnOfSet:
+		name := strings.Join(f.GetNames(), ", ")
+		return "is of set " + name + ", whose next apply puts what the files of that set say, and with --prune deletes it if they have it no more; if it is to be kept from here: towline apply --take, with --set for that of another set"
 	case fleet.WarnRestored:
 		return "it begins later: " + standsSays
 	case fleet.WarnStaysBack:

@@ -235,7 +235,7 @@ func sayings() map[string][]saying {
 			{fleet.WarnEmptyOverride, "", &v1.Facts{Names: []string{"overrides[0]", "overrides[2]"}}},
 			{fleet.WarnDeletedFirst, "", &v1.Facts{Count: 1, Total: 3}}, {fleet.WarnStaysBack, "", &v1.Facts{Revision: 41, Rollout: "shop/57"}},
 			{fleet.WarnStaysBack, "", &v1.Facts{Code: "Failed", Revision: 41, Rollout: "shop/57"}},
-			{fleet.WarnOfCatalog, "", &v1.Facts{Names: []string{"team"}}},
+			{fleet.WarnOfCatalog, "", &v1.Facts{Names: []string{"team"}}}, {fleet.WarnOfSet, "", &v1.Facts{Names: []string{"team"}}},
 			{fleet.WarnNearlyFull, "", &v1.Facts{Detail: "3400 MiB of 4096 MiB"}}, {fleet.WarnFull, "", &v1.Facts{Detail: "4096 MiB of 4096 MiB"}},
 			{fleet.WarnRestored, "", nil},
 		},

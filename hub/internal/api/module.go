@@ -250,6 +250,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	unchanged := same && !again && sameWords(old.GetModule().GetMetadata(), meta) && had == from.name
 	if unchanged && !by.notes(old) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
+		warnOwner(had, from, req, by, resp)
 		return nil
 	}
 	if exists && (!same || again) {
@@ -271,7 +272,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		succeedDeleted(w, rec, deleted, m.Ref)
 	}
 	resp.Result = putResult(!exists, !unchanged)
-	warnOwner(had, from, resp)
+	warnOwner(had, from, req, by, resp)
 	if !exists && ok {
 		putNewest(w, project, rec.GetModule().GetMetadata())
 	}

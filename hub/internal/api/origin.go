@@ -127,10 +127,17 @@ func originAfter(m *wire.Module, req *towlinev1.PutModuleRequest, had string) (s
 	return "", fleet.Errorf(fleet.ErrPrecondition, "module %s is of %s, which prunes it: apply it here with --take, and only then take it out of the files there", m.Ref.Display(), had)
 }
 
-// warnOwner says that a person changes what a catalog puts back.
-func warnOwner(had string, after origin, resp *towlinev1.PutModuleResponse) {
+// warnOwner says that a person changes what a catalog puts back, or puts without a set what is of one: if a file has moved to where it is applied
+// so, that set prunes it all the same.
+func warnOwner(had string, after origin, req *towlinev1.PutModuleRequest, by *author, resp *towlinev1.PutModuleResponse) {
+	warns := func(code, name string) {
+		resp.Warnings = append(resp.Warnings, note(code, &towlinev1.Facts{Names: []string{name}}))
+	}
 	if name, is := fleet.OfCatalog(had); is && after.name == had && resp.GetResult() == resultConfigured {
-		resp.Warnings = append(resp.Warnings, note(fleet.WarnOfCatalog, &towlinev1.Facts{Names: []string{name}}))
+		warns(fleet.WarnOfCatalog, name)
+	}
+	if name, is := fleet.OfSet(had); is && after.name == had && req.GetSet() == "" && by == nil {
+		warns(fleet.WarnOfSet, name)
 	}
 }
 

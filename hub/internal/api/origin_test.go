@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +43,10 @@ func TestModuleIsOfOneSet(t *testing.T) {
 			}
 		} else if err != nil || resp.GetResult() != step.result || resp.GetModule().GetMetadata().GetOrigin() != step.origin || resp.GetResult() == "configured" && resp.GetRollout() != "" {
 			t.Errorf("put with %q: %v, %v, want %+v", step.set, resp, err, step)
+		}
+		warns := slices.ContainsFunc(resp.GetWarnings(), func(n *towlinev1.Note) bool { return n.GetCode() == fleet.WarnOfSet })
+		if left := step.set == "" && step.origin != ""; warns != left {
+			t.Errorf("put with %q of what is of %q warns: %t", step.set, step.origin, warns)
 		}
 		got, err := a.GetModule(t.Context(), &towlinev1.GetModuleRequest{Name: "shop"})
 		if err != nil || got.GetModule().GetMetadata().GetOrigin() != step.origin {

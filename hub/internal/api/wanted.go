@@ -56,6 +56,9 @@ func (a *API) mayPrune(r store.Reader, ref fleet.ModuleRef, req *towlinev1.Delet
 		return nil
 	}
 	owner := record.OwnerOf(r, ref, rec)
+	if owner == "" && req.GetSet() == "" {
+		return nil
+	}
 	if set := fleet.SetOrigin(req.GetSet()); req.GetSet() != "" && owner != set {
 		return later(fleet.Errorf(fleet.ErrConflict, "module %s is not of %s by now: read again", ref.Display(), set))
 	}
