@@ -83,6 +83,9 @@ func (r place) explain(ctx context.Context, err error) error {
 	if errors.As(err, &waits) {
 		return err
 	}
+	if errors.As(err, new(*arrivedError)) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		ctx = context.WithoutCancel(ctx) // that the server's time is over meanwhile is not what is wrong
+	}
 	if unverified := (*UnverifiedError)(nil); errors.As(err, &unverified) {
 		return &UnverifiedError{r.fail(fleet.ErrDenied, "%s", unverified)}
 	}
@@ -140,6 +143,11 @@ func (r place) howToLogIn() string {
 	}
 	return "look at secret " + r.secret.name + ", then put the module again"
 }
+
+// arrivedError is what is wrong with what has arrived in time.
+type arrivedError struct{ error }
+
+func (e *arrivedError) Unwrap() error { return e.error }
 
 // errNoTurn is that all places for unpacking were taken until the source's time was over.
 var errNoTurn = errors.New("all places for unpacking are taken")

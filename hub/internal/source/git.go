@@ -85,21 +85,25 @@ func (f *Fetcher) gitOnce(ctx context.Context, g gitRequest) (a Artifact, again 
 	if err != nil {
 		return Artifact{}, brokeOff(err), err
 	}
-	leave, err := f.enter(ctx)
+	a, err = inTurn(ctx, f, func(ctx context.Context) (Artifact, error) { return f.gitArtifact(ctx, g, wanted, packed) })
 	if err != nil {
 		return Artifact{}, false, err
 	}
-	defer leave()
+	return named(a, wanted.by), false, nil
+}
+
+// gitArtifact makes an artifact of a pack.
+func (f *Fetcher) gitArtifact(ctx context.Context, g gitRequest, wanted wantedCommit, packed []byte) (Artifact, error) {
 	files, commit, lasts, err := gitFiles(ctx, packed, wanted, g)
 	if err != nil {
-		return Artifact{}, false, err
+		return Artifact{}, err
 	}
-	a = newArtifact(files)
+	a := newArtifact(files)
 	a.Ref = "sha1:" + commit.String() // as other tools write it
 	if lasts {
 		f.cache.put(g.key(wanted), a)
 	}
-	return named(a, wanted.by), false, nil
+	return a, nil
 }
 
 // wantPack asks for the tree of a commit without what was before it, where the server can leave that out.

@@ -82,7 +82,7 @@ func (r chartRequest) artifact(insecure bool, f *Fetcher) ociRequest {
 				if err != nil {
 					return nil, err
 				}
-				return func() (map[string][]byte, error) { return f.chartFiles(ctx, data) }, nil
+				return func(ctx context.Context) (map[string][]byte, error) { return f.chartFiles(ctx, data) }, nil
 			}
 			return nil, refused("is no chart: it has no layer of the type %s", chartLayer)
 		}}
@@ -123,7 +123,7 @@ func (f *Fetcher) fetchChart(ctx context.Context, client *retryablehttp.Client, 
 	if want := strings.TrimPrefix(entry.Digest, "sha256:"); want != "" && want != digest.String() {
 		return Artifact{}, r.fail(fleet.ErrCorrupt, "version %s has SHA-256 %s, but the index says %s", clip(entry.Version), digest, clip(want))
 	}
-	a, err := f.unpackWith(ctx, func() (map[string][]byte, error) { return f.chartFiles(ctx, data) })
+	a, err := f.unpackWith(ctx, func(ctx context.Context) (map[string][]byte, error) { return f.chartFiles(ctx, data) })
 	if err != nil {
 		return Artifact{}, r.explain(ctx, err)
 	}
@@ -136,12 +136,7 @@ func (f *Fetcher) fetchChart(ctx context.Context, client *retryablehttp.Client, 
 
 // findChart is find, when there is room for what an index takes while it is read.
 func (f *Fetcher) findChart(ctx context.Context, r chartRequest, index []byte) (chartEntry, error) {
-	leave, err := f.enter(ctx)
-	if err != nil {
-		return chartEntry{}, err
-	}
-	defer leave()
-	return r.find(index)
+	return inTurn(ctx, f, func(context.Context) (chartEntry, error) { return r.find(index) })
 }
 
 // find finds the version that is wanted in an index.

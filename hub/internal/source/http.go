@@ -63,16 +63,11 @@ func (f *Fetcher) fileArtifact(ctx context.Context, r request, body []byte) (Art
 	if got := fleet.DigestOf(body); !r.want.IsZero() && got != r.want {
 		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "source %s: has SHA-256 %s, but %s is wanted: check the file, or change source.http.sha256", r.name, got, r.want)
 	}
-	leave, err := f.enter(ctx)
+	a, err := f.unpackWith(ctx, func(ctx context.Context) (map[string][]byte, error) { return open(ctx, body, r.url, f.opts.TempDir) })
 	if err != nil {
 		return Artifact{}, r.explain(ctx, err)
 	}
-	defer leave()
-	files, err := open(ctx, body, r.url, f.opts.TempDir)
-	if err != nil {
-		return Artifact{}, r.explain(ctx, err)
-	}
-	return newArtifact(files), nil
+	return a, nil
 }
 
 // request is a checked HTTP source.

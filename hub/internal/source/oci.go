@@ -53,7 +53,7 @@ type ociRequest struct {
 }
 
 // unpacker makes files of what was fetched. It has one of the places in which something is unpacked, and waits for no server.
-type unpacker func() (map[string][]byte, error)
+type unpacker func(context.Context) (map[string][]byte, error)
 
 // ociArtifact is a manifest, and where its layers are.
 type ociArtifact struct {
@@ -332,7 +332,7 @@ func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (unpacker, error)
 		slices.Sort(others)
 		return nil, refused("has no layer that is an archive (tar+gzip) or a manifest with a name, but %d others: %s", len(others), strings.Join(slices.Compact(others), ", "))
 	}
-	return func() (map[string][]byte, error) { return f.layerFiles(ctx, layers) }, nil
+	return func(ctx context.Context) (map[string][]byte, error) { return f.layerFiles(ctx, layers) }, nil
 }
 
 // layerFiles are the files of layers.

@@ -78,8 +78,12 @@ type Fetcher struct {
 	cache     *cache
 }
 
-// maxUnpacking is how many archives are unpacked at a time: each may take MaxUnpackedBytes.
-const maxUnpacking = 4
+const (
+	// maxUnpacking is how many archives are unpacked at a time: each may take MaxUnpackedBytes.
+	maxUnpacking = 4
+	// maxUnpackTime is how long one may take, whatever time its source gives the server. What is allowed takes seconds.
+	maxUnpackTime = 2 * time.Minute
+)
 
 // New makes a Fetcher.
 func New(opts Options) (*Fetcher, error) {
@@ -111,18 +115,39 @@ func (f *Fetcher) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// unpackWith makes an artifact of what was fetched, when there is room for it.
-func (f *Fetcher) unpackWith(ctx context.Context, unpack unpacker) (Artifact, error) {
+// inTurn makes something of what has arrived, when there is room for it. That has a time of its own: what the source gives the server is not
+// spent here, and an author who gives it much takes no place from others.
+func inTurn[T any](ctx context.Context, f *Fetcher, do func(context.Context) (T, error)) (made T, err error) {
 	leave, err := f.enter(ctx)
 	if err != nil {
-		return Artifact{}, err
+		return made, err
 	}
 	defer leave()
-	files, err := unpack()
-	if err != nil {
-		return Artifact{}, err
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxUnpackTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel()
+		}
+	})()
+	if made, err = do(own); err == nil {
+		return made, nil
 	}
-	return newArtifact(files), nil
+	if errors.Is(own.Err(), context.DeadlineExceeded) {
+		err = fleet.Errorf(fleet.ErrExhausted, "takes the hub more than %s to unpack: put only what is to be delivered into it", maxUnpackTime)
+	}
+	return made, &arrivedError{err}
+}
+
+// unpackWith makes an artifact of what was fetched, when there is room for it.
+func (f *Fetcher) unpackWith(ctx context.Context, unpack unpacker) (Artifact, error) {
+	return inTurn(ctx, f, func(ctx context.Context) (Artifact, error) {
+		files, err := unpack(ctx)
+		if err != nil {
+			return Artifact{}, err
+		}
+		return newArtifact(files), nil
+	})
 }
 
 // Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is

@@ -83,6 +83,9 @@ func (v *vendoring) fill(ctx context.Context, files map[string][]byte, dir strin
 	}
 	var lock *chartLock
 	for _, d := range m.Dependencies {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if d.Repository == "" || slices.ContainsFunc(there, d.isIn) {
 			continue
 		}

@@ -226,3 +226,18 @@ func TestVendorSecretStaysWithItsServer(t *testing.T) {
 		t.Errorf("a server that is away: %v", err)
 	}
 }
+
+// TestVendorEnds: a chart may say of very many that it depends on them, and each is compared with all that are in charts/. That ends with
+// the time that it may take.
+func TestVendorEnds(t *testing.T) {
+	files := map[string][]byte{"web/charts/db/Chart.yaml": []byte(chartYAML("db", "1.0.0"))}
+	var on10 []string
+	for range 10 {
+		on10 = append(on10, on("db", "1.x", "https://charts.example.com"))
+	}
+	files["web/Chart.yaml"] = []byte(chartYAML("web", "1.0.0", on10...))
+	v := &vendoring{files: files}
+	if err := v.fill(&endsAfter{Context: t.Context(), left: 5}, files, "web", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("went on after its time was over: %v", err)
+	}
+}
