@@ -136,7 +136,7 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 	asks, called := c.catalogs.take(ref)
 	for tries := 1; ; tries++ {
 		x.asks = asks
-		if err = c.catalogueNow(ctx, x); !errors.Is(err, fleet.ErrConflict) || tries == maxCatalogTries {
+		if err = guarded(func() error { return c.catalogueNow(ctx, x) }); !errors.Is(err, fleet.ErrConflict) || tries == maxCatalogTries {
 			break
 		}
 		again, unread := c.readCatalogue(ctx, ref)

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,5 +91,37 @@ func TestCatalogIsStoppedMeanwhile(t *testing.T) {
 				t.Error("who waits is told nothing")
 			}
 		})
+	}
+}
+
+// brokenCatalogs panics where a catalog is applied.
+type brokenCatalogs struct{ outpaced }
+
+func (*brokenCatalogs) PlanCatalog(context.Context, record.CatalogLook) (catalog.Plan, error) {
+	panic("of the catalogs")
+}
+
+// TestLookThatPanicsIsAnswered: who waits for a look that ends by a bug is told so, once.
+func TestLookThatPanicsIsAnswered(t *testing.T) {
+	ref := fleet.ModuleRef{Project: fleet.DefaultProject, Name: "team"}
+	l := newLeader(t)
+	l.catalogHosts = &origins{}
+	l.catalogs.begin(time.Now())
+	rec := &storev1.CatalogRecord{Catalog: &towlinev1.Catalog{ApiVersion: fleet.APIVersion, Kind: "Catalog",
+		Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: "u", Generation: 1}, Spec: &towlinev1.CatalogSpec{
+			Source: &towlinev1.Source{Git: &towlinev1.GitSource{Url: "https://git.test/team.git"}}}}}
+	l.put(func(w store.Writer) { w.Put(store.CatalogKey(ref), rec) })
+	l.o.Source = &branch{ref: "main@sha1:1", files: map[string]string{"shop.yaml": "{apiVersion: towline.dev/v1, kind: Module, metadata: {name: shop}, spec: {namespace: default, placement: {selector: {}}, source: {inline: {files: {a.yaml: a}}}}}"}}
+	l.o.Catalogs = &brokenCatalogs{}
+	answers := make(chan catalogAnswer, 1)
+	l.catalogs.with(ref, func(x *cataloguing) { x.asks = append(x.asks, catalogAsk{answer: answers}) })
+	l.runCatalog(t.Context(), store.CatalogKey(ref))
+	select {
+	case a := <-answers:
+		if a.err == nil || !strings.Contains(a.err.Error(), "stopped by a bug in the hub") {
+			t.Errorf("told %v", a.err)
+		}
+	default:
+		t.Error("nobody was told")
 	}
 }
