@@ -4,6 +4,7 @@ package hook
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -20,8 +21,7 @@ import (
 
 // Limits of calls.
 const (
-	MaxBody  = 25 << 20 // what GitHub sends at most; it is read through, and not kept
-	maxCalls = 32       // whose bodies are read at a time
+	MaxBody = 25 << 20 // what GitHub sends at most; it is read through, and not kept
 	// refuseStep is of what the time is a multiple after which a call is refused, so that it does not tell why.
 	refuseStep = 200 * time.Millisecond
 	timeout    = 30 * time.Second
@@ -58,12 +58,12 @@ type Options struct {
 // Handler serves the calls.
 type Handler struct {
 	o       Options
-	calls   chan struct{}
+	calls   places
 	limiter limiter
 }
 
 // New makes a Handler.
-func New(o Options) *Handler { return &Handler{o: o, calls: make(chan struct{}, maxCalls)} }
+func New(o Options) *Handler { return &Handler{o: o} }
 
 // Server is how a handler is served: whoever is slow is cut off.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
@@ -117,25 +117,30 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, subject string,
 	_, _ = io.WriteString(w, "asked\n")
 }
 
-// judge reads the call, and reports whether it is signed as it must be. Status says that it could not be read.
+// judge reads the call, and reports whether it is signed as it must be. Status says that it could not be read. Of a call that is signed by nobody
+// no more is read.
 func (h *Handler) judge(w http.ResponseWriter, r *http.Request, key []byte) (genuine bool, status int) {
-	select {
-	case h.calls <- struct{}{}:
-		defer func() { <-h.calls }()
-	default:
-		return false, http.StatusServiceUnavailable
+	claim, signed := claimOf(r.Header)
+	if !signed {
+		return false, 0
 	}
 	known := len(key) > 0
 	if !known {
 		key = []byte("of nobody; the same work is done with it")
 	}
-	claim, signed := claimOf(r.Header)
 	c := claim.with(key)
-	if _, err := io.Copy(c.mac, http.MaxBytesReader(w, r.Body, MaxBody)); err != nil {
+	leave := h.calls.take(w)
+	_, err := io.Copy(c.mac, http.MaxBytesReader(w, r.Body, MaxBody))
+	cut := leave()
+	switch {
+	case err == nil:
+		return c.holds() && known, 0
+	case cut:
+		return false, http.StatusServiceUnavailable
+	case errors.As(err, new(*http.MaxBytesError)):
 		return false, http.StatusRequestEntityTooLarge
 	}
-	holds := c.holds()
-	return holds && signed && known, 0
+	return false, http.StatusRequestTimeout
 }
 
 // refuse answers after a time that does not tell how long it took to find out.
