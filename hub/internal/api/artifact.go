@@ -65,7 +65,8 @@ func (a *API) UploadArtifact(st grpc.ClientStreamingServer[towlinev1.UploadArtif
 	default:
 		return fleet.Errorf(fleet.ErrUnavailable, "%d uploads are under way: try again in a moment", maxUploads)
 	}
-	u := &upload{stream: st, heard: make(chan struct{}, 1)}
+	received := make(chan struct{})
+	u := &upload{stream: st, heard: make(chan struct{}, 1), received: received}
 	done := make(chan error, 1)
 	go func() { // it may have to wait for its client longer than the call does
 		defer func() { <-a.uploads }()
@@ -84,6 +85,9 @@ func (a *API) UploadArtifact(st grpc.ClientStreamingServer[towlinev1.UploadArtif
 			return st.SendAndClose(&towlinev1.UploadArtifactResponse{Digest: u.digest.String()})
 		case <-u.heard:
 			silence.Reset(uploadSilence)
+		case <-received: // its client has done its part; what is left has an end of its own
+			silence.Stop()
+			received = nil
 		case <-silence.C:
 			return fleet.Errorf(fleet.ErrUnavailable, "upload: nothing came for %s: try again", uploadSilence)
 		}
@@ -92,10 +96,11 @@ func (a *API) UploadArtifact(st grpc.ClientStreamingServer[towlinev1.UploadArtif
 
 // upload is one call.
 type upload struct {
-	stream grpc.ClientStreamingServer[towlinev1.UploadArtifactRequest, towlinev1.UploadArtifactResponse]
-	heard  chan struct{}
-	digest fleet.Digest
-	file   *os.File
+	stream   grpc.ClientStreamingServer[towlinev1.UploadArtifactRequest, towlinev1.UploadArtifactResponse]
+	heard    chan struct{}
+	received chan struct{} // all of it
+	digest   fleet.Digest
+	file     *os.File
 }
 
 func (u *upload) run(a *API) (err error) {
@@ -109,6 +114,7 @@ func (u *upload) run(a *API) (err error) {
 	if err := u.receive(); err != nil {
 		return err
 	}
+	close(u.received)
 	if err := u.check(); err != nil {
 		return named("upload", u.digest.Short(), err)
 	}

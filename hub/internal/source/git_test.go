@@ -191,6 +191,9 @@ func TestGitTree(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), tt.want) {
 					t.Fatalf("got %v\nwant %s", err, tt.want)
 				}
+				if strings.Contains(err.Error(), leaveOut) && strings.Contains(err.Error(), "depends on all that is in") {
+					t.Errorf("no other path helps: %v", err)
+				}
 				return
 			}
 			if err != nil {

@@ -24,7 +24,7 @@ type gitFolder struct {
 }
 
 func openGitFolder(dir string) (gitRemote, error) {
-	if fi, err := os.Stat(filepath.Join(dir, ".git")); err == nil && fi.IsDir() {
+	if fi, err := os.Lstat(filepath.Join(dir, ".git")); err == nil && fi.IsDir() { // a link may lead to another repository
 		dir = filepath.Join(dir, ".git")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "HEAD")); err != nil {

@@ -86,3 +86,17 @@ func TestFolderLeadsNowhereElse(t *testing.T) {
 		}
 	})
 }
+
+// TestFolderWhoseGitIsALink: who may write into a folder leads the hub to no other repository, also not by the folder .git.
+func TestFolderWhoseGitIsALink(t *testing.T) {
+	hidden := sourcetest.NewRepo(t)
+	hidden.Branch("main", map[string]any{"secret.yaml": "hidden"})
+	dir := t.TempDir()
+	if err := os.Symlink(hidden.Dir, filepath.Join(dir, ".git")); err != nil {
+		t.Fatal(err)
+	}
+	a, err := fetcher(t, Options{AllowFiles: true}).Fetch(t.Context(), "default", gitSource("file://"+dir, nil))
+	if err == nil || a.Files != nil || !strings.Contains(err.Error(), "is no Git repository") {
+		t.Errorf("got %q, %v", a.Files, err)
+	}
+}

@@ -174,14 +174,21 @@ func (t *gitTree) collect(dir string, hash plumbing.Hash) error {
 	return nil
 }
 
+// leaveOut is what helps against a file that cannot be delivered, where nothing needs it.
+const leaveOut = ", or leave it out of source.git.path"
+
 // refuse refuses a file in a folder that is used.
 func (t *gitTree) refuse(name, format string, args ...any) error {
 	folder, used := t.used.of(name)
 	if !used {
 		return nil
 	}
+	chart := t.used[folder]
+	if chart != "" { // it is beside the path, so that no other path helps
+		format = strings.TrimSuffix(format, leaveOut)
+	}
 	err := fleet.Errorf(fleet.ErrInvalid, "%q "+format, append([]any{clip(name)}, args...)...)
-	if chart := t.used[folder]; chart != "" {
+	if chart != "" {
 		return fleet.Errorf(fleet.ErrInvalid, "the chart in %q depends on all that is in %q: %s", clip(chart), clip(folder), err)
 	}
 	return err
@@ -204,7 +211,7 @@ func (t *gitTree) take(e gitEntry, name string, links int) error {
 	case filemode.Symlink:
 		return t.follow(e, name, links)
 	case filemode.Submodule:
-		return t.refuse(name, "is a submodule, which is not fetched: put its files into the repository, or leave it out of source.git.path")
+		return t.refuse(name, "is a submodule, which is not fetched: put its files into the repository"+leaveOut)
 	}
 	return t.refuse(name, "is neither a file nor a folder (mode %s)", e.mode)
 }
@@ -224,7 +231,7 @@ func (t *gitTree) add(e gitEntry, name string) error {
 			return err
 		}
 		if bytes.HasPrefix(data, lfsPointer) {
-			return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository, or leave it out of source.git.path")
+			return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository"+leaveOut)
 		}
 	}
 	switch err := t.names.Add(name, false); {

@@ -33,15 +33,21 @@ func (u usedFolders) of(name string) (folder string, used bool) {
 // is of the chart, whether or not anything names it.
 func (u usedFolders) reach(ctx context.Context, files map[string][]byte) (usedFolders, error) {
 	all := maps.Clone(u)
-	names := slices.Sorted(maps.Keys(files))
+	var charts []string
+	for name := range files {
+		if path.Base(name) == "Chart.yaml" {
+			charts = append(charts, name)
+		}
+	}
+	slices.Sort(charts)
 	read := map[string]bool{}
 	for todo := slices.Sorted(maps.Keys(u)); len(todo) > 0; todo = todo[1:] {
-		for _, name := range names {
-			if path.Base(name) != "Chart.yaml" || read[name] || todo[0] != "." && !strings.HasPrefix(name, todo[0]+"/") {
+		if err := ctx.Err(); err != nil { // a chart may name any number of folders
+			return nil, err
+		}
+		for _, name := range below(charts, todo[0]) {
+			if read[name] {
 				continue
-			}
-			if err := ctx.Err(); err != nil {
-				return nil, err
 			}
 			read[name] = true
 			for _, to := range foldersBeside(files, path.Dir(name)) {
@@ -53,6 +59,16 @@ func (u usedFolders) reach(ctx context.Context, files map[string][]byte) (usedFo
 		}
 	}
 	return all, nil
+}
+
+// below are those of sorted names that are in a folder.
+func below(names []string, folder string) []string {
+	if folder == "." {
+		return names
+	}
+	from, _ := slices.BinarySearch(names, folder+"/")
+	to, _ := slices.BinarySearch(names, folder+"0") // the sign behind the slash
+	return names[from:to]
 }
 
 // foldersBeside are those of the repository that the chart in a folder depends on.
