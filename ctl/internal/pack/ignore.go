@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/unicode/norm"
 )
 
 // maxIgnore is how large an ignore file may be.
@@ -28,6 +29,7 @@ type rules struct {
 // rule is a line of an ignore file.
 type rule struct {
 	match   *regexp.Regexp // of the name, or of the path below the folder of the file
+	same    *regexp.Regexp // the pattern in the composed form of Unicode; nil: it is in that already
 	ofPath  bool
 	keeps   bool // takes back what lines before it leave out
 	folders bool // counts for folders only
@@ -43,20 +45,37 @@ func (r *rules) and(base string, list []rule) *rules {
 
 // excludes reports that a file or folder is left out: the last rule that matches decides, those of nearer folders after those above.
 func (r *rules) excludes(name string, folder bool) bool {
-	base := latin1(name[strings.LastIndexByte(name, '/')+1:])
+	base := formsOf(name[strings.LastIndexByte(name, '/')+1:])
 	for ; r != nil; r = r.above {
-		below := latin1(strings.TrimPrefix(strings.TrimPrefix(name, r.base), "/"))
+		below := formsOf(strings.TrimPrefix(strings.TrimPrefix(name, r.base), "/"))
 		for i := len(r.list) - 1; i >= 0; i-- {
 			x, text := r.list[i], base
 			if x.ofPath {
 				text = below
 			}
-			if (folder || !x.folders) && x.match.MatchString(text) {
+			if (folder || !x.folders) && x.matches(text) {
 				return !x.keeps
 			}
 		}
 	}
 	return false
+}
+
+// forms is a name as it is written, and in the composed form of Unicode, byte by byte.
+type forms struct{ written, composed string }
+
+func formsOf(name string) forms {
+	f := forms{written: latin1(name)}
+	if f.composed = f.written; !norm.NFC.IsNormalString(name) {
+		f.composed = latin1(norm.NFC.String(name))
+	}
+	return f
+}
+
+// matches reports that a rule is of a name, in whichever form of Unicode either is written: a Mac keeps é of a name as two signs, and has a person
+// write one. Git knows that there, and who packs its folder elsewhere means the same.
+func (x rule) matches(name forms) bool {
+	return x.match.MatchString(name.written) || name.composed != name.written && x.match.MatchString(name.composed) || x.same != nil && x.same.MatchString(name.composed)
 }
 
 // readIgnore reads the ignore file in a folder, if there is one.
@@ -70,7 +89,7 @@ func readIgnore(at string) ([]rule, error) {
 	} else if !info.Mode().IsRegular() {
 		return nil, errors.New("is no file")
 	}
-	f, err := os.Open(at) //nolint:gosec // the folder is the caller's own
+	f, err := openFile(at)
 	if err != nil {
 		return nil, cause(err)
 	}
@@ -141,7 +160,12 @@ func parseRule(line string) (x rule, ok bool, err error) {
 	if line == "" {
 		return rule{}, false, nil
 	}
-	x.match, err = glob(line, x.ofPath)
+	if x.match, err = glob(line, x.ofPath); err != nil {
+		return x, false, err
+	}
+	if composed := norm.NFC.String(line); composed != line {
+		x.same, err = glob(composed, x.ofPath)
+	}
 	return x, err == nil, err
 }
 

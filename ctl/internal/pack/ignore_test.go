@@ -280,3 +280,27 @@ func TestSpelling(t *testing.T) {
 		}
 	}
 }
+
+// TestIgnoreInAnyForm: a rule leaves out a file whichever form of Unicode the file system gave its name, and an editor the rule.
+func TestIgnoreInAnyForm(t *testing.T) {
+	const one, two = "caf\u00e9", "cafe\u0301"
+	for _, rule := range []string{one, two, "/" + one + ".key", two + "*", one + ".*", "d/" + two + ".key", "!x\n" + one + ".key"} {
+		for _, name := range []string{one, two} {
+			dir := t.TempDir()
+			file := name + ".key"
+			if rule == one || rule == two {
+				file = name + "/a.key" // a folder
+			}
+			if strings.HasPrefix(rule, "d/") {
+				file = "d/" + file
+			}
+			write(t, filepath.Join(dir, file), "secret")
+			write(t, filepath.Join(dir, "a.yaml"), "a")
+			write(t, filepath.Join(dir, IgnoreFile), rule+"\n")
+			p, err := Dir(dir)
+			if err != nil || len(p.Files) != 1 {
+				t.Errorf("%+q leaves %+q: %v, %v", rule, file, p, err)
+			}
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -300,12 +301,28 @@ func (p *packer) file(name, at string) error {
 
 // read reads a file up to one byte more than may be packed.
 func (p *packer) read(at string) (data []byte, err error) {
-	f, err := os.Open(at) //nolint:gosec // the folder is the caller's own
+	f, err := openFile(at)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	return steady(f, artifact.MaxUnpackedBytes-p.bytes+1)
+}
+
+// openFile opens what was a file when the folder was listed. A pipe that is there meanwhile would wait for who writes into it.
+func openFile(at string) (*os.File, error) {
+	f, err := os.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0) //nolint:gosec // the folder is the caller's own
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is no file any more: try again")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // steady reads a file up to so many bytes, unless it is written to meanwhile: half of an old file and half of a new one is neither.
