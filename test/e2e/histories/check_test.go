@@ -173,9 +173,7 @@ func (w *world) unproven() (lies []string) {
 
 // rest brings back what is down, ends what is held, puts both modules once more, and waits until all is as it has to be.
 func (w *world) rest() {
-	for len(w.Down) > 0 {
-		w.Bring("")
-	}
+	w.repairAll()
 	w.putGood()
 	deadline := time.Now().Add(limit)
 	for calm := 0; calm < 2; {

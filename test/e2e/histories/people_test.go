@@ -254,6 +254,18 @@ func (w *world) unhold() bool { return w.Bring("hold") }
 // repairOne brings back one of what is down.
 func (w *world) repairOne() bool { return w.Bring("") }
 
+// repairAll brings back all that is down. Holds that had ended are there again where the store was put back.
+func (w *world) repairAll() {
+	for len(w.Down) > 0 {
+		w.Bring("")
+	}
+	for _, name := range strings.Fields(w.CLI(w.T.Context(), "get", "holds", "-o", "name").Stdout) {
+		if strings.HasPrefix(name, "hold/freeze-") {
+			w.towline("unhold", "unhold", name)
+		}
+	}
+}
+
 // patch changes a Deployment by hand.
 func (w *world) patch(what string, c *lab.Cluster, app, body string) bool {
 	if !w.Reach(c) {
@@ -375,9 +387,7 @@ func (w *world) confirm() {
 
 // rejoin removes a cluster from the hub, keeps what it has, and joins it again with a new agent.
 func (w *world) rejoin() bool {
-	for len(w.Down) > 0 {
-		w.Bring("")
-	}
+	w.repairAll()
 	c := w.AnyCluster()
 	w.Must(w.WaitState(w.T.Context(), c.Name, "Ready"))
 	w.leaves = true
