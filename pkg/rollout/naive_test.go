@@ -487,6 +487,8 @@ func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []strin
 		}
 	}
 	slices.SortFunc(pending, func(a, b *naiveCluster) int { return b.move - a.move })
+	base := m.moves // who moves back and has to once more is the newest, and of those that moved together the last comes first
+	m.moves += len(m.clusters)
 	var out []string
 	for _, c := range pending {
 		if flying >= m.limit(m.s.Rollback.MaxConcurrency, all) {
@@ -497,7 +499,7 @@ func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []strin
 			c.st = "deferred"
 			continue
 		}
-		c.rev, c.st, c.start, c.readySince, c.away, c.again = 1, "moving", now, time.Time{}, false, false
+		c.rev, c.st, c.start, c.readySince, c.away, c.again, c.move = 1, "moving", now, time.Time{}, false, false, base+1+slices.Index(m.clusters, c)
 		out = append(out, c.name+"→1")
 		if !o.Connected || o.Held {
 			c.st = "deferred"
