@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub"
 	"towline.dev/towline/pkg/client"
@@ -470,5 +471,23 @@ func TestLiveObjectIsAskedOfTheAgent(t *testing.T) {
 	w.awaitCluster("a", "Disconnected")
 	if _, err := ask(nil); status.Code(err) != codes.Unavailable {
 		t.Errorf("agent away: %v", err)
+	}
+}
+
+// An agent masks what it answers; one of a version that masks less, or a broken one, shows nobody a Secret.
+func TestLiveObjectOfAnAgentThatMasksNothing(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("a", nil)
+	w.connectWith("a", simagent.Options{Answer: func(*agentv1.Query) *agentv1.QueryResult {
+		return &agentv1.QueryResult{Data: []byte(`{"apiVersion":"v1","kind":"ConfigMap","data":{"town":"Delft"},"objects":[{"apiVersion":"v1","kind":"Secret","data":{"key":"aHVudGVyMg=="}}]}`)}
+	}})
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	rows, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{})
+	must(t, err)
+	row := rows.GetObjects()[0]
+	got, err := w.Trackers.GetLiveObject(w.ctx, &towlinev1.GetLiveObjectRequest{Cluster: "a", Project: row.GetProject(), Module: "shop", Object: row.GetObject()})
+	must(t, err)
+	if text := got.GetJson(); strings.Contains(text, "aHVudGVyMg") || !strings.Contains(text, "Delft") {
+		t.Errorf("shown: %s", text)
 	}
 }

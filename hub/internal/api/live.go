@@ -37,5 +37,9 @@ func (a *API) GetLiveObject(ctx context.Context, req *towlinev1.GetLiveObjectReq
 	if err != nil {
 		return nil, err
 	}
-	return &towlinev1.GetLiveObjectResponse{Json: string(got.GetData())}, nil
+	shown, err := masked(e.ID, got.GetData()) // the agent has masked it; one of another version may do so less
+	if err != nil {
+		return nil, err
+	}
+	return &towlinev1.GetLiveObjectResponse{Json: string(shown)}, nil
 }
