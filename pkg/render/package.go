@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/manifest"
 )
 
@@ -191,11 +192,15 @@ func buildTwice(ctx context.Context, engine Engine, job Job) (first, second Buil
 	}
 	other := make(chan outcome, 1)
 	go func() {
-		built, err := engine.Build(ctx, job)
-		if err != nil {
+		var o outcome
+		o.err = guard.Run(func() (err error) {
+			o.built, err = engine.Build(ctx, job)
+			return err
+		})
+		if o.err != nil {
 			cancel() // the first of two errors is the one that counts
 		}
-		other <- outcome{built, err}
+		other <- o
 	}()
 	first, err = engine.Build(ctx, job)
 	if err != nil {

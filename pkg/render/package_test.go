@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/manifest"
 )
 
@@ -71,6 +72,23 @@ func TestOneOfTwoBuildsFails(t *testing.T) {
 	empty := &texter{texts: []map[string][]byte{{}}, errs: []error{nil}}
 	if objects, _, err := Render(t.Context(), empty, nil, Package{Kustomize: &Kustomize{}}, Options{AllowEmpty: true}); err != nil || len(objects) != 0 {
 		t.Errorf("allowEmpty: %v, %v", objects, err)
+	}
+}
+
+// breaker is an engine that has a bug.
+type breaker struct{}
+
+// Build implements Engine.
+func (breaker) Build(context.Context, Job) (Built, error) { panic("a bug") }
+
+// TestABugInABuildIsAnError of it, whichever of the two builds meets it: it must not end the process.
+func TestABugInABuildIsAnError(t *testing.T) {
+	err := guard.Run(func() error {
+		_, _, err := Render(t.Context(), breaker{}, nil, Package{Kustomize: &Kustomize{}}, Options{})
+		return err
+	})
+	if bug := new(guard.Panic); !errors.As(err, &bug) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/manifest"
 )
 
@@ -57,7 +58,12 @@ func twice(files map[string][]byte, opts manifest.Options) ([]manifest.Object, e
 	var first, second []manifest.Object
 	var err, errSecond error
 	var other sync.WaitGroup
-	other.Go(func() { second, errSecond = manifest.ParseSet(files, opts) })
+	other.Go(func() {
+		errSecond = guard.Run(func() (err error) {
+			second, err = manifest.ParseSet(files, opts)
+			return err
+		})
+	})
 	first, err = manifest.ParseSet(files, opts)
 	other.Wait()
 	if err = cmp.Or(err, errSecond); err != nil {
