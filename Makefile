@@ -123,7 +123,7 @@ SIM_SEEDS := 200
 .PHONY: test-unit
 test-unit: ## Unit tests under the race detector, and the long random runs without it
 	@$(PHASE) 'unit tests under the race detector' env -u TOWLINE_E2E CGO_ENABLED=1 bash -euo pipefail -c \
-		'go test -race -timeout 15m $$(go list ./... | grep -v "/$(RANDOM_RUNS:./%=%)$$")'
+		'go test -race -timeout 25m $$(go list ./... | grep -v "/$(RANDOM_RUNS:./%=%)$$")'
 	@$(PHASE) 'random runs, simulated fleets' tools/together.sh 2 $(RANDOM_TESTS)
 
 # Each uses one core. The longest first.
