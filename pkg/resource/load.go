@@ -16,6 +16,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -25,8 +27,9 @@ import (
 const (
 	// maxFile bounds what is read from one file or from stdin.
 	maxFile = 16 << 20
-	// maxFolder bounds the values of all files of a folder, which are in memory at a time, at 100 to 200 bytes each.
-	maxFolder = 2 * manifest.MaxTokens
+	// maxFolder bounds the values of all resources of a folder, which are in memory at a time, at about 100 bytes each. What is free to have any
+	// value, as values of a chart, counts twice.
+	maxFolder = 4 * manifest.MaxTokens
 )
 
 // Resource is one document of a file. Message is of one of the kinds that may stand there.
@@ -73,11 +76,6 @@ func Load(paths []string, opts Options) ([]Resource, error) {
 func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Resource, skipped []string, err error) {
 	read, skipped := InFolder(files, folder, opts.Recursive)
 	values := 0
-	for _, name := range read {
-		if values += manifest.Tokens(files[name]); values > maxFolder {
-			return nil, skipped, &Error{Source: name, Message: "has, with the files before it, more values than are read of a folder: make two catalogs of it"}
-		}
-	}
 	var errs []error
 	for _, name := range read {
 		if len(files[name]) > maxFile {
@@ -86,8 +84,23 @@ func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Re
 		}
 		of, err := Parse(name, files[name], opts)
 		found, errs = append(found, of...), append(errs, err)
+		if values += valuesOf(of); values > maxFolder {
+			return nil, skipped, &Error{Source: name, Message: "has, with the files before it, more values than are read of a folder: make two catalogs of it"}
+		}
 	}
 	return found, skipped, errors.Join(errs...)
+}
+
+// valuesOf counts the values of resources. A text is one, however many lines it has.
+func valuesOf(found []Resource) int {
+	n := 0
+	for _, r := range found {
+		_ = protorange.Range(r.Message.ProtoReflect(), func(protopath.Values) error {
+			n++
+			return nil
+		})
+	}
+	return n
 }
 
 // InFolder are the files with resources in a folder, and those below it that are not read.

@@ -2,11 +2,15 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/json"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -37,9 +41,26 @@ func (a *API) GetLiveObject(ctx context.Context, req *towlinev1.GetLiveObjectReq
 	if err != nil {
 		return nil, err
 	}
-	shown, err := masked(e.ID, got.GetData()) // the agent has masked it; one of another version may do so less
+	shown, err := maskedLive(e.ID, got.GetData())
 	if err != nil {
 		return nil, err
 	}
 	return &towlinev1.GetLiveObjectResponse{Json: string(shown)}, nil
+}
+
+// maskedLive is masked of what a cluster has, which may be what no manifest can: such as a number that is too large to be kept exactly. The
+// agent has masked it already, but one of another version may do so less.
+func maskedLive(id fleet.ObjectID, raw []byte) ([]byte, error) {
+	if shown, err := masked(id, raw); err == nil {
+		return shown, nil
+	}
+	var object map[string]any
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return nil, fmt.Errorf("%s: %w", id, err)
+	}
+	out, masks := manifest.Mask(object)
+	if !masks {
+		return raw, nil
+	}
+	return json.Marshal(out)
 }
