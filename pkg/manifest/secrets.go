@@ -68,10 +68,16 @@ func hasValues(field string) bool {
 // secretWalk goes through an object to all Secrets in it.
 type secretWalk struct {
 	found []map[string]any
-	room  int // for what texts unpack to
+	// The bounds are of the whole walk, for texts stand in texts, and what an alias repeats is read again: room is for what texts unpack to, are
+	// read and are written; repeats is what aliases may add; compared is how much of annotations is searched for values.
+	room     int
+	repeats  *expansion
+	compared int
 }
 
-func newWalk() *secretWalk { return &secretWalk{room: maxUnpacked} }
+func newWalk() *secretWalk {
+	return &secretWalk{room: maxUnpacked, repeats: &expansion{lastCounts: true, limit: maxRepeated}, compared: maxCompared}
+}
 
 // value is a value with what is secret in it masked; texts is inside how many texts it stands.
 func (w *secretWalk) value(v any, texts int) (any, bool) {
@@ -237,7 +243,8 @@ func (w *secretWalk) annotation(name string, v any, values []string, texts int) 
 	plain, packed := w.unpack(text)
 	w.gather(plain, texts)
 	repeats := func(value string) bool { return strings.Contains(text, value) || strings.Contains(plain, value) }
-	if name == fleet.LastApplied || packed || isJSONText(plain) || slices.ContainsFunc(values, repeats) {
+	w.compared -= len(values) * (len(text) + len(plain))
+	if name == fleet.LastApplied || packed || isJSONText(plain) || w.compared < 0 || slices.ContainsFunc(values, repeats) {
 		return fleet.Masked, true
 	}
 	return w.text(text, texts)

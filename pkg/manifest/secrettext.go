@@ -16,6 +16,12 @@ import (
 const (
 	// maxUnpacked is how much the texts of one object may unpack to: what is more is not looked into, and not shown.
 	maxUnpacked = 8 << 20
+	// maxRepeated is how much aliases may add in all texts of one object.
+	maxRepeated = 128 << 10
+	// maxCompared is how many bytes of annotations are searched for values, each value counted by itself.
+	maxCompared = 1 << 30
+	// costOfText is what the reading of a text takes beside its bytes.
+	costOfText = 128
 	// maxTexts is how deep texts are followed that stand in texts.
 	maxTexts = 5
 	// minSecretText is the shortest text that can hold a Secret with a value.
@@ -34,7 +40,13 @@ func (w *secretWalk) text(s string, texts int) (string, bool) {
 	if !speaks(s) {
 		return s, false
 	}
-	values, err := readText(s)
+	if w.room -= len(s) + costOfText; w.room < 0 {
+		return hiddenText, true
+	}
+	values, err := w.read(s)
+	if errors.Is(err, errTooMuch) {
+		return hiddenText, true
+	}
 	if err != nil || texts >= maxTexts {
 		return replaced(s, kindOfSecret.MatchString(s) && fieldOfValues.MatchString(s))
 	}
@@ -46,7 +58,7 @@ func (w *secretWalk) text(s string, texts int) (string, bool) {
 		}
 	}
 	if masked {
-		return written(s, values), true
+		return w.written(s, values), true
 	}
 	comments := strings.Join(commentLine.FindAllString(s, -1), "\n")
 	return replaced(s, kindOfSecret.MatchString(comments) && fieldOfValues.MatchString(comments))
@@ -70,11 +82,18 @@ var (
 	commentLine   = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
 )
 
-var errNoObject = errors.New("is neither a map nor a list")
+var (
+	errNoObject = errors.New("is neither a map nor a list")
+	errTooMuch  = errors.New("repeats more than is looked into")
+)
 
-// readText are the documents of a text in YAML or JSON.
-func readText(s string) ([]any, error) {
-	parsed, err := readYAML("text", []byte(s), true)
+// read are the documents of a text in YAML or JSON.
+func (w *secretWalk) read(s string) ([]any, error) {
+	before := w.repeats.spent
+	parsed, err := readDocuments("text", []byte(s), w.repeats)
+	if err != nil && w.repeats.spent > max(before, w.repeats.limit) {
+		return nil, errTooMuch
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +116,15 @@ func readText(s string) ([]any, error) {
 }
 
 // written are documents as text, JSON where they were.
-func written(before string, values []any) string {
+func (w *secretWalk) written(before string, values []any) string {
+	out := asText(before, values)
+	if w.room -= len(out); w.room < 0 {
+		return hiddenText
+	}
+	return out
+}
+
+func asText(before string, values []any) string {
 	if len(values) == 1 && json.Valid([]byte(before)) {
 		return string(appendValue(nil, values[0]))
 	}

@@ -18,7 +18,10 @@ import (
 // readYAML reads the documents of a file. The text is split first, so that a document is parsed, expanded and freed
 // by itself and anchors do not reach into the next one.
 func readYAML(name string, data []byte, lastCounts bool) ([]parsed, error) {
-	budget := &expansion{lastCounts: lastCounts, limit: min(max(MaxExpansion*len(data), minExpansion), MaxTotalBytes)}
+	return readDocuments(name, data, &expansion{lastCounts: lastCounts, limit: min(max(MaxExpansion*len(data), minExpansion), MaxTotalBytes)})
+}
+
+func readDocuments(name string, data []byte, budget *expansion) ([]parsed, error) {
 	var out []parsed
 	documents := 0
 	for line, rest := 0, data; len(rest) > 0; {
