@@ -143,6 +143,8 @@ type Plan struct {
 	Conflicts []Conflict
 	// Prunes are deleted after the puts, in this order: what depends on others goes before these.
 	Prunes []Gone
+	// Takes are the conflicts over what is somebody else's and is to be taken over; each is one until it is put.
+	Takes []Conflict
 	// Later are put and deleted by a later look.
 	Later []Later
 	// Goes are all that this catalog deletes, now and later.
@@ -195,13 +197,14 @@ func Most(gone, had int) bool { return gone > 1 && 2*gone > had }
 func (p *Plan) file(in Input, f File, m Module, there bool) {
 	same := there && m.Spec == f.Spec && m.Words == f.Words && !m.Unbegun
 	begins := m.Spec != f.Spec || m.Unbegun
+	owned := Conflict{Name: f.Name, At: f.At, Reason: Owned, Owner: m.Owner}
 	switch {
 	case !there:
 		p.Puts = append(p.Puts, Put{Name: f.Name})
 	case m.Damaged:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Damaged})
 	case !m.Mine && !in.Take:
-		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Owned, Owner: m.Owner})
+		p.Conflicts = append(p.Conflicts, owned)
 	case m.Mine && same && m.Put == f.Spec: // one that is the same by a person's hand is put, so that what becomes of its rollout counts
 	case m.Stopped != "" && m.Put == f.Spec && m.Spec != f.Spec && !in.Person:
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Stopped, Rollout: m.Stopped})
@@ -209,7 +212,13 @@ func (p *Plan) file(in Input, f File, m Module, there bool) {
 		p.Conflicts = append(p.Conflicts, Conflict{Name: f.Name, At: f.At, Reason: Paused, Rollout: m.Paused})
 	case m.Running != "" && begins:
 		p.Later = append(p.Later, Later{Name: f.Name, Reason: Running, At: f.At, Rollout: m.Running})
+		if !m.Mine { // to take it over was asked of this look
+			p.Conflicts = append(p.Conflicts, owned)
+		}
 	default:
+		if !m.Mine {
+			p.Takes = append(p.Takes, owned)
+		}
 		p.Puts = append(p.Puts, Put{Name: f.Name, UID: m.UID, Version: m.Version, Takes: !m.Mine})
 	}
 }

@@ -133,7 +133,7 @@ func TestDecide(t *testing.T) {
 		{"it runs, and labels alone change", Input{Files: files("a=1"), Modules: []Module{running(worded(mine("a=1")))}}, "put a"},
 		{"it runs, and is paused", Input{Files: files("a=2"), Modules: []Module{paused(running(mine("a=1")))}}, "Paused a a/6"},
 		{"it runs, and is another's", Input{Files: files("a=2"), Modules: []Module{running(owned("a=1", ""))}}, "Owned a"},
-		{"it runs, and a person takes it", Input{Files: files("a=2"), Modules: []Module{running(owned("a=1", ""))}, Person: true, Take: true}, "later a RolloutRunning a/7"},
+		{"it runs, and a person takes it", Input{Files: files("a=2"), Modules: []Module{running(owned("a=1", ""))}, Person: true, Take: true}, "Owned a, later a RolloutRunning a/7"},
 		{"it runs, and a person takes it as it is", Input{Files: files("a=1"), Modules: []Module{running(owned("a=1", ""))}, Person: true, Take: true}, "take a"},
 
 		{"the rest of what it was put with never came", Input{Files: files("a=1", "b=1"), Modules: []Module{unbegun(mine("a=1")), mine("b=1")}}, "put a"},

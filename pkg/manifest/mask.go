@@ -71,7 +71,9 @@ func withoutComments(data []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// uncomment takes the comments away, and folds nothing: the encoder breaks the lines of a folded text elsewhere, and makes another of it.
 func uncomment(n *yaml.Node) {
+	n.Style &^= yaml.FoldedStyle
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
 	for _, c := range n.Content {
 		uncomment(c)
@@ -126,6 +128,11 @@ func MaskedIn(name string, data []byte) bool {
 }
 
 func holdsMask(object map[string]any) bool {
+	if metadata, ok := object["metadata"].(map[string]any); ok {
+		if annotations, ok := metadata["annotations"].(map[string]any); ok && holdsMask(annotations) {
+			return true
+		}
+	}
 	for field, value := range object {
 		if value == fleet.Masked {
 			return true

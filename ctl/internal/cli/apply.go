@@ -121,6 +121,10 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	prune, err := run.planPrune(ctx, modules)
 	if err != nil {
+		if !run.dry() { // nothing is put, and whose modules these files have is not to prune them meanwhile
+			_ = run.refusedIn(ctx, found)
+			run.wants(ctx, found)
+		}
 		return err
 	}
 	run.deletes = prune.not() != nil

@@ -86,11 +86,11 @@ func (r *applyRun) refused(ctx context.Context, all []resource.Resource, prune *
 // wants tells the hub, of the modules that it refuses, that the set wants them: where they are of another set, or of a catalog, that is not to prune them
 // before they are taken over. One that does not know of it refuses this, too.
 func (r *applyRun) wants(ctx context.Context, all []resource.Resource) {
-	if r.o.set.name == "" || r.o.set.take {
+	if r.o.set.name == "" {
 		return
 	}
 	for _, x := range only[*v1.Module](all) {
-		if r.tried[x.Message].err == nil {
+		if r.tried[x.Message].err == nil && !r.o.set.take { // one that would be taken is refused without that, which notes it
 			continue
 		}
 		req := &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true, Set: r.o.set.name, Wants: true}

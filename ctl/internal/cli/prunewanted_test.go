@@ -54,7 +54,7 @@ func TestApplyLeavesWhatIsWanted(t *testing.T) {
 // where it is taken.
 func TestApplySaysWhatItWants(t *testing.T) {
 	two := shopYAML + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: keep", 1)
-	for args, want := range map[string]string{"--set b": "shop", "--set b --prune": "shop", "--set b --dry-run=server": "", "--set b --take": "", "": ""} {
+	for args, want := range map[string]string{"--set b": "shop", "--set b --prune": "shop", "--set b --dry-run=server": "", "--set b --take": "shop keep", "": ""} {
 		hub := setHub("set/a:shop")
 		hub.err, hub.refuses = fleet.Errorf(fleet.ErrPrecondition, "module shop is of set/a"), "shop"
 		got := hub.run(t, run{stdin: two}, append([]string{"apply", "-f", "-"}, strings.Fields(args)...)...)

@@ -11,7 +11,6 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/wire"
 )
 
 // A module that moves from the files of one to those of another is taken over by the other, and not deleted by the one. Where the one is
@@ -23,7 +22,7 @@ import (
 func (a *API) wants(ctx context.Context, req *towlinev1.PutModuleRequest, by *author) error {
 	set, meta := fleet.SetOrigin(req.GetSet()), req.GetModule().GetMetadata()
 	ref, err := refOf(meta.GetProject(), meta.GetName())
-	if err != nil || by != nil || fleet.ValidateLabel(req.GetSet()) != nil || req.GetTake() || req.GetDryRun() && !req.GetWants() {
+	if err != nil || by != nil || fleet.ValidateLabel(req.GetSet()) != nil || req.GetDryRun() && !req.GetWants() {
 		return nil
 	}
 	want := record.NewWant(set, who(ctx), a.now())
@@ -94,7 +93,7 @@ func (a *API) inCatalogs(r store.Reader, ref fleet.ModuleRef, owner string) (say
 		if !ok || rec.GetDeleting() || owner == fleet.CatalogOrigin(by.Name) {
 			return true
 		}
-		if at := a.conflictOf(r, by, rec, ref.Name, owner); at != "" {
+		if at := a.conflictOf(r, by, rec, ref.Name); at != "" {
 			says = fmt.Sprintf("is in %s, which catalog %s reads: towline resync catalog %s --take has that take it over as it is", at, by.Name, by.Name)
 			return false
 		}
@@ -131,23 +130,17 @@ func (a *API) catalogState(r store.Reader, ref fleet.ModuleRef, rec *storev1.Cat
 	return state
 }
 
-// conflictOf is where a catalog has a module of an owner in its files; empty: it has not named it.
-func (a *API) conflictOf(r store.Reader, by fleet.ModuleRef, rec *storev1.CatalogRecord, module, owner string) string {
+// conflictOf is where a catalog has a module of somebody else in its files, whosever it was when it looked; empty: it has not named it.
+func (a *API) conflictOf(r store.Reader, by fleet.ModuleRef, rec *storev1.CatalogRecord, module string) string {
 	for _, f := range a.catalogState(r, by, rec).GetStatus().GetConflicts() {
-		if f.GetModule() == module && f.GetReason() == catalog.Owned && f.GetOwner() == owner {
+		if f.GetModule() == module && f.GetReason() == catalog.Owned {
 			return f.GetFile()
 		}
 	}
 	return ""
 }
 
-// neverRead reports that nobody knows what the files of a catalog are: it was not looked at since it was put, or its source was never to be had. One
-// that is suspended, or not valid, is not looked at at all.
+// neverRead reports that nobody knows what the files of a catalog are.
 func (a *API) neverRead(r store.Reader, by fleet.ModuleRef, rec *storev1.CatalogRecord) bool {
-	c, err := wire.CatalogFromProto(rec.GetCatalog())
-	if err != nil || c.Suspend {
-		return false
-	}
-	s := a.catalogState(r, by, rec).GetStatus()
-	return s.GetResolvedRef() == "" || s.GetObservedGeneration() != rec.GetCatalog().GetMetadata().GetGeneration()
+	return record.CatalogNeverRead(rec, a.catalogState(r, by, rec))
 }

@@ -212,7 +212,7 @@ func (c *Controller) untilCatalog(ctx context.Context, x *catalogue) (wait time.
 // catalogueNow looks at the source, does what its files say, and remembers what came of it.
 func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	meta, old := x.rec.GetCatalog().GetMetadata(), x.was.GetStatus()
-	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), Status: &towlinev1.CatalogStatus{
+	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Status: &towlinev1.CatalogStatus{
 		ObservedGeneration: meta.GetGeneration(), Looked: timestamppb.Now(), ResolvedRef: old.GetResolvedRef(), AppliedRef: old.GetAppliedRef(),
 		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold(), Waits: old.GetWaits()}}
 	err := c.catalogueFiles(ctx, x)
@@ -278,7 +278,7 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 	if err != nil {
 		return &lookError{err, lookReason(err)}
 	}
-	x.next.Status.ResolvedRef = artifact.Ref
+	x.next.Status.ResolvedRef, x.next.ReadGeneration = artifact.Ref, x.rec.GetCatalog().GetMetadata().GetGeneration()
 	files, below, unread, err := readCatalog(x.c, artifact.Files)
 	if err != nil {
 		_, reason := problemsOf(err)
@@ -320,7 +320,7 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 	s := x.next.GetStatus()
 	s.Conflicts, s.Waits, s.Leftover, s.Hold = nil, nil, plan.Kept, ""
 	for _, f := range plan.Conflicts {
-		s.Conflicts = append(s.Conflicts, &towlinev1.CatalogConflict{Module: f.Name, File: f.At, Reason: f.Reason, Owner: f.Owner, Rollout: f.Rollout})
+		s.Conflicts = append(s.Conflicts, conflictOf(f))
 	}
 	for _, l := range plan.Later {
 		if l.At != "" {

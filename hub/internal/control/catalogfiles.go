@@ -95,7 +95,11 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 			case same:
 				others = append(others, other)
 			default:
-				c.wanted(r, x.ref, ref, rec, out)
+				state := c.stateOf(r, ref, rec)
+				wanted(state, ref, out)
+				if record.CatalogNeverRead(rec, state) {
+					unknown = append(unknown, fmt.Sprintf("catalog %s, whose files were not read yet: see towline describe catalog %s, and mend, suspend or delete that catalog", ref.Name, ref.Name))
+				}
 			}
 			return true
 		})
@@ -114,17 +118,22 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 	return out, unread, unknown, nil
 }
 
-// wanted adds the modules of one catalog that another one, of another source, has in its files, too.
-func (c *Controller) wanted(r store.Reader, of, by fleet.ModuleRef, rec *storev1.CatalogRecord, to map[string]catalog.Place) {
-	s, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(by))
-	if known, _ := c.CatalogSeen(by); known != nil {
+// stateOf is what came of the last look at a catalog; nil: there was none.
+func (c *Controller) stateOf(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord) *storev1.CatalogState {
+	s, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
+	if known, _ := c.CatalogSeen(ref); known != nil {
 		s = known
 	}
 	if s.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
-		return
+		return nil
 	}
+	return s
+}
+
+// wanted adds the modules that another catalog, of another source, has in its files and that were of somebody else when it looked.
+func wanted(s *storev1.CatalogState, by fleet.ModuleRef, to map[string]catalog.Place) {
 	for _, f := range s.GetStatus().GetConflicts() {
-		if f.GetReason() == catalog.Owned && f.GetOwner() == fleet.CatalogOrigin(of.Name) {
+		if f.GetReason() == catalog.Owned {
 			to[f.GetModule()] = catalog.Place{At: f.GetFile(), Catalog: by.Name}
 		}
 	}

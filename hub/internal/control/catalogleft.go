@@ -41,12 +41,24 @@ func (c *Controller) begins(ctx context.Context, x *catalogue, plan catalog.Plan
 }
 
 // stays notes of the modules that a plan puts, and that were not put, what the look before has said of them: that they are put later is true
-// still.
+// still. What was to be taken over and was not is somebody else's still, who must not prune it.
 func (x *catalogue) stays(plan catalog.Plan) {
-	leavesOut(x.next.GetStatus(), x.was.GetStatus(), func(module string) bool {
-		put := slices.Contains(x.done.Created, module) || slices.Contains(x.done.Configured, module)
-		return !put && slices.ContainsFunc(plan.Puts, func(p catalog.Put) bool { return p.Name == module })
+	s := x.next.GetStatus()
+	put := func(module string) bool {
+		return slices.Contains(x.done.Created, module) || slices.Contains(x.done.Configured, module)
+	}
+	leavesOut(s, x.was.GetStatus(), func(module string) bool {
+		return !put(module) && slices.ContainsFunc(plan.Puts, func(p catalog.Put) bool { return p.Name == module })
 	})
+	for _, f := range plan.Takes {
+		if !put(f.Name) && !record.LeavesOut(s, f.Name) {
+			s.Conflicts = append(s.Conflicts, conflictOf(f))
+		}
+	}
+}
+
+func conflictOf(f catalog.Conflict) *towlinev1.CatalogConflict {
+	return &towlinev1.CatalogConflict{Module: f.Name, File: f.At, Reason: f.Reason, Owner: f.Owner, Rollout: f.Rollout}
 }
 
 // leavesOut adds what a status says of modules that are put later to one that does not say so.

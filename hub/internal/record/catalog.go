@@ -9,6 +9,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // CatalogFile is a module as a file of a catalog has it, and where.
@@ -137,4 +138,19 @@ func AllSecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string
 		out[secret] = list
 	}
 	return out
+}
+
+// CatalogNeverRead reports that nobody knows what the files of a catalog are, by the state of its last look, if it is of this catalog: what it was put
+// as was not looked at, or its source was not to be had since. One that is suspended, or not valid, is not looked at at all.
+func CatalogNeverRead(rec *storev1.CatalogRecord, state *storev1.CatalogState) bool {
+	c, err := wire.CatalogFromProto(rec.GetCatalog())
+	if err != nil || c.Suspend {
+		return false
+	}
+	s, meta := state.GetStatus(), rec.GetCatalog().GetMetadata()
+	read := state.GetReadGeneration()
+	if read == 0 && (s.GetResolvedRef() != "" || s.GetAppliedRef() != "" || s.GetApplied() != nil) {
+		read = s.GetObservedGeneration() // as a hub of before has it
+	}
+	return state.GetCatalogUid() != meta.GetUid() || read != meta.GetGeneration()
 }

@@ -36,7 +36,11 @@ func deletion(r store.Reader, ref fleet.ModuleRef, d *storev1.DesiredRecord) str
 	if !is {
 		return ""
 	}
-	by, _, _ := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(fleet.ModuleRef{Project: ref.Project, Name: name}))
+	key := store.CatalogKey(fleet.ModuleRef{Project: ref.Project, Name: name})
+	if store.DamageOf(r, key) != nil { // whether it goes, nobody knows, and no write is to fail for it
+		return ""
+	}
+	by, _, _ := store.Get[*storev1.CatalogRecord](r, key)
 	if by.GetDeleting() {
 		return fleet.DeleteDelete
 	}

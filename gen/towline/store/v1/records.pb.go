@@ -3705,9 +3705,11 @@ type CatalogState struct {
 	// What a hub of before has put of each module; what is put since the record of the module says.
 	Puts []*CatalogPut `protobuf:"bytes,5,rep,name=puts,proto3" json:"puts,omitempty"`
 	// What a person has confirmed to go and is needed still, as items of the hold.
-	Confirmed     []string `protobuf:"bytes,6,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Confirmed []string `protobuf:"bytes,6,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// The generation of the spec whose files were had last; 0: none, or a hub of before has had them.
+	ReadGeneration int64 `protobuf:"varint,7,opt,name=read_generation,json=readGeneration,proto3" json:"read_generation,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CatalogState) Reset() {
@@ -3780,6 +3782,13 @@ func (x *CatalogState) GetConfirmed() []string {
 		return x.Confirmed
 	}
 	return nil
+}
+
+func (x *CatalogState) GetReadGeneration() int64 {
+	if x != nil {
+		return x.ReadGeneration
+	}
+	return 0
 }
 
 // CatalogPut is what a catalog has put last of a module.
@@ -4350,7 +4359,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vincarnation\x18\f \x01(\tR\vincarnation\"Z\n" +
 	"\rCatalogRecord\x12-\n" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
-	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\x82\x02\n" +
+	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\xab\x02\n" +
 	"\fCatalogState\x12\x1f\n" +
 	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
 	"catalogUid\x121\n" +
@@ -4358,7 +4367,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\afailing\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\afailing\x12\x18\n" +
 	"\aapplied\x18\x04 \x01(\fR\aapplied\x120\n" +
 	"\x04puts\x18\x05 \x03(\v2\x1c.towline.store.v1.CatalogPutR\x04puts\x12\x1c\n" +
-	"\tconfirmed\x18\x06 \x03(\tR\tconfirmed\"_\n" +
+	"\tconfirmed\x18\x06 \x03(\tR\tconfirmed\x12'\n" +
+	"\x0fread_generation\x18\a \x01(\x03R\x0ereadGeneration\"_\n" +
 	"\n" +
 	"CatalogPut\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1f\n" +
