@@ -37,31 +37,44 @@ func (o *object) unobserved() (Result, bool) {
 	}
 	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
 	switch {
-	case !ok || observed == o.generation || o.generation == 0:
+	case !ok || o.generation == 0:
 		return Result{}, false
 	case o.countsAnother():
-		return o.graced(o.old(observed))
-	case observed > o.generation && o.saidSince():
+		return o.unsaid()
+	case observed == o.generation, observed > o.generation && o.saidSince(o.made()):
 		return Result{}, false
 	}
 	return o.old(observed), true
 }
 
 // countsAnother reports that what the kind calls observed is a generation of what its controller made: KServe copies that of a Deployment, which
-// grows each time that is scaled, begins anew with another Deployment, and stays where a change does not reach it. It tells nothing, so that after
-// a change the controller only has its time for a first word.
+// grows each time that is scaled, begins anew with another Deployment, and stays where a change does not reach it. It tells nothing, also where it
+// is by chance the object's own.
 func (o *object) countsAnother() bool {
 	return o.group == "serving.kserve.io" && has("InferenceService InferenceGraph", o.kind)
 }
 
-// saidSince reports that the status is the object's own, whatever its controller counts: a condition changed since the object was made.
-func (o *object) saidSince() bool {
-	made, err := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
-	return err == nil && slices.ContainsFunc(listOf(o.status, "conditions"), func(c any) bool {
+// unsaid is of such a status until a condition of it changes after what the object says now, or until its controller had its time for that.
+func (o *object) unsaid() (Result, bool) {
+	if o.saidSince(o.started()) {
+		return Result{}, false
+	}
+	return o.graced(progressing(ReasonOldGeneration, "its controller has said nothing since the change: the generation in the status is another object's"))
+}
+
+// saidSince reports that a condition changed since then: the status is of what the object was by that time, whatever its controller counts.
+func (o *object) saidSince(then time.Time) bool {
+	return !then.IsZero() && slices.ContainsFunc(listOf(o.status, "conditions"), func(c any) bool {
 		condition, _ := c.(map[string]any)
 		at, err := time.Parse(time.RFC3339, text(condition, "lastTransitionTime"))
-		return err == nil && at.After(made)
+		return err == nil && at.After(then)
 	})
+}
+
+// made is when the object was made; zero: not known.
+func (o *object) made() time.Time {
+	at, _ := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
+	return at
 }
 
 // stands reports that a virtual machine is stopped and is not to run: both of its generations are those of its last start.
@@ -77,7 +90,7 @@ func (o *object) old(observed int64) Result {
 
 // started is when the controller could begin with what the object says: its creation or our last change.
 func (o *object) started() time.Time {
-	at, _ := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
+	at := o.made()
 	if o.facts.Changed.After(at) {
 		return o.facts.Changed
 	}
