@@ -40,3 +40,34 @@ func TestAnnotatedBeforeItIsForced(t *testing.T) {
 		})
 	}
 }
+
+// TestAnnotatedWhileItIsReleased: an annotation that comes between the look by which a policy leaves fields and the request that lets go of them counts:
+// what is read after the conflict is not let go of, nor written.
+func TestAnnotatedWhileItIsReleased(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: one, x: one"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	var noted sync.Once
+	var again sync.Map
+	r.count.upset(func(q *http.Request) error {
+		if q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/configmaps/a") || q.URL.Query().Get("fieldManager") == "kubectl-annotate" {
+			return nil
+		}
+		first := false
+		noted.Do(func() { first = true; r.notes("a", fleet.HoldAnnotation, "mine") })
+		if !first && r.get("v1", "configmaps", "a").GetAnnotations()[fleet.HoldAnnotation] != "" {
+			again.Store(q.Header.Get("Content-Type"), true)
+		}
+		return nil
+	})
+	policies := []fleet.Policy{{IgnoreFields: &fleet.IgnoreFields{JSONPointers: []string{"/data/x"}}}}
+	r.set([]fleet.Sync{r.bundle("shop", policies, configMap("a", "k: two, x: one"))})
+	r.annotated("shop", "a")
+	again.Range(func(kind, _ any) bool { t.Errorf("a %s was sent under the hold", kind); return true })
+	if got := r.dataOf("a"); got == "two" {
+		t.Error("it was written under the hold")
+	}
+	r.notes("a", fleet.HoldAnnotation, "null")
+	r.eventually("it goes on", func() bool { return r.data("a", "k") == "two" })
+}

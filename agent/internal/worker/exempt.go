@@ -144,6 +144,9 @@ func (a *writer) releaseAny(ctx context.Context, live map[string]any, manager st
 			return nil, false, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 				Message: a.id.String() + ": another object took its place while it was written"}
 		}
+		if err := a.unlessAnnotated(live); err != nil {
+			return nil, false, err
+		}
 	}
 }
 

@@ -247,3 +247,93 @@ func holdBetween(t *testing.T, theirs bool, object string) {
 	r.ready(free)
 	r.is("b", "w")
 }
+
+// TestHoldBetweenCreateAndRelease: what was deleted is made again under a hold that comes after the DELETE, be it of the hub or an annotation that comes
+// with the new object. It counts as made at once, and what a policy leaves to nobody is let go of when the hold ends.
+func TestHoldBetweenCreateAndRelease(t *testing.T) {
+	leaves := map[string]fleet.Policy{
+		"ignoreFields": {IgnoreFields: &fleet.IgnoreFields{JSONPointers: []string{"/data/x"}}},
+		"applyOnce":    {ApplyOnce: &fleet.ApplyOnce{Paths: []string{"/data/x"}}},
+	}
+	for name, leave := range leaves {
+		for _, held := range []string{"hub", "object", "annotation"} {
+			for _, restart := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %s, restart %t", name, held, restart), func(t *testing.T) { holdBeforeRelease(t, leave, held, restart) })
+			}
+		}
+	}
+}
+
+func holdBeforeRelease(t *testing.T, leave fleet.Policy, by string, restart bool) {
+	r := newRig(t)
+	policies := []fleet.Policy{{Recreate: fleet.RecreateIfImmutable, IgnoreFields: leave.IgnoreFields, ApplyOnce: leave.ApplyOnce}}
+	s := r.bundle("shop", policies, frozenMap("b", "k: v, x: one"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "configmaps", "b")
+	s = r.bundle("shop", policies, frozenMap("b", "k: w, x: one"))
+	r.holdsOnceGone(s, by)
+	r.set([]fleet.Sync{s})
+	made := func(x fleet.SyncStatus) bool {
+		return !x.Ready && x.Reason == plan.ReasonHeld && len(x.States) == 1 && x.States[0].Health == fleet.HealthHealthy &&
+			!slices.ContainsFunc(x.Exceptions, func(e fleet.ObjectException) bool {
+				return e.Reason != plan.ReasonHeld || strings.Contains(e.Message, "gone")
+			})
+	}
+	r.wait("shop", "made, and held", made)
+	if restart {
+		r.stop()
+		r.start()
+		r.set(r.current.Syncs)
+		r.wait("shop", "made, and held, after a restart", made)
+	}
+	now := r.uidOf("v1", "configmaps", "b")
+	if now == uid || r.data("b", "k") != "w" {
+		t.Errorf("it holds %s, and is %s, after %s", r.data("b", "k"), now, uid)
+	}
+	if by == "annotation" {
+		r.notes("b", fleet.HoldAnnotation, "null")
+	} else {
+		s = r.again(s)
+		r.set([]fleet.Sync{s})
+	}
+	r.ready(s)
+	if got := r.uidOf("v1", "configmaps", "b"); got != now || r.data("b", "k") != "w" || r.data("b", "x") != "one" {
+		t.Errorf("in the end it is %s, after %s, with %s and %s", got, now, r.data("b", "k"), r.data("b", "x"))
+	}
+	for _, f := range r.get("v1", "configmaps", "b").GetManagedFields() {
+		if f.Manager == fleet.FieldManager && strings.Contains(f.FieldsV1.GetRawString(), `"f:x"`) {
+			t.Errorf("what the policy leaves is ours: %s", f.FieldsV1.GetRawString())
+		}
+	}
+}
+
+// holdsOnceGone has a hold come when ConfigMap b is deleted: of the hub before the new one is made, or by an annotation of the new one before the next
+// request.
+func (r *rig) holdsOnceGone(s fleet.Sync, by string) {
+	held := r.again(s)
+	if held.Hold = by == "hub"; by == "object" {
+		held.Held = assemble.HeldKeys([]fleet.ObjectID{r.configMapID("b")})
+	}
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.Method != http.MethodPatch || q.URL.Query().Get("dryRun") != "" || !strings.HasSuffix(q.URL.Path, "/configmaps/b") {
+			return nil
+		}
+		switch k := r.data("b", "k"); {
+		case by == "annotation" && k == "w":
+			once.Do(func() { r.notes("b", fleet.HoldAnnotation, "mine") })
+		case by != "annotation" && k == "<gone>":
+			once.Do(func() {
+				r.set([]fleet.Sync{held})
+				r.eventually("the hold is known", func() bool {
+					r.m.mu.Lock()
+					w := r.m.workers[held.Module]
+					r.m.mu.Unlock()
+					return w.stops(r.configMapID("b")) != ""
+				})
+			})
+		}
+		return nil
+	})
+}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type writer struct {
 	unsure    bool     // a write may have been committed though it failed
 	text      []string // keys of a Secret that are ours as stringData
 	halfway   bool     // deleted to be created again: a hold that comes now must not leave it away. What is there by then is under the hold
+	created   bool     // the answer is of an object that this write made
+	part      bool     // a hold stopped what follows that: the object is ours, and is to be written again
 	first     bool     // no attempt came before this one to make what runs to an end
 	again     string   // is put on the object to make another version of it; empty: nothing is
 }
@@ -123,18 +126,15 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 	if err != nil || live == nil {
 		return nil, err
 	}
-	if live, err = a.outrun(ctx, live); err != nil {
+	whole, err := a.complete(ctx, live)
+	if a.created && (errors.Is(err, errHeld) || errors.Is(err, errAnnotated)) {
+		a.part = true // it is there and ours; the rest is for when the hold ends
+		return nil, cmp.Or(a.note(live), err)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if live, err = a.releaseAnswer(ctx, live); err != nil {
-		return nil, err
-	}
-	if live, err = a.takeOver(ctx, live); err != nil {
-		return nil, err
-	}
-	if live, err = a.dropText(ctx, live); err != nil {
-		return nil, err
-	}
+	live = whole
 	if err := a.note(live); err != nil {
 		return nil, err
 	}
@@ -146,6 +146,21 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 		return live, nil
 	}
 	return nil, nil
+}
+
+// complete follows a write with the requests that make of its answer what is to be. It returns the object as it is then.
+func (a *writer) complete(ctx context.Context, live map[string]any) (map[string]any, error) {
+	live, err := a.outrun(ctx, live)
+	if err != nil {
+		return nil, err
+	}
+	if live, err = a.releaseAnswer(ctx, live); err != nil {
+		return nil, err
+	}
+	if live, err = a.takeOver(ctx, live); err != nil {
+		return nil, err
+	}
+	return a.dropText(ctx, live)
 }
 
 // read makes the object that is to be applied.
@@ -418,6 +433,7 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 		a.answered(refused)
 		_, undefined := apply.UndefinedVersion(refused) // which is said before that there is an object
 		if !apierrors.IsConflict(refused) && !undefined {
+			a.created = refused == nil
 			return live, refused
 		}
 		live, found, err := a.existing(ctx, out)
@@ -461,7 +477,7 @@ func (a *writer) note(live map[string]any) error {
 	if err := a.noteHidden(live, r); err != nil {
 		return err
 	}
-	if unmarked != nil {
+	if unmarked != nil || a.part {
 		r.Want = fleet.Digest{} // to be written again
 	}
 	a.keep(live, r)
