@@ -1,12 +1,10 @@
 package hub_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/pkg/fleet"
 )
 
 // TestCatalogLeavesWhatMovedToAnotherPath: two catalogs of one branch say in their sources which folder they read, so that neither fetches what the
@@ -33,15 +31,7 @@ func TestCatalogLeavesWhatMovedToAnotherPath(t *testing.T) {
 		t.Fatalf("the first catalog: %v; modules %s", err, w.modules())
 	}
 	push("other", "")
-	if _, err := w.resyncs(false); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop is in other/shop.yaml:1, which catalog other reads: towline resync catalog other --take") {
-		t.Fatalf("the first catalog: %v", err)
-	}
-	resp, err := w.Catalogs.ResyncCatalog(w.ctx, &towlinev1.ResyncCatalogRequest{Name: "other", Take: true})
-	must(t, err)
-	if s := resp.GetCatalog().GetStatus(); s.GetState() != "Applied" {
-		t.Errorf("the other catalog: %v", s)
-	}
-	w.synced("Applied")
+	w.movesToOther()
 	if w.modules() != "cart news shop" {
 		t.Errorf("modules %s", w.modules())
 	}

@@ -29,15 +29,7 @@ func TestCatalogLeavesWhatMovedToAnother(t *testing.T) {
 	w.await("cart", 0)
 	uid := w.module("shop").GetMetadata().GetUid()
 	push("other")
-	if _, err := w.resyncs(false); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop is in other/shop.yaml:1, which catalog other reads: towline resync catalog other --take") {
-		t.Fatalf("the first catalog: %v", err)
-	}
-	resp, err := w.Catalogs.ResyncCatalog(w.ctx, &towlinev1.ResyncCatalogRequest{Name: "other", Take: true})
-	must(t, err)
-	if s := resp.GetCatalog().GetStatus(); s.GetState() != "Applied" {
-		t.Errorf("the other catalog: %v", s)
-	}
-	w.synced("Applied")
+	w.movesToOther()
 	if meta := w.module("shop").GetMetadata(); meta.GetUid() != uid || meta.GetOrigin() != "catalog/other" || w.modules() != "cart news shop" {
 		t.Errorf("shop is %v; modules %s", meta, w.modules())
 	}
@@ -78,4 +70,18 @@ func TestCatalogLeavesWhatMovedToAnotherSource(t *testing.T) {
 	if meta := w.module("shop").GetMetadata(); meta.GetUid() != uid || meta.GetOrigin() != "catalog/other" || w.modules() != "cart news shop" {
 		t.Errorf("shop is %v; modules %s", meta, w.modules())
 	}
+}
+
+// movesToOther has catalog other take module shop over, whose file has moved to its folder, as the first catalog says it should.
+func (w *catalogWorld) movesToOther() {
+	w.t.Helper()
+	if _, err := w.resyncs(false); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop is in other/shop.yaml:1, which catalog other reads: towline resync catalog other --take") {
+		w.t.Fatalf("the first catalog: %v", err)
+	}
+	resp, err := w.Catalogs.ResyncCatalog(w.ctx, &towlinev1.ResyncCatalogRequest{Name: "other", Take: true})
+	must(w.t, err)
+	if s := resp.GetCatalog().GetStatus(); s.GetState() != "Applied" {
+		w.t.Errorf("the other catalog: %v", s)
+	}
+	w.synced("Applied")
 }

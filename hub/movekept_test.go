@@ -29,13 +29,8 @@ func TestSetBesideACatalogWhoseNewSourceIsAway(t *testing.T) {
 	w.push("more=1")
 	w.putCatalog(w.catalog())
 	w.applied(1)
-	repo := sourcetest.NewRepo(t)
-	repo.Branch("main", map[string]any{"modules/shop.yaml": inGit("shop", "1"), "modules/more.yaml": inGit("more", "1")})
-	srv := httptest.NewServer(repo.Handler())
-	url := srv.URL
-	srv.Close()
 	c := w.catalog()
-	c.Spec.Source.Git.Url = url + "/repo.git"
+	c.Spec.Source.Git.Url = nobody() + "/repo.git"
 	w.putCatalog(c)
 	if _, err := w.resyncs(false); err == nil {
 		t.Fatal("it is away")
@@ -85,12 +80,7 @@ func TestCatalogBesideOneThatWasNeverRead(t *testing.T) {
 	w.push("shop=1", "news=1", "cart=1")
 	w.putCatalog(w.catalog())
 	w.applied(1)
-	srv := httptest.NewServer(nil)
-	url := srv.URL
-	srv.Close()
-	c := w.catalog()
-	c.Metadata.Name, c.Spec.Source.Git.Url = "other", url+"/repo.git"
-	w.putCatalog(c)
+	w.putOther(nobody())
 	w.push("news=1", "cart=1")
 	_, _ = w.resyncs(false)
 	w.keepsShop()
@@ -106,9 +96,7 @@ func TestTakeThatWaitsBetweenCatalogs(t *testing.T) {
 	repo.Branch("main", map[string]any{"modules/m1.yaml": inGit("m1", "1"), "modules/m2.yaml": inGit("m2", "1"), "modules/m3.yaml": inGit("m3", "1")})
 	srv := httptest.NewServer(repo.Handler())
 	t.Cleanup(srv.Close)
-	c := w.catalog()
-	c.Metadata.Name, c.Spec.Source.Git.Url = "other", srv.URL+"/repo.git"
-	w.putCatalog(c)
+	w.putOther(srv.URL)
 	w.eventually(func() bool { return w.modules() == "cart m1 m2 m3 news shop" })
 	repo.Branch("main", map[string]any{"modules/m1.yaml": inGit("m1", "1"), "modules/shop.yaml": inGit("shop", "1")})
 	_, _ = w.Catalogs.ResyncCatalog(w.ctx, &towlinev1.ResyncCatalogRequest{Name: "other", Take: true})
@@ -167,4 +155,19 @@ func (w *pipelines) prunesNotShop() {
 	w.t.Helper()
 	_, _ = w.apply("a", []string{"news", "cart"}, "--prune")
 	w.keepsShop()
+}
+
+// putOther puts a catalog of another repository.
+func (w *pipelines) putOther(url string) {
+	w.t.Helper()
+	c := w.catalog()
+	c.Metadata.Name, c.Spec.Source.Git.Url = "other", url+"/repo.git"
+	w.putCatalog(c)
+}
+
+// nobody is the address of a server that is gone.
+func nobody() string {
+	srv := httptest.NewServer(nil)
+	defer srv.Close()
+	return srv.URL
 }

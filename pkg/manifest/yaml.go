@@ -103,7 +103,7 @@ func firstLine(text []byte) (line string, blank bool) {
 // of which there are none in files of people; empty: it may be. Who parses YAML that others wrote asks this first, and decodes by DecodeYAML.
 func Unreadable(text []byte) string {
 	switch {
-	case Tokens(text) > MaxTokens:
+	case tokens(text) > MaxTokens:
 		return "has too many values"
 	case tagLines(text) > maxTagLines:
 		return "has too many %TAG lines"
@@ -111,8 +111,8 @@ func Unreadable(text []byte) string {
 	return ""
 }
 
-// Tokens bounds from above how many values the text can hold.
-func Tokens(text []byte) int {
+// tokens bounds from above how many values the text can hold.
+func tokens(text []byte) int {
 	n := 0
 	for _, c := range text {
 		switch c {

@@ -8,6 +8,12 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// group is that of Towline's own kinds.
+var group, _, _ = strings.Cut(fleet.APIVersion, "/")
+
+// Is reports that a document is a Towline resource of a kind.
+func (d Document) Is(kind string) bool { return d.Kind() == kind && d.Group() == group }
+
 // Unread is a file, or a folder, that cannot be read. Data is what a file has, as far as it is known.
 type Unread struct {
 	Err  error // begins with where it is
@@ -21,7 +27,6 @@ func (u Unread) MayHave(kind, name string) bool {
 
 // MayHold reports that a text that cannot be read may have a Towline resource of a kind. A chart's templates have none.
 func MayHold(data []byte, kind string) bool {
-	group, _, _ := strings.Cut(fleet.APIVersion, "/")
 	return bytes.Contains(data, []byte(group+"/")) && bytes.Contains(data, []byte(kind))
 }
 

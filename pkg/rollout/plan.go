@@ -99,8 +99,12 @@ func NewPlan(strategy Strategy, in PlanInput) (*Plan, State, error) {
 	p.order(placed)
 	p.guardLeavers(in.Clusters)
 	s := newState(p, in.Pins)
+	mayHave := make(map[fleet.ClusterName]bool, len(in.MayHave))
+	for _, name := range in.MayHave {
+		mayHave[name] = true
+	}
 	for i := range p.Members {
-		if slices.Contains(in.MayHave, p.Members[i].Cluster) {
+		if mayHave[p.Members[i].Cluster] {
 			s.record(i).flags |= flagMayHave
 		}
 	}

@@ -219,13 +219,7 @@ func holdBetween(t *testing.T, theirs bool, object string) {
 			return nil
 		}
 		once.Do(func() {
-			r.set([]fleet.Sync{held})
-			r.eventually("the hold is known", func() bool {
-				r.m.mu.Lock()
-				w := r.m.workers[held.Module]
-				r.m.mu.Unlock()
-				return w.stops(r.configMapID("b")) != ""
-			})
+			r.setHeld(held, "b")
 			if theirs {
 				made = r.theirs("b", "ana")
 			}
@@ -325,15 +319,21 @@ func (r *rig) holdsOnceGone(s fleet.Sync, by string) {
 			once.Do(func() { r.notes("b", fleet.HoldAnnotation, "mine") })
 		case by != "annotation" && k == "<gone>":
 			once.Do(func() {
-				r.set([]fleet.Sync{held})
-				r.eventually("the hold is known", func() bool {
-					r.m.mu.Lock()
-					w := r.m.workers[held.Module]
-					r.m.mu.Unlock()
-					return w.stops(r.configMapID("b")) != ""
-				})
+				r.setHeld(held, "b")
 			})
 		}
 		return nil
+	})
+}
+
+// setHeld gives the agent a sync that holds its module, and waits until what would be written to an object asks for it.
+func (r *rig) setHeld(held fleet.Sync, object string) {
+	r.t.Helper()
+	r.set([]fleet.Sync{held})
+	r.eventually("the hold is known", func() bool {
+		r.m.mu.Lock()
+		w := r.m.workers[held.Module]
+		r.m.mu.Unlock()
+		return w.stops(r.configMapID(object)) != ""
 	})
 }

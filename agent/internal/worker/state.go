@@ -106,7 +106,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	if it.fail != nil {
 		d = it.failure(&state, d)
 	}
-	if f != nil && !f.Terminating && (w.held() != "" || w.holds(it.entry.ID)) {
+	if f != nil && !f.Terminating && w.writesNothing(it.entry.ID) {
 		if said := w.sentBefore(rec, it.liveID()); said != "" {
 			d.reason, d.message = cmp.Or(d.reason, plan.ReasonHeld), it.entry.ID.String()+": "+said+"; "+cmp.Or(d.message, heldText)
 		}

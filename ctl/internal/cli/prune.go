@@ -134,11 +134,10 @@ func (p *pruning) notBelow(o *applyOptions) error {
 	paths := slices.DeleteFunc(slices.Clone(o.files), func(path string) bool { return path == "-" })
 	found, unread := resource.Below(paths)
 	var errs []error
-	group, _, _ := strings.Cut(fleet.APIVersion, "/")
 	for _, m := range p.modules {
 		ref, kind := refOfModule(m), string(m.ProtoReflect().Descriptor().Name())
 		i := slices.IndexFunc(found, func(d resource.Document) bool {
-			return d.Kind() == kind && d.Group() == group && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
+			return d.Is(kind) && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
 		})
 		if i >= 0 {
 			errs = append(errs, usagef("--prune: module %s is in %s, which is not read: say -R, or move that out of the folder", ref.Display(), found[i].Source))

@@ -51,9 +51,6 @@ func (a *API) GetLiveObject(ctx context.Context, req *towlinev1.GetLiveObjectReq
 // maskedLive is masked of what a cluster has, which may be what no manifest can: such as a number that is too large to be kept exactly. The
 // agent has masked it already, but one of another version may do so less.
 func maskedLive(id fleet.ObjectID, raw []byte) ([]byte, error) {
-	if shown, err := masked(id, raw); err == nil {
-		return shown, nil
-	}
 	var object map[string]any
 	if err := json.Unmarshal(raw, &object); err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)

@@ -82,22 +82,20 @@ func refusedAt(wants []*storev1.Want) string {
 
 // inCatalogs says which catalog of the project has a module of this owner in its files, or may have; empty: none.
 func (a *API) inCatalogs(r store.Reader, ref fleet.ModuleRef, owner string) (says string) {
-	prefix := store.CatalogPrefix + ref.Project + "/"
-	for _, d := range r.Damaged(prefix) {
-		if by, ok := store.SplitCatalog(d.Key); ok {
-			return "may be of " + record.DamagedCatalog(by)
-		}
+	if damaged := record.DamagedCatalogs(r, ref.Project); len(damaged) > 0 {
+		return "may be of " + damaged[0]
 	}
-	store.Scan(r, prefix, func(rec *storev1.CatalogRecord, e store.Entry) bool {
+	store.Scan(r, store.CatalogPrefix+ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 		by, ok := store.SplitCatalog(e.Key)
 		if !ok || rec.GetDeleting() || owner == fleet.CatalogOrigin(by.Name) {
 			return true
 		}
-		if at := a.conflictOf(r, by, rec, ref.Name); at != "" {
+		state := a.catalogState(r, by, rec)
+		if at := conflictIn(state, ref.Name); at != "" {
 			says = fmt.Sprintf("is in %s, which catalog %s reads: towline resync catalog %s --take has that take it over as it is", at, by.Name, by.Name)
 			return false
 		}
-		if a.neverRead(r, by, rec) {
+		if record.CatalogNeverRead(rec, state) {
 			says = fmt.Sprintf("may be in the files of catalog %s, which were not read yet: see towline describe catalog %s, and try again", by.Name, by.Name)
 		}
 		return true
@@ -118,29 +116,19 @@ func (a *API) prunesNot(r store.Reader, ref fleet.ModuleRef, rec *storev1.Module
 
 // catalogState is what came of the last look at a catalog; nil: there was none.
 func (a *API) catalogState(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord) *storev1.CatalogState {
-	state, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
+	var seen *storev1.CatalogState
 	if a.o.CatalogSeen != nil {
-		if known, _ := a.o.CatalogSeen(ref); known != nil {
-			state = known
-		}
+		seen, _ = a.o.CatalogSeen(ref)
 	}
-	if state.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
-		return nil
-	}
-	return state
+	return record.CatalogState(r, ref, rec, seen)
 }
 
-// conflictOf is where a catalog has a module of somebody else in its files, whosever it was when it looked; empty: it has not named it.
-func (a *API) conflictOf(r store.Reader, by fleet.ModuleRef, rec *storev1.CatalogRecord, module string) string {
-	for _, f := range a.catalogState(r, by, rec).GetStatus().GetConflicts() {
+// conflictIn is where a catalog has a module of somebody else in its files, whosever it was when it looked; empty: it has not named it.
+func conflictIn(state *storev1.CatalogState, module string) string {
+	for _, f := range state.GetStatus().GetConflicts() {
 		if f.GetModule() == module && f.GetReason() == catalog.Owned {
 			return f.GetFile()
 		}
 	}
 	return ""
-}
-
-// neverRead reports that nobody knows what the files of a catalog are.
-func (a *API) neverRead(r store.Reader, by fleet.ModuleRef, rec *storev1.CatalogRecord) bool {
-	return record.CatalogNeverRead(rec, a.catalogState(r, by, rec))
 }

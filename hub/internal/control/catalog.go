@@ -82,13 +82,8 @@ func (c *Controller) readCatalogue(ctx context.Context, ref fleet.ModuleRef) (x 
 		}
 		x = &catalogue{ref: ref, rec: rec}
 		x.c, x.bad = wire.CatalogFromProto(rec.GetCatalog())
-		x.was, _, _ = store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
-		if known, _ := c.CatalogSeen(ref); known != nil {
-			x.was = known
-		}
-		if x.was.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
-			x.was = nil
-		}
+		seen, _ := c.CatalogSeen(ref)
+		x.was = record.CatalogState(r, ref, rec, seen)
 		x.held = catalogHold(r, ref)
 		x.confirmed = x.held != nil && record.Confirmed(r, x.held)
 		return nil

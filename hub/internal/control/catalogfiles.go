@@ -78,13 +78,8 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		if !loses(r, x, lists) {
 			return nil
 		}
-		prefix := store.CatalogPrefix + x.ref.Project + "/"
-		for _, d := range r.Damaged(prefix) {
-			if ref, ok := store.SplitCatalog(d.Key); ok {
-				unknown = append(unknown, record.DamagedCatalog(ref))
-			}
-		}
-		store.Scan(r, prefix, func(rec *storev1.CatalogRecord, e store.Entry) bool {
+		unknown = record.DamagedCatalogs(r, x.ref.Project)
+		store.Scan(r, store.CatalogPrefix+x.ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 			other, err := wire.CatalogFromProto(rec.GetCatalog())
 			ref, ok := store.SplitCatalog(e.Key)
 			same := upstream != "" && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream
@@ -95,7 +90,8 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 			case same:
 				others = append(others, other)
 			default:
-				state := c.stateOf(r, ref, rec)
+				seen, _ := c.CatalogSeen(ref)
+				state := record.CatalogState(r, ref, rec, seen)
 				wanted(state, ref, out)
 				if record.CatalogNeverRead(rec, state) {
 					unknown = append(unknown, fmt.Sprintf("catalog %s, whose files were not read yet: see towline describe catalog %s, and mend, suspend or delete that catalog", ref.Name, ref.Name))
@@ -118,18 +114,6 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 	return out, unread, unknown, nil
 }
 
-// stateOf is what came of the last look at a catalog; nil: there was none.
-func (c *Controller) stateOf(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord) *storev1.CatalogState {
-	s, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
-	if known, _ := c.CatalogSeen(ref); known != nil {
-		s = known
-	}
-	if s.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
-		return nil
-	}
-	return s
-}
-
 // wanted adds the modules that another catalog, of another source, has in its files and that were of somebody else when it looked.
 func wanted(s *storev1.CatalogState, by fleet.ModuleRef, to map[string]catalog.Place) {
 	for _, f := range s.GetStatus().GetConflicts() {
@@ -144,13 +128,14 @@ func wanted(s *storev1.CatalogState, by fleet.ModuleRef, to map[string]catalog.P
 func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[string][]byte) error {
 	read, _ := resource.InFolder(files, x.c.Folder, x.c.Recursive)
 	found, unread := modulesIn(files, read)
+	names := slices.Sorted(maps.Keys(unread))
 	s, own := x.next.GetStatus(), fleet.CatalogOrigin(x.ref.Name)
 	conflicts := slices.DeleteFunc(slices.Clone(s.GetConflicts()), func(f *towlinev1.CatalogConflict) bool { return f.GetReason() == catalog.Owned })
 	err := c.view(ctx, func(r store.Reader) error {
 		store.Scan(r, store.ModulePrefix+x.ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
 			owner, at := record.OwnerOf(r, ref, rec), found[ref.Name]
-			for _, name := range slices.Sorted(maps.Keys(unread)) {
+			for _, name := range names {
 				if at == "" && bytes.Contains(unread[name], []byte(ref.Name)) {
 					at = name
 				}
@@ -201,14 +186,13 @@ func said(err error) (out []string) {
 // that cannot be read and may have some: what is in these nobody knows.
 func modulesIn(files map[string][]byte, names []string) (out map[string]string, unread map[string][]byte) {
 	out, unread = map[string]string{}, map[string][]byte{}
-	group, _, _ := strings.Cut(fleet.APIVersion, "/")
 	for _, name := range names {
 		docs, err := resource.ParseDocuments(name, files[name])
 		if err != nil && resource.MayHold(files[name], "Module") {
 			unread[name] = files[name]
 		}
 		for _, d := range docs {
-			if d.Kind() == "Module" && d.Group() == group {
+			if d.Is("Module") {
 				out[d.Name()] = fmt.Sprintf("%s:%d", d.Source, d.Node.Line)
 			}
 		}

@@ -140,17 +140,29 @@ func AllSecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string
 	return out
 }
 
-// CatalogNeverRead reports that nobody knows what the files of a catalog are, by the state of its last look, if it is of this catalog: what it was put
-// as was not looked at, or its source was not to be had since. One that is suspended, or not valid, is not looked at at all.
+// CatalogState is what came of the last look at a catalog; nil: there was none at this one. seen is newer than what is stored, if there is any.
+func CatalogState(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord, seen *storev1.CatalogState) *storev1.CatalogState {
+	state, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
+	if seen != nil {
+		state = seen
+	}
+	if state.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
+		return nil
+	}
+	return state
+}
+
+// CatalogNeverRead reports that nobody knows what the files of a catalog are, by its state: what it was put as was not looked at, or its source was
+// not to be had since. One that is suspended, or not valid, is not looked at at all.
 func CatalogNeverRead(rec *storev1.CatalogRecord, state *storev1.CatalogState) bool {
 	c, err := wire.CatalogFromProto(rec.GetCatalog())
 	if err != nil || c.Suspend {
 		return false
 	}
-	s, meta := state.GetStatus(), rec.GetCatalog().GetMetadata()
+	s := state.GetStatus()
 	read := state.GetReadGeneration()
 	if read == 0 && (s.GetResolvedRef() != "" || s.GetAppliedRef() != "" || s.GetApplied() != nil) {
 		read = s.GetObservedGeneration() // as a hub of before has it
 	}
-	return state.GetCatalogUid() != meta.GetUid() || read != meta.GetGeneration()
+	return read != rec.GetCatalog().GetMetadata().GetGeneration()
 }

@@ -105,9 +105,19 @@ func DamagedModule(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("the hub's record of module %s is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it: towline delete module %s", ref.Display(), ref.Display())
 }
 
-// DamagedCatalog says that a catalog cannot be read, and what to do.
-func DamagedCatalog(ref fleet.ModuleRef) string {
+// damagedCatalog says that a catalog cannot be read, and what to do.
+func damagedCatalog(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("catalog %s, of which the hub's record is damaged: put that catalog again (towline apply), or delete it: towline delete catalog %s", ref.Name, ref.Name)
+}
+
+// DamagedCatalogs are the catalogs of a project that cannot be read, each with what to do.
+func DamagedCatalogs(r store.Reader, project string) (out []string) {
+	for _, d := range r.Damaged(store.CatalogPrefix + project + "/") {
+		if ref, ok := store.SplitCatalog(d.Key); ok {
+			out = append(out, damagedCatalog(ref))
+		}
+	}
+	return out
 }
 
 // DamagedRevision says the same of a revision; nil: its record can be read, or there is none.
