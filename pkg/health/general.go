@@ -11,9 +11,6 @@ import (
 
 // general judges a custom resource that no rule knows, by what the field writes into statuses.
 func (o *object) general() Result {
-	if r, held := o.held(); held {
-		return r
-	}
 	if o.empty() {
 		return o.noStatus()
 	}

@@ -19,7 +19,7 @@ const (
 	ReasonNoStatus = "NoStatus"
 	// ReasonNoRule is of a Healthy object whose status says nothing that Towline understands.
 	ReasonNoRule = "NoRule"
-	// ReasonOldGeneration is of an object whose status speaks of an older generation.
+	// ReasonOldGeneration is of an object whose status speaks of an older generation, or says none and may be of before our last change.
 	ReasonOldGeneration = "OldGeneration"
 	// ReasonRule is of an object that a rule of a module or a project judged.
 	ReasonRule = "HealthRule"
@@ -31,6 +31,9 @@ const (
 
 // NoStatusGrace is how long a controller has to write a first status.
 const NoStatusGrace = 60 * time.Second
+
+// heardGrace is how long a controller has after a change for its word on it, where the status does not say of which generation it is.
+const heardGrace = 10 * time.Second
 
 // Facts are what is known beside the object.
 type Facts struct {
@@ -82,10 +85,14 @@ func (o *object) judge(rules *Rules) Result {
 	if r, ok := o.builtin(); ok {
 		return r
 	}
-	if r, ok := o.shippedSays(); ok {
+	if r, ok := o.held(); ok {
 		return r
 	}
-	return o.general()
+	r, known := o.shippedSays()
+	if !known {
+		r = o.general()
+	}
+	return o.unheard(r)
 }
 
 func (o *object) terminating() Result {

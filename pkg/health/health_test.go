@@ -1,6 +1,7 @@
 package health
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,50 @@ func TestCronJobWhoseRunJustEnded(t *testing.T) {
 		}
 		if got := Judge(o, Facts{Now: got.Until}, nil); got.Health != fleet.HealthDegraded || !got.Until.IsZero() {
 			t.Errorf("%s run, later: %+v", name, got)
+		}
+	}
+}
+
+// TestWordOfBeforeOurChange: a good word that may be of what the object said before our change is not taken for one on the change before its
+// controller wrote, or had a moment for that. What says its generation, and what was never changed, needs none.
+func TestWordOfBeforeOurChange(t *testing.T) {
+	changed := time.Date(2026, 7, 1, 0, 5, 0, 0, time.UTC)
+	const ready = "conditions: [{type: Ready, status: 'True'}]"
+	object := func(generation int, written, spec, status string) string {
+		return fmt.Sprintf("{apiVersion: x.io/v1, kind: Till, metadata: {name: a, generation: %d, creationTimestamp: '2026-06-01T00:00:00Z', managedFields: ["+
+			"{manager: towline, operation: Apply, time: '2026-07-01T00:05:00Z'}, "+
+			"{manager: till-operator, operation: Update, subresource: status, time: '2026-07-01T%s'}]}, spec: {%s}, status: {%s}}", generation, written, spec, status)
+	}
+	before, same, after := "00:04:59Z", "00:05:00Z", "00:05:01Z"
+	for name, c := range map[string]struct {
+		object  string
+		at      time.Duration
+		unknown bool // when we changed it is not known
+		bare    bool
+		want    Result
+	}{
+		"ready before":             {object: object(2, before, "", ready), want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"ready before, later":      {object: object(2, before, "", ready), at: heardGrace, want: healthy()},
+		"written in that second":   {object: object(2, same, "", ready), want: healthy()},
+		"written after":            {object: object(2, after, "", ready), want: healthy()},
+		"paused before":            {object: object(2, before, "", "phase: Paused"), want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"told to stand still":      {object: object(2, before, "paused: true", ready), want: Result{Health: fleet.HealthSuspended, Reason: "Suspended"}},
+		"failed before":            {object: object(2, before, "", "phase: Failed"), want: Result{Health: fleet.HealthDegraded, Reason: "Failed"}},
+		"says its generation":      {object: object(2, before, "", "observedGeneration: 2, "+ready), want: healthy()},
+		"a part says its own":      {object: object(2, before, "", "conditions: [{type: Ready, status: 'True', observedGeneration: 2}]"), want: healthy()},
+		"never changed":            {object: object(1, before, "", ready), want: healthy()},
+		"nothing to judge by":      {object: object(2, before, "", "note: all is well"), want: Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule}},
+		"not changed by us":        {object: object(2, before, "", ready), unknown: true, want: healthy()},
+		"no status subresource":    {object: strings.Replace(object(2, before, "", ready), ", subresource: status", "", 1), bare: true, want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"written as a whole after": {object: strings.Replace(object(2, after, "", ready), ", subresource: status", "", 1), bare: true, want: healthy()},
+	} {
+		f := Facts{Now: changed.Add(c.at), Changed: changed, HasStatus: !c.bare}
+		if c.unknown {
+			f.Changed = time.Time{}
+		}
+		got := Judge(parse(t, c.object), f, nil)
+		if got.Message = ""; got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }

@@ -71,6 +71,47 @@ func (o *object) saidSince(then time.Time) bool {
 	})
 }
 
+// unheard is a good word of a status that may be of what the object said before our last change: it says no generation, and nobody has written it
+// since. Its controller has a moment for that; one that has nothing to write proves nothing by more time.
+func (o *object) unheard(r Result) Result {
+	changed := o.facts.Changed
+	good := r.Health == fleet.HealthSuspended || r.Health == fleet.HealthHealthy && !r.Unjudged()
+	if !good || changed.IsZero() || o.generation == 1 || o.empty() || saysGeneration(o.status) || o.writtenSince(changed) {
+		return r
+	}
+	until := changed.Add(heardGrace)
+	if !o.facts.Now.Before(until) {
+		return r
+	}
+	waits := progressing(ReasonOldGeneration, "its controller has written nothing since the change, and its status does not say of which generation it is")
+	waits.Until = until
+	return waits
+}
+
+// writtenSince reports that somebody wrote the status since our change, which its time, of whole seconds, tells of no other write in that second.
+// Where the status has no subresource, any write but ours may be that.
+func (o *object) writtenSince(changed time.Time) bool {
+	if !o.facts.HasStatus {
+		return o.written("").After(changed)
+	}
+	return !o.written("status").Before(changed)
+}
+
+// saysGeneration reports that some part of a status says of which generation it is.
+func saysGeneration(part any) bool {
+	switch part := part.(type) {
+	case map[string]any:
+		for key, v := range part {
+			if strings.HasSuffix(key, "Generation") || saysGeneration(v) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(part, saysGeneration)
+	}
+	return false
+}
+
 // made is when the object was made; zero: not known.
 func (o *object) made() time.Time {
 	at, _ := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))

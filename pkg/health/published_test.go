@@ -60,6 +60,9 @@ func generally(obj map[string]any, f Facts) Result {
 	if text(o.meta, "deletionTimestamp") != "" {
 		return o.terminating()
 	}
+	if r, held := o.held(); held {
+		return r
+	}
 	return o.general()
 }
 

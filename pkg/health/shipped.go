@@ -107,9 +107,6 @@ func (o *object) shippedSays() (Result, bool) {
 	if r == nil {
 		return Result{}, false
 	}
-	if held, yes := o.held(); yes {
-		return held, true
-	}
 	v, decided := r.judges(o)
 	old := o.allStale(listOf(o.status, "conditions"))
 	if v.Health == fleet.HealthHealthy && old.kind != "" && !r.once && !r.idle && !o.finite() {
