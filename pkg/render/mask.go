@@ -14,8 +14,57 @@ import (
 // shortest value that is masked wherever it stands: a shorter one is part of other words.
 const shortest = 6
 
-// MaskValues takes a module's own values out of a message, as they are and as templates usually write them: they may be secret, as
-// those of files are not.
+const (
+	// shortestQuoted is the shortest value of a file that is masked where it is quoted.
+	shortestQuoted = 3
+	// quotesWithin is how many quotation marks a quoted value may itself have.
+	quotesWithin = 8
+)
+
+// MaskQuoted takes values of files out of a message where it quotes one. Elsewhere they stay: most are words that say what is wrong. A file may
+// have as many as a message has words, so that each is read once.
+func MaskQuoted(text string, values []any) string {
+	words := map[string]bool{}
+	eachText(values, func(s string) {
+		if len(s) >= shortestQuoted {
+			words[oneLine(s)], words[strings.Trim(strconv.Quote(s), `"`)] = true, true
+		}
+	})
+	delete(words, "")
+	var out strings.Builder
+	for {
+		i := strings.IndexAny(text, quotationMarks)
+		if i < 0 {
+			return out.String() + text
+		}
+		out.WriteString(text[:i+1])
+		mark := text[i]
+		text = text[i+1:]
+		if end := quotedEnd(text, mark, words); end > 0 {
+			out.WriteString(fleet.Masked)
+			text = text[end:]
+		}
+	}
+}
+
+// quotedEnd is where a text that begins behind a quotation mark ends one of the words; 0: it is none.
+func quotedEnd(text string, mark byte, words map[string]bool) int {
+	for end, n := 0, 0; n <= quotesWithin; n++ {
+		next := strings.IndexByte(text[end:], mark)
+		if next < 0 {
+			return 0
+		}
+		if end += next; words[text[:end]] {
+			return end
+		}
+		end++
+	}
+	return 0
+}
+
+const quotationMarks = "'\"`"
+
+// MaskValues takes a module's own values out of a message, as they are and as templates usually write them.
 func MaskValues(text string, values json.RawMessage) string {
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(values))
@@ -27,7 +76,7 @@ func MaskValues(text string, values json.RawMessage) string {
 	eachText(v, func(s string) {
 		words = append(words, formsOf(s)...)
 		if s = oneLine(s); s != "" {
-			for _, quote := range []string{"'", `"`, "`"} {
+			for _, quote := range strings.Split(quotationMarks, "") {
 				text = strings.ReplaceAll(text, quote+s+quote, quote+fleet.Masked+quote)
 			}
 		}

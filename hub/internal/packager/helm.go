@@ -62,7 +62,7 @@ func renderChart(files map[string][]byte, h render.Helm) (child.Result, error) {
 	}
 	rel, err := run(install, c, values, h, reads)
 	if err != nil {
-		at, text := sayHelm(err, c, root, h)
+		at, text := sayHelm(err, c, root, h, values)
 		return child.Result{}, fleet.Invalid(at, text)
 	}
 	made, ok := rel.(*release.Release)
@@ -326,8 +326,9 @@ func inChart(name string, c *chartv2.Chart, root string) string {
 // placed is an error that begins with the template and the line.
 var placed = regexp.MustCompile(`^(?:template: |(?:execution|parse) error at \(|YAML parse error on )([^\s():]+(?::\d+)*)\)?: (.*)$`)
 
-// sayHelm is an error of Helm as people can read it, and where it is: files are those of the source, and of values none is told.
-func sayHelm(err error, c *chartv2.Chart, root string, h render.Helm) (at, says string) {
+// sayHelm is an error of Helm as people can read it, and where it is: files are those of the source, and of values none is told: of the module
+// wherever it stands, of files what is quoted.
+func sayHelm(err error, c *chartv2.Chart, root string, h render.Helm, values map[string]any) (at, says string) {
 	text := strings.ReplaceAll(clean(err.Error()), syscall.EMFILE.Error(), errNoNetwork.Error()) // package child has the process open nothing
 	for _, dir := range []string{"templates/", "charts/", "crds/"} {
 		text = strings.ReplaceAll(text, c.Name()+"/"+dir, path.Join(root, dir)+"/")
@@ -335,10 +336,20 @@ func sayHelm(err error, c *chartv2.Chart, root string, h render.Helm) (at, says 
 	for _, own := range ownValues(h) {
 		text = render.MaskValues(text, own.Values)
 	}
+	text = render.MaskQuoted(text, append(ownDefaults(c), values))
 	if m := placed.FindStringSubmatch(text); m != nil {
 		return m[1], inShort(m[2])
 	}
 	return chartFile(root), inShort(text)
+}
+
+// ownDefaults are a chart's own values, and those of the charts in it.
+func ownDefaults(c *chartv2.Chart) []any {
+	out := []any{c.Values}
+	for _, below := range c.Dependencies() {
+		out = append(out, ownDefaults(below)...)
+	}
+	return out
 }
 
 // inShort keeps both ends of a message: where templates include one another, what is wrong comes last.
@@ -349,5 +360,7 @@ func inShort(text string) string {
 	return fleet.Clip(text, maxSaid/2) + " " + strings.ToValidUTF8(text[len(text)-maxSaid/2:], "")
 }
 
-// clean makes one line of a message.
-func clean(text string) string { return strings.Join(strings.Fields(fleet.CleanText(text)), " ") }
+// clean makes one line of a message, without what it quotes of a file that cannot be read.
+func clean(text string) string {
+	return withoutValues(strings.Join(strings.Fields(fleet.CleanText(text)), " "))
+}

@@ -13,15 +13,24 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// quoted is what kustomize quotes of a patch or a list that it cannot read: all of it, whatever it holds.
-var quoted = regexp.MustCompile("(?s)(from|list) \\[.*\\]|(with config:) `.*?`|(unknown anchor) '.*?'")
+var (
+	// quoted is what kustomize quotes of a patch, a list or a line that it cannot read: all of it, whatever it holds.
+	quoted = regexp.MustCompile("(?s)(from|list) \\[.*\\]|(with config:) `.*?`|(line) \\[[0-9 ]+\\]")
+	// unread is what parsers of YAML, and Helm, quote of a value that is not what it ought to be.
+	unread = regexp.MustCompile("(?s)(unknown anchor) '.*?'|(cannot (?:decode|unmarshal) \\S+) `.*`|(invalid map key:) .*|(type mismatch on \\S+:) .*")
+)
+
+// withoutValues is an error of a library without what it quotes of a file that it cannot read.
+func withoutValues(text string) string {
+	return unread.ReplaceAllString(text, "$1$2$3$4 ["+fleet.Masked+"]")
+}
 
 // shortSecret is the longest value that is left in a message: it is part of other words.
 const shortSecret = 5
 
 // hush takes out of a message of kustomize what the files say of Secrets: their values, and what they are generated from.
 func (t *tree) hush(text string) string {
-	text = quoted.ReplaceAllString(text, "$1$2$3 ["+fleet.Masked+"]")
+	text = withoutValues(quoted.ReplaceAllString(text, "$1$2$3 ["+fleet.Masked+"]"))
 	var words []string
 	for name, data := range t.files {
 		if recognized(name) {
@@ -56,26 +65,42 @@ func (t *tree) generated(name string, data []byte) []string {
 			if !found {
 				value = literal // it is what is wrong with it
 			}
-			out = append(out, value, strings.Trim(value, `"'`))
+			plain := strings.Trim(value, `"'`)
+			out = append(out, value, plain, encoded(plain))
 		}
 		for _, file := range sources(g.KvPairSources) {
-			for line := range strings.Lines(string(t.files[path.Join(path.Dir(name), file)])) {
+			data := string(t.files[path.Join(path.Dir(name), file)])
+			out = append(out, encoded(data))
+			for line := range strings.Lines(data) {
 				_, value, _ := strings.Cut(line, "=")
-				out = append(out, strings.TrimSpace(line), strings.TrimSpace(value))
+				value = strings.TrimSpace(value)
+				out = append(out, strings.TrimSpace(line), value, encoded(value))
 			}
 		}
 	}
 	for _, p := range k.Patches {
 		out = append(out, secretValues([]byte(p.Patch))...)
 	}
+	//lint:ignore SA1019 kustomize still takes it, and people still write it
+	for _, p := range k.PatchesStrategicMerge {
+		if text := strings.TrimSpace(string(p)); isText(text) { // where it cannot be read, it is taken for the name of a file
+			out = append(out, text)
+		}
+	}
 	return out
 }
+
+// encoded is a value as a Secret that is made of it has it.
+func encoded(value string) string { return base64.StdEncoding.EncodeToString([]byte(value)) }
+
+// isText reports that what ought to name a file is a manifest or a patch itself.
+func isText(entry string) bool { return strings.ContainsAny(entry, "{\n") }
 
 // secretValues are the values of the Secrets in a text.
 func secretValues(text []byte) []string {
 	var out []string
 	for _, doc := range documents(text) {
-		if doc.GetKind() != "Secret" {
+		if doc.YNode().Kind != yaml.MappingNode || doc.GetKind() != "Secret" { // a file may be a list of patches
 			continue
 		}
 		for _, field := range []string{"data", "stringData"} {

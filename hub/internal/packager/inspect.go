@@ -245,8 +245,11 @@ func entryOf(field string, index int, entry string) string {
 
 var credentials = regexp.MustCompile(`//[^/@\s]*@`)
 
-// shown is an entry without credentials.
+// shown is an entry without credentials. One that is a manifest itself, in place of a file's name, may be that of a Secret.
 func shown(entry string) string {
+	if isText(entry) {
+		return fleet.Masked
+	}
 	return fleet.Clip(credentials.ReplaceAllString(entry, "//"+fleet.Masked+"@"), 120)
 }
 

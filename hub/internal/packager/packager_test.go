@@ -183,6 +183,11 @@ func TestComponentsAreAdded(t *testing.T) {
 
 const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
 
+// outOfBounds is a replacement that cannot be made, of what a field of a Secret has.
+func outOfBounds(field string) string {
+	return "replacements: [{source: {kind: Secret, fieldPath: " + field + ", options: {delimiter: ':', index: 5}}, targets: [{select: {kind: Secret}, fieldPaths: [data.c]}]}]\n"
+}
+
 // TestWhatAKustomizationIsRefused: each error names the file, what of it is meant, and what to do.
 func TestWhatAKustomizationIsRefused(t *testing.T) {
 	k := func(text string) map[string]string { return map[string]string{"kustomization.yaml": text} }
@@ -235,6 +240,13 @@ func TestWhatAKustomizationIsRefused(t *testing.T) {
 		"patch for another": {files: with(k("resources: [a.yaml]\npatches:\n- patch: '"+`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"},"stringData":{"a":"canary-patch"}}`+"'"), "a.yaml", secret), want: "no matches for Id"},
 		"patch that fails":  {files: with(k("resources: [a.yaml]\npatches: [{patch: '"+`[{"op":"test","path":"/stringData/a","value":"canary-test"},{"op":"remove","path":"/stringData/b"}]`+"', target: {kind: Secret}}]"), "a.yaml", secret), want: "kustomization.yaml: "},
 		"anchor":            {files: with(k("resources: [a.yaml]"), "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: *canary-anchor}\n"), want: "kustomization.yaml: "},
+		"made into base64":  {files: with(k("secretGenerator: [{name: a, literals: [a=canary-of-it], files: [b=c.txt]}]\n"+outOfBounds("data.a")), "c.txt", "x"), want: "out of bounds for value ***"},
+		"file in base64":    {files: with(k("secretGenerator: [{name: a, files: [b=c.txt]}]\n"+outOfBounds("data.b")), "c.txt", "canary-in-a-file"), want: "out of bounds for value ***"},
+		"no UTF-8":          {files: with(k("secretGenerator: [{name: a, envs: [a.env]}]"), "a.env", "a=canary-\xff\n"), want: "has invalid utf8 bytes"},
+		"merge of no YAML":  {files: with(k("resources: [a.yaml]\npatchesStrategicMerge:\n- |\n  {apiVersion: v1, kind: Secret, metadata: {name: a}, stringData: {a: canary-patch}"), "a.yaml", secret), want: "kustomization.yaml: "},
+		"text for a file":   {files: k("resources:\n- |\n  apiVersion: v1\n  kind: Secret\n  stringData: {a: canary-text}\n"), want: `resources[0]: "***" is no file or folder`},
+		"braces":            {files: with(k("resources: [a.yaml]"), "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: {{canary}}}\n"), want: "invalid map key"},
+		"list of patches":   {files: with(k("resources: [a.yaml, a.yaml]\npatches: [{path: p.yaml, target: {kind: Secret}}]"), "a.yaml", secret, "p.yaml", "- {op: add, path: /stringData/b, value: canary-list}\n"), want: "may not add resource with an already registered id"},
 		"two files":         {files: with(k(""), "Kustomization", ""), want: "Kustomization: stands beside kustomization.yaml"},
 		"no such folder":    {files: map[string]string{"prod/kustomization.yaml": ""}, k: render.Kustomize{Path: "x"}, want: "package.kustomize.path: x is no folder of the source; folders that have: prod"},
 		"no kustomization":  {files: map[string]string{"prod/a.yaml": ""}, k: render.Kustomize{Path: "prod"}, want: "folder prod has no kustomization.yaml; the source has none anywhere"},
