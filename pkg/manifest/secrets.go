@@ -34,8 +34,12 @@ func Secrets(object map[string]any) []map[string]any {
 	return w.found
 }
 
-// Hides reports that nobody may be shown what is below a field of a map: the map is a Secret.
+// Hides reports that nobody may be shown what is below a field of a map: the map is a Secret, a list of them, or a Template, whose parameters
+// go into those in it.
 func Hides(m map[string]any, field string) bool {
+	if field == "items" && isSecretList(m) || field == "parameters" && isTemplate(m) {
+		return true
+	}
 	if !isSecret(m) || field == "apiVersion" || field == "kind" {
 		return false
 	}
@@ -47,6 +51,14 @@ func isSecret(object map[string]any) bool {
 	kind, _ := object["kind"].(string)
 	return strings.EqualFold(kind, "Secret")
 }
+
+func isSecretList(object map[string]any) bool {
+	kind, _ := object["kind"].(string)
+	return strings.EqualFold(kind, "SecretList")
+}
+
+// isTemplate is of OpenShift.
+func isTemplate(object map[string]any) bool { return object["kind"] == "Template" }
 
 // isWhole tells a Secret from what names one, in which any field may be, and from an operator's kind of that name.
 func isWhole(m map[string]any) bool {
@@ -134,12 +146,11 @@ func (w *secretWalk) fields(m map[string]any, texts int) (map[string]any, bool) 
 			set(field, x)
 		}
 	}
-	kind, _ := m["kind"].(string)
-	if items, isList := m["items"].([]any); isList && strings.EqualFold(kind, "SecretList") {
+	if items, isList := m["items"].([]any); isList && isSecretList(m) {
 		set("items", w.items(items, texts))
 	}
-	if parameters, isList := m["parameters"].([]any); isList && masked && kind == "Template" {
-		set("parameters", withoutValues(parameters))
+	if parameters, isList := m["parameters"].([]any); isList && masked && isTemplate(m) {
+		set("parameters", w.parameters(parameters))
 	}
 	return out, masked
 }
@@ -155,11 +166,12 @@ func (w *secretWalk) items(items []any, texts int) []any {
 	return out
 }
 
-// withoutValues are the parameters of a Template that holds Secrets: their values go there.
-func withoutValues(parameters []any) []any {
+// parameters are those of a Template that holds Secrets: their values go there.
+func (w *secretWalk) parameters(parameters []any) []any {
 	out := slices.Clone(parameters)
 	for i, p := range parameters {
 		if m, _ := p.(map[string]any); m["value"] != nil {
+			w.found = append(w.found, map[string]any{"value": m["value"]})
 			m = maps.Clone(m)
 			m["value"] = fleet.Masked
 			out[i] = m

@@ -236,7 +236,7 @@ func difference(at string, desired, live any, secret bool) *Differs {
 			return here()
 		}
 		for _, k := range slices.Sorted(maps.Keys(want)) {
-			if d := difference(at+"/"+pointerStep(k), want[k], have[k], secret || hides(want, k) || hides(have, k)); d != nil {
+			if d := difference(at+"/"+pointerStep(k), want[k], have[k], hidden(secret, k, want, have)); d != nil {
 				return d
 			}
 		}

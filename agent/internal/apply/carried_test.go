@@ -64,3 +64,36 @@ func TestValuesOfACarriedSecretAreScrubbed(t *testing.T) {
 		t.Error("what names a Secret is not told from what carries one")
 	}
 }
+
+// The parameters of a Template go into the Secrets in it, and the items of a SecretList need not say what they are.
+func TestValuesOfWhatIsNoSecretByItselfAreNotShown(t *testing.T) {
+	template := func(value string) map[string]any {
+		return map[string]any{"apiVersion": "template.openshift.io/v1", "kind": "Template", "objects": []any{map[string]any{"apiVersion": "v1", "kind": "Secret",
+			"metadata": map[string]any{"name": "a"}, "stringData": map[string]any{"p": "${P}"}}}, "parameters": []any{map[string]any{"name": "P", "value": value}}}
+	}
+	list := func(value string) map[string]any {
+		return map[string]any{"apiVersion": "a.b/v1", "kind": "Holder", "spec": map[string]any{"apiVersion": "v1", "kind": "SecretList",
+			"items": []any{map[string]any{"metadata": map[string]any{"name": "a"}, "stringData": map[string]any{"p": value}}}}}
+	}
+	for fields, of := range map[string]func(string) map[string]any{
+		`{"f:parameters":{"i:0":{"f:value":{}}}}`:                           template,
+		`{"f:parameters":{}}`:                                               template,
+		`{"f:spec":{"f:items":{"i:0":{"f:stringData":{"f:p":{}}}}}}`:        list,
+		`{"f:spec":{"f:items":{}}}`:                                         list,
+		`{"f:spec":{"f:items":{"i:0":{"f:stringData":{".":{},"f:p":{}}}}}}`: list,
+	} {
+		desired, live := of("swordfish"), of("hunter22")
+		p, err := NewInterner().Parse([]byte(fields), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		missing := p.Missing(nil, live)
+		told := fmt.Sprintf("%+v %+v %+v %+v %+v", Changes(live, desired), Difference(desired, live), missing, missing[0].In(desired), p.changed(live, desired, "", false))
+		if strings.Contains(told, "swordfish") || strings.Contains(told, "hunter22") || !strings.Contains(told, fleet.Masked) {
+			t.Errorf("%s: %s", fields, told)
+		}
+		if got := HiddenOf(live).Scrub("not hunter22"); got != "not ***" {
+			t.Errorf("%s: what the API server says: %s", fields, got)
+		}
+	}
+}

@@ -60,7 +60,7 @@ func changesOfMap(at string, live, next map[string]any, secret bool, out *[]Diff
 	fields := maps.Clone(live)
 	maps.Copy(fields, next)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		changes(at+"/"+pointerStep(name), live[name], next[name], secret || hides(live, name) || hides(next, name), out)
+		changes(at+"/"+pointerStep(name), live[name], next[name], hidden(secret, name, live, next), out)
 	}
 }
 

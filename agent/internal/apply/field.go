@@ -35,7 +35,7 @@ func (f Field) In(obj map[string]any) string {
 	var v any = obj
 	secret := false
 	for _, e := range f.path {
-		secret = secret || hides(v, e.field)
+		secret = hidden(secret, e.field, v)
 		v, _ = e.find(v)
 	}
 	return show(v, secret)
@@ -56,10 +56,10 @@ func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer strin
 		below, index, _ := e.elem.locate(live)
 		at := pointer + "/" + e.elem.token(index)
 		here := append(slices.Clip(path), e.elem)
-		hidden := secret || hides(live, e.elem.field)
+		hides := hidden(secret, e.elem.field, live)
 		other := now.edge(e.elem)
 		if e.leaf && e.kid == nil && (other == nil || !other.leaf) {
-			*out = append(*out, Field{Pointer: at, Live: show(below, hidden), path: here})
+			*out = append(*out, Field{Pointer: at, Live: show(below, hides), path: here})
 		}
 		if e.kid == nil {
 			continue
@@ -68,7 +68,7 @@ func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer strin
 		if other != nil {
 			kid = other.kid
 		}
-		e.kid.missing(kid, below, here, at, hidden, out)
+		e.kid.missing(kid, below, here, at, hides, out)
 	}
 }
 
@@ -87,10 +87,13 @@ func (p *PathSet) holds(path []*element) bool {
 	return false
 }
 
-// hides reports that what is below a field is of a Secret, whatever object that is in.
-func hides(v any, field string) bool {
-	m, isMap := v.(map[string]any)
-	return isMap && manifest.Hides(m, field)
+// hidden reports that nobody may be shown what is below a field of what stands in the same place of one or more objects. secret: nor that itself.
+func hidden(secret bool, field string, in ...any) bool {
+	for _, v := range in {
+		m, isMap := v.(map[string]any)
+		secret = secret || isMap && manifest.Hides(m, field)
+	}
+	return secret
 }
 
 // show is a value for people. hidden: it is a part of a Secret.

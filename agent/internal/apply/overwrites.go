@@ -38,13 +38,13 @@ func (p *PathSet) changed(live, next any, pointer string, secret bool) *Differs 
 		is, index, _ := e.elem.locate(live)
 		will, at, _ := e.elem.locate(next)
 		here := pointer + "/" + e.elem.token(max(index, at))
-		hidden := secret || hides(live, e.elem.field) || hides(next, e.elem.field)
+		hides := hidden(secret, e.elem.field, live, next)
 		if e.kid != nil {
-			if d := e.kid.changed(is, will, here, hidden); d != nil {
+			if d := e.kid.changed(is, will, here, hides); d != nil {
 				return d
 			}
 		} else if e.leaf && !reflect.DeepEqual(is, will) {
-			return &Differs{Pointer: here, Want: show(will, hidden), Live: show(is, hidden)}
+			return &Differs{Pointer: here, Want: show(will, hides), Live: show(is, hides)}
 		}
 	}
 	return nil
