@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/protobuf/proto"
@@ -110,24 +111,12 @@ func (a *API) putCatalog(ctx context.Context, w store.Writer, c *wire.Catalog, r
 func (a *API) showCatalog(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord, version int64, modules int32) *towlinev1.Catalog {
 	c := proto.CloneOf(rec.GetCatalog())
 	c.Metadata.ResourceVersion = version
-	state, _, _ := store.Get[*storev1.CatalogState](store.Untracked(r), store.CatalogStateKey(ref))
-	c.Status = &towlinev1.CatalogStatus{}
-	if a.o.CatalogSeen != nil {
-		known, next := a.o.CatalogSeen(ref)
-		if known.GetCatalogUid() == c.GetMetadata().GetUid() {
-			state = known
-		}
-		if !next.IsZero() {
+	c.Status = cmp.Or(proto.CloneOf(a.catalogState(store.Untracked(r), ref, rec).GetStatus()), &towlinev1.CatalogStatus{})
+	c.Status.Next = nil
+	if a.o.CatalogSeen != nil && !record.Stands(r) { // else no source is looked at by itself
+		if _, next := a.o.CatalogSeen(ref); !next.IsZero() {
 			c.Status.Next = timestamppb.New(next)
 		}
-	}
-	if state.GetCatalogUid() == c.GetMetadata().GetUid() {
-		next := c.Status.GetNext()
-		c.Status = proto.CloneOf(state.GetStatus())
-		c.Status.Next = next
-	}
-	if record.Stands(r) { // no source is looked at by itself
-		c.Status.Next = nil
 	}
 	c.Status.Modules = modules
 	switch s := c.Status; {

@@ -9,8 +9,8 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // A module that moves from the files of one to those of another is taken over by the other, and not deleted by the one. Where the one is
@@ -91,7 +91,7 @@ func (a *API) inCatalogs(r store.Reader, ref fleet.ModuleRef, owner string) (say
 			return true
 		}
 		state := a.catalogState(r, by, rec)
-		if at := conflictIn(state, ref.Name); at != "" {
+		if at := record.CatalogHas(rec, state)[ref.Name]; at != "" {
 			says = fmt.Sprintf("is in %s, which catalog %s reads: towline resync catalog %s --take has that take it over as it is", at, by.Name, by.Name)
 			return false
 		}
@@ -103,7 +103,7 @@ func (a *API) inCatalogs(r store.Reader, ref fleet.ModuleRef, owner string) (say
 	return says
 }
 
-// prunesNot has a commit fail by which a catalog would prune what a set wants by now.
+// prunesNot has a commit fail by which a catalog would prune what a set wants by now, or what another catalog has by now.
 func (a *API) prunesNot(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, by *author) error {
 	if by == nil || !by.prunes {
 		return nil
@@ -111,7 +111,26 @@ func (a *API) prunesNot(r store.Reader, ref fleet.ModuleRef, rec *storev1.Module
 	if wants := record.Wants(r, ref, rec, a.now()); len(wants) > 0 {
 		return later(fleet.Errorf(fleet.ErrConflict, "module %s is wanted by %s by now; try again", ref.Display(), record.WantedBy(wants)))
 	}
+	if other := a.listedBy(r, ref, by); other != "" {
+		return later(fleet.Errorf(fleet.ErrConflict, "module %s is in the files of catalog %s by now; try again", ref.Display(), other))
+	}
 	return nil
+}
+
+// listedBy is a catalog of another source than that of the one that prunes, whose files have a module; empty: there is none. What those of the same
+// source have, the files say that the one was looked at with.
+func (a *API) listedBy(r store.Reader, ref fleet.ModuleRef, by *author) (name string) {
+	own, _, _ := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(by.catalog))
+	upstream := wire.Upstream(own.GetCatalog().GetSpec().GetSource())
+	store.Scan(r, store.CatalogPrefix+ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
+		other, ok := store.SplitCatalog(e.Key)
+		same := upstream != "" && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream
+		if ok && other != by.catalog && !rec.GetDeleting() && !same && record.CatalogHas(rec, a.catalogState(r, other, rec))[ref.Name] != "" {
+			name = other.Name
+		}
+		return name == ""
+	})
+	return name
 }
 
 // catalogState is what came of the last look at a catalog; nil: there was none.
@@ -121,14 +140,4 @@ func (a *API) catalogState(r store.Reader, ref fleet.ModuleRef, rec *storev1.Cat
 		seen, _ = a.o.CatalogSeen(ref)
 	}
 	return record.CatalogState(r, ref, rec, seen)
-}
-
-// conflictIn is where a catalog has a module of somebody else in its files, whosever it was when it looked; empty: it has not named it.
-func conflictIn(state *storev1.CatalogState, module string) string {
-	for _, f := range state.GetStatus().GetConflicts() {
-		if f.GetModule() == module && f.GetReason() == catalog.Owned {
-			return f.GetFile()
-		}
-	}
-	return ""
 }

@@ -244,6 +244,51 @@ func TestCatalogLeavesWhatIsWanted(t *testing.T) {
 	}
 }
 
+// A catalog does not prune what the files of another one have since the plan, of another source: what those of the same source have it saw itself.
+func TestCatalogLeavesWhatAnotherListsByNow(t *testing.T) {
+	x := newCatalogAPI(t)
+	x.look.Prune = true
+	apply := func(plan catalog.Plan) error {
+		_, err := x.ApplyCatalog(t.Context(), x.look, plan)
+		return err
+	}
+	if err := apply(x.plan("shop", "1", "cart", "1", "news", "1")); err != nil {
+		t.Fatal(err)
+	}
+	plan, other := x.plan("cart", "1", "news", "1"), fleet.ModuleRef{Project: fleet.DefaultProject, Name: "other"}
+	lists := func(url string, suspend bool) {
+		t.Helper()
+		if _, err := x.s.Update(t.Context(), func(w store.Writer) error {
+			for _, ref := range []fleet.ModuleRef{x.look.Ref, other} {
+				spec := &towlinev1.CatalogSpec{Source: &towlinev1.Source{Git: &towlinev1.GitSource{Url: "https://git.example.com/team.git"}}}
+				uid := "u"
+				if ref == other {
+					spec.Source.Git.Url, spec.Suspend, uid = url, suspend, "v"
+				}
+				w.Put(store.CatalogKey(ref), &storev1.CatalogRecord{Catalog: &towlinev1.Catalog{Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: uid, Generation: 1}, Spec: spec}})
+			}
+			w.Put(store.CatalogStateKey(other), &storev1.CatalogState{CatalogUid: "v", Lists: []string{"shop"}, ReadGeneration: 1})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lists("https://git.example.com/other.git", false)
+	if err := apply(plan); !errors.Is(err, fleet.ErrConflict) || !strings.Contains(err.Error(), "module shop is in the files of catalog other by now") {
+		t.Errorf("%v", err)
+	}
+	for _, goes := range []func(){func() { lists("https://git.example.com/team.git", false) }, func() { lists("https://git.example.com/other.git", true) }} {
+		goes()
+		if err := apply(plan); err != nil {
+			t.Error(err)
+		}
+		if err := apply(x.plan("shop", "1", "cart", "1", "news", "1")); err != nil {
+			t.Fatal(err)
+		}
+		plan = x.plan("cart", "1", "news", "1")
+	}
+}
+
 // Of a record that cannot be read nobody knows who wants the module: somebody does, until it is taken, or a person deletes it.
 func TestDamagedWant(t *testing.T) {
 	rec, absent := record.StandIn(store.WantedKey(damagedShop), errors.New("damaged"))

@@ -207,7 +207,7 @@ func (c *Controller) untilCatalog(ctx context.Context, x *catalogue) (wait time.
 // catalogueNow looks at the source, does what its files say, and remembers what came of it.
 func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	meta, old := x.rec.GetCatalog().GetMetadata(), x.was.GetStatus()
-	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Status: &towlinev1.CatalogStatus{
+	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Lists: x.was.GetLists(), Status: &towlinev1.CatalogStatus{
 		ObservedGeneration: meta.GetGeneration(), Looked: timestamppb.Now(), ResolvedRef: old.GetResolvedRef(), AppliedRef: old.GetAppliedRef(),
 		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold(), Waits: old.GetWaits()}}
 	err := c.catalogueFiles(ctx, x)
@@ -277,8 +277,9 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 	files, below, unread, err := readCatalog(x.c, artifact.Files)
 	if err != nil {
 		_, reason := problemsOf(err)
-		return cmp.Or(c.namesOthers(ctx, x, artifact.Files), error(&lookError{err, reason}))
+		return cmp.Or(c.namesOthers(ctx, x, artifact.Files, reason), error(&lookError{err, reason}))
 	}
+	c.lists(x, files)
 	elsewhere, broken, unknown, err := c.elsewhere(ctx, x, files, artifact.Files)
 	if err != nil {
 		return err
@@ -307,7 +308,7 @@ func (x *catalogue) why(ref string) string {
 func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record.CatalogLook, artifact source.Artifact) error {
 	plan, err := c.o.Catalogs.PlanCatalog(ctx, look)
 	if list, reason := problemsOf(err); list != nil {
-		return cmp.Or(c.namesOthers(ctx, x, artifact.Files), error(&lookError{err, reason}))
+		return cmp.Or(c.namesOthers(ctx, x, artifact.Files, reason), error(&lookError{err, reason}))
 	}
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +93,9 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 			default:
 				seen, _ := c.CatalogSeen(ref)
 				state := record.CatalogState(r, ref, rec, seen)
-				wanted(state, ref, out)
+				for name, at := range record.CatalogHas(rec, state) {
+					out[name] = catalog.Place{At: at, Catalog: ref.Name}
+				}
 				if record.CatalogNeverRead(rec, state) {
 					unknown = append(unknown, fmt.Sprintf("catalog %s, whose files were not read yet: see towline describe catalog %s, and mend, suspend or delete that catalog", ref.Name, ref.Name))
 				}
@@ -114,21 +117,29 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 	return out, unread, unknown, nil
 }
 
-// wanted adds the modules that another catalog, of another source, has in its files and that were of somebody else when it looked.
-func wanted(s *storev1.CatalogState, by fleet.ModuleRef, to map[string]catalog.Place) {
-	for _, f := range s.GetStatus().GetConflicts() {
-		if f.GetReason() == catalog.Owned {
-			to[f.GetModule()] = catalog.Place{At: f.GetFile(), Catalog: by.Name}
-		}
+// lists notes which modules the files have. That counts from now on, before the look has come to its end: whose they are may prune meanwhile.
+func (c *Controller) lists(x *catalogue, files []record.CatalogFile) {
+	x.next.Lists = nil
+	for _, f := range files {
+		x.next.Lists = append(x.next.Lists, f.Module.GetMetadata().GetName())
 	}
+	slices.Sort(x.next.Lists)
+	seen := cmp.Or(proto.CloneOf(x.was), &storev1.CatalogState{CatalogUid: x.next.GetCatalogUid(), Status: &towlinev1.CatalogStatus{}})
+	seen.Lists = x.next.GetLists()
+	c.catalogs.remember(x.ref, seen)
 }
 
-// namesOthers notes which modules of others the files have that cannot be applied, or may have where they cannot be read: whose they are prunes
-// these as little as those of files that can be.
-func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[string][]byte) error {
+// namesOthers notes which modules the files have that cannot be applied, and which of others they may have where they cannot be read: whose they
+// are prunes these as little as those of files that can be. Where no module was found the folder may be another one by mistake, and what was
+// known of the files before is.
+func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[string][]byte, reason string) error {
+	if reason == reasonNoModules {
+		return nil
+	}
 	read, _ := resource.InFolder(files, x.c.Folder, x.c.Recursive)
 	found, unread := modulesIn(files, read)
 	names := slices.Sorted(maps.Keys(unread))
+	x.next.Lists = slices.Sorted(maps.Keys(found))
 	s, own := x.next.GetStatus(), fleet.CatalogOrigin(x.ref.Name)
 	conflicts := slices.DeleteFunc(slices.Clone(s.GetConflicts()), func(f *towlinev1.CatalogConflict) bool { return f.GetReason() == catalog.Owned })
 	err := c.view(ctx, func(r store.Reader) error {
@@ -140,7 +151,7 @@ func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[st
 					at = name
 				}
 			}
-			if ok && at != "" && owner != "" && owner != own && rec.GetDeleting() == "" {
+			if ok && at != "" && owner != own && rec.GetDeleting() == "" {
 				conflicts = append(conflicts, &towlinev1.CatalogConflict{Module: ref.Name, File: at, Reason: catalog.Owned, Owner: owner})
 			}
 			return true

@@ -142,14 +142,36 @@ func AllSecretUsers(r store.Reader, project string) map[fleet.ModuleRef][]string
 
 // CatalogState is what came of the last look at a catalog; nil: there was none at this one. seen is newer than what is stored, if there is any.
 func CatalogState(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord, seen *storev1.CatalogState) *storev1.CatalogState {
-	state, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
-	if seen != nil {
-		state = seen
+	uid := rec.GetCatalog().GetMetadata().GetUid()
+	if seen.GetCatalogUid() == uid {
+		return seen
 	}
-	if state.GetCatalogUid() != rec.GetCatalog().GetMetadata().GetUid() {
+	state, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
+	if state.GetCatalogUid() != uid {
 		return nil
 	}
 	return state
+}
+
+// somewhere stands for the place of a module of which is known only that the files of a catalog have it.
+const somewhere = "a file"
+
+// CatalogHas is where the files of a catalog had modules when they could be read last, by name: those that it names as conflicts, and all that it
+// lists. Whose these were then does not matter: one may be somebody else's by now. A catalog that is suspended lists nothing, for nobody looks
+// whether it does still.
+func CatalogHas(rec *storev1.CatalogRecord, state *storev1.CatalogState) map[string]string {
+	out := map[string]string{}
+	if !rec.GetCatalog().GetSpec().GetSuspend() {
+		for _, name := range state.GetLists() {
+			out[name] = somewhere
+		}
+	}
+	for _, f := range state.GetStatus().GetConflicts() {
+		if f.GetFile() != "" {
+			out[f.GetModule()] = f.GetFile()
+		}
+	}
+	return out
 }
 
 // CatalogNeverRead reports that nobody knows what the files of a catalog are, by its state: what it was put as was not looked at, or its source was

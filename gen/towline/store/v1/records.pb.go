@@ -3708,8 +3708,10 @@ type CatalogState struct {
 	Confirmed []string `protobuf:"bytes,6,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// The generation of the spec whose files were had last; 0: none, or a hub of before has had them.
 	ReadGeneration int64 `protobuf:"varint,7,opt,name=read_generation,json=readGeneration,proto3" json:"read_generation,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The modules that the files had when they could be read last, by name. Where they could be read in part these are those of that part.
+	Lists         []string `protobuf:"bytes,8,rep,name=lists,proto3" json:"lists,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogState) Reset() {
@@ -3789,6 +3791,13 @@ func (x *CatalogState) GetReadGeneration() int64 {
 		return x.ReadGeneration
 	}
 	return 0
+}
+
+func (x *CatalogState) GetLists() []string {
+	if x != nil {
+		return x.Lists
+	}
+	return nil
 }
 
 // CatalogPut is what a catalog has put last of a module.
@@ -4359,7 +4368,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vincarnation\x18\f \x01(\tR\vincarnation\"Z\n" +
 	"\rCatalogRecord\x12-\n" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
-	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\xab\x02\n" +
+	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\xc1\x02\n" +
 	"\fCatalogState\x12\x1f\n" +
 	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
 	"catalogUid\x121\n" +
@@ -4368,7 +4377,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\aapplied\x18\x04 \x01(\fR\aapplied\x120\n" +
 	"\x04puts\x18\x05 \x03(\v2\x1c.towline.store.v1.CatalogPutR\x04puts\x12\x1c\n" +
 	"\tconfirmed\x18\x06 \x03(\tR\tconfirmed\x12'\n" +
-	"\x0fread_generation\x18\a \x01(\x03R\x0ereadGeneration\"_\n" +
+	"\x0fread_generation\x18\a \x01(\x03R\x0ereadGeneration\x12\x14\n" +
+	"\x05lists\x18\b \x03(\tR\x05lists\"_\n" +
 	"\n" +
 	"CatalogPut\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1f\n" +
