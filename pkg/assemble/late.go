@@ -95,7 +95,8 @@ type Read struct {
 
 // LateValue is what a late binding comes to in a cluster, or why it comes to nothing. Of those the object says which one is asked.
 type LateValue struct {
-	Value  string
+	Value string
+	// Secret says that nobody may be shown the value; of an error, that what it names may be made of one.
 	Secret bool
 	Err    error
 }
@@ -167,7 +168,7 @@ func (e *lateEvaluator) evaluate(b fleet.LateBinding) LateValue {
 func (e *lateEvaluator) taken(b fleet.LateBinding, got Read, secret bool) LateValue {
 	switch {
 	case got.Failed != nil:
-		return LateValue{Err: got.Failed}
+		return LateValue{Err: got.Failed, Secret: secret}
 	case got.Absent == nil:
 		return LateValue{Value: got.Value, Secret: secret || got.Secret}
 	case b.Default != nil:
@@ -175,7 +176,7 @@ func (e *lateEvaluator) taken(b fleet.LateBinding, got Read, secret bool) LateVa
 	case b.Optional:
 		return LateValue{}
 	}
-	return LateValue{Err: got.Absent}
+	return LateValue{Err: got.Absent, Secret: secret}
 }
 
 // expand puts values into a text of a binding.
@@ -191,11 +192,12 @@ func (e *lateEvaluator) expand(of, s string) LateValue {
 		v, known := e.values[name]
 		if _, late := e.byName[name]; late {
 			x := e.value(name)
+			out.Secret = out.Secret || x.Secret
 			if x.Err != nil {
 				out.Err = x.Err
 				return "", false
 			}
-			v, known, out.Secret = x.Value, true, out.Secret || x.Secret
+			v, known = x.Value, true
 		}
 		if room -= len(v); !known || room < 0 {
 			return "", false

@@ -153,7 +153,7 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 	for _, s := range b.sources {
 		s.used = false
 	}
-	values := w.evaluate(ctx, now)
+	values := nameless(w.evaluate(ctx, now))
 	w.releaseSources(func(s *source) bool { return s.used })
 	b.forget = haveValues(values)
 	if err := w.m.lasts.save(ctx); err != nil {
@@ -270,6 +270,30 @@ func unbindable(id fleet.ObjectID, name string, err error) *apply.Failure {
 	return &f
 }
 
+// nameless are values whose errors do not tell a secret that the name of what they read is made of.
+func nameless(values map[string]assemble.LateValue) map[string]assemble.LateValue {
+	var h hides
+	for _, v := range values {
+		if v.Secret && v.Value != "" {
+			h.values = append(h.values, v.Value)
+		}
+	}
+	for name, v := range values {
+		if v.Err == nil || !v.Secret {
+			continue
+		}
+		f := &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: v.Err.Error()}
+		if errors.As(v.Err, &f) {
+			known := *f
+			f = &known
+		}
+		f.Message, f.Detail = h.scrub(f.Message), h.scrub(f.Detail)
+		v.Err = f
+		values[name] = v
+	}
+	return values
+}
+
 // verdictAt is when it counts as a failure that the bindings of an item have no values; zero: it does, or not by time alone.
 func (it *item) verdictAt() time.Time {
 	if !it.late.failed() || it.fail == nil || !it.fail.Awaited() {
@@ -357,14 +381,16 @@ func (w *worker) valueIn(name string, f fleet.ObjectField, s *source, object map
 	case err != nil:
 		return assemble.Read{Failed: err}
 	}
-	w.m.lasts.put(w.ref, keyOf(f), lastValue{Value: value, Secret: s.id.IsSecret()})
-	return assemble.Read{Value: value, Secret: s.id.IsSecret()}
+	hides := s.hides(object, value)
+	w.m.lasts.put(w.ref, keyOf(f), lastValue{Value: value, Secret: hides})
+	return assemble.Read{Value: value, Secret: hides}
 }
 
 // unread is the answer where there is no value now: the last one that was read, if there was one.
 func (w *worker) unread(name, key string, why error) assemble.Read {
 	if last, known := w.m.lasts.get(w.ref, key); known {
-		w.binder.told = append(w.binder.told, fmt.Sprintf("${%s} keeps the value that was read last: %v", name, why))
+		told := fmt.Sprintf("${%s} keeps the value that was read last: %v", name, why)
+		w.binder.told = append(w.binder.told, hides{values: w.m.lasts.secrets(w.ref)}.scrub(told))
 		return assemble.Read{Value: last.Value, Secret: last.Secret}
 	}
 	if errors.Is(why, fleet.ErrNotFound) {

@@ -11,6 +11,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/wire"
 )
@@ -41,6 +42,19 @@ func (s *source) value(object map[string]any) (string, error) {
 		return "", fleet.Invalidf("", "%s: %s %v", s.id.Short(), s.path, err)
 	}
 	return value, nil
+}
+
+// hides reports that nobody may be shown the value of the field in an object: it is of a Secret, itself or in an object that carries it.
+func (s *source) hides(object map[string]any, value string) bool {
+	if s.id.IsSecret() {
+		return true
+	}
+	masked, carries := manifest.Mask(object)
+	if !carries {
+		return false
+	}
+	shown, err := s.path.Read(masked)
+	return err != nil || shown != value
 }
 
 // findSource finds the kind of a source, and has the object watched.

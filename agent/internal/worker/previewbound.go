@@ -15,7 +15,7 @@ func (p *preview) bind(ctx context.Context, late []fleet.LateBinding) {
 	if len(late) == 0 {
 		return
 	}
-	values := assemble.LateValues(late, p.sync.Values, previewReader{ctx, p})
+	values := nameless(assemble.LateValues(late, p.sync.Values, previewReader{ctx, p}))
 	circle := assemble.ObjectCircle(late, usersOf(p.items), p.sync.Values)
 	for _, it := range p.items {
 		if it.late != nil {
@@ -86,9 +86,9 @@ func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.R
 	if err := p.m.mayBind(p.w.ref, s.id); err != nil {
 		return assemble.Read{Failed: err}
 	}
-	value, err := p.valueOf(ctx, s)
+	value, hides, err := p.valueOf(ctx, s)
 	if err == nil {
-		return assemble.Read{Value: value, Secret: s.id.IsSecret()}
+		return assemble.Read{Value: value, Secret: hides}
 	}
 	if last, known := p.m.lasts.get(p.w.ref, keyOf(f)); known {
 		return assemble.Read{Value: last.Value, Secret: last.Secret}
@@ -102,19 +102,21 @@ func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.R
 	return assemble.Read{Failed: err}
 }
 
-func (p *preview) valueOf(ctx context.Context, s *source) (string, error) {
-	var err error
+func (p *preview) valueOf(ctx context.Context, s *source) (value string, hides bool, err error) {
 	if s.resource, err = p.m.mapper.Resource(ctx, s.id, s.version); err != nil {
-		return "", s.kindless(err)
+		return "", false, s.kindless(err)
 	}
 	if err := s.settle(); err != nil {
-		return "", err
+		return "", false, err
 	}
 	object, err := p.m.readObject(ctx, s)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
-	return s.value(object)
+	if value, err = s.value(object); err != nil {
+		return "", false, err
+	}
+	return value, s.hides(object, value), nil
 }
 
 // awaits says what becomes of an object that refers to a binding without a value: what the module brings itself may give it one.

@@ -26,7 +26,11 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 		}
 		objects = append(objects, object)
 	}
-	if !id.IsSecret() && !apply.HoldSecrets(objects...) {
+	carries := apply.HoldSecrets(objects...)
+	if desired == nil { // only the live object tells; what the server says while it is busy is of no object
+		carries = !apply.Explain(id, err).Unreached()
+	}
+	if !id.IsSecret() && !carries {
 		return apply.Explain(id, err)
 	}
 	live, unread := w.m.client.Get(ctx, r, namespaceOf(r, id), id.Name)
