@@ -2,6 +2,8 @@ package hub_test
 
 import (
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -72,6 +74,41 @@ func TestWantOfATakeThatIsRefused(t *testing.T) {
 		t.Fatal(out)
 	}
 	w.prunesNotShop()
+}
+
+// A pipeline whose files cannot be applied, for something in them is wrong, wants what they have, and nothing that they only speak of.
+func TestWantOfFilesThatCannotBeApplied(t *testing.T) {
+	const slip = "<<<<<<< HEAD\n"
+	for name, tc := range map[string]struct {
+		files map[string]string
+		flags string
+	}{
+		"another file is no YAML":    {map[string]string{"shop.yaml": inGit("shop", "1"), "slip.yaml": slip}, "--prune"},
+		"its file is no YAML":        {map[string]string{"shop.yaml": inGit("shop", "about: cart") + "\tx: 1\n", "other.yaml": inGit("other", "1")}, ""},
+		"it is there twice":          {map[string]string{"shop.yaml": inGit("shop", "1"), "copy.yaml": inGit("shop", "2")}, "--take --prune"},
+		"there is nothing to upload": {map[string]string{"shop.yaml": inGit("shop", "1")}, "--from /none"},
+		"on stdin":                   {map[string]string{"": inGit("shop", "1") + "---\n" + slip}, "--prune"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newPipelines(t)
+			w.applies("a", []string{"shop", "news", "cart"}, "--prune")
+			from := t.TempDir()
+			for name, text := range tc.files {
+				if name == "" {
+					from = "-"
+					break
+				}
+				must(t, os.WriteFile(filepath.Join(from, name), []byte(text), 0o600))
+			}
+			if out, err := w.towline(tc.files[""], append([]string{"apply", "-f", from, "--set", "b"}, strings.Fields(tc.flags)...)...); err == nil {
+				t.Fatal(out)
+			}
+			w.prunesNotShop()
+			if _, err := w.apply("a", []string{"news"}, "--prune", "--yes"); err == nil || w.modules() != "news shop" {
+				t.Errorf("%v; modules are %s", err, w.modules())
+			}
+		})
+	}
 }
 
 // A catalog whose source was never had may have what moved there.

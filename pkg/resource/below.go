@@ -3,6 +3,7 @@ package resource
 import (
 	"bytes"
 	"errors"
+	"regexp"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -30,17 +31,27 @@ func MayHold(data []byte, kind string) bool {
 	return bytes.Contains(data, []byte(group+"/")) && bytes.Contains(data, []byte(kind))
 }
 
+// Names reports that what is known of it has the name where that of a Towline resource of a kind would stand.
+func (u Unread) Names(kind, name string) bool {
+	return MayHold(u.Data, kind) && regexp.MustCompile(`\bname["']?\s*:\s*["']?`+regexp.QuoteMeta(name)+`(["'\s,}]|$)`).Match(u.Data)
+}
+
 // Below are the documents of files and directories with all that is below these, and what of that cannot be read: what it has nobody knows.
 func Below(paths []string) (found []Document, unread []Unread) {
+	return Readable(paths, Options{Recursive: true})
+}
+
+// Readable are the documents of what Load reads, whatever they say, and what of that cannot be read.
+func Readable(paths []string, opts Options) (found []Document, unread []Unread) {
 	for _, path := range paths {
-		files, err := expand(path, true)
+		files, err := expand(path, opts.Recursive)
 		for _, e := range unjoined(err) {
 			if loop := (*Error)(nil); !errors.As(e, &loop) { // a link to a directory that it is in has nothing else than that
 				unread = append(unread, Unread{Err: e})
 			}
 		}
 		for _, file := range files {
-			data, source, err := read(file, nil)
+			data, source, err := read(file, opts.Stdin)
 			var docs []Document
 			if err == nil {
 				docs, err = ParseDocuments(source, data)

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -95,17 +97,10 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Kinds: inFiles(), Recursive: o.recursive, KeepGeneration: o.unchanged, Whole: o.set.prune})
+	var stdin bytes.Buffer
+	found, err := a.readFiles(ctx, o, io.TeeReader(a.In, &stdin))
 	if err != nil {
-		return err
-	}
-	if err := a.settleProjects(found); err != nil {
-		return err
-	}
-	if err := resource.Unique(found); err != nil {
-		return err
-	}
-	if err := a.upload(ctx, &o.from, found); err != nil {
+		a.wantsNamed(ctx, o, &stdin)
 		return err
 	}
 	c, err := a.hub(ctx)
@@ -132,6 +127,21 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return run.tell(ctx, found, prune)
 	}
 	return run.all(ctx, found, prune)
+}
+
+// readFiles are the resources of the files, with what they say of local folders uploaded.
+func (a *app) readFiles(ctx context.Context, o *applyOptions, stdin io.Reader) ([]resource.Resource, error) {
+	found, err := resource.Load(o.files, resource.Options{Stdin: stdin, Kinds: inFiles(), Recursive: o.recursive, KeepGeneration: o.unchanged, Whole: o.set.prune})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.settleProjects(found); err != nil {
+		return nil, err
+	}
+	if err := resource.Unique(found); err != nil {
+		return nil, err
+	}
+	return found, a.upload(ctx, &o.from, found)
 }
 
 // only are those of one kind.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 
@@ -93,8 +94,43 @@ func (r *applyRun) wants(ctx context.Context, all []resource.Resource) {
 		if r.tried[x.Message].err == nil && !r.o.set.take { // one that would be taken is refused without that, which notes it
 			continue
 		}
-		req := &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true, Set: r.o.set.name, Wants: true}
-		_, _, _ = insisted(ctx, r.a, &r.insists, func() (*v1.PutModuleResponse, error) { return r.c.Modules.PutModule(ctx, req) })
+		r.want(ctx, x.Message.(*v1.Module))
+	}
+}
+
+func (r *applyRun) want(ctx context.Context, m *v1.Module) {
+	req := &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: true, Set: r.o.set.name, Wants: true}
+	_, _, _ = insisted(ctx, r.a, &r.insists, func() (*v1.PutModuleResponse, error) { return r.c.Modules.PutModule(ctx, req) })
+}
+
+// wantsNamed is wants for files that cannot be applied, as far as they can be read: of the modules of others in the project, those that they have, or
+// name where they are no YAML. All that the hub needs to know is the name.
+func (a *app) wantsNamed(ctx context.Context, o *applyOptions, stdin io.Reader) {
+	if o.set.name == "" || o.dryRun == "server" {
+		return
+	}
+	docs, unread := resource.Readable(o.files, resource.Options{Stdin: stdin, Recursive: o.recursive})
+	const kind = "Module"
+	names := func(m *v1.Module) bool {
+		ref := refOfModule(m)
+		return slices.ContainsFunc(docs, func(d resource.Document) bool {
+			return d.Is(kind) && d.Name() == ref.Name && (d.InProject() == "" || d.InProject() == ref.Project)
+		}) || slices.ContainsFunc(unread, func(u resource.Unread) bool { return u.Names(kind, ref.Name) })
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return
+	}
+	all, err := collect(c.AllModules(ctx, &v1.ListModulesRequest{Project: a.project}))
+	if err != nil {
+		return
+	}
+	run := &applyRun{a: a, o: o, c: c}
+	run.insists.passes = run.passes
+	for _, m := range all {
+		if of := m.GetMetadata().GetOrigin(); of != "" && of != fleet.SetOrigin(o.set.name) && names(m) {
+			run.want(ctx, &v1.Module{Metadata: &v1.Metadata{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()}})
+		}
 	}
 }
 
