@@ -83,7 +83,7 @@ var cloudRules = []shippedEntry{
 	{"apigee.cloud.google.com", "ApigeeDatastore ApigeeDeployment ApigeeEnvironment ApigeeOrganization ApigeeRedis ApigeeTelemetry", rule{phase: "state", good: "running"}},
 	{"hnc.x-k8s.io", "SubnamespaceAnchor", rule{phase: "status"}},
 	{"services.cloud.sap.com", "ServiceInstance ServiceBinding", rule{bad: "Failed", any: "Succeeded Ready"}},
-	{"karpenter.sh", "NodePool", rule{judge: nodesFail, ready: "Ready", hard: true}},
+	{"karpenter.sh", "NodePool", rule{judge: nodePoolFails, ready: "Ready", hard: true}},
 	{"karpenter.sh", "NodeClaim", rule{ready: "Ready", hard: true, busy: "DisruptionReason", held: "Disrupting"}},
 	{"karpenter.k8s.aws", "EC2NodeClass", rule{ready: "Ready", hard: true}},
 	{"karpenter.azure.com", "AKSNodeClass", rule{ready: "Ready", hard: true}},

@@ -560,8 +560,12 @@ func routeHealth(o *object) (Result, bool) {
 	return Result{Health: fleet.HealthProgressing, Reason: "NotAdmitted", Message: "no router has admitted the route yet"}, true
 }
 
-// nodesFail: a pool is ready although none of the nodes that it starts joins the cluster.
-func nodesFail(o *object) (Result, bool) {
+// nodePoolFails: a pool is ready although none of the nodes that it starts joins the cluster; and one whose node class fails may wait for good
+// for a word on whether it is ready.
+func nodePoolFails(o *object) (Result, bool) {
+	if c := o.condition("NodeClassReady"); c.is("False") && !o.stale(c) && !o.condition("Ready").is("True") {
+		return degraded(nonEmpty(c.reason, "NodeClassNotReady"), nonEmpty(c.message, "its node class is not ready")), true
+	}
 	c := o.condition("NodeRegistrationHealthy")
 	return degraded(nonEmpty(c.reason, "NodesFail"), nonEmpty(c.message, "nodes do not join the cluster")), c.is("False") && !o.stale(c)
 }

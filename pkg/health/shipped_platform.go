@@ -437,6 +437,9 @@ func astraHealth(o *object) (Result, bool) {
 	if message := text(o.status, "error"); message != "" {
 		return degraded("Error", message), true
 	}
+	if state := text(o.status, "state"); o.kind == "AppVault" && phaseClass(state) == good && !strings.EqualFold(state, "available") {
+		return progressing(state, "a vault is there when status.state is Available"), true
+	}
 	return Result{}, false
 }
 
