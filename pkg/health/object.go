@@ -76,7 +76,7 @@ func (o *object) saidSince(then time.Time) bool {
 func (o *object) unheard(r Result) Result {
 	changed := o.facts.Changed
 	good := r.Health == fleet.HealthSuspended || r.Health == fleet.HealthHealthy && !r.Unjudged()
-	if !good || changed.IsZero() || o.generation == 1 || o.empty() || saysGeneration(o.status) || o.writtenSince(changed) {
+	if !good || changed.IsZero() || o.generation == 1 || o.empty() || o.saysGeneration() || o.writtenSince(changed) || o.isStatic() {
 		return r
 	}
 	until := changed.Add(heardGrace)
@@ -88,6 +88,12 @@ func (o *object) unheard(r Result) Result {
 	return waits
 }
 
+// isStatic reports that the kind is known to be configuration for others to read: nobody carries out a change of it.
+func (o *object) isStatic() bool {
+	r := shipped.find(o.group, o.kind)
+	return r != nil && r.static
+}
+
 // writtenSince reports that somebody wrote the status since our change, which its time, of whole seconds, tells of no other write in that second.
 // Where the status has no subresource, any write but ours may be that.
 func (o *object) writtenSince(changed time.Time) bool {
@@ -97,19 +103,21 @@ func (o *object) writtenSince(changed time.Time) bool {
 	return !o.written("status").Before(changed)
 }
 
-// saysGeneration reports that some part of a status says of which generation it is.
-func saysGeneration(part any) bool {
-	switch part := part.(type) {
-	case map[string]any:
-		for key, v := range part {
-			if strings.HasSuffix(key, "Generation") || saysGeneration(v) {
-				return true
-			}
+// saysGeneration reports that the status, or a part of one of its lists, such as a condition, says of which generation it is.
+func (o *object) saysGeneration() bool {
+	for key, v := range o.status {
+		list, _ := v.([]any)
+		if has("observedGeneration lastObservedGeneration lastEvaluatedGeneration desiredGeneration", key) || slices.ContainsFunc(list, dated) {
+			return true
 		}
-	case []any:
-		return slices.ContainsFunc(part, saysGeneration)
 	}
 	return false
+}
+
+// dated reports that a part of a list says of which generation it, or a condition of its own, is.
+func dated(part any) bool {
+	m, _ := part.(map[string]any)
+	return m["observedGeneration"] != nil || slices.ContainsFunc(listOf(m, "conditions"), dated)
 }
 
 // made is when the object was made; zero: not known.
