@@ -39,6 +39,7 @@ func Decide(in Input) Decision {
 		if p != seen {
 			d.relook()
 		}
+		d.lookCordoned()
 		d.run()
 	}
 	d.showHold()

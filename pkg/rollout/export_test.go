@@ -6,5 +6,8 @@ func (r *Record) LetBy() bool { return r.has(flagLetBy) }
 // MayHave reports that the member may have the revision by the rollout before.
 func (r *Record) MayHave() bool { return r.has(flagMayHave) }
 
+// Retried reports that the member is to be assigned again what it has.
+func (r *Record) Retried() bool { return r.has(flagRetry) }
+
 // Odd is an event that the table of transitions does not have for the state in which it found a member; empty: there was none.
 func (d Decision) Odd() string { return d.odd }

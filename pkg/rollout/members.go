@@ -447,6 +447,10 @@ func (d *decider) settleStage(stage int16) {
 			return true
 		}
 		o := d.observed(i)
+		if d.showsCordoned(r, o) {
+			d.take(i, o)
+			return true
+		}
 		if reason := obstacle(o); reason != "" {
 			d.postpone(i, reason)
 			return true

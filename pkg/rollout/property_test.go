@@ -40,6 +40,7 @@ type chaos struct {
 	*world
 	rt        *rapid.T
 	newest    int64      // the revision that is rolled out; the one before it stands
+	again     bool       // some clusters have it already
 	undone    []delivery // committed, not yet seen by the cluster
 	approvers map[string]map[string]bool
 	unasked   map[int32]bool // members that lost the module unasked
@@ -221,6 +222,7 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 	c.approvals(s)
 	c.proves(in, d)
 	c.forgets(in, d)
+	c.cordons(in, d)
 	c.pausedStill(in, d)
 }
 
@@ -506,6 +508,16 @@ func TestRandomRollbacks(t *testing.T) {
 	})
 }
 
+// TestRandomRunsAgain holds the same where some clusters have the revision already, as where its rollout was aborted and is started again.
+func TestRandomRunsAgain(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		c := newChaos(rt)
+		c.again = true
+		c.play()
+	})
+}
+
 func (c *chaos) play() {
 	c.strategies()
 	c.randomFleet()
@@ -537,6 +549,11 @@ func (c *chaos) randomFleet() {
 		c.gen++
 		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(name), Labels: map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}}}
 		cl.o = rollout.Observed{Connected: rapid.IntRange(0, 9).Draw(rt, "up") > 0, Revision: max(1, c.olderRevision()), Generation: c.gen, Ready: true, Well: true}
+		if c.again && rapid.IntRange(0, 2).Draw(rt, "has") == 0 {
+			cl.o.Revision, cl.o.Cordoned = c.newest, rapid.Bool().Draw(rt, "cordoned")
+			cl.o.Ready = rapid.Bool().Draw(rt, "ready")
+			cl.o.Well = cl.o.Ready
+		}
 		cl.unselected = rapid.IntRange(0, 9).Draw(rt, "leaves") == 0
 		cl.only, cl.maybe = i == 3, i == 5
 		c.clusters[name] = cl

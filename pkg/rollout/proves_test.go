@@ -67,6 +67,20 @@ func (c *chaos) forgets(in rollout.Input, d rollout.Decision) {
 	}
 }
 
+// cordons: nobody who has the revision, and is ready with it, is left out for a cordon, which keeps it from being given what it has.
+func (c *chaos) cordons(in rollout.Input, d rollout.Decision) {
+	if in.Stands || d.State.Back != nil {
+		return
+	}
+	for i := range in.State.Len(c.plan) {
+		r, o := d.State.Record(i), &in.Observed[i]
+		has := d.State.Stages[r.Stage].Started != 0 && o.Connected && !o.Held && o.Ready && o.Revision == c.plan.Revision && o.Generation != 0
+		if has && r.State == rollout.ClusterDeferred && r.Reason == rollout.ReasonCordoned && !r.Moved() && !r.Retried() && !r.Leaving() {
+			c.rt.Fatalf("%s has the revision, is ready, and is deferred (%s)", d.State.Member(c.plan, i).Cluster, r.Reason)
+		}
+	}
+}
+
 // pausedStill: no pause for failures ends because one that failed leaves, or is removed from the hub, where nobody said a word.
 func (c *chaos) pausedStill(in rollout.Input, d rollout.Decision) {
 	p := in.State.Pause

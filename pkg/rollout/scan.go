@@ -2,21 +2,27 @@ package rollout
 
 import "towline.dev/towline/pkg/fleet"
 
-// scan lets every member's record follow what is observed of it, and counts.
+// scan counts the members, and lets every one's record follow what is observed of it. Some of that asks for the members of other stages: all
+// are counted before.
 func (d *decider) scan() {
+	d.eachRecord(func(i int, r *Record) {
+		d.recount(i, r)
+		if isFailed(r) {
+			d.count[r.Stage].failedBefore++
+		}
+	})
+	d.eachRecord(func(i int, r *Record) {
+		if !d.settled(r, d.observed(i)) {
+			d.look(i)
+		}
+	})
+}
+
+func (d *decider) eachRecord(f func(int, *Record)) {
 	i := 0
 	for c := range d.s.Chunks {
 		for k := range len(d.s.Chunks[c]) {
-			r := &d.s.Chunks[c][k]
-			d.recount(i, r)
-			if isFailed(r) {
-				d.count[r.Stage].failedBefore++
-			}
-			if d.settled(r, d.observed(i)) {
-				i++
-				continue
-			}
-			d.look(i)
+			f(i, &d.s.Chunks[c][k])
 			i++
 		}
 	}
@@ -93,13 +99,34 @@ func (d *decider) lookToApply(i int, o *Observed) {
 	}
 	r = d.s.record(i)
 	switch {
-	case obstacle(o) == ReasonCordoned && standstill(o) == "" && d.has(r, o) && (o.Ready || !d.last(int(r.Stage))):
-		d.take(i, o) // it is given nothing by that, and shows what the revision does; nobody who is not ready is to be seen where no stage follows
+	case d.showsCordoned(r, o):
+		d.take(i, o)
 	case obstacle(o) != "":
 		d.holdBack(i, o)
 	case o.Ready && d.has(r, o):
 		d.take(i, o)
 	}
+}
+
+// showsCordoned reports that a cordoned member has the target, so that it is given nothing, and shows what that does. Nobody who is not ready
+// is to be seen where no stage follows, or after the end.
+func (d *decider) showsCordoned(r *Record, o *Observed) bool {
+	looks := d.begun(r.Stage) && d.s.Back == nil && !d.in.Stands
+	return looks && obstacle(o) == ReasonCordoned && standstill(o) == "" && d.has(r, o) && (o.Ready || !d.last(int(r.Stage)) && !d.s.State.Ended())
+}
+
+// lookCordoned takes up who was deferred for a cordon and shows what the target does. It looks when it is known who has come since: whether a stage
+// follows depends on that.
+func (d *decider) lookCordoned() {
+	d.eachRecord(func(i int, r *Record) {
+		if r.State != ClusterDeferred || r.Reason != ReasonCordoned || r.given() {
+			return
+		}
+		if o := d.observed(i); d.showsCordoned(r, o) {
+			d.turn(i, memberBack, "", "")
+			d.take(i, o)
+		}
+	})
 }
 
 // has reports that the member has the target already, and not by this rollout: there is nothing to assign.
@@ -367,6 +394,7 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 	}
 	if !assigned {
 		d.turn(i, memberBack, "", "")
+		d.lookToApply(i, o) // it may have the target by now
 		return
 	}
 	d.turn(i, memberOn, d.s.errand(r), "")
