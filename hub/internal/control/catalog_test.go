@@ -7,12 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 )
 
 // outpaced writes for catalogs; the first time the catalog is put before, and the write fails as that of the hub does.
@@ -91,6 +94,19 @@ func TestCatalogIsStoppedMeanwhile(t *testing.T) {
 				t.Error("who waits is told nothing")
 			}
 		})
+	}
+}
+
+// A look of which nothing came for what may be over by itself is made again, also of a catalog that follows nothing: another catalog is read, or
+// takes over what moved to it, and the hub takes what it refused. What is wrong with the files is not.
+func TestCatalogIsLookedAtAgainByItself(t *testing.T) {
+	now := time.Now()
+	for reason, again := range map[string]bool{catalog.ReasonNeeded: true, catalog.ReasonRefused: true, follow.ReasonUnavailable: true, catalog.ReasonInvalidFiles: false, catalog.ReasonNoModules: false} {
+		state := &storev1.CatalogState{Failing: timestamppb.New(now), Status: &towlinev1.CatalogStatus{ObservedGeneration: 1, State: catalog.Failed, Reason: reason, Looked: timestamppb.New(now)}}
+		at := catalogMemory{uid: "u", generation: 1, state: state}.next(now, now)
+		if at.IsZero() == again || again && at.Sub(now) > time.Minute {
+			t.Errorf("%s: in %s", reason, at.Sub(now))
+		}
 	}
 }
 

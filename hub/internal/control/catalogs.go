@@ -145,7 +145,7 @@ func (m catalogMemory) next(now, led time.Time) time.Time {
 	switch {
 	case m.plan != nil:
 		at = m.plan.Next(known, m.uid, led)
-	case s.GetReason() == follow.ReasonUnavailable || s.GetReason() == catalog.ReasonRefused: // it may be better later
+	case slices.Contains([]string{follow.ReasonUnavailable, catalog.ReasonRefused, catalog.ReasonNeeded}, s.GetReason()): // it may be better later
 		at = follow.Plan{Interval: follow.MinInterval}.Next(known, m.uid, led)
 	}
 	if !m.called.IsZero() && (at.IsZero() || m.called.Before(at)) {
