@@ -198,7 +198,7 @@ func TestProcessEndsWithTheHub(t *testing.T) {
 	}
 	job := do("spin")
 	parts := partsOf(job.Files)
-	if err := errors.Join(writeFrame(c.in, request{Job: job, Files: parts}, parts, job.Files), c.in.Close()); err != nil {
+	if err := errors.Join(writeFrame(c.to, request{Job: job, Files: parts}, parts, job.Files), c.in.Close()); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)

@@ -25,6 +25,7 @@ type process struct {
 	limits Limits
 	cmd    *exec.Cmd
 	in     io.WriteCloser
+	to     *bufio.Writer // writes to in
 	out    *bufio.Reader
 	said   *tail
 	broken bool // it must not build again
@@ -47,7 +48,7 @@ func start(o Options) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.out = bufio.NewReaderSize(out, 64<<10)
+	c.to, c.out = bufio.NewWriterSize(c.in, frameBuffer), bufio.NewReaderSize(out, frameBuffer)
 	return c, cmd.Start()
 }
 
@@ -143,7 +144,7 @@ func (w *watch) stop() error {
 func (c *process) exchange(job render.Job) (Result, error) {
 	parts := partsOf(job.Files)
 	var head response
-	err := writeFrame(c.in, request{Job: job, Files: parts}, parts, job.Files)
+	err := writeFrame(c.to, request{Job: job, Files: parts}, parts, job.Files)
 	if err == nil {
 		err = readHead(c.out, &head)
 	}

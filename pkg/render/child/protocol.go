@@ -52,18 +52,20 @@ type response struct {
 	Exhausted bool   `json:"exhausted,omitempty"`
 }
 
+// frameBuffer is of one size with a pipe of Linux: what fits goes at once.
+const frameBuffer = 64 << 10
+
 // maxHead bounds the head of a frame.
 const maxHead = 16 << 20
 
 // errTooMuch is that what follows a head is larger than it may be.
 var errTooMuch = errors.New("more than it may be")
 
-func writeFrame(w io.Writer, head any, parts []part, texts map[string][]byte) error {
+func writeFrame(out *bufio.Writer, head any, parts []part, texts map[string][]byte) error {
 	data, err := json.Marshal(head)
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(w, 64<<10)
 	_ = binary.Write(out, binary.BigEndian, uint32(len(data)))
 	_, _ = out.Write(data)
 	for _, p := range parts {

@@ -45,7 +45,7 @@ func Serve(limits Limits, build func(render.Job) (Result, error)) error {
 // answerAll answers jobs until there are no more, which is no error. It builds in the goroutine that reads: handed on, a small job would
 // wait for another thread for as long as it takes.
 func answerAll(in io.Reader, out io.Writer, limits Limits, build func(render.Job) (Result, error)) error {
-	r := bufio.NewReaderSize(in, 64<<10)
+	r, w := bufio.NewReaderSize(in, frameBuffer), bufio.NewWriterSize(out, frameBuffer)
 	for {
 		var head request
 		err := readHead(r, &head)
@@ -59,13 +59,13 @@ func answerAll(in io.Reader, out io.Writer, limits Limits, build func(render.Job
 		if job.Files, err = readParts(r, head.Files, maxInput); err != nil {
 			return err
 		}
-		if err := answer(out, job, limits, build); err != nil {
+		if err := answer(w, job, limits, build); err != nil {
 			return err
 		}
 	}
 }
 
-func answer(out io.Writer, job render.Job, limits Limits, build func(render.Job) (Result, error)) error {
+func answer(out *bufio.Writer, job render.Job, limits Limits, build func(render.Job) (Result, error)) error {
 	var result Result
 	err := guard.Run(func() (err error) {
 		result, err = build(job)
