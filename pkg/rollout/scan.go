@@ -394,7 +394,7 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 	}
 	if !assigned {
 		d.turn(i, memberBack, "", "")
-		d.lookToApply(i, o) // it may have the target by now
+		d.lookAs(i, o) // it may have the target by now
 		return
 	}
 	d.turn(i, memberOn, d.s.errand(r), "")
