@@ -146,6 +146,18 @@ func (f *Fingerprint) judge(obj map[string]any, facts health.Facts, rules *healt
 	}
 }
 
+// stillSays ends the wait for a word on our last change where that left the generation as it was, as a new label does: nobody has anything to say of
+// it, and the status means what it meant. old is what was seen of the object before.
+func (f *Fingerprint) stillSays(old *Fingerprint) {
+	if f.grace == nil || f.Reason != health.ReasonOldGeneration || old == nil || old.grace != nil {
+		return
+	}
+	if after := f.grace.after; old.UID == f.UID && old.Generation == f.Generation && f.Generation != 0 && old.Health == after.Health {
+		f.grace = nil
+		f.setHealth(after)
+	}
+}
+
 // Facts are what the health of an object is judged by, beside the object.
 func (w *Watcher) Facts(r apply.Resource, obj map[string]any, now time.Time) health.Facts {
 	return health.Facts{Now: now, Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}

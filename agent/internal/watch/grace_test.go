@@ -112,6 +112,58 @@ func TestGraceOfAnOlderStateCountsForNothing(t *testing.T) {
 	})
 }
 
+// TestWordOnOurChangeIsAwaited: what we change may be through when its status says so anew, or nobody says a word of it; a change that leaves the
+// generation, as of a label, waits for nobody.
+func TestWordOnOurChangeIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var changes atomic.Int64
+		k := graceful(&changes)
+		k.w.ctx = t.Context()
+		born := time.Now()
+		is := func(version string, generation int, written, said time.Time) {
+			t.Helper()
+			times := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+			object := fmt.Sprintf(`{"apiVersion":"shop.example/v1","kind":"Till","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":%q,"generation":%d,
+				"creationTimestamp":%q,"managedFields":[{"manager":%q,"operation":"Apply","time":%q,"fieldsV1":{}},
+				{"manager":"operator","operation":"Update","subresource":"status","time":%q,"fieldsV1":{}}]},"status":{"phase":"Ready"}}`,
+				version, generation, times(born), fleet.FieldManager, times(written), times(said))
+			if err := k.Update(decodeItem(t, k, object)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := func(what string, health fleet.Health) {
+			t.Helper()
+			if f := held(k); f.Health != health {
+				t.Errorf("%s: %+v, want %s", what, f, health)
+			}
+		}
+		said := born.Add(time.Second)
+		pass(time.Hour)
+		is("7", 2, born, said)
+		want("as it stood", fleet.HealthHealthy)
+
+		is("8", 2, time.Now(), said)
+		want("with another label", fleet.HealthHealthy)
+
+		pass(time.Minute)
+		changed := time.Now()
+		is("9", 3, changed, said)
+		want("changed", fleet.HealthProgressing)
+		pass(time.Second)
+		is("10", 3, changed, said) // somebody else's label
+		want("changed, and nothing said", fleet.HealthProgressing)
+		pass(10 * time.Second)
+		want("changed, and nothing said for long", fleet.HealthHealthy)
+
+		changed = time.Now()
+		is("11", 4, changed, said)
+		want("changed again", fleet.HealthProgressing)
+		pass(2 * time.Second)
+		is("12", 4, changed, time.Now())
+		want("changed, and said to be through", fleet.HealthHealthy)
+	})
+}
+
 func TestRulesOfTheRecordJudge(t *testing.T) {
 	rules, err := health.Compile([]health.Rule{{Group: "shop.example", Kind: "Till", Degraded: "object.status.phase == 'Odd'"}})
 	if err != nil {
