@@ -157,7 +157,7 @@ type Facts struct {
 	Policy fleet.Policy
 	// Exempt is what of the object is left as it is.
 	Exempt *Exempt
-	// Read says of an object that is only to be read that it was, as it is now, and Differs that it is not as wanted.
+	// Read says of an object that is only to be read that it was, as it is now, and Differs that it was not as wanted when it was read last.
 	Read, Differs bool
 	// Hold stops every write.
 	Hold bool
@@ -304,18 +304,19 @@ func (f Facts) decideThere() Action {
 	}
 }
 
-// reading is what to do about an object that is only to be read.
+// reading is what to do about an object that is only to be read. Until it is read again it drifts as it did when it was read last.
 func reading(f Facts) Action {
+	out := Action{Leave, fleet.DriftDrifted}
 	switch {
-	case !f.Read:
-		return Action{Read, fleet.DriftInSync}
 	case !f.Differs:
-		return Action{Skip, fleet.DriftInSync}
+		out = Action{Skip, fleet.DriftInSync}
 	case f.Policy.Drift == fleet.DriftIgnore:
-		return Action{Leave, fleet.DriftIgnored}
-	default:
-		return Action{Leave, fleet.DriftDrifted}
+		out.Drift = fleet.DriftIgnored
 	}
+	if !f.Read {
+		out.Verb = Read
+	}
+	return out
 }
 
 func unlessHeld(f Facts, v Verb) Action {

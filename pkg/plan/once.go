@@ -126,6 +126,16 @@ func (r *Record) Gone(uid string, o Outcome) bool {
 	return r.End(uid, o)
 }
 
+// Back takes back that the object with this UID was deleted before it ended: it is there. A watch that filters by our label says of one which
+// has lost it that it is gone. It reports whether that is news.
+func (r *Record) Back(uid string) bool {
+	if r.UID != uid || r.Outcome != Interrupted {
+		return false
+	}
+	r.Outcome = Running
+	return true
+}
+
 // Unseen reports that the object, if it is gone, may have ended while nobody looked.
 func (r Record) Unseen() bool { return r.State == Owned && r.ends() && r.Outcome == Running }
 

@@ -16,10 +16,11 @@ func TestDecideReading(t *testing.T) {
 		f    Facts
 		want Action
 	}{
-		"not read yet":            {Facts{}, Action{Read, fleet.DriftInSync}},
-		"as wanted":               {Facts{Read: true}, Action{Skip, fleet.DriftInSync}},
-		"otherwise":               {Facts{Read: true, Differs: true}, Action{Leave, fleet.DriftDrifted}},
-		"otherwise, and held":     {Facts{Read: true, Differs: true, Hold: true}, Action{Leave, fleet.DriftDrifted}},
+		"not read yet":        {Facts{}, Action{Read, fleet.DriftInSync}},
+		"as wanted":           {Facts{Read: true}, Action{Skip, fleet.DriftInSync}},
+		"otherwise":           {Facts{Read: true, Differs: true}, Action{Leave, fleet.DriftDrifted}},
+		"otherwise, and held": {Facts{Read: true, Differs: true, Hold: true}, Action{Leave, fleet.DriftDrifted}},
+		"otherwise when it was read, and changed since": {Facts{Differs: true}, Action{Read, fleet.DriftDrifted}},
 		"it has a record":         {Facts{Record: &Record{ID: id, State: Owned, UID: "1"}}, Action{Read, fleet.DriftInSync}},
 		"it is another module's":  {Facts{Record: &Record{ID: id, Module: fleet.ModuleRef{Name: "o"}, State: Owned}}, Action{Read, fleet.DriftInSync}},
 		"the hub gave it another": {Facts{Yields: true}, Action{Read, fleet.DriftInSync}},

@@ -143,9 +143,9 @@ func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, 
 		Param("fieldManager", fleet.FieldManager).Body(patch).Do(ctx))
 }
 
-// Scale sets replicas as a program does that scales objects.
-func (c *Client) Scale(ctx context.Context, r Resource, namespace, name string, replicas int64, by string) error {
-	body, err := json.Marshal(map[string]any{"spec": map[string]any{"replicas": replicas}})
+// Scale sets replicas of exactly the object with this UID, as a program does that scales objects.
+func (c *Client) Scale(ctx context.Context, r Resource, namespace, name string, uid types.UID, replicas int64, by string) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "spec": map[string]any{"replicas": replicas}})
 	if err != nil {
 		return err
 	}

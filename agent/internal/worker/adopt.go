@@ -18,6 +18,9 @@ import (
 func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]any, found bool, err error) {
 	live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if apierrors.IsNotFound(err) {
+		if a.record != nil { // no event may tell, of an object that had lost our label
+			a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
+		}
 		return nil, false, nil
 	}
 	if err != nil {

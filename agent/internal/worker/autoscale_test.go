@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -265,5 +266,40 @@ func TestUnknownAutoscalerKeepsWhatIsMadeAgain(t *testing.T) {
 	r.asked(4)
 	if r.replicas("web") != 3 || r.uidOf("apps/v1", "deployments", "web") == uid {
 		t.Errorf("%d replicas after it was made again", r.replicas("web"))
+	}
+}
+
+// TestReplicasOfWhatIsMadeAgainUnderAHold: a hold that comes between the DELETE and the create leaves a workload no smaller than an autoscaler had made it.
+func TestReplicasOfWhatIsMadeAgainUnderAHold(t *testing.T) {
+	r := newRig(t)
+	web := deployment("web", 2)
+	s := r.bundle("shop", recreate, web)
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.autoscaler("web")
+	r.scale("web", 7, "kube-controller-manager")
+	uid := r.uidOf("apps/v1", "deployments", "web")
+	web = strings.ReplaceAll(web, "{app: web}", "{app: web, tier: front}")
+	s = r.bundle("shop", recreate, web)
+	held := r.again(s)
+	held.Hold = true
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodPatch && q.URL.Query().Get("dryRun") == "" && strings.HasSuffix(q.URL.Path, "/deployments/web") && r.get("apps/v1", "deployments", "web") == nil {
+			once.Do(func() { r.setHeld(held, "web") })
+		}
+		return nil
+	})
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Generation == held.Generation && x.Phase == fleet.PhaseHeld })
+	r.eventually("made again", func() bool { now := r.uidOf("apps/v1", "deployments", "web"); return now != "" && now != uid })
+	if n := r.replicas("web"); n != 7 {
+		t.Errorf("%d replicas under the hold", n)
+	}
+	free := r.again(s)
+	r.set([]fleet.Sync{free})
+	r.applied(free)
+	if n := r.replicas("web"); n != 7 {
+		t.Errorf("%d replicas", n)
 	}
 }

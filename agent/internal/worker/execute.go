@@ -22,6 +22,7 @@ type outcome struct {
 	use      *use     // a Namespace that is used, and in which nothing is ours
 	reading  *reading // of an object that is only read
 	again    bool     // decide once more: the object was only looked at
+	ran      bool     // nothing was written: it ran, and is gone
 	// annotated: its annotation holds the object, which is known by now: decide once more.
 	annotated bool
 	moved     apply.Resource // where the kind is served now, if it is not any more where it was known to be
@@ -304,7 +305,7 @@ func (w *worker) settle(o outcome) {
 		}
 		return
 	}
-	drift := it.action.Drift == fleet.DriftDrifted && it.action.Verb.Writes()
+	drift := it.action.Drift == fleet.DriftDrifted && it.action.Verb.Writes() && !o.ran
 	if it.action.Verb.Writes() {
 		it.tookReplicas(now)
 	}

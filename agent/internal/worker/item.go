@@ -144,7 +144,7 @@ func (w *worker) decide(it *item) plan.Action {
 	facts.Renewed = it.renewed
 	rec := w.m.inventory.Get(it.entry.ID)
 	f, synced := w.print(it)
-	if it.use.holds(w.ref, rec, f, synced) {
+	if it.use.holds(w.ref, rec, f, synced, facts.Hold) {
 		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}
 	}
 	it.use = nil
@@ -219,7 +219,7 @@ func (w *worker) jobs(now time.Time) []*item {
 			}
 			it.waiting = false
 			w.readsInTime(it, now)
-			if it.action.Verb == plan.Leave && w.unwatched(it) {
+			if it.action.Verb == plan.Leave && w.unwatched(it) || it.action.Verb == plan.Wait && w.goesUnwatched(it) {
 				w.recheck(it, ripe, now)
 			}
 			if it.action.Verb != plan.Look {
@@ -271,6 +271,12 @@ func (w *worker) unwatched(it *item) bool {
 	}
 	rec := w.m.inventory.Get(it.entry.ID)
 	return synced && rec != nil && rec.Module == w.ref && rec.Written()
+}
+
+// goesUnwatched reports that the object is being deleted, and that no watch tells when it is gone: it has lost our label.
+func (w *worker) goesUnwatched(it *item) bool {
+	f, _ := w.print(it)
+	return f != nil && f.Unwatched && f.Terminating
 }
 
 // recheck has an object that is left as it is looked at now, if it is time to, or else later.

@@ -22,6 +22,9 @@ func (m *Manager) gone(id fleet.ObjectID, uid string, o plan.Outcome) {
 
 // noteEnd takes note of what a live object says of its end.
 func (w *worker) noteEnd(rec *apply.Record, f *watch.Fingerprint) {
+	if rec.Outcome == plan.Interrupted && f.Outcome == plan.Running && !f.Terminating {
+		w.m.inventory.Amend(w.ref, rec.ID, func(r *apply.Record) bool { return r.Back(f.UID) })
+	}
 	if f.Outcome != plan.Running && rec.Outcome != f.Outcome && rec.Module == w.ref {
 		w.m.inventory.Amend(w.ref, rec.ID, func(r *apply.Record) bool { return r.End(f.UID, f.Outcome) })
 	}

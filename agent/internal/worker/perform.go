@@ -422,11 +422,12 @@ func (a *writer) notServed(err error) bool {
 
 // create applies only if there is no such object, and otherwise decides by what is there.
 func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, error) {
-	if ran, err := a.ran(ctx); ran || err != nil {
+	var err error
+	if out.ran, err = a.ran(ctx); out.ran || err != nil {
 		return nil, err
 	}
 	for attempt := 0; ; attempt++ {
-		if ran, err := a.attempted(ctx); ran || err != nil {
+		if out.ran, err = a.attempted(ctx); out.ran || err != nil {
 			return nil, err
 		}
 		live, refused := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})

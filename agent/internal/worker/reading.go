@@ -57,10 +57,7 @@ func (w *worker) decideReading(it *item) plan.Action {
 	if it.resource.Resource != "" {
 		f, known = w.m.watcher.SeeOne(it.single())
 	}
-	facts := plan.Facts{Module: w.ref, Policy: *it.policy}
-	if facts.Read = it.reading.holds(f, known); facts.Read {
-		facts.Differs = it.reading.field != ""
-	}
+	facts := plan.Facts{Module: w.ref, Policy: *it.policy, Read: it.reading.holds(f, known), Differs: it.reading != nil && it.reading.field != ""}
 	return w.accepted(it, plan.Decide(facts))
 }
 

@@ -1,7 +1,10 @@
 package worker
 
 import (
+	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -202,4 +205,36 @@ func (r *rig) tombstoneOf(policies []fleet.Policy) fleet.Tombstone {
 	tomb := r.tombstone("shop", fleet.DeleteDelete)
 	tomb.Policies = string(keeping)
 	return tomb
+}
+
+// TestReadOnlyObjectThatChangesAllTheTime: what is only read, and is not as the module says, is not called as it says while it is about to be read again.
+func TestReadOnlyObjectThatChangesAllTheTime(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", readOnly("theirs"), configMap("a", "k: v"), configMap("theirs", "k: v"))
+	drifted := func(x fleet.SyncStatus) bool {
+		return len(x.States) == 2 && x.States[1].Drift == fleet.DriftDrifted && x.States[1].Sync == fleet.SyncOutOfSync
+	}
+	var once, lied atomic.Bool
+	r.restart(func(o *Options) {
+		report := o.Report
+		o.Report = func(x fleet.SyncStatus) {
+			once.Store(once.Load() || drifted(x))
+			lied.Store(lied.Load() || once.Load() && !drifted(x))
+			report(x)
+		}
+	})
+	r.theirs("theirs", "w")
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "drifted", drifted)
+	for i := range 4 {
+		r.count.take()
+		r.patch("v1", "configmaps", "theirs", "ben", fmt.Sprintf(`{"metadata":{"annotations":{"beat":"%d"}}}`, i))
+		r.eventually("it is read again", func() bool {
+			_, paths := r.count.take()
+			return slices.Contains(paths, "GET /api/v1/namespaces/"+r.ns+"/configmaps/theirs")
+		})
+	}
+	if lied.Load() {
+		t.Error("it was said to be as wanted")
+	}
 }

@@ -65,14 +65,21 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 }
 
 // rescale gives a new object the replicas that a program had set in the one of before, in its name, so that they are left to it as they
-// were. Where that cannot be done, it is up to the program to set them anew.
+// were, also under a hold that came meanwhile: it is what was there. Where that cannot be done, it is up to the program to set them anew.
 func (a *writer) rescale(ctx context.Context, before, made map[string]any) {
 	by, replicas := apply.ScaledBy(before), apply.ReplicasOf(before)
 	if by == "" || a.takes || replicas == apply.ReplicasOf(made) {
 		return
 	}
-	err := a.w.write(ctx, a.act(localpolicy.Update), func(ctx context.Context) error {
-		return a.w.m.client.Scale(ctx, a.resource, a.namespace, a.id.Name, replicas, by)
+	send := func(ctx context.Context, request func(context.Context) error) error {
+		return a.w.write(ctx, a.act(localpolicy.Update), request)
+	}
+	if a.created && a.w.heldThere(a.id) == "" && a.w.m.denied(a.w.ref, a.act(localpolicy.Update)) == nil {
+		send = a.w.m.finish
+	}
+	uid := (&unstructured.Unstructured{Object: made}).GetUID()
+	err := send(ctx, func(ctx context.Context) error {
+		return a.w.m.client.Scale(ctx, a.resource, a.namespace, a.id.Name, uid, replicas, by)
 	})
 	if err != nil {
 		a.w.log.Warn("object was made again with the replicas that its module lists", "object", a.id.String(), "before", replicas, "set_by", by, "error", err)

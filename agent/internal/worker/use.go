@@ -22,16 +22,19 @@ type use struct {
 	owner   fleet.ModuleRef // zero: no module of ours
 	uid     string          // that was looked at; empty: there was none
 	version uint64          // of it
+	wants   bool            // something of it, which was compared
 	unmet   []plan.Unmet
 }
 
-// holds reports that what was seen still counts. synced says that the watch shows all there is.
-func (u *use) holds(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint, synced bool) bool {
+// holds reports that what was seen still counts. synced says that the watch shows all there is, held that nothing would be tried that
+// compares it again.
+func (u *use) holds(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint, synced, held bool) bool {
 	switch {
 	case u == nil:
 		return false
 	case rec == nil:
-		return u.owner == fleet.ModuleRef{} && u.stands(f, synced)
+		compared := !u.wants || held || f == nil || f.Version <= u.version
+		return u.owner == fleet.ModuleRef{} && u.stands(f, synced) && compared
 	default:
 		return rec.Module != ref && rec.Module == u.owner && (f == nil || f.Version <= u.version)
 	}
@@ -71,6 +74,7 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 			}
 		}
 		a.letGo(out, u.Object, a.shielded(wants.Differ(live, by)))
+		out.use.wants = len(wants) > 0
 		return nil
 	}
 	answer, unmet, err := a.applyMeta(ctx, u, wants, live)

@@ -269,3 +269,26 @@ func TestIgnoredLabelOfAUsedNamespace(t *testing.T) {
 	r.becomes(once(fleet.OnceOnUpdate, "/metadata/labels/a"), used("a: v3"))
 	is("what is applied once", "v2", "v1")
 }
+
+// TestNamespaceOfAnotherHubThatChanges: what a module wants of a Namespace of another hub's is compared again when that hub changes it.
+func TestNamespaceOfAnotherHubThatChanges(t *testing.T) {
+	r := newRig(t)
+	theirs := aloneRig(t)
+	shared := r.ns + "-shared"
+	t.Cleanup(func() {
+		_ = r.client.Resource(gvr("v1", "namespaces")).Delete(context.Background(), shared, metav1.DeleteOptions{})
+	})
+	put := func(team string) {
+		s := theirs.bundle("base", nil, namespace(shared, "team: "+team))
+		theirs.set([]fleet.Sync{s})
+		theirs.wait("base", "ready", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation })
+	}
+	put("ours")
+	s := r.bundle("shop", nil, namespace(shared, "team: ours"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	put("theirs")
+	r.wait("shop", "said", leaves("towline"))
+	put("ours")
+	r.wait("shop", "as wanted", func(x fleet.SyncStatus) bool { return x.Ready && len(x.Exceptions) == 0 })
+}
