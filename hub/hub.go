@@ -18,7 +18,6 @@ import (
 	"time"
 
 	grpcprometheus "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -143,13 +142,13 @@ type Hub struct {
 	agents   *grpc.Server
 	people   *grpc.Server
 	// What connections cost that are new.
-	greetAgents, greetPeople *rpc.Handshakes
-	hooks                    *http.Server // nil: none
-	health                   []*health.Server
-	renders                  *child.Pool // nil: none
-	meter                    *meter.Meter
-	tracer                   *tracing.Tracer // nil: nobody gets spans
-	calls                    *grpcprometheus.ServerMetrics
+	greetAgents, greetPeople, greetHooks *rpc.Handshakes
+	hooks                                *http.Server // nil: none
+	health                               []*health.Server
+	renders                              *child.Pool // nil: none
+	meter                                *meter.Meter
+	tracer                               *tracing.Tracer // nil: nobody gets spans
+	calls                                *grpcprometheus.ServerMetrics
 }
 
 // AdminFile is the admin's client configuration below the data directory.
@@ -429,7 +428,7 @@ func (h *Hub) servers() error {
 	}
 	config := rpc.ServerConfig{TLS: tlsConfig, Auth: h.registry, Log: h.o.Log, Audit: h.audit,
 		Unary: h.calls.UnaryServerInterceptor(), Stream: h.calls.StreamServerInterceptor()}
-	h.greetAgents, h.greetPeople = rpc.AgentHandshakes(), rpc.APIHandshakes()
+	h.greetAgents, h.greetPeople, h.greetHooks = rpc.AgentHandshakes(), rpc.APIHandshakes(), rpc.HookConnections()
 	config.Handshakes = h.greetAgents
 	agentOptions, err := rpc.AgentServerOptions(config)
 	if err != nil {
@@ -488,14 +487,11 @@ func (h *Hub) serveHooks() error {
 		return nil
 	}
 	h.o.Log.Info("serving webhooks", "hooks", h.o.Hooks.Addr().String())
-	if err := h.hooks.ServeTLS(netutil.LimitListener(h.o.Hooks, maxHookConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := h.hooks.ServeTLS(h.greetHooks.Listener(h.o.Hooks), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
-
-// maxHookConnections is how many connections of webhooks there are at a time.
-const maxHookConnections = 256
 
 // defaultGrace is time for an agent to try again that has tried in vain for long, and to say how its cluster stands.
 const defaultGrace = fleet.MaxReconnect + 30*time.Second

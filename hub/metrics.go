@@ -21,9 +21,9 @@ import (
 func (h *Hub) figures() []prometheus.Collector {
 	gauge, count := telemetry.Gauge, telemetry.Count
 	return append(h.storeFigures(),
-		gauge("towline_handshakes_open", "Connections that have not proved an identity yet.", func() float64 { return float64(h.greetAgents.Open() + h.greetPeople.Open()) }),
+		gauge("towline_handshakes_open", "Connections that have not proved an identity yet.", func() float64 { return float64(h.greetAgents.Open() + h.greetPeople.Open() + h.greetHooks.Open()) }),
 		gauge("towline_handshakes_cut", "Connections that were closed since the start because too many of them proved no identity.",
-			func() float64 { return float64(h.greetAgents.Cut() + h.greetPeople.Cut()) }),
+			func() float64 { return float64(h.greetAgents.Cut() + h.greetPeople.Cut() + h.greetHooks.Cut()) }),
 		gauge("towline_panics_recovered", "Bugs (panics) since the start that ended one piece of work and not the hub.", func() float64 { return float64(guard.Count()) }),
 		gauge("towline_audit_lost", "Audit entries since the start that are in the hub's log only, as the store did not take them.", func() float64 { return float64(h.audits.Lost()) }),
 		gauge("towline_clusters_copied", "Clusters whose agent's identity or state was copied, as far as is known.", h.copied),

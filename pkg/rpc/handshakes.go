@@ -42,6 +42,9 @@ func AgentHandshakes() *Handshakes { return newHandshakes(true) }
 // APIHandshakes are those of the listener for people, who may show a token in each call.
 func APIHandshakes() *Handshakes { return newHandshakes(false) }
 
+// HookConnections are those of the listener for webhooks, on which nobody proves an identity: each counts until it ends.
+func HookConnections() *Handshakes { return newHandshakes(true) }
+
 func newHandshakes(strangers bool) *Handshakes {
 	h := &Handshakes{strangers: strangers, open: map[string]map[*greeting]bool{}}
 	h.moved.L = &h.mu
