@@ -68,3 +68,39 @@ func TestMaskedAnnotationIsSeen(t *testing.T) {
 		}
 	}
 }
+
+// An example of a Secret in a text is none that was masked, unless it is written as one that was.
+func TestExamplesAreNoMaskedValues(t *testing.T) {
+	const in = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: docs}\ndata:\n  a: "
+	block := func(text string) string { return in + "|\n    " + strings.ReplaceAll(text, "\n", "\n    ") + "\n" }
+	example := "apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\nstringData:\n  password: \"***\""
+	for what, c := range map[string]struct {
+		text   string
+		masked bool
+	}{
+		"YAML":                  {block(example), false},
+		"YAML beside another":   {block(example + "\n---\nkind: Secret\nstringData: {p: open}"), false},
+		"JSON":                  {in + `'{"kind": "Secret", "stringData": {"password": "***"}}'` + "\n", false},
+		"base64":                {in + encoded(example) + "\n", false},
+		"two":                   {block(example) + "  b: |\n    " + strings.ReplaceAll(strings.ReplaceAll(example, `"***"`, `'***'`), "\n", "\n    ") + "\n", true},
+		"the object":            {strings.ReplaceAll(example, `"***"`, "'***'") + "\n", true},
+		"the object, otherwise": {example + "\n", true},
+		"in another object":     {"apiVersion: a.b/v1\nkind: Holder\nmetadata: {name: x}\nspec: {of: {apiVersion: v1, kind: Secret, metadata: {name: x}, stringData: {p: \"***\"}}}\n", true},
+	} {
+		if got := MaskedIn("a.yaml", []byte(c.text)); got != c.masked {
+			t.Errorf("%s: taken for masked: %v\n%s", what, got, c.text)
+		}
+	}
+	for what, text := range map[string]string{"YAML": block(strings.ReplaceAll(example, "***", password)), "JSON": in + "'" + copyOf + "'\n",
+		"JSON in JSON": in + `'{"spec":"` + strings.ReplaceAll(copyOf, `"`, `\"`) + "\"}'\n", "YAML in JSON": in + `'{"spec":"` + strings.ReplaceAll(strings.ReplaceAll(example, `"***"`, password), "\n", `\n`) + "\"}'\n",
+		"a list": block("- " + copyOf), "what was no map": block("apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: " + password)} {
+		shown, err := MaskFile("a.yaml", []byte(text))
+		if err != nil || !MaskedIn("a.yaml", shown) {
+			t.Errorf("%s: what was masked is taken: %v\n%s", what, err, shown)
+		}
+		edited := strings.ReplaceAll(string(shown), "kind: Secret", "# edited\n    kind: Secret")
+		if strings.HasSuffix(what, "YAML") && !MaskedIn("a.yaml", []byte(edited)) {
+			t.Errorf("%s: what was masked and edited is taken:\n%s", what, edited)
+		}
+	}
+}

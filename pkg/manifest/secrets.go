@@ -80,11 +80,18 @@ func hasValues(field string) bool {
 // secretWalk goes through an object to all Secrets in it.
 type secretWalk struct {
 	found []map[string]any
+	texts []textOf
 	// The bounds are of the whole walk, for texts stand in texts, and what an alias repeats is read again: room is for what texts unpack to, are
 	// read and are written; repeats is what aliases may add; compared is how much of annotations is searched for values.
 	room     int
 	repeats  *expansion
 	compared int
+}
+
+// textOf is a text of the object itself, and which of the Secrets that were found are in it.
+type textOf struct {
+	text     string
+	from, to int
 }
 
 func newWalk() *secretWalk {

@@ -50,12 +50,15 @@ func (w *secretWalk) text(s string, texts int) (string, bool) {
 	if err != nil || texts >= maxTexts {
 		return replaced(s, kindOfSecret.MatchString(s) && fieldOfValues.MatchString(s))
 	}
-	masked := false
+	masked, before := false, len(w.found)
 	for i, v := range values {
 		var is bool
 		if values[i], is = w.value(v, texts+1); is {
 			masked = true
 		}
+	}
+	if texts == 0 {
+		w.texts = append(w.texts, textOf{s, before, len(w.found)})
 	}
 	if masked {
 		return w.written(s, values), true
