@@ -287,6 +287,7 @@ type applyRun struct {
 	insists  insistence
 	with     []*v1.ModuleOrder
 	tried    map[proto.Message]tried
+	asked    map[*v1.Module]*v1.DeleteModuleResponse // what a deletion would do
 }
 
 // passes reports that a put is repeated after an error: it found no hub. One that was taken, and of which the answer was lost, changes nothing by

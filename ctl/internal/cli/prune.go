@@ -190,7 +190,7 @@ func (r *applyRun) mayPrune(ctx context.Context, p *pruning, had int) error {
 	return r.a.askOf(r.o.set.yes, fmt.Sprintf("prune %d of the %s of set %s", gone, count(had, "module"), r.o.set.name), func() (string, error) {
 		var said []string
 		for _, m := range p.modules {
-			plan, err := r.deletePruned(ctx, m, true, false)
+			plan, err := r.askPruned(ctx, m)
 			if err != nil {
 				return "", err
 			}
@@ -213,11 +213,26 @@ func (r *applyRun) deletePruned(ctx context.Context, m *v1.Module, dry, more boo
 	return resp, err
 }
 
+// askPruned asks the hub, before anything is put, what the deletion of a module would do: once, if it may be deleted.
+func (r *applyRun) askPruned(ctx context.Context, m *v1.Module) (*v1.DeleteModuleResponse, error) {
+	if resp := r.asked[m]; resp != nil {
+		return resp, nil
+	}
+	resp, err := r.deletePruned(ctx, m, true, false)
+	if err == nil {
+		if r.asked == nil {
+			r.asked = map[*v1.Module]*v1.DeleteModuleResponse{}
+		}
+		r.asked[m] = resp
+	}
+	return resp, err
+}
+
 // leaveWanted leaves out what somebody else wants: where it goes is his move, and keeps nothing else from being done. The hub is not asked whether
 // modules depend on it, which those that are put may do no more: what it says is not possible is that.
 func (r *applyRun) leaveWanted(ctx context.Context, p *pruning) (stay []*v1.Module) {
 	p.modules = slices.DeleteFunc(p.modules, func(m *v1.Module) bool {
-		_, err := r.deletePruned(ctx, m, true, false)
+		_, err := r.askPruned(ctx, m)
 		wanted := errors.Is(err, fleet.ErrPrecondition)
 		if wanted {
 			stay, p.wanted = append(stay, m), append(p.wanted, unpruned(m, err))
@@ -233,7 +248,7 @@ func (r *applyRun) unprunable(ctx context.Context, p *pruning) (errs []error) {
 		return nil
 	}
 	for _, m := range p.modules {
-		if _, err := r.deletePruned(ctx, m, true, false); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		if _, err := r.askPruned(ctx, m); err != nil && !errors.Is(err, fleet.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("module %s would not be pruned: %w", refOfModule(m).Display(), err))
 		}
 	}
@@ -259,12 +274,20 @@ func (r *applyRun) prune(ctx context.Context, p *pruning) error {
 		err := r.pruneOne(ctx, p, m, i < len(p.modules)-1)
 		if errors.Is(err, fleet.ErrPrecondition) && r.o.wait {
 			p.later = append(p.later, m)
-			r.a.notef("module/%s is pruned after the rollouts, for clusters need it until then%s\n", refOfModule(m).Display(), r.inItsPlace(refOfModule(m)))
+			r.a.notef("module/%s is pruned after the rollouts, %s\n", refOfModule(m).Display(), r.untilThen(ctx, m))
 			continue
 		}
 		errs = append(errs, err)
 	}
 	return joined(errs...)
+}
+
+// untilThen says why a module is not deleted yet: clusters need it, or it may not go whatever needs it.
+func (r *applyRun) untilThen(ctx context.Context, m *v1.Module) string {
+	if _, err := r.deletePruned(ctx, m, true, false); errors.Is(err, fleet.ErrPrecondition) {
+		return fmt.Sprintf("if it may be then: %v", err)
+	}
+	return "for clusters need it until then" + r.inItsPlace(refOfModule(m))
 }
 
 // inItsPlace is said of a module that goes later than new ones are put, of which one may take its place, as where it is renamed: the rollouts

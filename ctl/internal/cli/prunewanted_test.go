@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -47,6 +49,33 @@ func TestApplyLeavesWhatIsWanted(t *testing.T) {
 	got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "--set", "a", "--prune", "--yes")
 	if got.code == 0 || !strings.Contains(got.err, "module base is in the files no more, but module old, which stays, depends on it") || len(putsOf(hub)) > 0 {
 		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+}
+
+// What is wanted, or may be of a catalog, only since the hub was asked is not said to be needed by clusters: it is tried again after the rollouts, and
+// why it may not go is said. Before anything is put the hub is asked once.
+func TestApplySaysWhatIsWantedMeanwhile(t *testing.T) {
+	hub := setHub("set/a:shop", "set/a:old")
+	hub.watch, hub.put.Rollout = watching(ended("Succeeded", nil)), "shop/57"
+	asked := 0
+	got := hub.run(t, run{stdin: shopYAML, noticed: func(m proto.Message) {
+		switch r := m.(type) {
+		case *v1.PutModuleRequest:
+			if !r.GetDryRun() {
+				hub.wanted = "old"
+			}
+		case *v1.DeleteModuleRequest:
+			if hub.wanted == "" {
+				asked++
+			}
+		}
+	}}, "apply", "-f", "-", "--set", "a", "--prune", "--wait", "--yes")
+	const says = "module/old is pruned after the rollouts, if it may be then: module old is wanted by set/b\n"
+	if got.code != exitFailed || !strings.Contains(got.err, says) || strings.Contains(got.err, "clusters need it") || !strings.Contains(got.err, "module old is not pruned: module old is wanted by set/b") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	if asked != 1 {
+		t.Errorf("the hub was asked %d times before", asked)
 	}
 }
 
