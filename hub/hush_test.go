@@ -23,6 +23,15 @@ import (
 // hush is what the values of secrets are here, as they are and in base64, wherever in that they begin.
 var hush = regexp.MustCompile("hush-[a-z-]+|aHVzaC1|h1c2gt|odXNoL")
 
+// findAll is what a pattern matches, where every match begins with one of these. They are looked for first: the pattern alone takes minutes
+// over the files of a store under the race detector.
+func findAll(pattern *regexp.Regexp, text string, begin ...string) []string {
+	if !slices.ContainsFunc(begin, func(b string) bool { return strings.Contains(text, b) }) {
+		return nil
+	}
+	return pattern.FindAllString(text, -1)
+}
+
 // hushed are values of every kind, by their keys.
 func hushed() []string {
 	pem := "-----BEGIN OPENSSH PRIVATE KEY-----\nhush-identity\n-----END OPENSSH PRIVATE KEY-----\n"
@@ -93,7 +102,7 @@ func TestSecretsAreFoundNowhere(t *testing.T) {
 	said["the log of the stop"] = log.String()
 	filesOf(w, said)
 	for where, text := range said {
-		if found := hush.FindAllString(text, -1); len(found) > 0 {
+		if found := findAll(hush, text, "hush-", "aHVzaC1", "h1c2gt", "odXNoL"); len(found) > 0 {
 			t.Errorf("%s shows %q", where, found)
 		}
 	}
