@@ -104,6 +104,7 @@ type renderer struct {
 	done     map[string][]manifest.Object
 	seen     map[fleet.Digest]bool
 	bytes    int
+	work     patch.Work
 	// several says that what is rendered is one of several, so that an error says which.
 	several bool
 }
@@ -140,7 +141,7 @@ func (x *renderer) whole(ctx context.Context, w wantedVariant) ([]manifest.Objec
 	if objects, known := x.done[key]; known {
 		return objects, nil
 	}
-	objects, err := x.over(built, w.variant.Overrides)
+	objects, err := x.over(ctx, built, w.variant.Overrides)
 	if err == nil {
 		err = x.fits(objects)
 	}
@@ -197,7 +198,7 @@ func (x *renderer) objects(ctx context.Context, w wantedVariant) ([]manifest.Obj
 	if err != nil {
 		return nil, err
 	}
-	return x.over(built, w.variant.Overrides)
+	return x.over(ctx, built, w.variant.Overrides)
 }
 
 // build is what the package of a variant renders to, before its patches.
@@ -247,22 +248,22 @@ func builtKey(base string, reads render.Reads, able *record.Able) string {
 }
 
 // over are the objects of a package with the patches of overrides.
-func (x *renderer) over(built builtPackage, overrides []int32) ([]manifest.Object, error) {
+func (x *renderer) over(ctx context.Context, built builtPackage, overrides []int32) ([]manifest.Object, error) {
 	if len(overrides) == 0 {
 		return built.objects, nil
 	}
 	opts := x.m.Placeholders()
 	opts.Chart = x.m.Package.Helm != nil
-	return x.patched(built.objects, overrides, opts)
+	return x.patched(ctx, built.objects, overrides, opts)
 }
 
 // patched are the objects of a package as the overrides of a variant change them.
-func (x *renderer) patched(built []manifest.Object, v []int32, opts manifest.Options) ([]manifest.Object, error) {
-	first, err := patch.Apply(built, x.m.Overrides, v, opts)
+func (x *renderer) patched(ctx context.Context, built []manifest.Object, v []int32, opts manifest.Options) ([]manifest.Object, error) {
+	first, err := patch.Apply(ctx, &x.work, built, x.m.Overrides, v, opts)
 	if err != nil {
 		return nil, err
 	}
-	second, err := patch.Apply(built, x.m.Overrides, v, opts)
+	second, err := patch.Apply(ctx, &patch.Work{}, built, x.m.Overrides, v, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package patch
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,19 +22,38 @@ import (
 	"towline.dev/towline/pkg/manifest"
 )
 
-// maxCopied is how many bytes the copy operations of a patch may add to an object.
-const maxCopied = manifest.MaxObjectBytes
+const (
+	// maxCopied is how many bytes the copy operations of a patch may add to an object.
+	maxCopied = manifest.MaxObjectBytes
+	// maxBetween is how large an object may be between two patches.
+	maxBetween = 2 * manifest.MaxObjectBytes
+	// MaxWork is how many bytes of objects all patches of a revision may go through.
+	MaxWork = 1 << 30
+	// costOfPatch is what a patch of an object counts beside its bytes, and costOfLook what it counts to look whether it is for an object.
+	costOfPatch = 4 << 10
+	costOfLook  = 64
+)
+
+// Work counts what patches go through: many patches of many objects take hours otherwise.
+type Work struct{ Spent int }
+
+func (w *Work) spend(ctx context.Context, cost int) error {
+	if w.Spent += cost; w.Spent > MaxWork {
+		return fleet.Invalidf("", "with it the patches of all variants go through more than %d MiB of objects: have their targets name fewer", MaxWork>>20)
+	}
+	return ctx.Err()
+}
 
 // Apply patches objects as a variant's overrides say, in order. objects are as they were read by opts, and are not changed. An error names
 // the patch, by its field below the module's spec.
-func Apply(objects []manifest.Object, overrides []fleet.Override, v []int32, opts manifest.Options) ([]manifest.Object, error) {
-	w := work{objects: objects, changed: map[int]map[string]any{}}
+func Apply(ctx context.Context, spent *Work, objects []manifest.Object, overrides []fleet.Override, v []int32, opts manifest.Options) ([]manifest.Object, error) {
+	w := work{spent: spent, objects: objects, changed: map[int]map[string]any{}, sizes: map[int]int{}}
 	for _, n := range v {
 		for i, p := range overrides[n].Patches {
 			field := fieldOf(int(n), i)
 			parsed, err := parse(field, p)
 			if err == nil {
-				err = w.apply(parsed)
+				err = w.apply(ctx, parsed)
 			}
 			if err != nil {
 				return nil, fleet.Join(field, err)
@@ -173,13 +193,18 @@ func whole(field, text string) (*regexp.Regexp, error) {
 
 // work is a set of objects on its way through patches.
 type work struct {
+	spent   *Work
 	objects []manifest.Object
 	changed map[int]map[string]any // the values that objects have by now; nil: it is left out
+	sizes   map[int]int            // of those that had to be written out, in bytes
 }
 
-func (w *work) apply(p *parsed) error {
+func (w *work) apply(ctx context.Context, p *parsed) error {
 	found := false
 	for i, o := range w.objects {
+		if err := w.spent.spend(ctx, costOfLook); err != nil {
+			return err
+		}
 		value, changed := w.changed[i]
 		if changed && value == nil || !p.matches(o, value) {
 			continue
@@ -189,20 +214,23 @@ func (w *work) apply(p *parsed) error {
 			w.changed[i] = nil
 			continue
 		}
+		if err := w.spent.spend(ctx, costOfPatch+max(len(o.Raw), w.sizes[i])); err != nil {
+			return err
+		}
 		if !changed {
 			var err error
 			if value, err = manifest.Decode(o.Raw); err != nil {
 				return err
 			}
 		}
-		next, err := p.on(o, value)
+		next, size, err := p.on(o, value)
 		if err != nil {
 			return err
 		}
 		if !names(next, o) {
 			return fleet.Invalidf("", "%s would be another object, by its apiVersion, kind, namespace or name: a patch changes what an object says; leave the object out and add one, or put a placeholder into its name", o.ID.Short())
 		}
-		w.changed[i] = next
+		w.changed[i], w.sizes[i] = next, max(size, w.sizes[i])
 	}
 	if !found {
 		return fleet.Invalid("", "matches no object; "+w.there(p.target))
@@ -242,34 +270,38 @@ func labelsOf(o manifest.Object, value map[string]any) map[string]string {
 // leavesOut reports that the patch leaves out what it is for.
 func (p *parsed) leavesOut() bool { return p.merge["$patch"] == "delete" }
 
-// on is an object's value patched. What of the value is not changed may be shared.
-func (p *parsed) on(o manifest.Object, value map[string]any) (out map[string]any, err error) {
+// on is an object's value patched, and how many bytes that has, if it was written out for that. What of the value is not changed may be shared.
+func (p *parsed) on(o manifest.Object, value map[string]any) (out map[string]any, size int, err error) {
 	err = guard.Run(func() error { // the libraries are written for patches of people, not for those of an enemy
 		switch {
 		case p.operations != nil:
-			out, err = p.operate(value)
+			out, size, err = p.operate(value)
 		default:
 			out, err = p.mergeInto(o, value)
 		}
 		return err
 	})
 	if err == nil {
-		return out, nil
+		return out, size, nil
 	}
 	if guard.Stack(err) != "" {
 		err = errors.New("cannot be applied")
 	}
-	return nil, fleet.Invalidf("", "%s: %s", o.ID.Short(), fleet.Clip(strings.Join(strings.Fields(err.Error()), " "), 500))
+	return nil, 0, fleet.Invalidf("", "%s: %s", o.ID.Short(), fleet.Clip(strings.Join(strings.Fields(err.Error()), " "), 500))
 }
 
-func (p *parsed) operate(value map[string]any) (map[string]any, error) {
+func (p *parsed) operate(value map[string]any) (out map[string]any, size int, err error) {
 	opts := jsonpatch.NewApplyOptions()
 	opts.AccumulatedCopySizeLimit = maxCopied
 	raw, err := p.operations.ApplyWithOptions(manifest.Canonical(value), opts)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return manifest.Decode(raw)
+	if len(raw) > maxBetween {
+		return nil, 0, fmt.Errorf("would have %d bytes; at most %d are allowed", len(raw), manifest.MaxObjectBytes)
+	}
+	out, err = manifest.Decode(raw)
+	return out, len(raw), err
 }
 
 // mergeInto merges as kubectl does: by the merge keys of lists where the kind is one of Kubernetes' own.

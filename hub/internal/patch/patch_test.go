@@ -88,7 +88,7 @@ func TestPatches(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := parse(t)
 			text := texts(before)
-			after, err := patch.Apply(before, override(c.patches...), []int32{0}, opts)
+			after, err := patch.Apply(t.Context(), &patch.Work{}, before, override(c.patches...), []int32{0}, opts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +147,7 @@ func TestRefusedPatches(t *testing.T) {
 			strings.Repeat("- {op: copy, from: /data, path: /data/c}\n", 20)), "ConfigMap shop/web-${REGION}: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := patch.Apply(parse(t), override(c.patch), []int32{0}, opts)
+			_, err := patch.Apply(t.Context(), &patch.Work{}, parse(t), override(c.patch), []int32{0}, opts)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("says %v, not %s", err, c.says)
 			}
@@ -164,7 +164,7 @@ func TestRefusedPatchShowsNoValue(t *testing.T) {
 		{"spec: {template: {spec: {containers: [s3cr3t]}}}", "Deployment shop/web: "},
 		{"spec: {template: {spec: {$setElementOrder/containers: [{name: web}], containers: [{name: s3cr3t}]}}}", "Deployment shop/web: "},
 	} {
-		_, err := patch.Apply(parse(t), override(to("Deployment", "web", c.patch)), []int32{0}, opts)
+		_, err := patch.Apply(t.Context(), &patch.Work{}, parse(t), override(to("Deployment", "web", c.patch)), []int32{0}, opts)
 		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("%s: says %v, want %s and no value", c.patch, err, c.says)
 		}
@@ -181,11 +181,11 @@ func FuzzPatch(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, err := patch.Apply(objects, override(to(kind, name, text)), []int32{0}, opts)
+		first, err := patch.Apply(t.Context(), &patch.Work{}, objects, override(to(kind, name, text)), []int32{0}, opts)
 		if err != nil {
 			return
 		}
-		second, err := patch.Apply(objects, override(to(kind, name, text)), []int32{0}, opts)
+		second, err := patch.Apply(t.Context(), &patch.Work{}, objects, override(to(kind, name, text)), []int32{0}, opts)
 		if err != nil || texts(first) != texts(second) {
 			t.Errorf("another result the second time: %v", err)
 		}
