@@ -21,6 +21,7 @@ import (
 type reading struct {
 	uid     string
 	version uint64
+	print   *watch.Fingerprint
 	at      time.Time
 	values  // the first field that is not as the manifest says; no field: all are
 }
@@ -36,8 +37,10 @@ func (r *reading) holds(f *watch.Fingerprint, known bool) bool {
 		return false
 	case f == nil:
 		return !known
+	case f.Version == 0: // which is no number, of an API server of its own: only what was read itself is known to be that
+		return f == r.print
 	}
-	return f.UID == r.uid && f.Version <= r.version
+	return f.UID == r.uid && f.Version == r.version // what was read is no older than what the watch shows, but where the store was put back
 }
 
 // reads reports that the sync lists an object that is only to be read.
@@ -84,7 +87,7 @@ func (a *writer) readLive(ctx context.Context, out *outcome) error {
 		return err
 	}
 	f := a.w.m.watcher.ObserveOne(single, live)
-	r := &reading{uid: f.UID, version: f.Version, at: time.Now()}
+	r := &reading{uid: f.UID, version: f.Version, print: f, at: time.Now()}
 	if err := a.leaveOf(live, plan.Apply); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -236,5 +237,31 @@ func TestReadOnlyObjectThatChangesAllTheTime(t *testing.T) {
 	}
 	if lied.Load() {
 		t.Error("it was said to be as wanted")
+	}
+}
+
+// TestReadingHolds: what was read counts for the version that the watch shows, and for no other one, be it newer, or older as of a store that was put back.
+// Versions that are no numbers tell nothing.
+func TestReadingHolds(t *testing.T) {
+	read := &watch.Fingerprint{UID: "1", Version: 7}
+	opaque := &watch.Fingerprint{UID: "1"}
+	for name, tc := range map[string]struct {
+		of, now *watch.Fingerprint
+		known   bool
+		want    bool
+	}{
+		"the same":                          {read, &watch.Fingerprint{UID: "1", Version: 7}, true, true},
+		"newer":                             {read, &watch.Fingerprint{UID: "1", Version: 8}, true, false},
+		"of a store that was put back":      {read, &watch.Fingerprint{UID: "1", Version: 5}, true, false},
+		"another":                           {read, &watch.Fingerprint{UID: "2", Version: 7}, true, false},
+		"gone":                              {read, nil, true, false},
+		"not watched":                       {read, nil, false, true},
+		"what was read, without a number":   {opaque, opaque, true, true},
+		"what came since, without a number": {opaque, &watch.Fingerprint{UID: "1"}, true, false},
+	} {
+		r := &reading{uid: tc.of.UID, version: tc.of.Version, print: tc.of}
+		if got := r.holds(tc.now, tc.known); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }
