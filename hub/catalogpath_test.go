@@ -63,3 +63,34 @@ func TestCatalogBesideOneThatCannotBeRead(t *testing.T) {
 		t.Fatalf("the first catalog: %v", err)
 	}
 }
+
+// TestDamagedCatalogIsDeleted: what the hub says to do about a catalog whose record is damaged is done as it is written: it is shown as damaged, and
+// deleted alone, for nobody knows which modules it has.
+func TestDamagedCatalogIsDeleted(t *testing.T) {
+	w := &pipelines{catalogWorldOn(newMortalWorld(t)), nil}
+	w.push("shop=1")
+	w.putCatalog(w.catalog())
+	w.applied(1)
+	w.await("shop", 0)
+	w.damage("catalogs/default/team")
+	w.towline = w.cli()
+	const says = "catalog team, of which the hub's record is damaged: put that catalog again (towline apply), or delete it: towline delete catalog team"
+	for _, tc := range []struct {
+		args, says string
+		refused    bool
+	}{
+		{"get catalogs", "Damaged", false},
+		{"describe catalog team", says, true},
+		{"resync catalog team", says, true},
+		{"delete catalog team --cascade --yes", "cannot be deleted with its modules", true},
+		{"delete catalog team --yes", "catalog/team deleted", false},
+		{"get catalogs", "No catalogs", false},
+	} {
+		if out, err := w.towline("", strings.Fields(tc.args)...); (err != nil) != tc.refused || !strings.Contains(out, tc.says) {
+			t.Errorf("%s: %v\n%s", tc.args, err, out)
+		}
+	}
+	if w.originIs("shop", ""); w.modules() != "shop" {
+		t.Errorf("modules are %s", w.modules())
+	}
+}

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -318,6 +319,9 @@ func (a *app) newestRollout(ctx context.Context, ref fleet.ModuleRef) (followed,
 
 func (a *app) deleteCatalog(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
 	x, err := a.catalog(ctx, name)
+	if errors.Is(err, fleet.ErrCorrupt) {
+		return a.deleteDamagedCatalog(ctx, c, o, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -336,6 +340,19 @@ func (a *app) deleteCatalog(ctx context.Context, c *client.Client, o *deleteOpti
 		return nil
 	}
 	return a.deleted("catalog/"+catalogName(x), err)
+}
+
+// deleteDamagedCatalog deletes a catalog of which the name alone is known.
+func (a *app) deleteDamagedCatalog(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
+	ref, err := a.moduleRef(name)
+	if err != nil {
+		return err
+	}
+	if err := a.ask(o.yes, "delete catalog "+ref.Display(), "the hub's record of it is damaged; its modules stay, and are of nobody"); err != nil {
+		return err
+	}
+	_, err = c.Catalogs.DeleteCatalog(ctx, &v1.DeleteCatalogRequest{Project: ref.Project, Name: ref.Name, Cascade: o.cascade, Reason: o.reason})
+	return a.deleted("catalog/"+ref.Display(), err)
 }
 
 func pronoun(n int32) string {

@@ -194,7 +194,7 @@ type CatalogStatus struct {
 	// The metadata.generation that was looked at last.
 	ObservedGeneration int64 `protobuf:"varint,1,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
 	// Pending, Applied, Conflicted (some modules are of others, or were stopped by a person), Waiting (for a confirm, or as waits say), Failed,
-	// Suspended or Deleting.
+	// Suspended or Deleting; Damaged: the hub's record of it cannot be read.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// CamelCase word, of Failed: Unavailable, NotFound, Denied, NeedsSecret, Unverified, TooLarge or Invalid of the source; InvalidFiles,
 	// NoModules, Needed or Refused of what is in it. Of Waiting: PrunesMostModules, or the reason of the first of waits.

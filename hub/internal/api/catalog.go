@@ -30,6 +30,9 @@ func noCatalog(ref fleet.ModuleRef) error {
 
 // catalogRecord is the record of a catalog of a UID; any is one of no UID.
 func catalogRecord(r store.Reader, ref fleet.ModuleRef, uid string) (*storev1.CatalogRecord, error) {
+	if err := record.ReadableCatalog(r, ref); err != nil {
+		return nil, err
+	}
 	rec, _, ok := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(ref))
 	if !ok {
 		return nil, noCatalog(ref)
@@ -138,6 +141,9 @@ func (a *API) GetCatalog(ctx context.Context, req *towlinev1.GetCatalogRequest) 
 	}
 	resp := &towlinev1.GetCatalogResponse{}
 	return resp, a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		if err := record.ReadableCatalog(r, ref); err != nil {
+			return err
+		}
 		rec, e, ok := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(ref))
 		if !ok {
 			return noCatalog(ref)
@@ -166,15 +172,22 @@ func (a *API) ListCatalogs(ctx context.Context, req *towlinev1.ListCatalogsReque
 			if !ok || !sel.Matches(labels.Set(rec.GetCatalog().GetMetadata().GetLabels())) {
 				return true
 			}
-			lines = append(lines, line[*towlinev1.Catalog]{key: ref.Project + "\x00" + ref.Name, show: func() *towlinev1.Catalog {
+			lines = append(lines, line[*towlinev1.Catalog]{key: catalogLine(rec.GetCatalog()), show: func() *towlinev1.Catalog {
 				return a.showCatalog(r, ref, rec, e.ModRevision, modules[ref])
 			}})
 			return true
 		})
+		if sel.Empty() {
+			lines = append(lines, shownAll(damagedCatalogs(r, prefix, modules), catalogLine)...)
+		}
 		sortLines(lines)
 		resp.Catalogs, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 		return err
 	})
+}
+
+func catalogLine(c *towlinev1.Catalog) string {
+	return c.GetMetadata().GetProject() + "\x00" + c.GetMetadata().GetName()
 }
 
 func countCatalogs(r store.Reader, project string) (n int) {
@@ -194,6 +207,10 @@ func (a *API) DeleteCatalog(ctx context.Context, req *towlinev1.DeleteCatalogReq
 	}
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if store.DamageOf(w, store.CatalogKey(ref)) != nil { // its modules name a catalog that nobody can read: they stay
+			if req.GetCascade() {
+				return fleet.Forbids(catalogObject(ref), "catalog %s: the hub's record of it is damaged, so it cannot be deleted with its modules: put it again (towline apply) and take them (towline resync catalog %s --take), or delete it without them",
+					ref.Display(), ref.Name)
+			}
 			w.Delete(store.CatalogKey(ref))
 			return nil
 		}

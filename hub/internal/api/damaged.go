@@ -17,7 +17,7 @@ import (
 // What cannot be read is listed as damaged, so that nobody takes it for gone, and a person can put something in its place.
 // The hub does nothing of that by itself: what such a record said is not known, and absence is never intent.
 
-// stateDamaged is shown of a module, a rollout or a cluster whose record cannot be read.
+// stateDamaged is shown of a module, a rollout, a cluster or a catalog whose record cannot be read.
 const stateDamaged = "Damaged"
 
 // moduleRecord is the module's record. In the place of one that is damaged it gives what can be told from the rollouts:
@@ -50,6 +50,16 @@ func damagedModules(r overview, project, name string) []*towlinev1.Module {
 		countClusters(r, ref, s)
 		out = append(out, &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Status: s,
 			Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}})
+	}
+	return out
+}
+
+func damagedCatalogs(r store.Reader, prefix string, modules map[fleet.ModuleRef]int32) (out []*towlinev1.Catalog) {
+	for _, d := range r.Damaged(prefix) {
+		if ref, ok := store.SplitCatalog(d.Key); ok {
+			out = append(out, &towlinev1.Catalog{ApiVersion: fleet.APIVersion, Kind: catalogKind, Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project},
+				Status: &towlinev1.CatalogStatus{State: stateDamaged, Modules: modules[ref]}})
+		}
 	}
 	return out
 }

@@ -105,6 +105,14 @@ func DamagedModule(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("the hub's record of module %s is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it: towline delete module %s", ref.Display(), ref.Display())
 }
 
+// ReadableCatalog fails if the hub's record of a catalog cannot be read, and says what to do.
+func ReadableCatalog(r store.Reader, ref fleet.ModuleRef) error {
+	if why := store.DamageOf(r, store.CatalogKey(ref)); why != nil {
+		return fmt.Errorf("%s (%w)", damagedCatalog(ref), why)
+	}
+	return nil
+}
+
 // damagedCatalog says that a catalog cannot be read, and what to do.
 func damagedCatalog(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("catalog %s, of which the hub's record is damaged: put that catalog again (towline apply), or delete it: towline delete catalog %s", ref.Name, ref.Name)
