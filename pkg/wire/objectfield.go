@@ -15,8 +15,14 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// maxFieldPath is how long the path of a field may be.
-const maxFieldPath = 1024
+const (
+	// maxFieldPath is how long the path of a field may be.
+	maxFieldPath = 1024
+	// maxDescents is how often a path may search all below, and maxUnions how many names and places it may list beside others: each takes what
+	// the one before has found, and finds it as often as that did, so that a short path takes all memory with a deep object.
+	maxDescents = 1
+	maxUnions   = 10
+)
 
 // bindingObject reads what object of a workload cluster a binding reads; nil: none.
 func bindingObject(in *towlinev1.BindingObject, namespace string) (*fleet.ObjectField, error) {
@@ -60,6 +66,9 @@ func ParseFieldPath(of fleet.ObjectField, path string) (*FieldPath, error) {
 	if key, ok := strings.CutPrefix(inner, "data."); ok && (isSecret || isMap) && !strings.ContainsAny(key, `[\`) {
 		p.key = key
 		return p, nil
+	}
+	if strings.Count(inner, "..") > maxDescents || strings.Count(inner, ",") > maxUnions {
+		return nil, fmt.Errorf("%.80q finds the same fields again and again: it may have .. once, and %d commas", path, maxUnions)
 	}
 	p.path = jsonpath.New("fieldPath").AllowMissingKeys(true)
 	if err := p.path.Parse("{." + inner + "}"); err != nil {

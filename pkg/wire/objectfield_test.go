@@ -81,3 +81,18 @@ func TestObjectBindingsAreChecked(t *testing.T) {
 		t.Errorf("%v: %+v", err, back)
 	}
 }
+
+// TestFieldPathsThatMultiply: a path that finds the same fields again and again is refused, before an object is searched by it.
+func TestFieldPathsThatMultiply(t *testing.T) {
+	of := fleet.ObjectField{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+	for _, path := range []string{"spec" + strings.Repeat("..a", 20), "{.spec..a..b}", "spec" + strings.Repeat("['a','a','a']", 20), "spec[?(@..a)]..b", strings.Repeat("['a','a']", 11)} {
+		if _, err := ParseFieldPath(of, path); err == nil || !strings.Contains(err.Error(), "again and again") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	for _, path := range []string{"status..ip", `{.spec.ports[?(@.name=="a,b")].port}`, "spec.rules[0,1].host", "metadata.annotations['a.b/c']"} {
+		if _, err := ParseFieldPath(of, path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
