@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -63,14 +64,31 @@ func (g guide) whole(example string) string {
 	return out.String()
 }
 
+// buildCLI builds the towline command once for all tests of the process; builtIn is the folder that it is in, which TestMain removes.
+var (
+	builtIn  string
+	buildCLI = sync.OnceValue(func() error {
+		out, err := exec.Command("go", "build", "-o", filepath.Join(builtIn, "towline"), "towline.dev/towline/ctl/cmd/towline").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
+)
+
+// builtCLI is the path of the towline command.
+func builtCLI(t *testing.T) string {
+	t.Helper()
+	if err := buildCLI(); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(builtIn, "towline")
+}
+
 // cli is the towline command against the world's hub.
 func (w *world) cli() func(stdin string, args ...string) (string, error) {
 	w.t.Helper()
-	path := filepath.Join(w.t.TempDir(), "towline")
-	out, err := exec.CommandContext(w.ctx, "go", "build", "-o", path, "towline.dev/towline/ctl/cmd/towline").CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("%v\n%s", err, out)
-	}
+	path := builtCLI(w.t)
 	return func(stdin string, args ...string) (string, error) {
 		cmd := exec.CommandContext(w.ctx, path, args...)
 		cmd.Env = append(os.Environ(), "TOWLINE_CONFIG="+filepath.Join(w.dir, "admin.yaml"))

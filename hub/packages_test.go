@@ -35,7 +35,18 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(run(m))
+}
+
+// run runs the tests, which share what is built for them.
+func run(m *testing.M) int {
+	var err error
+	if builtIn, err = os.MkdirTemp("", "towline-hub-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(builtIn)
+	return m.Run()
 }
 
 // kustomization is a module of a kustomization with a base, for production.

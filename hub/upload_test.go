@@ -354,10 +354,7 @@ func TestUploadPage(t *testing.T) {
 // bash runs a script in a folder, with towline on its path.
 func (w *world) bash(dir, script string) (string, error) {
 	w.t.Helper()
-	bin := w.t.TempDir()
-	if out, err := exec.CommandContext(w.ctx, "go", "build", "-o", filepath.Join(bin, "towline"), "towline.dev/towline/ctl/cmd/towline").CombinedOutput(); err != nil {
-		w.t.Fatalf("%v\n%s", err, out)
-	}
+	bin := filepath.Dir(builtCLI(w.t))
 	cmd := exec.CommandContext(w.ctx, "bash", "-c", script)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "TOWLINE_CONFIG="+filepath.Join(w.dir, hub.AdminFile), "PATH="+bin+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
