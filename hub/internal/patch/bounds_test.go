@@ -40,7 +40,7 @@ func TestCopiesThatGrow(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "overrides[0].patches[") || !strings.Contains(err.Error(), "ConfigMap shop/c0") {
 		t.Errorf("got %v", err)
 	}
-	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 200<<20 {
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 1<<30 { // a seventh of it, more under the race detector; all hundred take 15 GiB
 		t.Errorf("%d MiB were allocated", allocated>>20)
 	}
 }
