@@ -21,7 +21,7 @@ const (
 	// maxDescents is how often a path may search all below, and maxUnions how many names and places it may list beside others: each takes what
 	// the one before has found, and finds it as often as that did, so that a short path takes all memory with a deep object.
 	maxDescents = 1
-	maxUnions   = 10
+	maxUnions   = 3
 )
 
 // bindingObject reads what object of a workload cluster a binding reads; nil: none.

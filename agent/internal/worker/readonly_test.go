@@ -227,10 +227,12 @@ func TestReadOnlyObjectThatChangesAllTheTime(t *testing.T) {
 	r.theirs("theirs", "w")
 	r.set([]fleet.Sync{s})
 	r.wait("shop", "drifted", drifted)
-	for i := range 4 {
+	beat := 0
+	for range 4 {
 		r.count.take()
-		r.patch("v1", "configmaps", "theirs", "ben", fmt.Sprintf(`{"metadata":{"annotations":{"beat":"%d"}}}`, i))
-		r.eventually("it is read again", func() bool {
+		r.eventually("it is read again", func() bool { // it changes on: what was read may be of a change after the one that it was read for
+			beat++
+			r.patch("v1", "configmaps", "theirs", "ben", fmt.Sprintf(`{"metadata":{"annotations":{"beat":"%d"}}}`, beat))
 			_, paths := r.count.take()
 			return slices.Contains(paths, "GET /api/v1/namespaces/"+r.ns+"/configmaps/theirs")
 		})

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -71,6 +72,22 @@ func (r *rig) limited() (allow func(verbs string)) {
 		return nil
 	})
 	return allow
+}
+
+// TestRefusedLookSaysWhy: what the API server says where it refuses to have an object read is told: it cannot be of what the object has.
+func TestRefusedLookSaysWhy(t *testing.T) {
+	r := newRig(t)
+	allow := r.limited()
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	allow(`["list", "watch", "patch"]`)
+	kind := apply.Resource{GroupVersionResource: gvr("v1", "configmaps"), Kind: "ConfigMap", Namespaced: true}
+	id := fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "a"}
+	_, err := r.m.client.Get(t.Context(), kind, r.ns, "a")
+	if f := r.m.workers[s.Module].explain(t.Context(), kind, id, nil, nil, err); f.Reason != apply.ReasonForbidden || !strings.Contains(f.Message, "cannot get resource") {
+		t.Errorf("%s: %s", f.Reason, f.Message)
+	}
 }
 
 // Rights that are taken away in the middle are said where they are missed, and what could not be done is done when they

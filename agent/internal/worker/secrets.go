@@ -37,7 +37,10 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 	switch {
 	case unread == nil:
 		objects = append(objects, live)
-	case !apply.IsGone(unread):
+	case apply.IsGone(unread):
+	case !id.IsSecret() && desired == nil && unread.Error() == err.Error(): // what refuses to have it read says nothing of what it has
+		return apply.Explain(id, err)
+	default:
 		return apply.Explain(id, apply.Withheld(err))
 	}
 	return apply.Explain(id, apply.HiddenOf(objects...).Clean(err))

@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/template"
@@ -329,7 +330,7 @@ var placed = regexp.MustCompile(`^(?:template: |(?:execution|parse) error at \(|
 // sayHelm is an error of Helm as people can read it, and where it is: files are those of the source, and of values none is told: of the module
 // wherever it stands, of files what is quoted.
 func sayHelm(err error, c *chartv2.Chart, root string, h render.Helm, values map[string]any) (at, says string) {
-	text := strings.ReplaceAll(clean(err.Error()), syscall.EMFILE.Error(), errNoNetwork.Error()) // package child has the process open nothing
+	text := strings.ReplaceAll(clean(withoutTemplates(err.Error())), syscall.EMFILE.Error(), errNoNetwork.Error()) // package child has the process open nothing
 	for _, dir := range []string{"templates/", "charts/", "crds/"} {
 		text = strings.ReplaceAll(text, c.Name()+"/"+dir, path.Join(root, dir)+"/")
 	}
@@ -341,6 +342,27 @@ func sayHelm(err error, c *chartv2.Chart, root string, h render.Helm, values map
 		return m[1], inShort(m[2])
 	}
 	return chartFile(root), inShort(text)
+}
+
+// givenToTpl is what Helm says before it quotes all of a text that tpl was given.
+var givenToTpl = regexp.MustCompile(`(?:cannot parse template|error during tpl function execution for) "`)
+
+// withoutTemplates is a message without the texts that tpl was given: they are values, of any length and with any marks in them.
+func withoutTemplates(text string) string {
+	var out strings.Builder
+	for {
+		at := givenToTpl.FindStringIndex(text)
+		if at == nil {
+			return out.String() + text
+		}
+		begins := at[1] - 1
+		out.WriteString(text[:begins] + strconv.Quote(fleet.Masked))
+		quoted, err := strconv.QuotedPrefix(text[begins:])
+		if err != nil { // nobody knows where it ends
+			return out.String()
+		}
+		text = text[begins+len(quoted):]
+	}
 }
 
 // ownDefaults are a chart's own values, and those of the charts in it.
