@@ -32,6 +32,13 @@ func TestSetBesideACatalogThatListsIt(t *testing.T) {
 			w.putCatalog(w.catalog())
 			w.applied(1)
 		},
+		"the module was its own, in a file that could not be read": func(w *pipelines) {
+			w.push("shop=1", "m=1")
+			w.putCatalog(w.catalog())
+			w.applied(1)
+			w.repo.Branch("main", map[string]any{"modules/shop.yaml": inGit("shop", "2") + "<<<<<<< HEAD\n\tx\n", "modules/m.yaml": inGit("m", "1")})
+			_, _ = w.resyncs(false)
+		},
 		"it was looked at in a folder that is not there since": func(w *pipelines) {
 			w.begins()
 			w.push("shop=1", "m=1")

@@ -34,6 +34,8 @@ type Fingerprint struct {
 	JudgedBy *health.Rules
 	// grace is of a verdict that changes without an event; nil for nearly all.
 	grace *grace
+	// placed: others may have it, so that it is not changed any more. The lock of its kind guards it.
+	placed bool
 	// Paths are the fields that Values were read at; nil if the inventory had none for this UID.
 	Paths  *apply.PathSet
 	Values apply.Values

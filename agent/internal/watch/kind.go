@@ -187,7 +187,10 @@ func (k *kind) isMissed(f *Fingerprint) bool {
 
 // place makes a fingerprint that of its object.
 func (k *kind) place(f *Fingerprint) {
-	f.stillSays(k.prints[f.Key()])
+	if !f.placed {
+		f.stillSays(k.prints[f.Key()])
+		f.placed = true
+	}
 	k.prints[f.Key()] = f
 	delete(k.absent, f.Key())
 	if f.grace != nil {

@@ -139,7 +139,7 @@ func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[st
 	read, _ := resource.InFolder(files, x.c.Folder, x.c.Recursive)
 	found, unread := modulesIn(files, read)
 	names := slices.Sorted(maps.Keys(unread))
-	x.next.Lists = slices.Sorted(maps.Keys(found))
+	x.next.Lists = mayList(x.was.GetLists(), found, unread)
 	s, own := x.next.GetStatus(), fleet.CatalogOrigin(x.ref.Name)
 	conflicts := slices.DeleteFunc(slices.Clone(s.GetConflicts()), func(f *towlinev1.CatalogConflict) bool { return f.GetReason() == catalog.Owned })
 	err := c.view(ctx, func(r store.Reader) error {
@@ -162,6 +162,24 @@ func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[st
 		s.Conflicts = conflicts
 	}
 	return err
+}
+
+// mayList are the modules that files have which cannot be applied, and of those that they had before what may stand where nothing can be read.
+func mayList(had []string, found map[string]string, unread map[string][]byte) []string {
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(name string) bool { return fleet.ValidateLabel(name) != nil })
+	for _, name := range had {
+		if found[name] != "" {
+			continue
+		}
+		for _, data := range unread {
+			if bytes.Contains(data, []byte(name)) {
+				names = append(names, name)
+				break
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // loses reports that a catalog may have modules that its files list no more.

@@ -203,6 +203,7 @@ func TestWhatAChartIsRefused(t *testing.T) {
 		"schema, below":  {files: chart("charts/d/Chart.yaml", strings.Replace(meta, "web", "d", 1), "charts/d/values.schema.json", schema, "charts/d/values.yaml", "password: canary-value\n"), want: "'***' does not match pattern"},
 		"a time":         {files: chart("values.yaml", "password: canary-1\n", "templates/a.yaml", `{{ mustToDate "2006" .Values.password }}`), want: "parsing time \"***\""},
 		"a template":     {files: chart("values.yaml", "password: '{{ canary-1'\n", "templates/a.yaml", `{{ tpl .Values.password . }}`), want: "cannot parse template \"***\""},
+		"range":          {files: chart("values.yaml", "password: canary-1\n", "templates/a.yaml", `{{ range .Values.password }}a{{ end }}`), want: "range can't iterate over [***]"},
 		"tpl, lines":     {files: chart("values.yaml", "password: |\n  a:\n    {{ canary-1\n", "templates/a.yaml", `{{ tpl .Values.password . }}`), want: "cannot parse template \"***\""},
 		"tpl, quotes":    {files: chart("values.yaml", "password: '"+strings.Repeat(`"canary-1" `, 9)+"{{ fail .x }}'\n", "templates/a.yaml", `{{ tpl .Values.password . }}`), want: "function execution for \"***\""},
 		"anchor":         {files: chart("values.yaml", "password: *canary-1\n"), want: "unknown anchor [***]"},

@@ -17,12 +17,12 @@ var (
 	// quoted is what kustomize quotes of a patch, a list or a line that it cannot read: all of it, whatever it holds.
 	quoted = regexp.MustCompile("(?s)(from|list) \\[.*\\]|(with config:) `.*?`|(line) \\[[0-9 ]+\\]")
 	// unread is what parsers of YAML, and Helm, quote of a value that is not what it ought to be.
-	unread = regexp.MustCompile("(?s)(unknown anchor) '.*?'|(cannot (?:decode|unmarshal) \\S+) `.*`|(invalid map key:) .*|(type mismatch on \\S+:) .*")
+	unread = regexp.MustCompile("(?s)(unknown anchor) '.*?'|(cannot (?:decode|unmarshal) \\S+) `.*`|(invalid map key:) .*|(type mismatch on \\S+:) .*|(range can't iterate over) .*")
 )
 
 // withoutValues is an error of a library without what it quotes of a file that it cannot read.
 func withoutValues(text string) string {
-	return unread.ReplaceAllString(text, "$1$2$3$4 ["+fleet.Masked+"]")
+	return unread.ReplaceAllString(text, "$1$2$3$4$5 ["+fleet.Masked+"]")
 }
 
 // shortSecret is the longest value that is left in a message: it is part of other words.

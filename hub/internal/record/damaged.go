@@ -115,7 +115,7 @@ func ReadableCatalog(r store.Reader, ref fleet.ModuleRef) error {
 
 // damagedCatalog says that a catalog cannot be read, and what to do.
 func damagedCatalog(ref fleet.ModuleRef) string {
-	return fmt.Sprintf("catalog %s, of which the hub's record is damaged: put that catalog again (towline apply), or delete it: towline delete catalog %s", ref.Name, ref.Name)
+	return fmt.Sprintf("catalog %s, of which the hub's record is damaged: put that catalog again (towline apply), or delete it: towline delete catalog %s", ref.Display(), ref.Display())
 }
 
 // DamagedCatalogs are the catalogs of a project that cannot be read, each with what to do.
