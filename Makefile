@@ -84,7 +84,7 @@ clean: ## Remove bin/, with the tools in it
 ##@ Check
 
 .PHONY: test
-test: lint test-race test-real bench-smoke ## Everything CI runs: lint, unit and simulation tests, the agent and whole systems on real API servers, bench smoke
+test: lint test-unit test-real bench-smoke ## Everything CI runs: lint, unit and simulation tests, the agent and whole systems on real API servers, bench smoke
 
 .PHONY: lint
 lint: lint-go lint-proto check-generate lint-shell ## Formatting, vet, staticcheck, buf, freshness of gen/, shell syntax
@@ -121,22 +121,15 @@ RANDOM_SEED := -rapid.seed=1
 SIM_SEEDS := 200
 
 .PHONY: test-unit
-test-unit: test-race test-random ## Unit tests under the race detector, and the long random runs without it
-
-# Four at a time of those that can run beside each other: they wait more than they compute.
-.PHONY: test-race
-test-race:
+test-unit: ## Unit tests under the race detector, and the long random runs without it
 	@$(PHASE) 'unit tests under the race detector' env -u TOWLINE_E2E CGO_ENABLED=1 bash -euo pipefail -c \
-		'go test -race -parallel 4 -timeout 25m $$(go list ./... | grep -v "/$(RANDOM_RUNS:./%=%)$$")'
-
-.PHONY: test-random
-test-random:
+		'go test -race -timeout 25m $$(go list ./... | grep -v "/$(RANDOM_RUNS:./%=%)$$")'
 	@$(PHASE) 'random runs, simulated fleets' tools/together.sh 2 $(RANDOM_TESTS)
 
-# Each uses one core. The longest first. In double quotes, since make test gives them all within single ones.
-RANDOM_TESTS := "go test -timeout 30m $(RANDOM_RUNS) $(RANDOM_SEED)" \
-	"SEED=1 SEEDS=$(SIM_SEEDS) TOWLINE_SIM_AGAIN=2 go test -count=1 -timeout 30m ./test/sim -run TestSim$$" \
-	"CGO_ENABLED=1 go test -race -timeout 30m $(RANDOM_RUNS) $(RANDOM_SEED) -rapid.checks=200"
+# Each uses one core. The longest first.
+RANDOM_TESTS := 'go test -timeout 15m $(RANDOM_RUNS) $(RANDOM_SEED)' \
+	'SEED=1 SEEDS=$(SIM_SEEDS) TOWLINE_SIM_AGAIN=2 go test -count=1 -timeout 30m ./test/sim -run TestSim$$' \
+	'CGO_ENABLED=1 go test -race -timeout 15m $(RANDOM_RUNS) $(RANDOM_SEED) -rapid.checks=200'
 
 # Where the tests on real API servers find what they run on.
 REAL = export TOWLINE_E2E=1 TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}"; \
@@ -152,12 +145,10 @@ E2E_TEST := go test -count=1 -timeout 30m
 E2E_TESTS := '$(E2E_TEST) ./test/e2e -run TestFaults' '$(E2E_TEST) ./test/e2e -run TestObjects' \
 	'$(E2E_TEST) ./test/e2e/recovery' '$(E2E_TEST) ./test/e2e/rollouts' '$(E2E_TEST) ./test/e2e/truth' '$(E2E_TEST) ./test/e2e/canaries'
 
-# Three at a time: each waits most of the time, for leases to run out and for what must not happen. The random runs only compute: they are a
-# fourth that has the time which the others leave, and yields to every one of their processes.
+# Three at a time: each waits most of the time, for leases to run out and for what must not happen.
 .PHONY: test-real
-test-real: build build-race ## test-lab, test-e2e and the long random runs at the same time
-	@$(REAL); $(PHASE) 'tests on real API servers, random runs' tools/together.sh 4 'nice -n 19 tools/together.sh 2 $(RANDOM_TESTS)' \
-		'$(LAB_TEST) $(LAB_TESTS)' $(E2E_TESTS)
+test-real: build build-race ## test-lab and test-e2e at the same time
+	@$(REAL); $(PHASE) 'tests on real API servers' tools/together.sh 3 '$(LAB_TEST) $(LAB_TESTS)' $(E2E_TESTS)
 
 .PHONY: test-e2e
 test-e2e: build build-race ## End-to-end tests on real control planes; ARGS='-run X -v' narrows them
