@@ -75,12 +75,12 @@ func (o *object) saidSince(then time.Time) bool {
 // since. Its controller has a moment for that; one that has nothing to write proves nothing by more time.
 func (o *object) unheard(r Result) Result {
 	changed := o.facts.Changed
-	good := r.Health == fleet.HealthSuspended || r.Health == fleet.HealthHealthy && !r.Unjudged()
-	if !good || changed.IsZero() || o.generation == 1 || o.empty() || o.saysGeneration() || o.writtenSince(changed) || o.isStatic() {
+	until := changed.Add(heardGrace)
+	if changed.IsZero() || !o.facts.Now.Before(until) { // first, since it is so of nearly all
 		return r
 	}
-	until := changed.Add(heardGrace)
-	if !o.facts.Now.Before(until) {
+	good := r.Health == fleet.HealthSuspended || r.Health == fleet.HealthHealthy && !r.Unjudged()
+	if !good || o.generation == 1 || o.empty() || o.saysGeneration() || o.writtenSince(changed) || o.isStatic() {
 		return r
 	}
 	waits := progressing(ReasonOldGeneration, "its controller has written nothing since the change, and its status does not say of which generation it is")

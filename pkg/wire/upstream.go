@@ -7,6 +7,12 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 )
 
+// SameUpstream reports that two sources take their files from the same, which moves for both.
+func SameUpstream(a, b *towlinev1.Source) bool {
+	of := Upstream(a)
+	return of != "" && of == Upstream(b)
+}
+
 // Upstream names what a source takes its files from, whichever folder of it is used and with whatever credentials: when it moves, it does so
 // for all sources of the same name. Empty: nothing moves that could be followed.
 func Upstream(src *towlinev1.Source) string {

@@ -112,6 +112,15 @@ func TestGraceOfAnOlderStateCountsForNothing(t *testing.T) {
 	})
 }
 
+// till is a custom object that says no generation, with when it was made, when we wrote it, and when its operator wrote its status.
+func till(version string, generation int, born, written, said time.Time) string {
+	times := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+	return fmt.Sprintf(`{"apiVersion":"shop.example/v1","kind":"Till","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":%q,"generation":%d,
+		"creationTimestamp":%q,"managedFields":[{"manager":%q,"operation":"Apply","time":%q,"fieldsV1":{}},
+		{"manager":"operator","operation":"Update","subresource":"status","time":%q,"fieldsV1":{}}]},"status":{"phase":"Ready"}}`,
+		version, generation, times(born), fleet.FieldManager, times(written), times(said))
+}
+
 // TestWordOnOurChangeIsAwaited: what we change may be through when its status says so anew, or nobody says a word of it; a change that leaves the
 // generation, as of a label, waits for nobody.
 func TestWordOnOurChangeIsAwaited(t *testing.T) {
@@ -122,12 +131,7 @@ func TestWordOnOurChangeIsAwaited(t *testing.T) {
 		born := time.Now()
 		is := func(version string, generation int, written, said time.Time) {
 			t.Helper()
-			times := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
-			object := fmt.Sprintf(`{"apiVersion":"shop.example/v1","kind":"Till","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":%q,"generation":%d,
-				"creationTimestamp":%q,"managedFields":[{"manager":%q,"operation":"Apply","time":%q,"fieldsV1":{}},
-				{"manager":"operator","operation":"Update","subresource":"status","time":%q,"fieldsV1":{}}]},"status":{"phase":"Ready"}}`,
-				version, generation, times(born), fleet.FieldManager, times(written), times(said))
-			if err := k.Update(decodeItem(t, k, object)); err != nil {
+			if err := k.Update(decodeItem(t, k, till(version, generation, born, written, said))); err != nil {
 				t.Fatal(err)
 			}
 		}

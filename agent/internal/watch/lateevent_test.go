@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,12 +18,7 @@ func TestLateEventLeavesThePrintAsItWas(t *testing.T) {
 		k.w.ctx = t.Context()
 		born := time.Now()
 		pass(time.Hour)
-		changed := time.Now()
-		times := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
-		object := fmt.Sprintf(`{"apiVersion":"shop.example/v1","kind":"Till","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":"9","generation":3,
-			"creationTimestamp":%q,"managedFields":[{"manager":%q,"operation":"Apply","time":%q,"fieldsV1":{}},
-			{"manager":"operator","operation":"Update","subresource":"status","time":%q,"fieldsV1":{}}]},"status":{"phase":"Ready"}}`,
-			times(born), fleet.FieldManager, times(changed), times(born))
+		object := till("9", 3, born, time.Now(), born)
 		f := decodeItem(t, k, object).print
 		k.observe(f)
 		got := held(k) // as a job has it

@@ -261,13 +261,18 @@ func supply(it *item, hub map[string]string, values map[string]assemble.LateValu
 
 // unbindable says why a binding has no value, as a failure of an object that refers to it.
 func unbindable(id fleet.ObjectID, name string, err error) *apply.Failure {
-	f := apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid}
-	var known *apply.Failure
-	if errors.As(err, &known) {
-		f = *known
-	}
+	f := failureOf(err)
 	f.Message = fmt.Sprintf("%s: ${%s}: %v", id, name, err)
 	return &f
+}
+
+// failureOf is a copy of the failure that a binding came to. An error that is none is of what the binding says.
+func failureOf(err error) apply.Failure {
+	var known *apply.Failure
+	if errors.As(err, &known) {
+		return *known
+	}
+	return apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 }
 
 // nameless are values whose errors do not tell a secret that the name of what they read is made of.
@@ -282,13 +287,9 @@ func nameless(values map[string]assemble.LateValue) map[string]assemble.LateValu
 		if v.Err == nil || !v.Secret {
 			continue
 		}
-		f := &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: v.Err.Error()}
-		if errors.As(v.Err, &f) {
-			known := *f
-			f = &known
-		}
+		f := failureOf(v.Err)
 		f.Message, f.Detail = h.scrub(f.Message), h.scrub(f.Detail)
-		v.Err = f
+		v.Err = &f
 		values[name] = v
 	}
 	return values

@@ -28,14 +28,23 @@ func noCatalog(ref fleet.ModuleRef) error {
 	return fleet.NotFound(catalogObject(ref), "catalog %s not found", ref.Display())
 }
 
+// readCatalog is the record of a catalog, and where it stands in the store.
+func readCatalog(r store.Reader, ref fleet.ModuleRef) (*storev1.CatalogRecord, store.Entry, error) {
+	if err := record.ReadableCatalog(r, ref); err != nil {
+		return nil, store.Entry{}, err
+	}
+	rec, e, ok := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(ref))
+	if !ok {
+		return nil, store.Entry{}, noCatalog(ref)
+	}
+	return rec, e, nil
+}
+
 // catalogRecord is the record of a catalog of a UID; any is one of no UID.
 func catalogRecord(r store.Reader, ref fleet.ModuleRef, uid string) (*storev1.CatalogRecord, error) {
-	if err := record.ReadableCatalog(r, ref); err != nil {
+	rec, _, err := readCatalog(r, ref)
+	if err != nil {
 		return nil, err
-	}
-	rec, _, ok := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(ref))
-	if !ok {
-		return nil, noCatalog(ref)
 	}
 	return rec, fleet.SameUID(catalogObject(ref), rec.GetCatalog().GetMetadata().GetUid(), uid)
 }
@@ -141,12 +150,9 @@ func (a *API) GetCatalog(ctx context.Context, req *towlinev1.GetCatalogRequest) 
 	}
 	resp := &towlinev1.GetCatalogResponse{}
 	return resp, a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		if err := record.ReadableCatalog(r, ref); err != nil {
+		rec, e, err := readCatalog(r, ref)
+		if err != nil {
 			return err
-		}
-		rec, e, ok := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(ref))
-		if !ok {
-			return noCatalog(ref)
 		}
 		resp.Catalog = a.showCatalog(r, ref, rec, e.ModRevision, record.ModulesOfCatalogs(r, ref.Project)[ref])
 		return nil

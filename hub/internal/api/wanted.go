@@ -121,10 +121,9 @@ func (a *API) prunesNot(r store.Reader, ref fleet.ModuleRef, rec *storev1.Module
 // source have, the files say that the one was looked at with.
 func (a *API) listedBy(r store.Reader, ref fleet.ModuleRef, by *author) (name string) {
 	own, _, _ := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(by.catalog))
-	upstream := wire.Upstream(own.GetCatalog().GetSpec().GetSource())
 	store.Scan(r, store.CatalogPrefix+ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 		other, ok := store.SplitCatalog(e.Key)
-		same := upstream != "" && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream
+		same := wire.SameUpstream(rec.GetCatalog().GetSpec().GetSource(), own.GetCatalog().GetSpec().GetSource())
 		if ok && other != by.catalog && !rec.GetDeleting() && !same && record.CatalogHas(rec, a.catalogState(r, other, rec))[ref.Name] != "" {
 			name = other.Name
 		}

@@ -73,7 +73,6 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 	if !x.c.Prune {
 		return out, unread, nil, nil
 	}
-	upstream := wire.Upstream(x.rec.GetCatalog().GetSpec().GetSource())
 	var others []*wire.Catalog
 	if err := c.view(ctx, func(r store.Reader) error {
 		if !loses(r, x, lists) {
@@ -83,7 +82,7 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		store.Scan(r, store.CatalogPrefix+x.ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 			other, err := wire.CatalogFromProto(rec.GetCatalog())
 			ref, ok := store.SplitCatalog(e.Key)
-			same := upstream != "" && wire.Upstream(rec.GetCatalog().GetSpec().GetSource()) == upstream
+			same := wire.SameUpstream(rec.GetCatalog().GetSpec().GetSource(), x.rec.GetCatalog().GetSpec().GetSource())
 			switch {
 			case !ok || ref == x.ref || rec.GetDeleting():
 			case same && err != nil:
@@ -138,19 +137,13 @@ func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[st
 	}
 	read, _ := resource.InFolder(files, x.c.Folder, x.c.Recursive)
 	found, unread := modulesIn(files, read)
-	names := slices.Sorted(maps.Keys(unread))
 	x.next.Lists = mayList(x.was.GetLists(), found, unread)
 	s, own := x.next.GetStatus(), fleet.CatalogOrigin(x.ref.Name)
 	conflicts := slices.DeleteFunc(slices.Clone(s.GetConflicts()), func(f *towlinev1.CatalogConflict) bool { return f.GetReason() == catalog.Owned })
 	err := c.view(ctx, func(r store.Reader) error {
 		store.Scan(r, store.ModulePrefix+x.ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
-			owner, at := record.OwnerOf(r, ref, rec), found[ref.Name]
-			for _, name := range names {
-				if at == "" && bytes.Contains(unread[name], []byte(ref.Name)) {
-					at = name
-				}
-			}
+			owner, at := record.OwnerOf(r, ref, rec), cmp.Or(found[ref.Name], mayStandIn(unread, ref.Name))
 			if ok && at != "" && owner != own && rec.GetDeleting() == "" {
 				conflicts = append(conflicts, &towlinev1.CatalogConflict{Module: ref.Name, File: at, Reason: catalog.Owned, Owner: owner})
 			}
@@ -168,18 +161,22 @@ func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[st
 func mayList(had []string, found map[string]string, unread map[string][]byte) []string {
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(name string) bool { return fleet.ValidateLabel(name) != nil })
 	for _, name := range had {
-		if found[name] != "" {
-			continue
-		}
-		for _, data := range unread {
-			if bytes.Contains(data, []byte(name)) {
-				names = append(names, name)
-				break
-			}
+		if found[name] == "" && mayStandIn(unread, name) != "" {
+			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
 	return names
+}
+
+// mayStandIn is the first file, by name, that cannot be read and may have a module; empty: none may.
+func mayStandIn(unread map[string][]byte, module string) (at string) {
+	for name, data := range unread {
+		if (at == "" || name < at) && bytes.Contains(data, []byte(module)) {
+			at = name
+		}
+	}
+	return at
 }
 
 // loses reports that a catalog may have modules that its files list no more.
