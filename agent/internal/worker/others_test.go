@@ -59,6 +59,7 @@ func TestObjectsOfAHubThatNeverSpoke(t *testing.T) {
 		}
 	}
 	r.stop()
+	said = make(chan []OtherHub, 100) // the one that is stopped may have said it again, as other tests come and go
 	r.hubs = append([]string{before}, r.hubs...)
 	r.store = newMemory()
 	r.start()
