@@ -41,6 +41,8 @@ type Facts struct {
 	Now time.Time
 	// Changed is when we last wrote the object; zero: not known.
 	Changed time.Time
+	// Last says that nobody has written the object since we did, as its version tells.
+	Last bool
 	// HasStatus says that the kind has a status subresource.
 	HasStatus bool
 }

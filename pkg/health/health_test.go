@@ -144,34 +144,38 @@ func TestWordOfBeforeOurChange(t *testing.T) {
 			"{manager: towline, operation: Apply, time: '2026-07-01T00:05:00Z'}, "+
 			"{manager: till-operator, operation: Update, subresource: status, time: '2026-07-01T%s'}]}, spec: {%s}, status: {%s}}", generation, written, spec, status)
 	}
+	waits := Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}
 	before, same, after := "00:04:59Z", "00:05:00Z", "00:05:01Z"
 	for name, c := range map[string]struct {
 		object  string
 		at      time.Duration
 		unknown bool // when we changed it is not known
 		bare    bool
+		last    bool // nobody has written since
 		want    Result
 	}{
-		"ready before":             {object: object(2, before, "", ready), want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"ready before":             {object: object(2, before, "", ready), want: waits},
 		"ready before, later":      {object: object(2, before, "", ready), at: heardGrace, want: healthy()},
 		"written in that second":   {object: object(2, same, "", ready), want: healthy()},
+		"before in that second":    {object: object(2, same, "", ready), last: true, want: waits},
+		"beside it in that second": {object: strings.Replace(object(2, same, "", ready), "managedFields: [", "managedFields: [{manager: till-operator, operation: Update, time: '2026-07-01T00:05:00Z'}, ", 1), want: waits},
 		"written after":            {object: object(2, after, "", ready), want: healthy()},
-		"paused before":            {object: object(2, before, "", "phase: Paused"), want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"paused before":            {object: object(2, before, "", "phase: Paused"), want: waits},
 		"told to stand still":      {object: object(2, before, "paused: true", ready), want: Result{Health: fleet.HealthSuspended, Reason: "Suspended"}},
 		"failed before":            {object: object(2, before, "", "phase: Failed"), want: Result{Health: fleet.HealthDegraded, Reason: "Failed"}},
 		"says its generation":      {object: object(2, before, "", "observedGeneration: 2, "+ready), want: healthy()},
 		"a part says its own":      {object: object(2, before, "", "conditions: [{type: Ready, status: 'True', observedGeneration: 2}]"), want: healthy()},
 		"an entry says its own":    {object: object(2, before, "", "parents: [{parentRef: {name: gw}, conditions: [{type: Accepted, status: 'True', observedGeneration: 2}]}], "+ready), want: healthy()},
-		"says another thing's":     {object: object(2, before, "", "machine: {observedGeneration: 7}, hyperVGeneration: V2, "+ready), want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"says another thing's":     {object: object(2, before, "", "machine: {observedGeneration: 7}, hyperVGeneration: V2, "+ready), want: waits},
 		"nobody carries it out":    {object: strings.Replace(object(2, before, "", "users: 3, "+ready), "apiVersion: x.io/v1, kind: Till", "apiVersion: aws.upbound.io/v1beta1, kind: ProviderConfig", 1), want: healthy()},
-		"of a shipped rule":        {object: strings.Replace(object(2, before, "", ready), "apiVersion: x.io/v1, kind: Till", "apiVersion: keda.sh/v1alpha1, kind: ScaledObject", 1), want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"of a shipped rule":        {object: strings.Replace(object(2, before, "", ready), "apiVersion: x.io/v1, kind: Till", "apiVersion: keda.sh/v1alpha1, kind: ScaledObject", 1), want: waits},
 		"never changed":            {object: object(1, before, "", ready), want: healthy()},
 		"nothing to judge by":      {object: object(2, before, "", "note: all is well"), want: Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule}},
 		"not changed by us":        {object: object(2, before, "", ready), unknown: true, want: healthy()},
-		"no status subresource":    {object: strings.Replace(object(2, before, "", ready), ", subresource: status", "", 1), bare: true, want: Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(heardGrace)}},
+		"no status subresource":    {object: strings.Replace(object(2, before, "", ready), ", subresource: status", "", 1), bare: true, want: waits},
 		"written as a whole after": {object: strings.Replace(object(2, after, "", ready), ", subresource: status", "", 1), bare: true, want: healthy()},
 	} {
-		f := Facts{Now: changed.Add(c.at), Changed: changed, HasStatus: !c.bare}
+		f := Facts{Now: changed.Add(c.at), Changed: changed, HasStatus: !c.bare, Last: c.last}
 		if c.unknown {
 			f.Changed = time.Time{}
 		}

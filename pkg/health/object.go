@@ -94,13 +94,25 @@ func (o *object) isStatic() bool {
 	return r != nil && r.static
 }
 
-// writtenSince reports that somebody wrote the status since our change, which its time, of whole seconds, tells of no other write in that second.
-// Where the status has no subresource, any write but ours may be that.
+// writtenSince reports that somebody wrote the status since our change. Where the status has no subresource, any write but ours may be that.
+// Times are of whole seconds: what was written in that second is a word on our change only if the object was written since, and nothing of it
+// but its status.
 func (o *object) writtenSince(changed time.Time) bool {
 	if !o.facts.HasStatus {
 		return o.written("").After(changed)
 	}
-	return !o.written("status").Before(changed)
+	said := o.written("status")
+	return said.After(changed) || said.Equal(changed) && !o.facts.Last && !o.writtenBeside(changed)
+}
+
+// writtenBeside reports that somebody wrote something else of the object than its status since then, or in that second.
+func (o *object) writtenBeside(then time.Time) bool {
+	return slices.ContainsFunc(listOf(o.meta, "managedFields"), func(x any) bool {
+		m, _ := x.(map[string]any)
+		at, err := time.Parse(time.RFC3339, text(m, "time"))
+		ours := text(m, "manager") == fleet.FieldManager && text(m, "operation") == "Apply"
+		return err == nil && !at.Before(then) && !ours && text(m, "subresource") != "status"
+	})
 }
 
 // saysGeneration reports that the status, or a part of one of its lists, such as a condition, says of which generation it is.

@@ -123,7 +123,9 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 	if w.o.Rules != nil {
 		rules = w.o.Rules(record).For(r.Group, r.Kind)
 	}
-	f.judge(obj, w.Facts(r, obj, w.now()), rules)
+	facts := w.Facts(r, obj, w.now())
+	facts.Last = record != nil && record.UID == f.UID && record.ResourceVersion != 0 && record.ResourceVersion == f.Version
+	f.judge(obj, facts, rules)
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
 		mark, _ := annotations[fleet.OwnerAnnotation].(string)
 		owner, _, _ := strings.Cut(mark, "#")

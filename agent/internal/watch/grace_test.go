@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
+	"towline.dev/towline/pkg/plan"
 )
 
 // custom is a custom resource without a status, created and written by us at these times.
@@ -165,6 +166,16 @@ func TestWordOnOurChangeIsAwaited(t *testing.T) {
 		pass(2 * time.Second)
 		is("12", 4, changed, time.Now())
 		want("changed, and said to be through", fleet.HealthHealthy)
+
+		pass(time.Minute)
+		changed = time.Now()
+		k.w.o.Record = func(fleet.ObjectID) *apply.Record {
+			return &apply.Record{Record: plan.Record{UID: "u1", ResourceVersion: 13}}
+		}
+		is("13", 5, changed, changed)
+		want("changed in the second in which its operator had spoken", fleet.HealthProgressing)
+		is("14", 5, changed, changed)
+		want("changed, and said to be through in that second", fleet.HealthHealthy)
 	})
 }
 
