@@ -57,22 +57,33 @@ type step struct {
 // before are the steps for which one waits, if nobody is let off because others wait for him.
 func (all Standings) before(s step) (out []step) {
 	is := all[s.module]
+	out = all.declared(s)
 	switch {
 	case is.Gone:
 	case !is.Going:
 		for _, m := range is.DependsOn {
 			out = append(out, step{m, all[m].Going})
 		}
-	case !s.gone:
-		for _, m := range all.dependents(s.module) {
-			out = append(out, step{m, true})
-		}
-	default:
-		out = append(out, step{module: s.module})
+	case s.gone:
 		for _, m := range is.Uses { // of one that goes the workloads end when it begins to; one that waits for this end is not waited for
-			if !all[m].Going || !slices.Contains(all.dependents(m), s.module) {
+			if !all[m].Going || !assemble.Reaches(step{module: m}, s, all.declared) {
 				out = append(out, step{module: m})
 			}
+		}
+	}
+	return out
+}
+
+// declared are the steps for which one of a module that goes waits by what modules depend on, and not by what is used.
+func (all Standings) declared(s step) (out []step) {
+	is := all[s.module]
+	switch {
+	case is.Gone, !is.Going:
+	case s.gone:
+		out = append(out, step{module: s.module})
+	default:
+		for _, m := range all.dependents(s.module) {
+			out = append(out, step{m, true})
 		}
 	}
 	return out

@@ -146,6 +146,28 @@ func TestAwaitsEndOverNoWait(t *testing.T) {
 	}
 }
 
+// TestAwaitsEndOverNoWaitByWayOfOthers: the same where the user waits for that end by way of a third one.
+func TestAwaitsEndOverNoWaitByWayOfOthers(t *testing.T) {
+	all := standings(map[string]plan.Standing{
+		"a": {Going: true, DependsOn: ofProject("x"), Uses: ofProject("b")},
+		"x": {Going: true, DependsOn: ofProject("b")},
+		"b": {Going: true},
+		"y": {Going: true, DependsOn: ofProject("b"), Uses: ofProject("x")},
+	})
+	for _, tc := range []struct {
+		of, other string
+		want      bool
+	}{
+		{"b", "a", true}, {"b", "x", true}, {"b", "y", true}, {"x", "a", true},
+		{"x", "y", false}, // x waits for the end of a only, and that for nobody: y keeps what the pods of x use
+		{"a", "b", false}, {"a", "y", false}, {"y", "x", false},
+	} {
+		if got := all.AwaitsEnd(ofProject(tc.of)[0], ofProject(tc.other)[0]); got != tc.want {
+			t.Errorf("%s waits for the end of %s: %t", tc.of, tc.other, got)
+		}
+	}
+}
+
 // TestAwaitsEnd: of modules that go, one waits for the end of another one that depends on it by way of a third. That is not so over one that
 // stays, and in a circle.
 func TestAwaitsEnd(t *testing.T) {
