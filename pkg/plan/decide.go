@@ -289,7 +289,12 @@ func (f Facts) decideThere() Action {
 		return Action{Skip, fleet.DriftInSync}
 	case MatchUnknown:
 		return Action{Look, fleet.DriftInSync}
-	case MatchUnsettled, MatchContested:
+	case MatchUnsettled:
+		if f.Exempt.KeepsWhole() && f.Exempt.Drifts { // no write of ours has its way, the last one neither
+			return Action{Skip, fleet.DriftInSync}
+		}
+		return unlessHeld(f, Repeat)
+	case MatchContested:
 		if f.Exempt != nil && f.Exempt.Drifts {
 			return Action{Skip, fleet.DriftInSync}
 		}

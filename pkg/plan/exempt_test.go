@@ -52,8 +52,8 @@ func TestExempts(t *testing.T) {
 func TestDecideOfWhatIsAppliedOnce(t *testing.T) {
 	was, is := fleet.DigestOf([]byte("was")), fleet.DigestOf([]byte("is"))
 	here := Live{Known: true, Exists: true, UID: "u", Match: MatchYes}
-	differs, unsettled := here, here
-	differs.Match, unsettled.Match = MatchNo, MatchUnsettled
+	differs, unsettled, contested := here, here, here
+	differs.Match, unsettled.Match, contested.Match = MatchNo, MatchUnsettled, MatchContested
 	gone := Live{Known: true, Confirmed: true}
 	for name, tc := range map[string]struct {
 		when string
@@ -72,6 +72,8 @@ func TestDecideOfWhatIsAppliedOnce(t *testing.T) {
 		"on drift, a revision":                  {fleet.OnceOnDrift, is, here, false, Apply},
 		"on drift, what differs":                {fleet.OnceOnDrift, was, differs, false, Leave},
 		"on drift, what is gone":                {fleet.OnceOnDrift, was, gone, false, Leave},
+		"on drift, another write of ours":       {fleet.OnceOnDrift, was, unsettled, false, Repeat},
+		"on drift, what others may have freed":  {fleet.OnceOnDrift, was, contested, false, Skip},
 		"on update, a revision":                 {fleet.OnceOnUpdate, is, here, false, Keep},
 		"on update, a revision of what is gone": {fleet.OnceOnUpdate, is, gone, false, Create},
 		"on update, what differs":               {fleet.OnceOnUpdate, was, differs, false, Correct},

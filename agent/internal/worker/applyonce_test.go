@@ -205,3 +205,23 @@ func TestKilledAnywhereWithWhatIsAppliedOnce(t *testing.T) {
 		}, look, func(life) {})
 	})
 }
+
+// A revision of an object that is applied once on drift was written, and the agent did not live to note it. The revision before, which comes
+// back, has its way, as any has: what is there is no drift of somebody's.
+func TestApplyOnceOnDriftAfterALostWrite(t *testing.T) {
+	r := newRig(t)
+	policies := once(fleet.OnceOnDrift, fleet.OnceAll)
+	r.becomes(policies, configMap("tuning", "k: v1"))
+	if err := r.m.inventory.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	files := r.store.copy()
+	r.becomes(policies, configMap("tuning", "k: v2"))
+	r.killed(files)
+	r.start()
+	r.becomes(policies, configMap("tuning", "k: v1"))
+	r.is("tuning", "v1")
+	r.edit("tuning")
+	r.becomes(policies, configMap("tuning", "k: v1"), configMap("other", "k: v1"))
+	r.is("tuning", "edited")
+}
