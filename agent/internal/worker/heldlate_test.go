@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -336,4 +339,37 @@ func (r *rig) setHeld(held fleet.Sync, object string) {
 		r.m.mu.Unlock()
 		return w.stops(r.configMapID(object)) != ""
 	})
+}
+
+// TestKindThatIsMadeUnderAHold: a definition is made, and somebody holds it before the request that lets go of what a policy leaves. What is of its
+// kind waits until it is served, as ever.
+func TestKindThatIsMadeUnderAHold(t *testing.T) {
+	r := newRig(t)
+	crds := r.res("apiextensions.k8s.io/v1", "customresourcedefinitions", "")
+	name := "gadgets." + r.ns + ".example.com"
+	t.Cleanup(func() { _ = crds.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+	crd := strings.Replace(gadgetCRD("x-kubernetes-preserve-unknown-fields: true"), "example.com}", "example.com, labels: {x: one}}", 1)
+	s := r.bundle("shop", ignoring("/metadata/labels/x"), crd, "apiVersion: $NS.example.com/v1\nkind: Gadget\nmetadata: {name: g, namespace: $NS}\n")
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.Method != http.MethodPatch || q.URL.Query().Get("dryRun") != "" || !strings.HasSuffix(q.URL.Path, "/"+name) {
+			return nil
+		}
+		if _, err := crds.Get(context.Background(), name, metav1.GetOptions{}); err == nil {
+			once.Do(func() {
+				_, err := crds.Patch(context.Background(), name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+fleet.HoldAnnotation+`":"mine"}}}`), metav1.PatchOptions{FieldManager: "ana"})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return nil
+	})
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "made, and held", func(x fleet.SyncStatus) bool {
+		return x.Reason == plan.ReasonHeld && len(x.States) == 2 && x.States[0].Health == fleet.HealthHealthy && x.States[1].Health == fleet.HealthHealthy
+	})
+	if strings.Contains(r.heard.String(), apply.ReasonNoKind) {
+		t.Error("its object was tried before its kind was served")
+	}
 }

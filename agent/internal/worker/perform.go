@@ -51,9 +51,8 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	a := &writer{w: w, job: j, drop: j.scaled}
 	bounded, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
-	var crd map[string]any
 	err := w.about(j.id, func() (err error) {
-		crd, err = a.run(bounded, &out)
+		out.crd, err = a.run(bounded, &out)
 		return err
 	})
 	if err != nil && (a.unsure || guard.Stack(err) != "") {
@@ -70,9 +69,7 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	if err != nil {
 		out.fail = a.explain(bounded, err)
 		out.moved = a.elsewhere(bounded, out.fail)
-		return out
 	}
-	out.crd = crd
 	return out
 }
 
@@ -129,7 +126,7 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 	whole, err := a.complete(ctx, live)
 	if a.created && (errors.Is(err, errHeld) || errors.Is(err, errAnnotated)) {
 		a.part = true // it is there and ours; the rest is for when the hold ends
-		return nil, cmp.Or(a.note(live), err)
+		return a.defines(live), cmp.Or(a.note(live), err)
 	}
 	if err != nil {
 		return nil, err
@@ -141,11 +138,16 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 	if a.drift == fleet.DriftDrifted {
 		a.tell(live)
 	}
-	if plan.IsCRD(a.id) {
-		a.w.m.defined.note(live, time.Now())
-		return live, nil
+	return a.defines(live), nil
+}
+
+// defines is the definition of a kind that was just written, which objects of that kind wait for; nil: it is none.
+func (a *writer) defines(live map[string]any) map[string]any {
+	if !plan.IsCRD(a.id) {
+		return nil
 	}
-	return nil, nil
+	a.w.m.defined.note(live, time.Now())
+	return live
 }
 
 // complete follows a write with the requests that make of its answer what is to be. It returns the object as it is then.
