@@ -72,7 +72,8 @@ func (w *worker) claim(jobs []*item) []*item {
 	for _, it := range jobs {
 		rec := w.m.inventory.Get(it.entry.ID)
 		verb := it.action.Verb
-		if verb == plan.Create && (rec == nil || rec.Module != w.ref) || verb == plan.Conflict || verb == plan.Use || verb == plan.Share {
+		looks := verb == plan.Use && rec == nil && it.use != nil // another hub has it
+		if verb == plan.Create && (rec == nil || rec.Module != w.ref) || verb == plan.Conflict || verb == plan.Use && !looks || verb == plan.Share {
 			owner, ok := w.own(it)
 			if !ok && verb == plan.Share {
 				w.share(it)

@@ -147,6 +147,9 @@ func (w *worker) decide(it *item) plan.Action {
 	if it.use.holds(w.ref, rec, f, synced, facts.Hold) {
 		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}
 	}
+	if it.use.changed(w.ref, rec, f) {
+		return w.accepted(it, plan.Action{Verb: plan.Use, Drift: fleet.DriftInSync})
+	}
 	it.use = nil
 	if rec != nil {
 		facts.Record = &rec.Record
@@ -258,6 +261,8 @@ func (w *worker) notBefore(it *item, now time.Time) time.Time {
 		return w.reread(it, now)
 	case it.action.Verb == plan.Read && it.reading != nil:
 		return it.reading.at.Add(readAgain)
+	case it.action.Verb == plan.Use && it.use != nil:
+		return it.use.at.Add(readAgain)
 	}
 	return now
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ type use struct {
 	version uint64          // of it
 	wants   bool            // something of it, which was compared
 	unmet   []plan.Unmet
+	at      time.Time // of the look
 }
 
 // holds reports that what was seen still counts. synced says that the watch shows all there is, held that nothing would be tried that
@@ -33,11 +35,23 @@ func (u *use) holds(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint
 	case u == nil:
 		return false
 	case rec == nil:
-		compared := !u.wants || held || f == nil || f.Version <= u.version
+		compared := !u.wants || held || f == nil || f.Version == u.version
 		return u.owner == fleet.ModuleRef{} && u.stands(f, synced) && compared
-	default:
-		return rec.Module != ref && rec.Module == u.owner && (f == nil || f.Version <= u.version)
+	default: // what was looked at is no older than what the watch shows, but where the store was put back
+		return rec.Module != ref && rec.Module == u.owner && (f == nil || f.Version == u.version)
 	}
+}
+
+// changed reports that the Namespace is the one that was looked at, in the hands that it was in, and another version of it: it is to be compared
+// again, which takes nothing but a look.
+func (u *use) changed(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint) bool {
+	if u == nil || f == nil || f.UID != u.uid || f.Terminating {
+		return false
+	}
+	if rec == nil {
+		return u.owner == fleet.ModuleRef{} && u.wants
+	}
+	return rec.Module != ref && rec.Module == u.owner
 }
 
 // stands reports that the Namespace is there as it was looked at, as far as is known, and is to stay.
@@ -105,7 +119,7 @@ func managedByTowline(u metav1.Object) bool {
 // ours, so that the watch has to be told of it.
 func (a *writer) letGo(out *outcome, live map[string]any, unmet []plan.Unmet) {
 	f := a.w.m.watcher.Observe(a.resource, live, nil)
-	out.use = &use{uid: f.UID, version: f.Version, unmet: unmet}
+	out.use = &use{uid: f.UID, version: f.Version, unmet: unmet, at: time.Now()}
 	a.w.m.inventory.Drop(a.w.ref, a.id)
 	for _, x := range a.w.m.inventory.Wishes(a.id) {
 		a.w.m.retry(x.Module, a.id)
@@ -206,10 +220,9 @@ func (a *writer) noteUse(answer map[string]any, unmet []plan.Unmet) error {
 // guest looks at a Namespace that another module has: where it is not as this one wants it, that is said.
 func (a *writer) guest(ctx context.Context, out *outcome) error {
 	if a.record == nil {
-		out.again = true
-		return nil
+		return a.guestOfOthers(ctx, out)
 	}
-	out.use = &use{owner: a.record.Module}
+	out.use = &use{owner: a.record.Module, at: time.Now()}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -228,6 +241,35 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 	}
 	out.use.uid, out.use.version = string(u.GetUID()), apply.ParseVersion(u.GetResourceVersion())
 	out.use.unmet = a.shielded(apply.MetaOf(desired).Differ(apply.MetaOf(live), a.record.Module.Display()))
+	return nil
+}
+
+// guestOfOthers looks again at a Namespace that an agent of another hub has. If that is not so any more, it is decided anew what to do about it.
+func (a *writer) guestOfOthers(ctx context.Context, out *outcome) error {
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if out.again = true; apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: live}
+	adoption := plan.Adopt(a.w.m.claimant(a.w.ref), a.liveID(), a.describe(u), a.policies, *a.policy)
+	taken := adoption.Verdict == plan.AdoptOwn || adoption.Verdict == plan.AdoptForced
+	if u.GetDeletionTimestamp() != nil || !managedByTowline(u) || taken {
+		return nil
+	}
+	left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt, Verb: plan.Apply})
+	if err != nil {
+		return err
+	}
+	desired, err := left.Desired.Object()
+	if err != nil {
+		return err
+	}
+	f, wants := a.w.m.watcher.Observe(a.resource, live, nil), apply.MetaOf(desired)
+	out.again = false
+	out.use = &use{uid: f.UID, version: f.Version, wants: len(wants) > 0, unmet: a.shielded(wants.Differ(apply.MetaOf(live), adoption.By)), at: time.Now()}
 	return nil
 }
 

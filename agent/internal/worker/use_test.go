@@ -10,7 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // namespace is a Namespace with labels; $NS is the rig's own, which somebody else made.
@@ -270,7 +273,8 @@ func TestIgnoredLabelOfAUsedNamespace(t *testing.T) {
 	is("what is applied once", "v2", "v1")
 }
 
-// TestNamespaceOfAnotherHubThatChanges: what a module wants of a Namespace of another hub's is compared again when that hub changes it.
+// TestNamespaceOfAnotherHubThatChanges: what a module wants of a Namespace of another hub's is compared again when that hub changes it. That is
+// a look, which no limit of the cluster's forbids.
 func TestNamespaceOfAnotherHubThatChanges(t *testing.T) {
 	r := newRig(t)
 	theirs := aloneRig(t)
@@ -284,11 +288,55 @@ func TestNamespaceOfAnotherHubThatChanges(t *testing.T) {
 		theirs.wait("base", "ready", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation })
 	}
 	put("ours")
-	s := r.bundle("shop", nil, namespace(shared, "team: ours"))
+	s := r.bundle("shop", nil, namespace(shared, "team: ours"), configMap("a", "k: v"))
+	r.accept("maxObjects: 1") // which the ConfigMap is
 	r.set([]fleet.Sync{s})
 	r.ready(s)
+	if err := r.m.inventory.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.count.take()
+	written := r.store.writes.Load()
 	put("theirs")
 	r.wait("shop", "said", leaves("towline"))
+	if counts, paths := r.count.take(); counts["PATCH"] != 0 || r.store.writes.Load() != written {
+		t.Errorf("it takes more than a look: %v, %d writes of the inventory", paths, r.store.writes.Load()-written)
+	}
 	put("ours")
 	r.wait("shop", "as wanted", func(x fleet.SyncStatus) bool { return x.Ready && len(x.Exceptions) == 0 })
+}
+
+// TestUseHolds: what was compared counts for the version that the watch shows, and for no other one, be it newer, or older as of a store that was
+// put back.
+func TestUseHolds(t *testing.T) {
+	shop, base := moduleOf("shop")[0], moduleOf("base")[0]
+	has := &apply.Record{Record: plan.Record{Module: base}}
+	others, guest := &use{uid: "1", version: 7, wants: true}, &use{owner: base, uid: "1", version: 7}
+	for name, tc := range map[string]struct {
+		use            *use
+		rec            *apply.Record
+		now            *watch.Fingerprint
+		held           bool
+		holds, changed bool
+	}{
+		"another hub's":                    {others, nil, &watch.Fingerprint{UID: "1", Version: 7}, false, true, true},
+		"another hub's, newer":             {others, nil, &watch.Fingerprint{UID: "1", Version: 8}, false, false, true},
+		"another hub's, put back":          {others, nil, &watch.Fingerprint{UID: "1", Version: 5}, false, false, true},
+		"another hub's, put back and held": {others, nil, &watch.Fingerprint{UID: "1", Version: 5}, true, true, true},
+		"another hub's, made anew":         {others, nil, &watch.Fingerprint{UID: "2", Version: 9}, false, false, false},
+		"another hub's, that goes":         {others, nil, &watch.Fingerprint{UID: "1", Version: 9, Terminating: true}, false, false, false},
+		"another hub's, gone":              {others, nil, nil, false, false, false},
+		"nothing of it is wanted":          {&use{uid: "1", version: 7}, nil, &watch.Fingerprint{UID: "1", Version: 8}, false, true, false},
+		"a module's":                       {guest, has, &watch.Fingerprint{UID: "1", Version: 7}, false, true, true},
+		"a module's, newer":                {guest, has, &watch.Fingerprint{UID: "1", Version: 8}, false, false, true},
+		"a module's, put back":             {guest, has, &watch.Fingerprint{UID: "1", Version: 5}, false, false, true},
+		"a module's, which let it go":      {guest, nil, &watch.Fingerprint{UID: "1", Version: 7}, false, false, false},
+	} {
+		if got := tc.use.holds(shop, tc.rec, tc.now, true, tc.held); got != tc.holds {
+			t.Errorf("%s: holds is %t", name, got)
+		}
+		if got := tc.use.changed(shop, tc.rec, tc.now); got != tc.changed {
+			t.Errorf("%s: changed is %t", name, got)
+		}
+	}
 }
