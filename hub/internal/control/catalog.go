@@ -217,6 +217,9 @@ func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(err, &failed):
+		if err := c.endListed(ctx, x); err != nil {
+			return err
+		}
 		s.State, s.Reason = catalog.Failed, failed.reason
 		if s.Problems, _ = problemsOf(failed.error); s.Problems == nil {
 			s.Problems = []string{failed.Error()}
@@ -397,7 +400,24 @@ func waitOf(l catalog.Later) *towlinev1.CatalogWait {
 	return &towlinev1.CatalogWait{Module: l.Name, File: l.At, Reason: l.Reason, Rollout: l.Rollout, By: l.By}
 }
 
-func catalogItem(g catalog.Gone) string { return "module " + g.Name + ", " + g.UID }
+func catalogItem(g catalog.Gone) string { return itemOf(g.Name) + g.UID }
+
+// itemOf is how the item of a module begins, whichever has the name.
+func itemOf(module string) string { return "module " + module + ", " }
+
+// endListed ends what a person said, or is asked, of the deletion of what the files list again though they cannot be applied: should they drop it
+// once more, that is for a person to decide anew. What is applied, or waits, decides that itself.
+func (c *Controller) endListed(ctx context.Context, x *catalogue) error {
+	listed := func(item string) bool {
+		return slices.ContainsFunc(x.next.GetLists(), func(module string) bool { return strings.HasPrefix(item, itemOf(module)) })
+	}
+	x.next.Confirmed = slices.DeleteFunc(slices.Clone(x.next.GetConfirmed()), listed)
+	if !slices.ContainsFunc(x.held.GetItems(), listed) {
+		return nil
+	}
+	x.next.Status.Hold = ""
+	return c.holdCatalog(ctx, x.ref, nil)
+}
 
 // waitForPerson asks a person to confirm what a plan deletes.
 func (c *Controller) waitForPerson(ctx context.Context, x *catalogue, plan catalog.Plan) error {
@@ -408,6 +428,7 @@ func (c *Controller) waitForPerson(ctx context.Context, x *catalogue, plan catal
 	for _, g := range plan.Goes {
 		h.Items, s.Leftover = append(h.Items, catalogItem(g)), append(s.Leftover, g.Name)
 	}
+	x.next.Confirmed = slices.DeleteFunc(slices.Clone(x.next.GetConfirmed()), func(item string) bool { return !slices.Contains(h.Items, item) })
 	slices.Sort(s.Leftover)
 	s.State, s.Reason, s.Hold = catalog.Waiting, catalog.ReasonPrunesMost, h.GetId()
 	return c.holdCatalog(ctx, x.ref, h)
