@@ -343,7 +343,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	}
 	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Vault: values, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
 		NoteNewest: func(part string) { f.Note(inventoryAnnotation, part) }, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
-		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Others: a.tellOtherHubs, Log: a.o.Log.With("part", "worker"), Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Removed: held.Confirm, Report: func(s fleet.SyncStatus) {
+		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Others: a.tellOtherHubs, Served: a.servedHubs, Log: a.o.Log.With("part", "worker"), Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Removed: held.Confirm, Report: func(s fleet.SyncStatus) {
 			a.meter.Reported(s)
 			reports.Report(s)
 		}})

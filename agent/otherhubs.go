@@ -93,6 +93,15 @@ func (a *Agent) livingHubs(ctx context.Context) (map[string]bool, error) {
 	return living, err
 }
 
+// servedHubs are livingHubs as far as they can be seen. Without the right to list Leases none is.
+func (a *Agent) servedHubs(ctx context.Context) map[string]bool {
+	living, err := a.livingHubs(ctx)
+	if err != nil {
+		a.o.Log.Debug("for which hubs other agents of the cluster work is not known", "error", err)
+	}
+	return living
+}
+
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

@@ -40,17 +40,22 @@ type Proof struct {
 type Claimant struct {
 	Module          fleet.ModuleRef
 	Hub, ClusterUID string
-	// FormerHubs are those that the agent belonged to before. What it wrote for them carries their mark until it is
-	// written again.
-	FormerHubs []string
+	// Hubs are those of the lineages, one after the other. What was written for one that the agent does not belong to any more carries the
+	// mark of that until it is written again.
+	Hubs []string
 	// From is the module that handed the object over: what it wrote carries its mark until Module writes it. Zero: none did.
 	From fleet.ModuleRef
 }
 
-// After is the claimant of the object of a record; nil: there is none.
+// After is the claimant of the object of a record; nil: there is none. What was written in a lineage carries the mark of its hub, or of a later
+// one: that of an earlier one is another agent's, which the cluster has for that hub by now.
 func (c Claimant) After(r *Record) Claimant {
-	if r != nil {
-		c.From = r.From
+	if r == nil {
+		return c
+	}
+	c.From = r.From
+	if r.State == Owned && !r.Found && r.Lineage > 0 {
+		c.Hubs = c.Hubs[min(r.Lineage-1, uint64(len(c.Hubs))):]
 	}
 	return c
 }
@@ -62,8 +67,8 @@ func (c Claimant) own(mark fleet.ModuleRef) bool {
 
 // marked reports that the label of a hub is on an object, of one that the agent belongs to or did.
 func (c Claimant) marked(labels map[string]string) bool {
-	hub, ok := labels[fleet.HubLabel]
-	return ok && (hub == c.Hub || slices.Contains(c.FormerHubs, hub))
+	hub := labels[fleet.HubLabel]
+	return hub != "" && (hub == c.Hub || slices.Contains(c.Hubs, hub))
 }
 
 // Mark reads the owner mark of an object: whose it is, and whether it was written for the object with this identity.

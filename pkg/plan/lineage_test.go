@@ -86,3 +86,31 @@ func TestGuardOfEachLineage(t *testing.T) {
 		})
 	}
 }
+
+// TestVerifyOfFormerHubs: an agent belonged to hub a, then to b, and now to c. What it wrote in one lineage carries the label of that hub, or
+// of a later one. With that of an earlier one another agent has taken it.
+func TestVerifyOfFormerHubs(t *testing.T) {
+	claimant := Claimant{Module: shop, Hub: "c", ClusterUID: "c", Hubs: []string{"a", "b", "c"}}
+	for lineage, want := range map[uint64]map[string]Verdict{
+		0: {"a": Delete, "b": Delete, "c": Delete, "x": Foreign, "": Foreign},
+		1: {"a": Delete, "b": Delete, "c": Delete, "x": Foreign, "": Foreign},
+		2: {"a": Foreign, "b": Delete, "c": Delete, "x": Foreign, "": Foreign},
+		3: {"a": Foreign, "b": Foreign, "c": Delete, "x": Foreign, "": Foreign},
+		4: {"a": Foreign, "b": Foreign, "c": Delete, "x": Foreign, "": Foreign},
+	} {
+		for hub, want := range want {
+			r := owned(cm("b"))
+			r.Lineage = lineage
+			seen := Seen{Found: true, UID: r.UID, Labels: map[string]string{fleet.HubLabel: hub}, Proof: Proof{Applied: true, Marked: true},
+				Annotations: map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "c", r.ID)}}
+			if got, _ := Verify(input(), r, seen, claimant); got != want {
+				t.Errorf("written in lineage %d, with the label of hub %q: %v, want %v", lineage, hub, got, want)
+			}
+			if r.Found = true; lineage > 0 && hub == "a" { // by its marks, which are of any of them
+				if got, _ := Verify(input(), r, seen, claimant); got != Delete {
+					t.Errorf("found, with the label of hub %q: %v", hub, got)
+				}
+			}
+		}
+	}
+}

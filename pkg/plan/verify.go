@@ -43,11 +43,14 @@ const (
 
 // ForeignText says why a live object is not the module's any more.
 func ForeignText(s Seen, c Claimant, r Record) string {
+	c = c.After(&r)
 	of, _ := c.Mark(s.Annotations, r.ID)
-	switch {
-	case !c.marked(s.Labels):
+	switch hub := s.Labels[fleet.HubLabel]; {
+	case hub == "":
 		return "somebody took the label " + fleet.HubLabel + " from it"
-	case !c.After(&r).own(of):
+	case !c.marked(s.Labels):
+		return "its label " + fleet.HubLabel + " names another hub, " + hub
+	case !c.own(of):
 		return "its annotation " + fleet.OwnerAnnotation + " names another owner"
 	default:
 		return "no field of it is ours any more"

@@ -39,7 +39,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		live, err = a.takeUpRecorded(ctx, live)
 		return live, true, err
 	}
-	claimant := a.w.m.claimant(a.w.ref)
+	claimant := a.w.m.claimantOf(ctx, a.w.ref, u.GetLabels())
 	if a.record != nil {
 		claimant = claimant.After(&a.record.Record)
 	}
@@ -226,6 +226,9 @@ func (a *writer) noteDrifted(live, forced map[string]any) error {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
 	r := a.written(live, paths, base)
+	if a.unmarked(live) != nil { // what stands on it is of whichever hub the agent belonged to when it wrote that
+		r.Born, r.Lineage = 0, 0
+	}
 	if err := a.noteExempt(forced, r); err != nil {
 		return err
 	}

@@ -88,6 +88,8 @@ type Options struct {
 	Reachable func() bool
 	// Accepts is what the cluster accepts at first; Manager.Accept says when that changed.
 	Accepts Accepts
+	// Served are the hubs for which other agents of the cluster work, as far as that can be seen; none by default.
+	Served func(ctx context.Context) map[string]bool
 	// Restored is told that the cluster's store was restored from an older copy; nothing by default. It must return at once.
 	Restored func()
 	// Others is told of other hubs whose agents wrote in this cluster, and how many kinds (or APIs) could not be searched: in the course
@@ -122,6 +124,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Restored == nil {
 		o.Restored = func() {}
+	}
+	if o.Served == nil {
+		o.Served = func(context.Context) map[string]bool { return nil }
 	}
 	if o.Others == nil {
 		o.Others = func(context.Context, []OtherHub, int) {}

@@ -55,6 +55,7 @@ type Manager struct {
 	waves    begun
 	readers  readers
 	accepts  acceptance
+	hubs     hubs
 	lasts    lasts
 	sealed   sealed
 	secrets  received
@@ -408,7 +409,17 @@ func (m *Manager) marks(ref fleet.ModuleRef, id fleet.ObjectID) apply.Marks {
 
 // claimant is the module in the words of the rules of ownership.
 func (m *Manager) claimant(ref fleet.ModuleRef) plan.Claimant {
-	return plan.Claimant{Module: ref, Hub: m.o.HubID, ClusterUID: m.o.ClusterUID, FormerHubs: m.o.formerHubs()}
+	return plan.Claimant{Module: ref, Hub: m.o.HubID, ClusterUID: m.o.ClusterUID, Hubs: m.o.Hubs}
+}
+
+// claimantOf is the claimant of a live object by nothing but what stands on it. A hub that the agent belonged to before, and for which
+// another one works in the cluster by now, is that one's: it carries the same marks.
+func (m *Manager) claimantOf(ctx context.Context, ref fleet.ModuleRef, labels map[string]string) plan.Claimant {
+	c := m.claimant(ref)
+	if hub := labels[fleet.HubLabel]; m.hubs.servedByAnother(ctx, &m.o, hub) {
+		c.Hubs = slices.DeleteFunc(slices.Clone(c.Hubs), func(x string) bool { return x == hub })
+	}
+	return c
 }
 
 // removing reports that a module is on its way out.

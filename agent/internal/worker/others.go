@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,6 +22,33 @@ type OtherHub struct {
 	Objects int
 	Such    fleet.ObjectID
 	Module  fleet.ModuleRef
+}
+
+// hubs knows for which of those that the agent belonged to before another agent of the cluster works.
+type hubs struct {
+	mu     sync.Mutex
+	served map[string]bool
+	at     time.Time // when that was seen
+}
+
+// servedFor is how long what was seen of that counts: many objects are looked at together.
+const servedFor = 10 * time.Second
+
+// servedByAnother reports that another agent works for a hub that this one belonged to before.
+func (h *hubs) servedByAnother(ctx context.Context, o *Options, hub string) bool {
+	if !slices.Contains(o.formerHubs(), hub) {
+		return false
+	}
+	h.mu.Lock()
+	served, known := h.served, !h.at.IsZero() && time.Since(h.at) < servedFor
+	h.mu.Unlock()
+	if !known {
+		served = o.Served(ctx)
+		h.mu.Lock()
+		h.served, h.at = served, time.Now()
+		h.mu.Unlock()
+	}
+	return served[hub]
 }
 
 // others are the objects of other hubs that a search came by, with their hubs. No sync can list them as extras: of the modules that
@@ -63,9 +91,9 @@ func (x *others) news(left unseen) (found []OtherHub, is bool) {
 }
 
 // foreign takes note of an object if an agent of another hub wrote it in this cluster, and reports that the label is of such a hub.
-func (f *finder) foreign(id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.PartialObjectMetadata) bool {
+func (f *finder) foreign(ctx context.Context, id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.PartialObjectMetadata) bool {
 	m, hub := f.m, o.Labels[fleet.HubLabel]
-	if hub == m.o.HubID || slices.Contains(m.o.formerHubs(), hub) {
+	if hub == m.o.HubID || slices.Contains(m.o.formerHubs(), hub) && !m.hubs.servedByAnother(ctx, &m.o, hub) {
 		return false
 	}
 	wrote := plan.Claimant{Module: ref, Hub: hub, ClusterUID: m.o.ClusterUID}

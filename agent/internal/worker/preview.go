@@ -277,7 +277,7 @@ func (p *preview) existing(ctx context.Context, a *writer, live map[string]any, 
 		a.text = append(a.text, r.Paths.StringData()...)
 		return p.ours(ctx, a, live, out)
 	}
-	adoption := plan.Adopt(p.m.claimant(a.w.ref), a.liveID(), a.describe(u), p.policies, *a.policy)
+	adoption := plan.Adopt(p.m.claimantOf(ctx, a.w.ref, u.GetLabels()), a.liveID(), a.describe(u), p.policies, *a.policy)
 	if err := a.leaveLive(ctx, live, plan.Apply); err != nil {
 		return err
 	}

@@ -1,0 +1,96 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestObjectThatAnotherAgentOfAFormerHubHas: a cluster went over from one hub to another, and later an agent of the first one comes to it
+// again, beside the one that is there. What that takes (adopt: Always) from a module of the second hub is of the first one from then on,
+// though the agent of the second hub had belonged to that one: what it wrote itself carries the label of its own hub.
+func TestObjectThatAnotherAgentOfAFormerHubHas(t *testing.T) {
+	for name, ends := range map[string]func(r *rig) (fleet.SyncStatus, []string){
+		"a revision drops it": func(r *rig) (fleet.SyncStatus, []string) {
+			s := r.bundle("shop", nil, configMap("stays", "k: v"))
+			r.set([]fleet.Sync{s})
+			return r.wait("shop", "through", isReady(s)), []string{"stays"}
+		},
+		"the module is deleted": func(r *rig) (fleet.SyncStatus, []string) {
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			return r.wait("shop", "removed", isRemoved), nil
+		},
+		"the module is orphaned": func(r *rig) (fleet.SyncStatus, []string) {
+			r.set(nil, r.tombstone("shop", fleet.DeleteOrphan))
+			return r.wait("shop", "removed", isRemoved), []string{"stays"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			theirs, ours := second(t), aloneRig(t)
+			theirs.ns = ours.ns
+			ours.rejoin(theirs.hub)
+			ours.rejoin(ours.ns + "-now")
+			s := ours.bundle("shop", nil, configMap("moves", "k: v"), configMap("stays", "k: v"))
+			ours.set([]fleet.Sync{s})
+			ours.ready(s)
+			uid := ours.uidOf("v1", "configmaps", "moves")
+			ours.stop() // its agent is away
+			taken := theirs.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, configMap("moves", "k: v"))
+			theirs.set([]fleet.Sync{taken})
+			theirs.ready(taken)
+			theirs.stop()
+			ours.start()
+			end, left := ends(ours)
+			u := ours.get("v1", "configmaps", "moves")
+			if u == nil || u.GetUID() != uid || u.GetLabels()[fleet.HubLabel] != theirs.hub {
+				t.Errorf("what the other hub's agent has is %v; said %q", u, end.Message)
+			}
+			for _, name := range left {
+				if ours.get("v1", "configmaps", name) == nil {
+					t.Errorf("%s is gone", name)
+				}
+			}
+		})
+	}
+}
+
+// TestAgentOfAFormerHubKeepsItsObjects: the same cluster, and the agent of the second hub searches for objects, for it has no records. What it
+// comes by of the first hub is that one's, whose agent works beside it, though both have a module of the name: it lists none of it as its own,
+// takes none without adopt: Always, and deletes none, neither with its module nor when the cluster leaves its fleet. Where no agent of the
+// first hub is left it is what the agent wrote itself once.
+func TestAgentOfAFormerHubKeepsItsObjects(t *testing.T) {
+	for name, served := range map[string]bool{"whose agent works": true, "which nobody serves any more": false} {
+		t.Run(name, func(t *testing.T) {
+			theirs, ours := second(t), aloneRig(t)
+			theirs.ns = ours.ns
+			has := theirs.bundle("shop", nil, configMap("listed", "k: v"), configMap("other", "k: v"))
+			theirs.set([]fleet.Sync{has})
+			theirs.ready(has)
+			theirs.stop()
+			ours.options = append(ours.options, func(o *Options) {
+				o.Served = func(context.Context) map[string]bool { return map[string]bool{theirs.hub: served} }
+			})
+			ours.rejoin(theirs.hub)
+			ours.rejoin(ours.ns + "-now")
+			ours.eventually("the search is over", func() bool { return ours.m.searching() == "" })
+			s := ours.bundle("shop", nil, configMap("listed", "k: ours"), configMap("own", "k: v"))
+			ours.set([]fleet.Sync{s})
+			x := ours.decided(s)
+			if refused := x.Phase == fleet.PhaseFailed && strings.Contains(x.Message, "for the hub"); refused != served {
+				t.Errorf("refused %t: %+v", refused, x)
+			}
+			ours.m.Leave(fleet.Leave{Objects: fleet.LeaveDelete})
+			ours.wait("shop", "removed", isRemoved)
+			for _, name := range []string{"listed", "other"} {
+				if there := ours.get("v1", "configmaps", name) != nil; there != served {
+					t.Errorf("%s is there: %t", name, there)
+				}
+			}
+			if ours.get("v1", "configmaps", "own") != nil {
+				t.Error("what is the module's stayed")
+			}
+		})
+	}
+}
