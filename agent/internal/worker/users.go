@@ -55,6 +55,7 @@ func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watc
 		it.unseen = true
 		return
 	}
+	w.noteBack(rec, f)
 	it.old, it.differs = f.Old, differs(it.entry.ID, action.Drift, f.Change)
 	if !it.writtenAs(rec, action) {
 		return
@@ -68,6 +69,21 @@ func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watc
 	case stands, action.Verb == plan.Skip:
 		ready := healthy || it.uncounted
 		w.noteThrough(it, rec, ready, it.old == 0 && (ready || !plan.IsCustom(it.entry.ID)))
+	}
+}
+
+// noteBack notes that an object is as another module left it, by the mark that it carries, though this one has written it since: the cluster's store
+// was put back to before that. What the object is made by then may use what the other module drops.
+func (w *worker) noteBack(rec *apply.Record, f *watch.Fingerprint) {
+	of, uid, ok := fleet.ParseOwnerMark(f.Owner)
+	if !ok || uid != w.m.o.ClusterUID || of == w.ref || rec.From != (fleet.ModuleRef{}) || rec.UID != f.UID || rec.GivenBy(of) {
+		return
+	}
+	if w.m.inventory.Amend(w.ref, rec.ID, func(r *apply.Record) bool {
+		r.Givers = r.WithGiver(of)
+		return true
+	}) {
+		w.m.retry(of, rec.ID)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -164,4 +165,48 @@ func (r *rig) pod() string {
 		return ""
 	}
 	return list.Items[i].GetName()
+}
+
+// TestWorkloadThatIsPutBackToItsFirstModule: a workload went to another module and was through there, which is held. The cluster's store is put back to
+// before that: what its pods use by then stays with the first module, though it was told before that nothing used it any more.
+func TestWorkloadThatIsPutBackToItsFirstModule(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, append(webUsing("web-1", fine), configMap("rest", "k: v"))...)
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	before := r.get("apps/v1", "deployments", "web")
+	one, two := r.bundle("one", nil, configMap("rest", "k: v")), r.bundle("two", nil, webUsing("web-2", fine)...)
+	one.Held = assemble.HeldKeys([]fleet.ObjectID{r.configMapID("web-1")})
+	r.set([]fleet.Sync{one, two})
+	r.ready(two)
+	r.eventually("it is through", func() bool {
+		rec := r.m.inventory.Get(r.webID())
+		return rec.Givers == "" && rec.Module == two.Module
+	})
+	two = r.again(two)
+	two.Held = assemble.HeldKeys([]fleet.ObjectID{r.webID()})
+	r.set([]fleet.Sync{one, two})
+	r.wait("two", "held", func(x fleet.SyncStatus) bool { return x.Generation == two.Generation })
+
+	before.SetManagedFields(nil)
+	before.SetResourceVersion("")
+	unstructured.RemoveNestedField(before.Object, "status")
+	if _, err := r.res("apps/v1", "deployments", r.ns).Apply(context.Background(), "web", before, metav1.ApplyOptions{FieldManager: fleet.FieldManager, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.wait("two", "not as it says", func(x fleet.SyncStatus) bool {
+		return slices.ContainsFunc(x.States, func(s fleet.ObjectState) bool { return s.Drift == fleet.DriftHeld })
+	})
+	r.eventually("its pods run", func() bool { return r.ofConfig("web-1") == 2 })
+	one = r.again(one)
+	one.Held = nil
+	r.set([]fleet.Sync{one, two})
+	r.oneWaits()
+	two = r.again(two)
+	two.Held = nil
+	r.set([]fleet.Sync{one, two})
+	r.eventually("it goes when they are through again", func() bool {
+		r.noneUsedIsGone()
+		return r.get("v1", "configmaps", "web-1") == nil
+	})
 }
