@@ -65,8 +65,8 @@ func (c Claimant) own(mark fleet.ModuleRef) bool {
 	return mark != fleet.ModuleRef{} && (mark == c.Module || mark == c.From)
 }
 
-// marked reports that the label of a hub is on an object, of one that the agent belongs to or did.
-func (c Claimant) marked(labels map[string]string) bool {
+// Marked reports that the label of a hub is on an object, of one that the agent belongs to or did.
+func (c Claimant) Marked(labels map[string]string) bool {
 	hub := labels[fleet.HubLabel]
 	return hub != "" && (hub == c.Hub || slices.Contains(c.Hubs, hub))
 }
@@ -85,7 +85,7 @@ func (c Claimant) Mark(annotations map[string]string, id fleet.ObjectID) (of fle
 // on it: both marks, written by our manager, for this very object.
 func (c Claimant) Proven(id fleet.ObjectID, labels, annotations map[string]string, p Proof) bool {
 	of, exact := c.Mark(annotations, id)
-	return exact && c.own(of) && c.marked(labels) && p.Applied && p.Marked
+	return exact && c.own(of) && c.Marked(labels) && p.Applied && p.Marked
 }
 
 // AdoptVerdict is what is to be done about an object that is there already.
@@ -127,7 +127,7 @@ func Adopt(c Claimant, id fleet.ObjectID, e Existing, policies []fleet.Policy, r
 	of, exact := c.Mark(e.Annotations, id)
 	hub, marked := e.Labels[fleet.HubLabel]
 	switch tool, has := toolOf(e); {
-	case marked && !c.marked(e.Labels):
+	case marked && !c.Marked(e.Labels):
 		return unless(always, Adoption{By: "towline", Whose: fmt.Sprintf("is managed by Towline for the hub %q", hub),
 			Remedy: "have that hub let it go, or set the policy adopt: Always for it, without takeFrom"})
 	case exact && of != c.Module && e.Proof.Applied && !marked:

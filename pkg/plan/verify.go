@@ -48,7 +48,7 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 	switch hub := s.Labels[fleet.HubLabel]; {
 	case hub == "":
 		return "somebody took the label " + fleet.HubLabel + " from it"
-	case !c.marked(s.Labels):
+	case !c.Marked(s.Labels):
 		return "its label " + fleet.HubLabel + " names another hub, " + hub
 	case !c.own(of):
 		return "its annotation " + fleet.OwnerAnnotation + " names another owner"
@@ -71,7 +71,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 		return Another, RuleIntentIsNotOwned
 	case !s.Found, r.UID != "" && s.UID != r.UID:
 		return Gone, RuleOwnershipLive
-	case !c.own(of), !c.marked(s.Labels), !wrote:
+	case !c.own(of), !c.Marked(s.Labels), !wrote:
 		return Foreign, RuleOwnershipLive
 	case r.UID == "" && !c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
 		return Foreign, RuleIntentIsNotOwned

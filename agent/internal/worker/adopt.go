@@ -36,7 +36,9 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned && r.UID == string(u.GetUID()) {
-		live, err = a.takeUpRecorded(ctx, live)
+		if err = a.unlessServed(ctx, live); err == nil {
+			live, err = a.takeUpRecorded(ctx, live)
+		}
 		return live, true, err
 	}
 	claimant := a.w.m.claimantOf(ctx, a.w.ref, u.GetLabels())

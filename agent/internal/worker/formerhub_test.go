@@ -94,3 +94,51 @@ func TestAgentOfAFormerHubKeepsItsObjects(t *testing.T) {
 		})
 	}
 }
+
+// TestObjectThatAnotherHubTookIsLeftToIt: an agent of another hub takes an object (adopt: Always) from one that is at work. That one does not take
+// it back: not as drift, nor for another revision, nor when it starts anew. It says whose the object is, and has it again when the other lets go.
+func TestObjectThatAnotherHubTookIsLeftToIt(t *testing.T) {
+	theirs, ours := second(t), aloneRig(t)
+	theirs.ns = ours.ns
+	ours.restart(func(o *Options) {
+		o.Served = func(context.Context) map[string]bool { return map[string]bool{theirs.hub: true} }
+	})
+	s := ours.bundle("shop", nil, configMap("moves", "k: v"), configMap("stays", "k: v"))
+	ours.set([]fleet.Sync{s})
+	ours.ready(s)
+	uid := ours.uidOf("v1", "configmaps", "moves")
+	taken := theirs.bundle("site", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, configMap("moves", "k: theirs"))
+	theirs.set([]fleet.Sync{taken})
+	theirs.ready(taken)
+	isTheirs := func(what string) {
+		t.Helper()
+		ours.wait("shop", what, func(x fleet.SyncStatus) bool {
+			return x.Phase == fleet.PhaseFailed && strings.Contains(x.Message, "is managed by Towline for the hub")
+		})
+		if u := ours.get("v1", "configmaps", "moves"); u.GetLabels()[fleet.HubLabel] != theirs.hub || ours.data("moves", "k") != "theirs" {
+			t.Errorf("%s: %v", what, u.Object)
+		}
+	}
+	isTheirs("it is taken")
+	s = ours.bundle("shop", nil, configMap("moves", "k: v2"), configMap("stays", "k: v2"))
+	ours.set([]fleet.Sync{s})
+	ours.eventually("the rest is as the revision has it", func() bool { return ours.data("stays", "k") == "v2" })
+	isTheirs("another revision")
+	ours.stop()
+	ours.forget()
+	ours.start()
+	ours.m.Set(ours.current, nil)
+	isTheirs("a restart")
+	theirs.mu.Lock()
+	site := theirs.statuses[taken.Module]
+	theirs.mu.Unlock()
+	if !site.Ready || site.Corrections != 0 {
+		t.Errorf("the other agent says %+v", site)
+	}
+	theirs.set(nil, theirs.tombstone("site", fleet.DeleteOrphan))
+	theirs.wait("site", "removed", isRemoved)
+	ours.ready(s)
+	if ours.uidOf("v1", "configmaps", "moves") != uid || ours.data("moves", "k") != "v2" {
+		t.Error("it is not the module's again")
+	}
+}

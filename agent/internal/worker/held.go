@@ -190,6 +190,9 @@ func (a *writer) unlessUnseen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := a.unlessServed(ctx, live); err != nil {
+		return err
+	}
 	return a.unlessAnnotated(live)
 }
 

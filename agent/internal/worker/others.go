@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -24,7 +25,7 @@ type OtherHub struct {
 	Module  fleet.ModuleRef
 }
 
-// hubs knows for which of those that the agent belonged to before another agent of the cluster works.
+// hubs knows for which of them other agents of the cluster work.
 type hubs struct {
 	mu     sync.Mutex
 	served map[string]bool
@@ -36,9 +37,11 @@ const servedFor = 10 * time.Second
 
 // servedByAnother reports that another agent works for a hub that this one belonged to before.
 func (h *hubs) servedByAnother(ctx context.Context, o *Options, hub string) bool {
-	if !slices.Contains(o.formerHubs(), hub) {
-		return false
-	}
+	return slices.Contains(o.formerHubs(), hub) && h.serves(ctx, o, hub)
+}
+
+// serves reports that another agent works for a hub.
+func (h *hubs) serves(ctx context.Context, o *Options, hub string) bool {
 	h.mu.Lock()
 	served, known := h.served, !h.at.IsZero() && time.Since(h.at) < servedFor
 	h.mu.Unlock()
@@ -49,6 +52,28 @@ func (h *hubs) servedByAnother(ctx context.Context, o *Options, hub string) bool
 		h.mu.Unlock()
 	}
 	return served[hub]
+}
+
+// unlessServed is an error if the object of a record is another hub's by now: its agent, which works in this cluster, has taken it (adopt: Always),
+// and the two would take it from each other for ever.
+func (a *writer) unlessServed(ctx context.Context, live map[string]any) error {
+	u := &unstructured.Unstructured{Object: live}
+	hub, m := u.GetLabels()[fleet.HubLabel], a.w.m
+	claimant := m.claimant(a.w.ref).After(&a.record.Record)
+	if hub == "" || claimant.Marked(u.GetLabels()) {
+		return nil
+	}
+	there := a.describe(u)
+	of, _, _ := fleet.ParseOwnerMark(there.Annotations[fleet.OwnerAnnotation])
+	theirs := plan.Claimant{Module: of, Hub: hub, ClusterUID: m.o.ClusterUID}
+	if !theirs.Proven(a.liveID(), there.Labels, there.Annotations, there.Proof) || !m.hubs.serves(ctx, &m.o, hub) {
+		return nil
+	}
+	adoption := plan.Adopt(claimant, a.liveID(), there, a.policies, *a.policy)
+	if adoption.Verdict != plan.AdoptRefuse {
+		return nil
+	}
+	return a.refused(adoption, adoption.Whose)
 }
 
 // others are the objects of other hubs that a search came by, with their hubs. No sync can list them as extras: of the modules that
