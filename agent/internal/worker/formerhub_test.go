@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,6 +122,9 @@ func TestObjectThatAnotherHubTookIsLeftToIt(t *testing.T) {
 	}
 	isTheirs("it is taken")
 	s = ours.bundle("shop", nil, configMap("moves", "k: v2"), configMap("stays", "k: v2"))
+	if p := ours.preview(s); !slices.ContainsFunc(p.Objects, func(o fleet.PreviewedObject) bool { return o.ID.Name == "moves" && o.Action == fleet.PreviewRefuse }) {
+		t.Errorf("the preview says %+v", p)
+	}
 	ours.set([]fleet.Sync{s})
 	ours.eventually("the rest is as the revision has it", func() bool { return ours.data("stays", "k") == "v2" })
 	isTheirs("another revision")

@@ -275,6 +275,9 @@ func (p *preview) existing(ctx context.Context, a *writer, live map[string]any, 
 	a.text, a.drop = apply.OwnStringData(live), apply.ScaledBy(live) != ""
 	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned && r.UID == string(u.GetUID()) {
 		a.text = append(a.text, r.Paths.StringData()...)
+		if err := a.unlessServed(ctx, live); err != nil {
+			return err
+		}
 		return p.ours(ctx, a, live, out)
 	}
 	adoption := plan.Adopt(p.m.claimantOf(ctx, a.w.ref, u.GetLabels()), a.liveID(), a.describe(u), p.policies, *a.policy)
