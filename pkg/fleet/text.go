@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 )
@@ -47,37 +46,4 @@ func Some[S ~string](list []S, most int) string {
 		fmt.Fprintf(&out, " and %d more", more)
 	}
 	return out.String()
-}
-
-// MaskWords puts Masked in place of words in a text. Of a word that Clip has cut, what is left is masked, too. Words of fewer than least
-// bytes are left: they are parts of others.
-func MaskWords(text string, words []string, least int) string {
-	words = slices.Clone(words)
-	slices.SortFunc(words, func(a, b string) int { return len(b) - len(a) }) // one may hold another
-	for _, w := range words {
-		if len(w) < least || w == "" {
-			continue
-		}
-		text = maskCut(strings.ReplaceAll(text, w, Masked), w, least)
-	}
-	return text
-}
-
-// maskCut masks the beginnings of a word that an ellipsis follows, which may stand behind a quotation mark.
-func maskCut(text, word string, least int) string {
-	for from := 0; ; {
-		at := strings.Index(text[from:], clipMark)
-		if at < 0 {
-			return text
-		}
-		at += from
-		from = at + len(clipMark)
-		at -= len(text[:at]) - len(strings.TrimSuffix(text[:at], `"`))
-		for n := min(len(word)-1, at); n >= least; n-- {
-			if text[at-n:at] == word[:n] {
-				text, from = text[:at-n]+Masked+text[at:], from-n+len(Masked)
-				break
-			}
-		}
-	}
 }

@@ -21,8 +21,7 @@ const (
 	quotesWithin = 8
 )
 
-// MaskQuoted takes values of files out of a message where it quotes one. Elsewhere they stay: most are words that say what is wrong. A file may
-// have as many as a message has words, so that each is read once.
+// MaskQuoted takes values of files out of a message where it quotes one. Elsewhere they stay: most are words that say what is wrong.
 func MaskQuoted(text string, values []any) string {
 	words := map[string]bool{}
 	eachText(values, func(s string) {
@@ -30,6 +29,11 @@ func MaskQuoted(text string, values []any) string {
 			words[oneLine(s)], words[strings.Trim(strconv.Quote(s), `"`)] = true, true
 		}
 	})
+	return maskQuoted(text, words)
+}
+
+// maskQuoted takes words out of a message where it quotes one. There may be as many as a file has values, so that the message is read once for all.
+func maskQuoted(text string, words map[string]bool) string {
 	delete(words, "")
 	var out strings.Builder
 	for {
@@ -73,15 +77,12 @@ func MaskValues(text string, values json.RawMessage) string {
 		return text
 	}
 	var words []string
+	quoted := map[string]bool{}
 	eachText(v, func(s string) {
 		words = append(words, formsOf(s)...)
-		if s = oneLine(s); s != "" {
-			for _, quote := range strings.Split(quotationMarks, "") {
-				text = strings.ReplaceAll(text, quote+s+quote, quote+fleet.Masked+quote)
-			}
-		}
+		quoted[oneLine(s)] = true
 	})
-	return fleet.MaskWords(text, words, shortest)
+	return fleet.MaskWords(maskQuoted(text, quoted), words, shortest)
 }
 
 // formsOf are the ways in which a message may show a value: whole, a line of it, quoted, and encoded.
