@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,8 @@ const (
 	// behind one gateway come back all at once.
 	maxHandshakes = 512
 	maxFromOne    = 256
+	// maxTold are more of one address, which are told that they are too many, where that can be told.
+	maxTold = 64
 	// firstWord is how long a peer may be waited for in any case: what it has sent is perhaps not read yet. nextWord is that of one
 	// who has said something, and may be far away, or slow.
 	firstWord = 100 * time.Millisecond
@@ -28,6 +31,8 @@ const (
 type Handshakes struct {
 	// strangers says that a connection without a certificate counts until it ends.
 	strangers bool
+	// tells says that who serves the listener tells those which are too many.
+	tells bool
 
 	mu    sync.Mutex
 	moved sync.Cond
@@ -42,8 +47,13 @@ func AgentHandshakes() *Handshakes { return newHandshakes(true) }
 // APIHandshakes are those of the listener for people, who may show a token in each call.
 func APIHandshakes() *Handshakes { return newHandshakes(false) }
 
-// HookConnections are those of the listener for webhooks, on which nobody proves an identity: each counts until it ends.
-func HookConnections() *Handshakes { return newHandshakes(true) }
+// HookConnections are those of the listener for webhooks, on which nobody proves an identity: each counts until it ends. Its server is to ask for
+// Surplus.
+func HookConnections() *Handshakes {
+	h := newHandshakes(true)
+	h.tells = true
+	return h
+}
 
 func newHandshakes(strangers bool) *Handshakes {
 	h := &Handshakes{strangers: strangers, open: map[string]map[*greeting]bool{}}
@@ -97,6 +107,17 @@ type greeting struct {
 	over  atomic.Bool
 	waits atomic.Int64 // since when its peer is waited for; 0: it is not
 	heard atomic.Bool  // something came
+	// surplus: it is one too many of its address, and is told so. It is set before the connection is accepted.
+	surplus bool
+}
+
+// Surplus reports that a connection, as a server has it, is one too many of its address. It is to be told that, and nothing else.
+func Surplus(c net.Conn) bool {
+	if over, is := c.(*tls.Conn); is {
+		c = over.NetConn()
+	}
+	x, is := c.(*greeting)
+	return is && x.surplus
 }
 
 // Read notes for how long the peer is waited for.
@@ -129,6 +150,10 @@ func (h *Handshakes) enter(x *greeting) {
 			h.cut.Add(1)
 			_ = v.Conn.Close()
 			continue
+		}
+		if n := len(h.open[x.from]); h.tells && h.count < maxHandshakes && n < maxFromOne+maxTold {
+			x.surplus = true
+			break
 		}
 		if len(h.open[x.from]) >= maxFromOne && !h.slow(x.from) {
 			h.cut.Add(1)

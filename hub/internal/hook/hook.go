@@ -68,14 +68,20 @@ func New(o Options) *Handler { return &Handler{o: o} }
 // Server is how a handler is served: whoever is slow is cut off.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: minTimeout, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, surplus{}, rpc.Surplus(c))
+		}}
 }
+
+// surplus is the key of whether the connection of a call is one too many of its address.
+type surplus struct{}
 
 // ServeHTTP takes one call.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
-	if !h.limiter.allow(callerOf(r), began) {
+	if tooMany, _ := r.Context().Value(surplus{}).(bool); tooMany || !h.limiter.allow(callerOf(r), began) {
 		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Connection", "close") // others of the address have room then
 		http.Error(w, "too many calls", http.StatusTooManyRequests)
 		return
 	}

@@ -2,15 +2,20 @@ package hook
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // TestSlowCallsKeepNobodyOut: whoever sends slowly, before anybody knows who that is, may do so while there is room, and not for longer. A call
@@ -78,3 +83,58 @@ func post(client *http.Client, url string, body io.Reader) int {
 	_ = resp.Body.Close()
 	return resp.StatusCode
 }
+
+// TestOneTooManyIsTold: of more connections of one address than it may have, as of a proxy that all calls come through, those that come last are told
+// so, and to come again, rather than closed without a word.
+func TestOneTooManyIsTold(t *testing.T) {
+	const most, told = 256, 64
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		server := Server(w, slog.New(slog.DiscardHandler))
+		calls := make(callers)
+		l := rpc.HookConnections().Listener(calls)
+		codes := map[int]int{}
+		for i := range most + told {
+			ours, theirs := net.Pipe()
+			defer theirs.Close()
+			go func() { calls <- ours }()
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			r := httptest.NewRequest(http.MethodPost, "/hooks/default/shop", strings.NewReader("{}"))
+			r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", i%200) // the handler's own limit of an address is another one
+			r.Header.Set("X-Gitlab-Token", key)
+			out := httptest.NewRecorder()
+			w.ServeHTTP(out, r.WithContext(server.ConnContext(t.Context(), tls.Server(c, nil))))
+			if is := i >= most; (out.Code == http.StatusTooManyRequests) != is || (out.Header().Get("Retry-After") != "") != is {
+				t.Fatalf("connection %d: %d %v", i, out.Code, out.Header())
+			}
+			codes[out.Code]++
+		}
+		ours, theirs := net.Pipe()
+		go func() { calls <- ours }()
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := theirs.Write([]byte("x")); err == nil {
+			t.Error("there is no end to them")
+		}
+		if codes[http.StatusAccepted] != most || codes[http.StatusTooManyRequests] != told {
+			t.Errorf("%v", codes)
+		}
+	})
+}
+
+// callers is a listener whose connections all come from one address.
+type callers chan net.Conn
+
+// Accept implements net.Listener.
+func (c callers) Accept() (net.Conn, error) { return <-c, nil }
+
+// Close implements net.Listener.
+func (c callers) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (c callers) Addr() net.Addr { return &net.TCPAddr{} }
