@@ -60,7 +60,7 @@ func TestValuesOfACarriedSecretAreScrubbed(t *testing.T) {
 	if got, want := h.Scrub("refused: swordfish, not a-note-of-it, nor named-here"), "refused: ***, not a-note-of-it, nor named-here"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if HoldSecrets(map[string]any{"kind": "HelmRelease", "spec": []any{map[string]any{"kind": "Secret", "name": "a"}}}) || !HoldSecrets(carrying("a", "b")) {
+	if HiddenOf(map[string]any{"kind": "HelmRelease", "spec": []any{map[string]any{"kind": "Secret", "name": "a"}}}).Any() || !HiddenOf(carrying("a", "b")).Any() {
 		t.Error("what names a Secret is not told from what carries one")
 	}
 }

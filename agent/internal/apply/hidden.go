@@ -41,10 +41,8 @@ func HiddenOf(objects ...map[string]any) Hidden {
 	return h.sorted()
 }
 
-// HoldSecrets reports that there are Secrets in one of the objects, or that it is one.
-func HoldSecrets(objects ...map[string]any) bool {
-	return slices.ContainsFunc(objects, func(obj map[string]any) bool { return len(manifest.Secrets(obj)) > 0 })
-}
+// Any reports that there are some.
+func (h Hidden) Any() bool { return len(h.forms) > 0 }
 
 // HiddenValues are these values.
 func HiddenValues(values []string) Hidden {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -49,6 +50,35 @@ func TestRefusedDeleteDoesNotTellACarriedSecret(t *testing.T) {
 	r.set([]fleet.Sync{next})
 	r.wait("shop", "refused", func(x fleet.SyncStatus) bool {
 		return x.Generation == next.Generation && strings.Contains(r.heard.String(), "refused: open-text")
+	})
+	r.stop()
+	if strings.Contains(r.heard.String(), "canary-carried") {
+		t.Error("a status or a log line has the value")
+	}
+}
+
+// TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries: somebody else has put a Secret into an object of the module, which lists none, and the API
+// server repeats it as it refuses what the module applies.
+func TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	r.loud = true
+	r.start()
+	s := r.bundle("shop", nil, configMap("carrier", "open: open-text"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "carrier", "ana", `{"data":{"secret.json":"{\"kind\":\"Secret\",\"metadata\":{\"name\":\"db\"},\"stringData\":{\"password\":\"canary-carried\"}}"}}`)
+	refusing := strings.Replace(blabbing, "DELETE", "UPDATE", 1)
+	r.clusterScoped("validatingadmissionpolicies", refusing)
+	r.clusterScoped("validatingadmissionpolicybindings", tattleBinding)
+	r.eventually("the policy refuses", func() bool {
+		_, err := r.res("v1", "configmaps", r.ns).Patch(context.Background(), "carrier", types.MergePatchType, []byte(`{"data":{"open":"b"}}`), v1.PatchOptions{DryRun: []string{v1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "refused")
+	})
+	next := r.bundle("shop", nil, configMap("carrier", "open: other-text"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "refused", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Exceptions) == 1 && strings.Contains(x.Exceptions[0].Message, "refused: open-text")
 	})
 	r.stop()
 	if strings.Contains(r.heard.String(), "canary-carried") {

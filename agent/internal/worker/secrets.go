@@ -8,42 +8,44 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// explain turns an error about an object into a failure. What the API server says of a Secret, or of what carries one, may repeat what it was
-// given or has: none of the values of the desired and of the live one is let through, nor is what is hidden of any other object.
+// explain turns an error about an object into a failure. What the API server says may repeat what it was given or has: no value of a Secret in the
+// desired object or in the live one is let through, also of one that somebody else has put there, nor is what is hidden of any other object.
 func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, hidden []string, err error) *apply.Failure {
 	var known *apply.Failure
-	if !errors.As(err, &known) {
-		err = w.hidden(id).and(hides{values: hidden}).clean(err)
+	if errors.As(err, &known) {
+		return known
 	}
-	if errors.As(err, &known) || !apply.Answered(err) || r.Resource == "" {
-		return apply.Explain(id, err)
+	err = w.hidden(id).and(hides{values: hidden}).clean(err)
+	told := apply.Explain(id, err)
+	if !apply.Answered(err) || r.Resource == "" {
+		return told
 	}
-	var objects []map[string]any
+	var values apply.Hidden
 	if desired != nil {
 		object, unread := desired.Object()
 		if unread != nil {
 			return apply.Explain(id, apply.Withheld(err))
 		}
-		objects = append(objects, object)
+		values = apply.HiddenOf(object)
 	}
-	carries := apply.HoldSecrets(objects...)
-	if desired == nil { // only the live object tells; what the server says while it is busy is of no object
-		carries = !apply.Explain(id, err).Unreached()
-	}
-	if !id.IsSecret() && !carries {
-		return apply.Explain(id, err)
+	secret := id.IsSecret() || values.Any()
+	if !secret && told.Unreached() { // what the server says while it is busy is of no object
+		return told
 	}
 	live, unread := w.m.client.Get(ctx, r, namespaceOf(r, id), id.Name)
 	switch {
 	case unread == nil:
-		objects = append(objects, live)
+		values = values.With(apply.HiddenOf(live))
 	case apply.IsGone(unread):
-	case !id.IsSecret() && desired == nil && unread.Error() == err.Error(): // what refuses to have it read says nothing of what it has
-		return apply.Explain(id, err)
+	case !secret && unread.Error() == err.Error(): // what refuses to have it read says nothing of what it has
+		return told
 	default:
 		return apply.Explain(id, apply.Withheld(err))
 	}
-	return apply.Explain(id, apply.HiddenOf(objects...).Clean(err))
+	if !values.Any() {
+		return told
+	}
+	return apply.Explain(id, values.Clean(err))
 }
 
 func (a *writer) explain(ctx context.Context, err error) *apply.Failure {
