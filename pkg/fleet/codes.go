@@ -64,6 +64,10 @@ const (
 	ReadyAway     = "Away"
 	ReadyNowhere  = "Nowhere"
 
+	// ConditionSpecValid is the condition of a module whose stored spec has what this hub does not take any more, and ReasonInvalidSpec its reason.
+	ConditionSpecValid = "SpecValid"
+	ReasonInvalidSpec  = "Invalid"
+
 	// Why a module stands in a cluster as it does, where that is not for its agent to say.
 	TrackerNotAssigned   = "NotAssigned"
 	TrackerCannotAssign  = "CannotAssign"

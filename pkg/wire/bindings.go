@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"regexp"
+	"slices"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
@@ -114,10 +115,7 @@ func checkLate(list []fleet.Binding) error {
 		return err
 	}
 	objects := 0
-	declared := map[string]string{}
-	for _, b := range list {
-		declared[b.Name] = "x"
-	}
+	declared := someValues(list, func(b fleet.Binding) string { return b.Name })
 	for i, b := range list {
 		if b.Object == nil {
 			continue
@@ -130,11 +128,46 @@ func checkLate(list []fleet.Binding) error {
 		if _, err := manifest.ResolveID(b.Object.ID(), declared); err != nil {
 			return fleet.Join(path, err)
 		}
-		if _, err := ParseFieldPath(*b.Object, manifest.Expand(b.Object.Path, declared)); err != nil {
-			return fleet.Invalidf(path+".fieldPath", "%s: %v", b.Name, err)
+		if err := checkPath(b.Name, *b.Object, declared); err != nil {
+			return fleet.Join(path, err)
 		}
 	}
 	return checkLateTexts(late, (&Module{Bindings: list}).Placeholders())
+}
+
+// CheckFieldPaths finds what is wrong by now with the paths of fields in a spec, which a hub of before may have taken. Agents take none of these, so
+// that it is to be said before one fails by it.
+func CheckFieldPaths(spec *towlinev1.ModuleSpec) error {
+	if !slices.ContainsFunc(spec.GetBindings(), func(b *towlinev1.Binding) bool { return b.GetObject() != nil }) {
+		return nil
+	}
+	declared := someValues(spec.GetBindings(), (*towlinev1.Binding).GetName)
+	for i, b := range spec.GetBindings() {
+		object, err := bindingObject(b.GetObject(), spec.GetNamespace())
+		if err == nil && object != nil {
+			err = checkPath(b.GetName(), *object, declared)
+		}
+		if err != nil {
+			return fleet.Join(fmt.Sprintf("spec.bindings[%d].object", i), err)
+		}
+	}
+	return nil
+}
+
+// someValues stand for the values of bindings where only their names matter.
+func someValues[B any](list []B, name func(B) string) map[string]string {
+	out := map[string]string{}
+	for _, b := range list {
+		out[name(b)] = "x"
+	}
+	return out
+}
+
+func checkPath(name string, object fleet.ObjectField, declared map[string]string) error {
+	if _, err := ParseFieldPath(object, manifest.Expand(object.Path, declared)); err != nil {
+		return fleet.Invalidf("fieldPath", "%s: %v", name, err)
+	}
+	return nil
 }
 
 // checkLateTexts refuses references that no value could mend.

@@ -197,6 +197,9 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 		case condition.GetStatus() != fleet.ConditionFalse:
 		case condition.GetType() == follow.Condition:
 			out.reasons = append(out.reasons, followReason(condition, m))
+		case condition.GetType() == fleet.ConditionSpecValid:
+			out.reasons = append(out.reasons, &v1.Reason{Subject: about(subjectModule, meta.GetName()), Reason: condition.GetReason(),
+				Facts: &v1.Facts{Code: fleet.ConditionSpecValid, Detail: specSays(condition)}, Blocks: true})
 		default:
 			why := condition.GetReason()
 			if readySays(why, readyFacts(why, s)) == "" { // it is the rollout's state

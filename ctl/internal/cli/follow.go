@@ -92,10 +92,18 @@ func (a *app) followTrouble(s *v1.FollowStatus) string {
 
 // conditionText is what a condition of a module says.
 func (a *app) conditionText(c *v1.Condition, s *v1.ModuleStatus) string {
-	if c.GetType() == follow.Condition {
+	switch c.GetType() {
+	case follow.Condition:
 		return followSays(c.GetReason(), s)
+	case fleet.ConditionSpecValid:
+		return specSays(c)
 	}
 	return a.readyText(c.GetReason(), s)
+}
+
+// specSays is what is wrong with the spec of a module that is stored.
+func specSays(c *v1.Condition) string {
+	return "an older hub took what this one and its agents do not take: " + c.GetMessage() + ": mend it and put the module"
 }
 
 // followReason is a link of why a module stands as it does.

@@ -88,7 +88,7 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 	case subjectHold:
 		return cmp.Or(holdCodeSays(f.GetCode()), f.GetDetail(), r.GetReason())
 	case subjectModule:
-		if f.GetCode() == follow.Condition {
+		if f.GetCode() == follow.Condition || f.GetCode() == fleet.ConditionSpecValid {
 			return f.GetDetail()
 		}
 		if said := readySays(r.GetReason(), f); said != "" {

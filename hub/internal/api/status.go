@@ -47,6 +47,10 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 		s.Holds = append(s.Holds, h)
 	})
 	s.Conditions = conditions(rec, s, state)
+	if err := wire.CheckFieldPaths(rec.GetModule().GetSpec()); err != nil && rec.GetDeleting() == "" {
+		s.Conditions = append(s.Conditions, &towlinev1.Condition{Type: fleet.ConditionSpecValid, Status: fleet.ConditionFalse, Reason: fleet.ReasonInvalidSpec,
+			Message: err.Error(), ObservedGeneration: s.ObservedGeneration})
+	}
 	s.Follow = a.followStatus(r, ref, rec, s)
 	if s.Follow != nil && rec.GetDeleting() == "" {
 		s.Conditions = append(s.Conditions, followingCondition(r, s))
