@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,20 +157,45 @@ func isHeaderName(s string) bool {
 // minScrubbed is the shortest value that is looked for in texts: a shorter one is found in every second word.
 const minScrubbed = 4
 
-// scrub takes values out of a text, which may have been clipped: a server may send back what it was sent.
+// minPart is the shortest part of a header that is looked for: what says how it is to be read is shorter, as Bearer.
+const minPart = 8
+
+// scrub takes values out of a text, which may have been clipped: a server may send back what it was sent, or what it makes of that.
 func (s *secret) scrub(text string) string {
 	if s == nil {
 		return text
 	}
-	words := make([]string, 0, 2*len(s.values))
-	for _, v := range s.values {
-		words = append(words, strings.TrimSpace(string(v)), strings.Trim(strconv.Quote(strings.TrimSpace(string(v))), `"`))
+	words := make([]string, 0, 4*len(s.values))
+	for key, v := range s.values {
+		value := strings.TrimSpace(string(v))
+		words = append(words, formsOf(value)...)
+		if strings.HasPrefix(key, headerKey) {
+			words = append(words, partsOf(value)...)
+		}
 	}
 	if login, err := s.login(); err == nil {
 		_, coded, _ := strings.Cut(login, " ")
 		words = append(words, coded)
 	}
 	return fleet.MaskWords(text, words, minScrubbed)
+}
+
+// formsOf are a value as it is, in quotes, and in an address.
+func formsOf(value string) []string {
+	return []string{value, strings.Trim(strconv.Quote(value), `"`), url.QueryEscape(value), url.PathEscape(value)}
+}
+
+// partsOf are what a server may read out of a header: what stands behind a scheme or a name, and the login in one.
+func partsOf(header string) (out []string) {
+	for _, part := range strings.FieldsFunc(header, func(r rune) bool { return strings.ContainsRune(" \t,;=\"'", r) }) {
+		if len(part) >= minPart {
+			out = append(out, formsOf(part)...)
+		}
+	}
+	if _, login, is := (&http.Request{Header: http.Header{"Authorization": {header}}}).BasicAuth(); is {
+		out = append(out, formsOf(login)...)
+	}
+	return out
 }
 
 // digest names the values in the key of a cache: who has others is given nothing that was fetched with these.

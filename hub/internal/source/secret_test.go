@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -253,6 +254,31 @@ func TestSecretIsNotSaid(t *testing.T) {
 			if strings.Contains(err.Error()+log.String(), word) {
 				t.Errorf("%s: %v\n%s", name, err, &log)
 			}
+		}
+	}
+}
+
+// TestPartsOfASecretAreNotSaid: a server may say again only what stands behind the scheme of a header, what is packed in it, or a value as it stands in
+// an address.
+func TestPartsOfASecretAreNotSaid(t *testing.T) {
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("ci:canary-password"))
+	for _, c := range []struct{ key, value, says string }{
+		{"header.Authorization", "Bearer canary-token", "canary-token"},
+		{"header.Authorization", basic, "canary-password"},
+		{"header.Authorization", basic, strings.TrimPrefix(basic, "Basic ")},
+		{"header.Authorization", "Token token=\"canary-token\", x", "canary-token"},
+		{"header.Private-Token", "canary/token+of a person", "canary%2Ftoken%2Bof+a+person"},
+		{"token", "canary/token+of", "canary%2Ftoken+of"},
+	} {
+		server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nnot for %s\r\n\r\n", c.says)
+				_ = conn.Close()
+			}
+		})
+		err := fetchWith(t, Options{}, server, map[string]string{c.key: c.value})
+		if err == nil || !strings.Contains(err.Error(), fleet.Masked) || strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %s of which the server says %s: %v", c.key, c.value, c.says, err)
 		}
 	}
 }
