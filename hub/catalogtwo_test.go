@@ -60,7 +60,7 @@ func TestCatalogLeavesWhatMovedToAnotherSource(t *testing.T) {
 		t.Fatalf("the other catalog: %v", s)
 	}
 	w.repo.Branch("main", map[string]any{"modules/news.yaml": inGit("news", "1")})
-	if _, err := w.resyncs(false); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop is in modules/shop.yaml:1, which catalog other reads") {
+	if _, err := w.resyncs(false); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop was in modules/shop.yaml:1 at the last look of catalog other") {
 		t.Fatalf("the first catalog: %v", err)
 	}
 	if s := resync(true); s.GetState() != "Applied" {

@@ -109,14 +109,14 @@ func TestMoveFromASetToACatalog(t *testing.T) {
 	for _, name := range []string{"shop", "cart", "news", "old", "more"} {
 		w.await(name, 0)
 	}
-	reads := "module shop is in modules/shop.yaml:1, which catalog team reads: towline resync catalog team --take"
+	reads := "module shop was in modules/shop.yaml:1 at the last look of catalog team: towline resync catalog team --take"
 	w.refused("a", []string{"cart", "news"}, reads, "cart more news shop", "--prune", "--yes")
 	w.repo.Branch("main", map[string]any{"modules/shop.yaml": inGit("shop", "1"), "modules/more.yaml": inGit("more", "1"), "modules/cart.yaml": inGit("cart", "1") + "<<<<<<< HEAD\n"})
 	if _, err := w.resyncs(false); err == nil {
 		t.Fatal("no YAML, and the catalog is applied")
 	}
-	w.refused("a", []string{"news"}, "module cart is in modules/cart.yaml", "cart more news shop", "--prune", "--yes")
-	w.refused("a", []string{"news"}, reads, "cart more news shop", "--prune", "--yes")
+	w.refused("a", []string{"news"}, "module cart was in modules/cart.yaml when the files of catalog team were had last", "cart more news shop", "--prune", "--yes")
+	w.refused("a", []string{"news"}, "module shop was in modules/shop.yaml:1 when", "cart more news shop", "--prune", "--yes")
 	w.push("shop=1", "more=1")
 	if resp, err := w.resyncs(true); err != nil || resp.GetCatalog().GetStatus().GetState() != "Applied" {
 		t.Errorf("%v, %v", resp, err)

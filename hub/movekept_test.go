@@ -60,7 +60,7 @@ func TestTakeThatWaits(t *testing.T) {
 	w.applied(1)
 	w.push("m1=1", "shop=1")
 	w.synced("Waiting")
-	w.refused("a", []string{"news", "cart"}, "which catalog team reads", "cart m1 m2 m3 news shop", "--prune")
+	w.refused("a", []string{"news", "cart"}, "at the last look of catalog team", "cart m1 m2 m3 news shop", "--prune")
 	_, _ = w.resyncs(true) // a person is asked about m2 and m3
 	w.prunesNotShop()
 }

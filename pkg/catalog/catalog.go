@@ -106,7 +106,25 @@ type Input struct {
 }
 
 // Place is where another catalog has a module.
-type Place struct{ At, Catalog string }
+type Place struct {
+	At, Catalog string
+	// Last says that it had it at its last look, and Stuck why what came of that look keeps it from taking the module over.
+	Last  bool
+	Stuck string
+}
+
+// Says continues what is said of a module that is not deleted for this place, and ends with a way out that works.
+func (p Place) Says() string {
+	switch {
+	case p.Stuck != "":
+		return fmt.Sprintf("was in %s when the files of catalog %s were had last, and looks at it come to nothing now (%s): mend that catalog, as towline describe catalog %s says, for towline resync catalog %s --take to have it take the module over as it is, or delete it, which leaves its modules: towline delete catalog %s",
+			p.At, p.Catalog, p.Stuck, p.Catalog, p.Catalog, p.Catalog)
+	case p.Last:
+		return fmt.Sprintf("was in %s at the last look of catalog %s: towline resync catalog %s --take has that catalog take it over as it is, and finds out whether it is there still",
+			p.At, p.Catalog, p.Catalog)
+	}
+	return fmt.Sprintf("is in %s, which catalog %s reads: towline resync catalog %s --take has that catalog take it over as it is, else take it out of there", p.At, p.Catalog, p.Catalog)
+}
 
 // Put is a module that is written.
 type Put struct {
@@ -254,8 +272,7 @@ func (p *Plan) leave(in Input, files map[string]File, gone []Module) {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which is not read: say recursive: true, or move that out of the folder", m.Name, at))
 		}
 		if x := in.Elsewhere[m.Name]; x.At != "" {
-			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in %s, which catalog %s reads: towline resync catalog %s --take has that catalog take it over as it is, else take it out of there",
-				m.Name, x.At, x.Catalog, x.Catalog))
+			p.Refused = append(p.Refused, fmt.Sprintf("module %s %s", m.Name, x.Says()))
 		}
 		for _, of := range in.Unknown {
 			p.Refused = append(p.Refused, fmt.Sprintf("module %s is in the files no more, and may be in those of %s", m.Name, of))

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -91,12 +90,12 @@ func (a *API) inCatalogs(r store.Reader, ref fleet.ModuleRef, owner string) (say
 			return true
 		}
 		state := a.catalogState(r, by, rec)
-		if at := record.CatalogHas(rec, state)[ref.Name]; at != "" {
-			says = fmt.Sprintf("is in %s, which catalog %s reads: towline resync catalog %s --take has that take it over as it is", at, by.Name, by.Name)
+		if at := record.CatalogHas(rec, state)[ref.Name]; at.At != "" {
+			says = at.Says()
 			return false
 		}
 		if record.CatalogNeverRead(rec, state) {
-			says = fmt.Sprintf("may be in the files of catalog %s, which were not read yet: see towline describe catalog %s, and try again", by.Name, by.Name)
+			says = "may be in the files of " + record.CatalogUnread(by.Name, state)
 		}
 		return true
 	})
@@ -124,7 +123,7 @@ func (a *API) listedBy(r store.Reader, ref fleet.ModuleRef, by *author) (name st
 	store.Scan(r, store.CatalogPrefix+ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 		other, ok := store.SplitCatalog(e.Key)
 		same := wire.SameUpstream(rec.GetCatalog().GetSpec().GetSource(), own.GetCatalog().GetSpec().GetSource())
-		if ok && other != by.catalog && !rec.GetDeleting() && !same && record.CatalogHas(rec, a.catalogState(r, other, rec))[ref.Name] != "" {
+		if ok && other != by.catalog && !rec.GetDeleting() && !same && record.CatalogHas(rec, a.catalogState(r, other, rec))[ref.Name].At != "" {
 			name = other.Name
 		}
 		return name == ""

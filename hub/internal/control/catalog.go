@@ -277,10 +277,10 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 		return &lookError{err, lookReason(err)}
 	}
 	x.next.Status.ResolvedRef, x.next.ReadGeneration = artifact.Ref, x.rec.GetCatalog().GetMetadata().GetGeneration()
-	files, below, unread, err := readCatalog(x.c, artifact.Files)
+	files, below, unread, err := readCatalog(ctx, x.c, artifact.Files)
 	if err != nil {
 		_, reason := problemsOf(err)
-		return cmp.Or(c.namesOthers(ctx, x, artifact.Files, reason), error(&lookError{err, reason}))
+		return cmp.Or(ctx.Err(), c.namesOthers(ctx, x, artifact.Files, reason), error(&lookError{err, reason}))
 	}
 	c.lists(x, files)
 	elsewhere, broken, unknown, err := c.elsewhere(ctx, x, files, artifact.Files)

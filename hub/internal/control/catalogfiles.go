@@ -25,19 +25,27 @@ import (
 // inCatalogs are what may stand in files that `towline apply` reads. A catalog keeps modules only, and says so of the others.
 var inCatalogs = []proto.Message{&towlinev1.Module{}, &towlinev1.Cluster{}, &towlinev1.Project{}, &towlinev1.Catalog{}}
 
+const (
+	// maxListed bounds what is kept of the modules that the files of a catalog have, in bytes: its state, in which each may come to be a conflict, is
+	// stored in one request, of which a store takes 1.4 MB.
+	maxListed = 1 << 20
+	// perListed is what is kept of a module at most beside its place, and its name four times.
+	perListed = 96
+)
+
 // errNoModules says that the files have none.
-type errNoModules struct{ folder string }
+type errNoModules struct{ folder, catalog string }
 
 func (e errNoModules) Error() string {
 	where := "the source"
 	if e.folder != "" {
 		where = "folder " + e.folder + " of the source"
 	}
-	return where + " has no module in a *.yaml, *.yml or *.json, so that nothing is changed: check path, and recursive, which reads the folders below, too"
+	return where + " has no module in a *.yaml, *.yml or *.json, so that nothing is changed, and other catalogs and sets do not delete what it had before: mend path, or say recursive, which reads the folders below, too, or delete the catalog, which leaves its modules: towline delete catalog " + e.catalog
 }
 
 // readCatalog reads the files of a catalog as `towline apply -f DIR` does. What is wrong is a *record.CatalogProblems, or that there is nothing.
-func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, unread map[string][]byte, err error) {
+func readCatalog(ctx context.Context, c *wire.Catalog, files map[string][]byte) (out []record.CatalogFile, below map[string]string, unread map[string][]byte, err error) {
 	found, skipped, err := resource.LoadFiles(files, c.Folder, resource.Options{Kinds: inCatalogs, Recursive: c.Recursive, Whole: c.Prune})
 	problems := &record.CatalogProblems{List: said(err)}
 	for _, r := range found {
@@ -59,10 +67,19 @@ func readCatalog(c *wire.Catalog, files map[string][]byte) (out []record.Catalog
 	case len(problems.List) > 0:
 		return nil, nil, nil, problems
 	case len(out) == 0:
-		return nil, nil, nil, errNoModules{c.Folder}
+		return nil, nil, nil, errNoModules{c.Folder, c.Ref.Display()}
 	}
-	below, unread = modulesIn(files, skipped)
-	return out, below, unread, nil
+	at := map[string]string{}
+	for _, f := range out {
+		if name := f.Module.GetMetadata().GetName(); fleet.ValidateLabel(name) == nil { // else that is what is said of it
+			at[name] = f.At
+		}
+	}
+	if most := mostListed(at); most < len(at) {
+		return nil, nil, nil, &record.CatalogProblems{List: []string{fmt.Sprintf("the files have %d modules, and of names and paths as long as theirs one catalog may have %d: make two catalogs of them, each of a folder", len(at), most)}}
+	}
+	below, unread, err = modulesIn(ctx, files, skipped)
+	return out, below, unread, err
 }
 
 // elsewhere are the modules that other catalogs of the project have in the same files, or of which their last look found that they are of this one:
@@ -93,10 +110,10 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 				seen, _ := c.CatalogSeen(ref)
 				state := record.CatalogState(r, ref, rec, seen)
 				for name, at := range record.CatalogHas(rec, state) {
-					out[name] = catalog.Place{At: at, Catalog: ref.Name}
+					out[name] = at
 				}
 				if record.CatalogNeverRead(rec, state) {
-					unknown = append(unknown, fmt.Sprintf("catalog %s, whose files were not read yet: see towline describe catalog %s, and mend, suspend or delete that catalog", ref.Name, ref.Name))
+					unknown = append(unknown, record.CatalogUnread(ref.Name, state))
 				}
 			}
 			return true
@@ -107,7 +124,10 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 	}
 	for _, other := range others {
 		names, _ := resource.InFolder(files, other.Folder, other.Recursive)
-		found, broken := modulesIn(files, names)
+		found, broken, err := modulesIn(ctx, files, names)
+		if err != nil {
+			return nil, nil, nil, err
+		}
 		maps.Copy(unread, broken)
 		for name, at := range found {
 			out[name] = catalog.Place{At: at, Catalog: other.Ref.Name}
@@ -118,11 +138,11 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 
 // lists notes which modules the files have. That counts from now on, before the look has come to its end: whose they are may prune meanwhile.
 func (c *Controller) lists(x *catalogue, files []record.CatalogFile) {
-	x.next.Lists = nil
-	for _, f := range files {
-		x.next.Lists = append(x.next.Lists, f.Module.GetMetadata().GetName())
+	names := make([]string, len(files))
+	for i, f := range files {
+		names[i] = f.Module.GetMetadata().GetName()
 	}
-	slices.Sort(x.next.Lists)
+	x.next.Lists = listed(names)
 	seen := cmp.Or(proto.CloneOf(x.was), &storev1.CatalogState{CatalogUid: x.next.GetCatalogUid(), Status: &towlinev1.CatalogStatus{}})
 	seen.Lists = x.next.GetLists()
 	c.catalogs.remember(x.ref, seen)
@@ -133,38 +153,83 @@ func (c *Controller) lists(x *catalogue, files []record.CatalogFile) {
 // known of the files before is.
 func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[string][]byte, reason string) error {
 	if reason == reasonNoModules {
+		if x.was.GetReadGeneration() == record.CatalogUnlisted { // nor does anybody know these better now
+			x.next.ReadGeneration = record.CatalogUnlisted
+		}
 		return nil
 	}
 	read, _ := resource.InFolder(files, x.c.Folder, x.c.Recursive)
-	found, unread := modulesIn(files, read)
-	x.next.Lists = mayList(x.was.GetLists(), found, unread)
-	s, own := x.next.GetStatus(), fleet.CatalogOrigin(x.ref.Name)
-	conflicts := slices.DeleteFunc(slices.Clone(s.GetConflicts()), func(f *towlinev1.CatalogConflict) bool { return f.GetReason() == catalog.Owned })
-	err := c.view(ctx, func(r store.Reader) error {
+	found, unread, err := modulesIn(ctx, files, read)
+	if err != nil {
+		return err
+	}
+	s, lists := x.next.GetStatus(), maps.Clone(found)
+	for _, name := range x.was.GetLists() { // its own that may stand where nothing can be read
+		if at := mayStandIn(unread, name); lists[name] == "" && at != "" {
+			lists[name] = at
+		}
+	}
+	conflicts, err := c.owned(ctx, x, found, unread)
+	if err != nil {
+		return err
+	}
+	for _, f := range s.GetConflicts() {
+		if f.GetReason() != catalog.Owned {
+			conflicts = append(conflicts, f)
+		}
+	}
+	all := maps.Clone(lists)
+	for _, f := range conflicts {
+		all[f.GetModule()] = f.GetFile()
+	}
+	if mostListed(all) < len(all) { // what was known before is still, and that there is more
+		x.next.ReadGeneration = record.CatalogUnlisted
+		return nil
+	}
+	x.next.Lists, s.Conflicts = listed(slices.Collect(maps.Keys(lists))), conflicts
+	return nil
+}
+
+// owned are the modules of others in files that cannot be applied, found or where they cannot be read, as conflicts in the order of their names. The files
+// are searched when the store has been read, for that takes time.
+func (c *Controller) owned(ctx context.Context, x *catalogue, found map[string]string, unread map[string][]byte) (out []*towlinev1.CatalogConflict, err error) {
+	own := fleet.CatalogOrigin(x.ref.Name)
+	if err := c.view(ctx, func(r store.Reader) error {
 		store.Scan(r, store.ModulePrefix+x.ref.Project+"/", func(rec *storev1.ModuleRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
-			owner, at := record.OwnerOf(r, ref, rec), cmp.Or(found[ref.Name], mayStandIn(unread, ref.Name))
-			if ok && at != "" && owner != own && rec.GetDeleting() == "" {
-				conflicts = append(conflicts, &towlinev1.CatalogConflict{Module: ref.Name, File: at, Reason: catalog.Owned, Owner: owner})
+			if owner := record.OwnerOf(r, ref, rec); ok && owner != own && rec.GetDeleting() == "" {
+				out = append(out, &towlinev1.CatalogConflict{Module: ref.Name, Reason: catalog.Owned, Owner: owner})
 			}
 			return true
 		})
 		return nil
-	})
-	if err == nil {
-		s.Conflicts = conflicts
+	}); err != nil {
+		return nil, err
 	}
-	return err
+	for _, f := range out {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		f.File = cmp.Or(found[f.GetModule()], mayStandIn(unread, f.GetModule()))
+	}
+	return slices.DeleteFunc(out, func(f *towlinev1.CatalogConflict) bool { return f.GetFile() == "" }), nil
 }
 
-// mayList are the modules that files have which cannot be applied, and of those that they had before what may stand where nothing can be read.
-func mayList(had []string, found map[string]string, unread map[string][]byte) []string {
-	names := slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(name string) bool { return fleet.ValidateLabel(name) != nil })
-	for _, name := range had {
-		if found[name] == "" && mayStandIn(unread, name) != "" {
-			names = append(names, name)
-		}
+// mostListed is how many modules the state of a catalog has room for whose names and places, by name, are as long as these; not fewer: for all of them.
+func mostListed(at map[string]string) int {
+	size := 0
+	for name, place := range at {
+		size += perListed + 4*len(name) + len(place)
 	}
+	if size <= maxListed {
+		return len(at)
+	}
+	return len(at) * maxListed / size
+}
+
+// listed are the names of modules among some, in order. What is none no module can have.
+func listed(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return fleet.ValidateLabel(name) != nil })
 	slices.Sort(names)
 	return names
 }
@@ -209,21 +274,24 @@ func said(err error) (out []string) {
 }
 
 // modulesIn are the modules of files that are not read for the catalog, with their place, and the files
-// that cannot be read and may have some: what is in these nobody knows.
-func modulesIn(files map[string][]byte, names []string) (out map[string]string, unread map[string][]byte) {
+// that cannot be read and may have some: what is in these nobody knows. What is no name no module has.
+func modulesIn(ctx context.Context, files map[string][]byte, names []string) (out map[string]string, unread map[string][]byte, err error) {
 	out, unread = map[string]string{}, map[string][]byte{}
 	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
 		docs, err := resource.ParseDocuments(name, files[name])
 		if err != nil && resource.MayHold(files[name], "Module") {
 			unread[name] = files[name]
 		}
 		for _, d := range docs {
-			if d.Is("Module") {
+			if d.Is("Module") && fleet.ValidateLabel(d.Name()) == nil {
 				out[d.Name()] = fmt.Sprintf("%s:%d", d.Source, d.Node.Line)
 			}
 		}
 	}
-	return out, unread
+	return out, unread, nil
 }
 
 // problemsOf are what is wrong with the files, and the reason; none: the error is not of the files.

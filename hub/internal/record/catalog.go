@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -159,23 +160,38 @@ const somewhere = "a file"
 // CatalogHas is where the files of a catalog had modules when they could be read last, by name: those that it names as conflicts, and all that it
 // lists. Whose these were then does not matter: one may be somebody else's by now. A catalog that is suspended lists nothing, for nobody looks
 // whether it does still.
-func CatalogHas(rec *storev1.CatalogRecord, state *storev1.CatalogState) map[string]string {
-	out := map[string]string{}
+func CatalogHas(rec *storev1.CatalogRecord, state *storev1.CatalogState) map[string]catalog.Place {
+	out, at := map[string]catalog.Place{}, catalog.Place{At: somewhere, Catalog: rec.GetCatalog().GetMetadata().GetName(), Last: true}
+	if s := state.GetStatus(); s.GetState() == catalog.Failed && s.GetReason() != catalog.ReasonNeeded && s.GetReason() != catalog.ReasonRefused {
+		at.Stuck = s.GetReason() // the next look comes to the same, whoever asks for it
+	}
 	if !rec.GetCatalog().GetSpec().GetSuspend() {
 		for _, name := range state.GetLists() {
-			out[name] = somewhere
+			out[name] = at
 		}
 	}
 	for _, f := range state.GetStatus().GetConflicts() {
 		if f.GetFile() != "" {
-			out[f.GetModule()] = f.GetFile()
+			at.At = f.GetFile()
+			out[f.GetModule()] = at
 		}
 	}
 	return out
 }
 
+// CatalogUnlisted is, as the generation of which the files were had, that these have more modules than a state has room for.
+const CatalogUnlisted = -1
+
+// CatalogUnread says of a catalog that was never read why nobody knows what its files have, and what to do.
+func CatalogUnread(name string, state *storev1.CatalogState) string {
+	if state.GetReadGeneration() == CatalogUnlisted {
+		return fmt.Sprintf("catalog %s, whose files have more modules than the hub keeps of one: make two catalogs of it, or suspend or delete that catalog: towline delete catalog %s", name, name)
+	}
+	return fmt.Sprintf("catalog %s, whose files were not read yet: see towline describe catalog %s, and mend, suspend or delete that catalog", name, name)
+}
+
 // CatalogNeverRead reports that nobody knows what the files of a catalog are, by its state: what it was put as was not looked at, or its source was
-// not to be had since. One that is suspended, or not valid, is not looked at at all.
+// not to be had since, or they are too many to be kept. One that is suspended, or not valid, is not looked at at all.
 func CatalogNeverRead(rec *storev1.CatalogRecord, state *storev1.CatalogState) bool {
 	c, err := wire.CatalogFromProto(rec.GetCatalog())
 	if err != nil || c.Suspend {

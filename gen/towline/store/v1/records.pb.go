@@ -3706,7 +3706,7 @@ type CatalogState struct {
 	Puts []*CatalogPut `protobuf:"bytes,5,rep,name=puts,proto3" json:"puts,omitempty"`
 	// What a person has confirmed to go and is needed still, as items of the hold.
 	Confirmed []string `protobuf:"bytes,6,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
-	// The generation of the spec whose files were had last; 0: none, or a hub of before has had them.
+	// The generation of the spec whose files were had last; 0: none, or a hub of before has had them; -1: they have more modules than are kept here.
 	ReadGeneration int64 `protobuf:"varint,7,opt,name=read_generation,json=readGeneration,proto3" json:"read_generation,omitempty"`
 	// The modules that the files had when they could be read last, by name. Where they could be read in part these are those of that part.
 	Lists         []string `protobuf:"bytes,8,rep,name=lists,proto3" json:"lists,omitempty"`
