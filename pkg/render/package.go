@@ -98,7 +98,11 @@ func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Pac
 		return built(ctx, engine, Job{Files: files, Kustomize: pkg.Kustomize}, opts)
 	}
 	opts.Options.Chart = true
-	objects, reads, err := built(ctx, engine, Job{Files: chartFiles(files, pkg.Helm), Helm: pkg.Helm}, opts)
+	charts, err := chartFiles(ctx, files, pkg.Helm)
+	if err != nil {
+		return nil, Reads{}, err
+	}
+	objects, reads, err := built(ctx, engine, Job{Files: charts, Helm: pkg.Helm}, opts)
 	err = maskError(err, pkg.Helm.Values)
 	for _, over := range pkg.Helm.Overlays {
 		err = maskError(err, over.Values)
@@ -123,10 +127,12 @@ func built(ctx context.Context, engine Engine, job Job, opts Options) ([]manifes
 }
 
 // chartFiles are those that a chart can be made of, so that the rest of a large repository is not sent.
-func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
+func chartFiles(ctx context.Context, files map[string][]byte, h *Helm) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	roots := map[string]bool{}
-	addRoots(roots, files, path.Clean("./"+h.Path))
+	if err := addRoots(ctx, roots, files, path.Clean("./"+h.Path)); err != nil {
+		return nil, err
+	}
 	for name, data := range files {
 		if inAny(roots, name) || path.Base(name) == "Chart.yaml" { // of others it is told where they are
 			out[name] = data
@@ -137,16 +143,16 @@ func chartFiles(files map[string][]byte, h *Helm) map[string][]byte {
 			out[path.Clean("./"+name)] = data
 		}
 	}
-	return out
+	return out, nil
 }
 
 // maxChartYAML is how large what a chart says of itself may be to be read for what it depends on.
 const maxChartYAML = 1 << 20
 
-// addRoots adds a chart's folder, and those beside it that it depends on (file://), to those of charts.
-func addRoots(roots map[string]bool, files map[string][]byte, root string) {
-	if roots[root] {
-		return
+// addRoots adds a chart's folder, and those beside it that it depends on (file://), to those of charts. It ends when nobody waits for that any more.
+func addRoots(ctx context.Context, roots map[string]bool, files map[string][]byte, root string) error {
+	if roots[root] || ctx.Err() != nil {
+		return ctx.Err()
 	}
 	roots[root] = true
 	for _, name := range []string{"Chart.yaml", "requirements.yaml"} {
@@ -164,10 +170,13 @@ func addRoots(roots map[string]bool, files map[string][]byte, root string) {
 		}
 		for _, d := range says.Dependencies {
 			if to, is := strings.CutPrefix(d.Repository, "file://"); is && !strings.HasPrefix(to, "/") {
-				addRoots(roots, files, path.Join(root, to))
+				if err := addRoots(ctx, roots, files, path.Join(root, to)); err != nil {
+					return err
+				}
 			}
 		}
 	}
+	return nil
 }
 
 // inAny reports that a file is one of the roots, or in one.
