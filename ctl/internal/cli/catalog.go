@@ -342,16 +342,28 @@ func (a *app) deleteCatalog(ctx context.Context, c *client.Client, o *deleteOpti
 	return a.deleted("catalog/"+catalogName(x), err)
 }
 
-// deleteDamagedCatalog deletes a catalog of which the name alone is known.
+// deleteDamagedCatalog deletes a catalog of which is known what a list shows: its name, and, if it was ever looked at, its UID and how many modules it has.
+// With them the hub refuses it, and says what to do; that nobody has to confirm.
 func (a *app) deleteDamagedCatalog(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
 	ref, err := a.moduleRef(name)
 	if err != nil {
 		return err
 	}
-	if err := a.ask(o.yes, "delete catalog "+ref.Display(), "the hub's record of it is damaged; its modules stay, and are of nobody"); err != nil {
+	list, err := collect(c.AllCatalogs(ctx, &v1.ListCatalogsRequest{Project: ref.Project}))
+	if err != nil {
 		return err
 	}
-	_, err = c.Catalogs.DeleteCatalog(ctx, &v1.DeleteCatalogRequest{Project: ref.Project, Name: ref.Name, Cascade: o.cascade, Reason: o.reason})
+	var x *v1.Catalog
+	if i := slices.IndexFunc(list, func(x *v1.Catalog) bool { return x.GetMetadata().GetName() == ref.Name }); i >= 0 {
+		x = list[i]
+	}
+	if !o.cascade {
+		goes := "the hub's record of it is damaged; " + agree(x.GetStatus().GetModules(), "module stays, and is of nobody", "modules stay, and are of nobody")
+		if err := a.ask(o.yes, "delete catalog "+ref.Display(), goes); err != nil {
+			return err
+		}
+	}
+	_, err = c.Catalogs.DeleteCatalog(ctx, &v1.DeleteCatalogRequest{Project: ref.Project, Name: ref.Name, Uid: x.GetMetadata().GetUid(), Cascade: o.cascade, Reason: o.reason})
 	return a.deleted("catalog/"+ref.Display(), err)
 }
 

@@ -24,6 +24,9 @@ func (h *fakeHub) ListCatalogs(_ context.Context, r *v1.ListCatalogsRequest) (*v
 func (h *fakeHub) GetCatalog(_ context.Context, r *v1.GetCatalogRequest) (*v1.GetCatalogResponse, error) {
 	for _, c := range h.catalogs {
 		if c.GetMetadata().GetName() == r.GetName() && c.GetMetadata().GetProject() == r.GetProject() {
+			if c.GetStatus().GetState() == "Damaged" {
+				return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrCorrupt, "catalog %s, of which the hub's record is damaged", r.GetName()))
+			}
 			return &v1.GetCatalogResponse{Catalog: c}, nil
 		}
 	}
@@ -40,6 +43,11 @@ func (h *fakeHub) PutCatalog(_ context.Context, r *v1.PutCatalogRequest) (*v1.Pu
 
 func (h *fakeHub) DeleteCatalog(_ context.Context, r *v1.DeleteCatalogRequest) (*v1.DeleteCatalogResponse, error) {
 	h.note(r)
+	for _, c := range h.catalogs {
+		if c.GetStatus().GetState() == "Damaged" && r.GetCascade() {
+			return nil, rpc.ToStatus(fleet.Forbids(fleet.Object{Kind: "Catalog", Name: r.GetName()}, "it cannot be deleted with its modules"))
+		}
+	}
 	return &v1.DeleteCatalogResponse{}, nil
 }
 
@@ -137,6 +145,31 @@ func TestDeleteCatalogSaysWhatStays(t *testing.T) {
 	if got := hub.run(t, run{}, "delete", "catalog", "team", "--cascade", "--yes"); got.code != exitOK ||
 		got.out != "catalog/team deleting: its modules go first; see: towline get catalog team\n" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestDeleteOfADamagedCatalog: a deletion says that the modules stay, and is of the catalog that was shown; with them it is refused, and nobody is asked before.
+func TestDeleteOfADamagedCatalog(t *testing.T) {
+	damaged := func() *fakeHub {
+		hub := fullHub()
+		hub.catalogs = []*v1.Catalog{{Metadata: &v1.Metadata{Project: "default", Name: "team", Uid: "u-team"}, Status: &v1.CatalogStatus{State: "Damaged", Modules: 3}}}
+		return hub
+	}
+	hub := damaged()
+	if got := hub.run(t, run{terminal: true, stdin: "n\n"}, "delete", "catalog", "team"); got.code == exitOK || !strings.Contains(got.out+got.err, "3 modules stay, and are of nobody") || timesAsked[*v1.DeleteCatalogRequest](hub) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := hub.run(t, run{terminal: true, stdin: "n\n"}, "delete", "catalog", "team", "--cascade"); got.code == exitOK || strings.Contains(got.out+got.err, "stay") || !strings.Contains(got.err, "cannot be deleted with its modules") {
+		t.Errorf("%+v", got)
+	}
+	hub = damaged()
+	if got := hub.run(t, run{}, "delete", "catalog", "team", "--yes"); got.code != exitOK || got.out != "catalog/team deleted\n" {
+		t.Errorf("%+v", got)
+	}
+	for _, m := range hub.requests {
+		if r, is := m.(*v1.DeleteCatalogRequest); is && r.GetUid() != "u-team" {
+			t.Errorf("asked for %v", r)
+		}
 	}
 }
 

@@ -213,9 +213,14 @@ func (a *API) DeleteCatalog(ctx context.Context, req *towlinev1.DeleteCatalogReq
 	}
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if store.DamageOf(w, store.CatalogKey(ref)) != nil { // its modules name a catalog that nobody can read: they stay
+			if uid := record.LastCatalogUID(store.Untracked(w), ref); uid != "" { // of one that was never looked at nobody knows it
+				if err := fleet.SameUID(catalogObject(ref), uid, req.GetUid()); err != nil {
+					return err
+				}
+			}
 			if req.GetCascade() {
-				return fleet.Forbids(catalogObject(ref), "catalog %s: the hub's record of it is damaged, so it cannot be deleted with its modules: put it again (towline apply) and take them (towline resync catalog %s --take), or delete it without them",
-					ref.Display(), ref.Name)
+				return fleet.Forbids(catalogObject(ref), "%s; it cannot be deleted with its modules before it was put again, and has taken them: towline resync catalog %s --take",
+					record.DamagedCatalog(ref), ref.Display())
 			}
 			w.Delete(store.CatalogKey(ref))
 			return nil

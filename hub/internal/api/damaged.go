@@ -57,7 +57,7 @@ func damagedModules(r overview, project, name string) []*towlinev1.Module {
 func damagedCatalogs(r store.Reader, prefix string, modules map[fleet.ModuleRef]int32) (out []*towlinev1.Catalog) {
 	for _, d := range r.Damaged(prefix) {
 		if ref, ok := store.SplitCatalog(d.Key); ok {
-			out = append(out, &towlinev1.Catalog{ApiVersion: fleet.APIVersion, Kind: catalogKind, Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project},
+			out = append(out, &towlinev1.Catalog{ApiVersion: fleet.APIVersion, Kind: catalogKind, Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: record.LastCatalogUID(store.Untracked(r), ref)},
 				Status: &towlinev1.CatalogStatus{State: stateDamaged, Modules: modules[ref]}})
 		}
 	}

@@ -347,3 +347,35 @@ func TestProjectWhoseModuleCannotBeReadIsNotDeleted(t *testing.T) {
 		}
 	}
 }
+
+// TestDamagedCatalogIsDeletedAsItWasSeen: a list shows of which catalog the last look was, and a deletion of that is not one of another that has the name by then.
+func TestDamagedCatalogIsDeletedAsItWasSeen(t *testing.T) {
+	ref, b := fleet.ModuleRef{Project: fleet.DefaultProject, Name: "team"}, memory.New()
+	s := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+	a := newAPIOn(t, s, func(w store.Writer) {
+		w.Put(store.CatalogKey(ref), &storev1.CatalogRecord{Catalog: &towlinev1.Catalog{Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: "u"}}})
+		w.Put(store.CatalogStateKey(ref), &storev1.CatalogState{CatalogUid: "u", Status: &towlinev1.CatalogStatus{}})
+	})
+	storetest.Damage(t, b, store.CatalogKey(ref))
+	at, err := s.Barrier(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := a.ListCatalogs(t.Context(), &towlinev1.ListCatalogsRequest{MinRevision: at})
+	if err != nil || len(list.GetCatalogs()) != 1 || list.GetCatalogs()[0].GetMetadata().GetUid() != "u" {
+		t.Fatalf("%v, %v", list, err)
+	}
+	remove := func(uid string, cascade bool) error {
+		_, err := a.DeleteCatalog(t.Context(), &towlinev1.DeleteCatalogRequest{Name: ref.Name, Uid: uid, Cascade: cascade})
+		return err
+	}
+	if err := remove("v", false); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "another one") {
+		t.Errorf("another one: %v", err)
+	}
+	if err := remove("u", true); !errors.Is(err, fleet.ErrPrecondition) || !strings.HasPrefix(err.Error(), record.DamagedCatalog(ref)) {
+		t.Errorf("with its modules: %v", err)
+	}
+	if err := remove("u", false); err != nil {
+		t.Errorf("as it was seen: %v", err)
+	}
+}

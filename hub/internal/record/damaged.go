@@ -108,21 +108,27 @@ func DamagedModule(ref fleet.ModuleRef) string {
 // ReadableCatalog fails if the hub's record of a catalog cannot be read, and says what to do.
 func ReadableCatalog(r store.Reader, ref fleet.ModuleRef) error {
 	if why := store.DamageOf(r, store.CatalogKey(ref)); why != nil {
-		return fmt.Errorf("%s (%w)", damagedCatalog(ref), why)
+		return fmt.Errorf("%s (%w)", DamagedCatalog(ref), why)
 	}
 	return nil
 }
 
-// damagedCatalog says that a catalog cannot be read, and what to do.
-func damagedCatalog(ref fleet.ModuleRef) string {
+// DamagedCatalog says that a catalog cannot be read, and what to do.
+func DamagedCatalog(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("catalog %s, of which the hub's record is damaged: put that catalog again (towline apply), or delete it: towline delete catalog %s", ref.Display(), ref.Display())
+}
+
+// LastCatalogUID is the UID of a catalog whose record cannot be read, by what came of its last look; empty: there was none.
+func LastCatalogUID(r store.Reader, ref fleet.ModuleRef) string {
+	state, _, _ := store.Get[*storev1.CatalogState](r, store.CatalogStateKey(ref))
+	return state.GetCatalogUid()
 }
 
 // DamagedCatalogs are the catalogs of a project that cannot be read, each with what to do.
 func DamagedCatalogs(r store.Reader, project string) (out []string) {
 	for _, d := range r.Damaged(store.CatalogPrefix + project + "/") {
 		if ref, ok := store.SplitCatalog(d.Key); ok {
-			out = append(out, damagedCatalog(ref))
+			out = append(out, DamagedCatalog(ref))
 		}
 	}
 	return out
