@@ -131,6 +131,19 @@ func (d *Desired) Restored(l Leaving) (*Desired, error) {
 	return d.with(out)
 }
 
+// Held is what of the desired object is still the module's in the live one, by a record of the same content; lost says that others took, or took away,
+// some of it.
+func (d *Desired) Held(live map[string]any, r *Record) (held *Desired, lost bool, err error) {
+	listed, err := d.Object()
+	if err != nil {
+		return nil, false, err
+	}
+	gone, _ := without(r.listed(), ownFields(live), false)
+	out, _ := take(listed, gone, nil)
+	held, err = d.with(out)
+	return held, len(gone) > 0, err
+}
+
 // lost are fields of OnDrift that are not ours any more, in the form of fieldsV1.
 func (l Leaving) lost(listed any, live, noted map[string]any) map[string]any {
 	_, all := split(noted, listed, l.Exempt.OnDrift, nil)

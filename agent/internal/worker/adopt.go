@@ -220,6 +220,46 @@ func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply
 	return true, a.noteDrifted(live, forced)
 }
 
+// takeAsChanged puts the module's marks on an object that another module handed over, and leaves what others changed of it, where the policy leaves
+// drift and what is listed is what the other module listed: no revision changed the object. taken is false where that is not so, or cannot be done.
+func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
+	r := a.record
+	if (r.From == fleet.ModuleRef{}) || a.policy.Drift == fleet.DriftCorrect || a.exempt != nil || len(r.Hidden) > 0 || r.Algorithm != apply.Algorithm || !a.unchanged() {
+		return false, nil
+	}
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	u := &unstructured.Unstructured{Object: live}
+	if string(u.GetUID()) != r.UID || u.GetDeletionTimestamp() != nil {
+		return false, nil
+	}
+	if err := a.unlessAnnotated(live); err != nil {
+		return false, err
+	}
+	held, lost, err := a.desired.Held(live, r)
+	if !lost || err != nil {
+		return false, err
+	}
+	a.left.Desired = held
+	live, err = a.put(ctx, apply.Guard{UID: r.UID, ResourceVersion: u.GetResourceVersion()}, apply.ApplyOptions{Strict: true})
+	if a.left.Desired = a.desired; apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	forced, err := a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
+	if err != nil {
+		return false, err
+	}
+	return true, a.noteDrifted(live, forced)
+}
+
 // noteDrifted makes the record of an object that stays as others changed it. It is as an apply of ours would have left it,
 // so that what differs from that is drift, and the next revision has its way.
 func (a *writer) noteDrifted(live, forced map[string]any) error {

@@ -294,6 +294,9 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		}
 		return a.create(ctx, out)
 	default:
+		if taken, err := a.takeAsChanged(ctx); taken || err != nil {
+			return nil, err
+		}
 		if err := a.reclaim(ctx); err != nil {
 			return nil, err
 		}
