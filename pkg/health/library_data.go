@@ -115,7 +115,7 @@ var workloadRules = []shippedEntry{
 	{"flink.apache.org", "FlinkBlueGreenDeployment", rule{judge: flinkBlueGreenTrouble, phase: "blueGreenState", good: "ACTIVE_BLUE ACTIVE_GREEN"}},
 	{"flink.apache.org", "FlinkStateSnapshot", rule{phase: "state", good: "COMPLETED", work: "TRIGGER_PENDING IN_PROGRESS", fail: "FAILED ABANDONED"}},
 	{"ray.io", "RayCluster", rule{judge: rayClusterHealth, bad: "ReplicaFailure", phase: "state", good: "ready", fail: "failed unhealthy"}},
-	{"ray.io", "RayJob", rule{judge: rayJobFailed, phase: "jobDeploymentStatus", good: "Complete Scheduled", fail: "Failed", work: "Initializing Running Waiting Retrying Scheduling Suspending"}},
+	{"ray.io", "RayJob", rule{judge: rayJobFailed, phase: "jobDeploymentStatus", good: "Complete", stop: "Scheduled", fail: "Failed", work: "Initializing Running Waiting Retrying Scheduling Suspending"}},
 	{"ray.io", "RayService", rule{phase: "serviceStatus", good: "Running", fail: "FailedToGetServeDeploymentStatus ServiceUnhealthyTimeout", work: "WaitForServeDeploymentReady Restarting", busy: "UpgradeInProgress"}},
 	{"kubeflow.org", "TFJob PyTorchJob MPIJob XGBoostJob PaddleJob JAXJob MXJob", rule{judge: trainingJobHealth}},
 	{"kubeflow.org", "Experiment Trial", rule{judge: searchHealth}},

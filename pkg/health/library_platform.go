@@ -145,7 +145,7 @@ var storageRules = []shippedEntry{
 	{"astra.netapp.io", "*", rule{judge: astraHealth}},
 	{"trident.netapp.io", "TridentOrchestrator", rule{phase: "status", good: "Installed", fail: "Failed Error"}},
 	{"trident.netapp.io", "TridentBackendConfig", rule{judge: backendUnbound, phase: "lastOperationStatus", good: "Success", fail: "Failed"}},
-	{"cdi.kubevirt.io", "DataVolume", rule{judge: dataVolumeHealth, phase: "phase", good: "Succeeded PendingPopulation WaitForFirstConsumer", fail: "Failed Unknown", stop: "Paused"}},
+	{"cdi.kubevirt.io", "DataVolume", rule{judge: dataVolumeHealth, phase: "phase", good: "Succeeded", fail: "Failed Unknown", stop: "Paused PendingPopulation WaitForFirstConsumer"}},
 	{"cdi.kubevirt.io", "CDI", rule{bad: "Degraded", ready: "Available", busy: "Progressing"}},
 }
 

@@ -388,23 +388,29 @@ func virtualMachineHealth(o *object) (Result, bool) {
 	_, told := o.spec["running"].(bool)
 	strategy := text(o.spec, "runStrategy")
 	stopped := told && !running || strategy == "Halted"
-	ready := o.condition("Ready")
 	state := text(o.status, "printableStatus")
+	ready := o.condition("Ready")
+	runs := ready.is("True") && !has("Stopped Stopping Terminating", state) // the condition is that of the instance, which may be over
 	switch {
 	case phaseClass(state) == bad && !hasPrefix(state, "Stop"), hasPrefix(state, "Err", "CrashLoop"):
 		return degraded(state, nonEmpty(ready.message, "the machine is "+state)), true
-	case ready.is("True") && !stopped && (o.condition("RestartRequired").is("True") || count(o.status, "observedGeneration", o.generation) < o.generation):
+	case runs && !stopped && (o.condition("RestartRequired").is("True") || count(o.status, "observedGeneration", o.generation) < o.generation):
 		return suspended("RestartRequired", nonEmpty(o.condition("RestartRequired").message, "what changed waits for the next start of the machine")), true
-	case ready.is("True") && !stopped:
+	case runs && !stopped:
 		return healthy(), true
 	case o.condition("Failure").is("True") && !stopped:
 		return degraded(nonEmpty(o.condition("Failure").reason, "Failure"), nonEmpty(o.condition("Failure").message, "the machine cannot be made")), true
-	case isTrue(o.status, "created"), state == "Stopping", state == "Starting", state == "Provisioning":
+	case isTrue(o.status, "created"), runs, has("Stopping Starting Provisioning Terminating", state):
 		return progressing(nonEmpty(state, "Changing"), nonEmpty(ready.message, "the machine starts or stops")), true
 	case stopped:
 		return healthy(), true
 	case !o.empty() && (running || strategy == "Always" || state == "WaitingForVolumeBinding"):
 		return progressing(nonEmpty(state, "NotStarted"), nonEmpty(ready.message, "the machine is not started yet")), true
+	case has("RerunOnFailure Once", strategy) && state == "Stopped":
+		if waits, still := o.graced(progressing(state, "the machine is not started yet")); still { // nothing tells it from one that has run
+			return waits, true
+		}
+		return suspended(state, nonEmpty(ready.message, "the machine is stopped")), true
 	case ready.is("False"):
 		return suspended(nonEmpty(state, "Stopped"), nonEmpty(ready.message, "the machine is stopped")), true
 	}
@@ -459,11 +465,12 @@ func mariaPending(o *object) (Result, bool) {
 	return progressing(c.reason, nonEmpty(c.message, "the update is pending")), pending
 }
 
-// mariaScheduled: what runs by a schedule and has not run through yet waits for its time. A failed run has the same reason.
+// mariaScheduled: what runs by a schedule and has not run through yet waits for its time: there is no backup, and no rollout can wait for the night.
+// A failed run has the same reason.
 func mariaScheduled(o *object) (Result, bool) {
 	c := o.condition("Complete")
-	r := Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its schedule has not run through yet"}
-	return r, mapOf(o.spec, "schedule") != nil && c.is("False") && c.reason == "CronJobScheduled" && c.message == "Scheduled"
+	waits := mapOf(o.spec, "schedule") != nil && c.is("False") && c.reason == "CronJobScheduled" && c.message == "Scheduled"
+	return suspended(c.reason, "its schedule has not run through yet"), waits
 }
 
 // pipelinePending: somebody holds the run back.
