@@ -43,6 +43,7 @@ func Decide(in Input) Decision {
 		d.run()
 	}
 	d.showHold()
+	d.noteAccepted()
 	return d.result()
 }
 
@@ -327,7 +328,7 @@ func (p *Plan) Tolerated() int { return p.Strategy.MaxFailures.Resolve(len(p.Mem
 
 func (d *decider) breached() bool {
 	n := d.failed()
-	if n <= d.s.Accepted {
+	if n == d.accepted() {
 		return false
 	}
 	return n > d.p.Tolerated() || d.breachedStage() >= 0
@@ -336,7 +337,7 @@ func (d *decider) breached() bool {
 // breachedStage is the first stage in which more failed than it tolerates; -1: there is none.
 func (d *decider) breachedStage() int {
 	for i := range d.count {
-		if limit, ok := d.s.stageTolerates(d.p, i); ok && d.count[i].failed > limit {
+		if limit, ok := d.p.stageTolerates(&d.s.Head, i, d.count[i].accepted); ok && d.count[i].failed > limit {
 			return i
 		}
 	}
@@ -344,9 +345,36 @@ func (d *decider) breachedStage() int {
 }
 
 // stageTolerates is how many failures a stage tolerates that has a limit of its own, or more if a person has accepted more.
-func (h *Head) stageTolerates(p *Plan, n int) (failures int, ok bool) {
-	limit, stage := p.Stages[n].MaxFailures, &h.Stages[n]
-	return max(limit.Resolve(stage.Total), stage.Accepted), limit.Set
+func (p *Plan) stageTolerates(h *Head, n, accepted int) (failures int, ok bool) {
+	limit := p.Stages[n].MaxFailures
+	return max(limit.Resolve(h.Stages[n].Total), accepted), limit.Set
+}
+
+// accepted is how many have failed in spite of which a person went on.
+func (d *decider) accepted() (failures int) {
+	for i := range d.count {
+		failures += d.count[i].accepted
+	}
+	return failures
+}
+
+// noteAccepted has the head say which of the failures stop nothing, for those who tell of it.
+func (d *decider) noteAccepted() {
+	was := d.s.Accepted
+	d.s.Accepted = d.accepted()
+	changed := d.s.Accepted != was
+	for i := range d.count {
+		changed = changed || d.s.Stages[i].Accepted != d.count[i].accepted
+		d.s.Stages[i].Accepted = d.count[i].accepted
+	}
+	if n := d.s.backAccepted(d.p); d.s.Back != nil && d.s.Back.Accepted != n {
+		b := *d.s.Back
+		b.Accepted, changed = n, true
+		d.s.Back = &b
+	}
+	if changed {
+		d.touch()
+	}
 }
 
 // failures are the facts of too many failures: of the rollout, or of a stage that has a limit of its own.
@@ -356,7 +384,7 @@ func (d *decider) failures() *Facts {
 		return &Facts{Count: n, Total: len(d.p.Members), Tolerated: tolerated}
 	}
 	if i := d.breachedStage(); i >= 0 {
-		limit, _ := d.s.stageTolerates(d.p, i)
+		limit, _ := d.p.stageTolerates(&d.s.Head, i, d.count[i].accepted)
 		return &Facts{Count: d.count[i].failed, Total: d.s.Stages[i].Total, Stage: d.p.Stages[i].Name, Tolerated: limit}
 	}
 	return nil

@@ -13,6 +13,7 @@ type stageCount struct {
 	leavingFailed   int // of failed
 	leavingDeferred int // of deferred
 	failedUnseen    int // of failed those of which nothing was seen
+	accepted        int // of failed those in spite of which a person went on
 	pinned          int // of skipped those of the others that keep what they have through any number of rollouts
 
 	open       int // of toApply those that nothing but a slot holds back
@@ -20,8 +21,6 @@ type stageCount struct {
 	silent     int // of deferred those that were assigned before they went away
 	awayInWait int // of open those that are away, where the policy is to wait for them
 	awayFlying int // of inFlight those that are away
-
-	failedBefore int // failures that the state showed that people saw
 }
 
 func (c *stageCount) members() int {
@@ -103,6 +102,9 @@ func (d *decider) tally(i int, r *Record, by int) {
 		c.failed += by
 		if r.failedUnseen() {
 			c.failedUnseen += by
+		}
+		if r.has(flagAccepted) {
+			c.accepted += by
 		}
 	case ClusterDeferred:
 		c.deferred += by

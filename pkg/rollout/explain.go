@@ -472,7 +472,7 @@ func (e *explainer) budget() {
 // stageBudget makes the facts those of the stage that stands the fewest further failures, if the rollout as a whole stands more.
 func (e *explainer) stageBudget(f *Facts) {
 	for n := range e.sum.Stages {
-		limit, ok := e.s.stageTolerates(e.p, n)
+		limit, ok := e.p.stageTolerates(&e.s.Head, n, e.s.Stages[n].Accepted)
 		failed := e.sum.Stages[n].Failed
 		if ok && e.s.Stages[n].Started != 0 && limit-failed < f.Tolerated-f.Failed {
 			f.Stage, f.Failed, f.Tolerated = e.p.Stages[n].Name, failed, limit

@@ -105,10 +105,10 @@ func (d *decider) registered(i int) {
 }
 
 // failureLeaves has the pause for failures end by a person's word only, when labels, or the list of clusters, take away one that failed:
-// the others are not to get by that what failed there. On the way back it is those that failed there whose failure stops it.
+// the others are not to get by that what failed there, unless a person had them get it in spite of that. On the way back it is those that failed there whose failure stops it.
 func (d *decider) failureLeaves(r *Record) {
 	p := d.s.Pause
-	if p == nil || p.Reason == ReasonGateFailed || !isFailed(r) || d.s.Back != nil && !d.s.failedBack(r) {
+	if p == nil || p.Reason == ReasonGateFailed || !isFailed(r) || r.has(flagAccepted) || d.s.Back != nil && !d.s.failedBack(r) {
 		return
 	}
 	left := *p

@@ -10,20 +10,17 @@ import (
 // naive is a second, slow and simple model of stages, budgets, soaks, deadlines, offline policies, pauses and rollbacks.
 // It shares no code with Decide and agrees with it on who is assigned what, and when.
 type naive struct {
-	s          rollout.Strategy
-	clusters   []*naiveCluster // in the order of the plan
-	mode       string          // run, paused, back, backpaused, done
-	stage      int
-	started    []bool
-	ended      []bool
-	quiet      []time.Time
-	soaked     []time.Time // the quiet time whose soak is over, and somebody saw it
-	accepted   int
-	acceptedIn []int // by stage
-	backOK     int   // failures on the way back that a person accepted
-	moves      int
-	paused     bool // by a person
-	goneBack   bool
+	s        rollout.Strategy
+	clusters []*naiveCluster // in the order of the plan
+	mode     string          // run, paused, back, backpaused, done
+	stage    int
+	started  []bool
+	ended    []bool
+	quiet    []time.Time
+	soaked   []time.Time // the quiet time whose soak is over, and somebody saw it
+	moves    int
+	paused   bool // by a person
+	goneBack bool
 }
 
 type naiveCluster struct {
@@ -34,6 +31,7 @@ type naiveCluster struct {
 	late, away bool
 	again      bool // a person had it begin anew, and it has not yet
 	unseen     bool // failed by being away
+	accepted   bool // failed, and a person went on in spite of that
 	goBack     bool
 	start      time.Time
 	readySince time.Time
@@ -47,6 +45,7 @@ func (m *naive) isBack() bool { return m.mode == "back" || m.mode == "backpaused
 func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 	if c.st != "failed" {
 		c.recovering = time.Time{}
+		c.accepted = c.accepted && c.again
 	}
 	if c.goBack && c.rev == 2 {
 		return
@@ -212,9 +211,11 @@ func (m *naive) total(stage int) int {
 }
 
 func (m *naive) tick(now time.Time, obs map[string]rollout.Observed, verb string, arg string) []string {
-	failedBefore := make([]int, len(m.s.Stages))
-	for n := range failedBefore {
-		failedBefore[n] = m.countOf(n, "failed")
+	var failedBefore []*naiveCluster
+	for _, c := range m.clusters {
+		if c.st == "failed" {
+			failedBefore = append(failedBefore, c)
+		}
 	}
 	for _, c := range m.clusters {
 		m.update(c, obs[c.name], now)
@@ -260,7 +261,7 @@ func (m *naive) tick(now time.Time, obs map[string]rollout.Observed, verb string
 	return out
 }
 
-func (m *naive) verb(verb, arg string, failedBefore []int) {
+func (m *naive) verb(verb, arg string, failedBefore []*naiveCluster) {
 	switch {
 	case m.mode == "done" || verb == "":
 	case verb == "pause":
@@ -274,14 +275,15 @@ func (m *naive) verb(verb, arg string, failedBefore []int) {
 	case verb == "resume" && m.paused:
 		m.paused = false
 	case verb == "resume" && m.mode == "paused":
-		m.mode, m.acceptedIn = "run", append(m.acceptedIn, make([]int, len(failedBefore)-len(m.acceptedIn))...)
-		all := 0
-		for n, failed := range failedBefore {
-			m.acceptedIn[n], all = max(m.acceptedIn[n], failed), all+failed
+		m.mode = "run"
+		for _, c := range failedBefore {
+			c.accepted = c.st == "failed"
 		}
-		m.accepted = max(m.accepted, all)
 	case verb == "resume" && m.mode == "backpaused":
-		m.mode, m.backOK = "back", m.backFailed()
+		m.mode = "back"
+		for _, c := range failedBefore {
+			c.accepted = c.accepted || c.st == "failed" && c.goBack && c.rev == 1
+		}
 	case verb == "skip":
 		c := m.clusters[slices.IndexFunc(m.clusters, func(c *naiveCluster) bool { return c.name == arg })]
 		if c.st == "ok" || c.st == "skipped" || c.st == "back" {
@@ -315,9 +317,20 @@ func (m *naive) breached() bool {
 	over := n > resolve(m.s.MaxFailures, len(m.clusters))
 	for i, st := range m.s.Stages {
 		failed := m.countOf(i, "failed")
-		over = over || st.MaxFailures.Set && failed > resolve(st.MaxFailures, m.total(i)) && (i >= len(m.acceptedIn) || failed > m.acceptedIn[i])
+		over = over || st.MaxFailures.Set && failed > resolve(st.MaxFailures, m.total(i)) && failed > m.acceptedIn(i)
 	}
-	return n > m.accepted && over
+	return n > m.acceptedIn(-1) && over
+}
+
+// acceptedIn counts the failures of a stage, or of all, in spite of which a person went on.
+func (m *naive) acceptedIn(stage int) int {
+	n := 0
+	for _, c := range m.clusters {
+		if (stage < 0 || c.stage == stage) && c.st == "failed" && c.accepted {
+			n++
+		}
+	}
+	return n
 }
 
 func (m *naive) fail() {
@@ -465,7 +478,13 @@ func (m *naive) backFailed() int {
 }
 
 func (m *naive) backBreached() bool {
-	return m.backFailed() > max(resolve(m.s.MaxFailures, len(m.clusters)), m.backOK)
+	accepted := 0
+	for _, c := range m.clusters {
+		if c.goBack && c.rev == 1 && c.st == "failed" && c.accepted {
+			accepted++
+		}
+	}
+	return m.backFailed() > max(resolve(m.s.MaxFailures, len(m.clusters)), accepted)
 }
 
 func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []string {

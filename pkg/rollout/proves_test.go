@@ -89,7 +89,7 @@ func (c *chaos) pausedStill(in rollout.Input, d rollout.Decision) {
 	}
 	for i := range in.State.Len(c.plan) {
 		was, r := in.State.Record(i), d.State.Record(i)
-		failed := was.State == rollout.ClusterFailed || was.State == rollout.ClusterTimedOut
+		failed := (was.State == rollout.ClusterFailed || was.State == rollout.ClusterTimedOut) && !was.Accepted()
 		if gone := r.State == rollout.ClusterRemoved && r.Reason == rollout.ReasonGone; failed && (gone || r.Leaving() != was.Leaving()) {
 			c.rt.Fatalf("the pause (%s) ends, and %s, which had failed, is %s (%s)", p.Reason, d.State.Member(c.plan, i).Cluster, r.State, r.Reason)
 		}

@@ -93,11 +93,11 @@ func (d *decider) sendBack(i int) {
 
 // rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
 func (d *decider) rollBack() {
-	w := d.wayBack()
-	if w.failed > d.s.backTolerates(d.p) {
-		d.pause(ReasonRollbackFailed, d.backFailures(w.failed), "", "")
+	if d.backBreached() {
+		d.pause(ReasonRollbackFailed, d.backFailures(d.s.backFailed(d.p)), "", "")
 		return
 	}
+	w := d.wayBack()
 	d.noteBrought(w.brought)
 	chosen, ok := d.chooseBack(w.pending, d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total)-w.flying)
 	if !ok && d.s.Pause != nil {
@@ -199,7 +199,6 @@ type wayBack struct {
 	pending []int32 // still to go back, newest move first
 	brought []int32 // see brought
 	flying  int
-	failed  int
 }
 
 func (d *decider) wayBack() (w wayBack) {
@@ -209,9 +208,6 @@ func (d *decider) wayBack() (w wayBack) {
 			continue
 		}
 		back := r.Revision == d.s.Back.To
-		if d.s.failedBack(r) {
-			w.failed++
-		}
 		switch {
 		case d.brought(i, r):
 			w.brought = append(w.brought, int32(i))
@@ -263,7 +259,7 @@ func (d *decider) newestFirst(list []int32) []int32 {
 
 // backBreached reports that more failed on the way back than is tolerated.
 func (d *decider) backBreached() bool {
-	return d.s.backFailed(d.p) > d.s.backTolerates(d.p)
+	return d.s.backFailed(d.p) > max(d.p.Tolerated(), d.s.backAccepted(d.p))
 }
 
 // backTolerates is how many may fail on the way back.
@@ -279,6 +275,17 @@ func (s *State) backFailed(p *Plan) int {
 	n := 0
 	for i := range s.Len(p) {
 		if s.failedBack(s.record(i)) {
+			n++
+		}
+	}
+	return n
+}
+
+// backAccepted is how many of those a person accepted.
+func (s *State) backAccepted(p *Plan) int {
+	n := 0
+	for i := range s.Len(p) {
+		if r := s.record(i); s.Back != nil && r.has(flagAccepted) && s.failedBack(r) {
 			n++
 		}
 	}

@@ -7,15 +7,24 @@ import "towline.dev/towline/pkg/fleet"
 func (d *decider) scan() {
 	d.eachRecord(func(i int, r *Record) {
 		d.recount(i, r)
-		if isFailed(r) {
-			d.count[r.Stage].failedBefore++
-		}
 	})
+	d.acceptUnmarked()
 	d.eachRecord(func(i int, r *Record) {
 		if !d.settled(r, d.observed(i)) {
 			d.look(i)
 		}
 	})
+}
+
+// acceptUnmarked marks the failures that a person accepted where a hub of before only counted them.
+func (d *decider) acceptUnmarked() {
+	back := d.s.Back
+	switch marked := d.accepted(); {
+	case back == nil && d.s.Accepted > marked && d.failed() <= d.s.Accepted:
+		d.acceptFailures(isFailed)
+	case back != nil && back.Accepted > d.s.backAccepted(d.p) && d.s.backFailed(d.p) <= back.Accepted:
+		d.acceptFailures(d.s.failedBack)
+	}
 }
 
 func (d *decider) eachRecord(f func(int, *Record)) {

@@ -56,6 +56,7 @@ const (
 	flagUnseen                           // it has timed out, and nobody has seen the revision there
 	flagAnew                             // it has failed, and is to begin anew, which it has not yet
 	flagMayHave                          // it may have the revision by the rollout before, though another one is assigned
+	flagAccepted                         // it has failed, and a person went on in spite of that
 )
 
 func (r *Record) has(f recordFlag) bool { return r.flags&f != 0 }
@@ -89,7 +90,7 @@ type Head struct {
 	Gates    []GateHead   `json:"gates,omitempty"`
 	Pause    *Pause       `json:"pause,omitempty"`
 	Back     *Back        `json:"back,omitempty"`
-	Accepted int          `json:"accepted,omitempty"` // failures that a person accepted by resume
+	Accepted int          `json:"accepted,omitempty"` // failures of now that a person accepted by resume
 	Joined   []Member     `json:"-"`                  // members after those of the plan; stored with their chunk
 	Pins     []Pin        `json:"pins,omitempty"`
 	Verbs    []VerbRecord `json:"verbs,omitempty"`
@@ -115,7 +116,7 @@ type StageHead struct {
 	// records; a hub of before did not.
 	Promoted bool `json:"promoted,omitempty"`
 	Marked   bool `json:"marked,omitempty"`
-	// Accepted are failures in it that a person accepted by resume.
+	// Accepted are failures of now in it that a person accepted by resume.
 	Accepted int `json:"accepted,omitempty"`
 }
 
@@ -181,7 +182,7 @@ type Back struct {
 	Out      int     `json:"out,omitempty"`      // of Total those that stay out of it
 	Brought  int     `json:"brought,omitempty"`  // of Total those that did not have To before, and that it does not place: they leave
 	Asks     bool    `json:"asks,omitempty"`     // some of those had the module before the rollout: whoever leaves waits for a person
-	Accepted int     `json:"accepted,omitempty"` // failures on the way back that a person accepted
+	Accepted int     `json:"accepted,omitempty"` // failures of now on the way back that a person accepted
 	Gates    bool    `json:"gates,omitempty"`
 }
 

@@ -27,6 +27,7 @@ const (
 	memberTimedOutUnseen // the same, and its agent is there and has said nothing of what it was given
 	memberShown          // who has timed out unseen has been seen, and is not fine
 	memberRegressed      // it is not ready any more
+	memberAccepted       // it has failed, and a person goes on in spite of that
 	memberRecovered      // after a failure it has been ready for long enough: its success follows
 	memberBack           // who was postponed can be moved
 	memberOn             // who was moved, and then stuck, goes on
@@ -119,6 +120,7 @@ var transitions = [...]transition{
 	memberTimedOutUnseen: {from: whileFlying, to: ClusterTimedOut, set: flagUnseen},
 	memberShown:          {from: 1 << ClusterTimedOut, to: stays, clear: flagUnseen},
 	memberRegressed:      {from: 1<<ClusterSoaking | whileDone, to: ClusterProgressing},
+	memberAccepted:       {from: whileFailing, to: stays, set: flagAccepted},
 	memberRecovered:      {from: whileFailing, to: stays, clear: flagRetry},
 	memberBack:           {from: whileDeferred, to: ClusterToApply, set: flagLate},
 	memberOn:             {from: whileDeferred, to: ClusterProgressing, set: flagLate},
@@ -185,6 +187,9 @@ func (d *decider) turn(i int, e event, reason, message string) {
 	}
 	if whileFailing&(1<<to) == 0 {
 		flags &^= flagUnseen
+	}
+	if whileFailing&(1<<to) == 0 && flags&flagAnew == 0 { // the word was on that failure, and not on the next one
+		flags &^= flagAccepted
 	}
 	message = clip(message)
 	if r.State == to && r.Reason == reason && r.Message == message && r.flags == flags {

@@ -110,11 +110,9 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	var notes []Note
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision:
-		notes = note(NoteInSpite, Facts{Failed: d.acceptFailures() + p.Left})
+		notes = note(NoteInSpite, Facts{Failed: d.acceptFailures(isFailed) + p.Left})
 	case ReasonRollbackFailed:
-		b := *d.s.Back
-		b.Accepted = d.s.backFailed(d.p)
-		d.s.Back = &b
+		d.acceptFailures(d.s.failedBack)
 	}
 	since := Instant(0)
 	if p.Reason == ReasonPausedByUser {
@@ -130,14 +128,18 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	return notes, nil
 }
 
-// acceptFailures has the failures that people saw count no more, and says how many these are.
-func (d *decider) acceptFailures() (failures int) {
-	for i := range d.count {
-		seen := d.count[i].failedBefore
-		d.s.Stages[i].Accepted = max(d.s.Stages[i].Accepted, seen)
-		failures += seen
+// acceptFailures has the failures that people saw stop nothing any more, and says how many these are. A cluster that fails since, or
+// again, is another failure.
+func (d *decider) acceptFailures(failed func(*Record) bool) (failures int) {
+	for i := range d.in.State.Len(d.p) {
+		if !failed(d.in.State.record(i)) {
+			continue
+		}
+		failures++
+		if isFailed(d.s.record(i)) {
+			d.turn(i, memberAccepted, "", "")
+		}
 	}
-	d.s.Accepted = max(d.s.Accepted, failures)
 	return failures
 }
 
