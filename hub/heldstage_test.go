@@ -118,9 +118,8 @@ func TestHeldCanaryThatIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestHeldCanaryOfARevisionThatIsTakenBack: the rollout is rolled back while a canary is held and not ready, and the same revision is started
-// again: nothing was written there, so that it is looked at with the new revision still, and keeps the next stage.
-func TestHeldCanaryOfARevisionThatIsTakenBack(t *testing.T) {
+// heldWithR2 is a fleet in which one of two canaries, c2, is held and not ready with r2.
+func heldWithR2(t *testing.T) *world {
 	w := newWorld(t, true)
 	w.join("c1", simagent.Ready, labels("canary"))
 	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
@@ -147,15 +146,49 @@ func TestHeldCanaryOfARevisionThatIsTakenBack(t *testing.T) {
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetSucceeded() == 1 })
 	_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "c2", Reason: "a look"})
 	must(t, err)
-	waits := func(r *towlinev1.Rollout) bool {
-		return r.GetStatus().GetReason() == rollout.ReasonHeldUnready || r.GetStatus().GetEnded() != nil
-	}
-	w.until("shop", put.GetRevision(), waits)
-	w.act(client.Word{Module: "shop", Verb: rollout.VerbRollback})
-	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == string(rollout.RolledBack) })
+	w.until("shop", put.GetRevision(), heldOrOver)
+	return w
+}
+
+// takenBackWhileHeld is the same when r2 was rolled back to r1.
+func takenBackWhileHeld(t *testing.T) *world {
+	w := heldWithR2(t)
+	said := w.act(client.Word{Module: "shop", Verb: rollout.VerbRollback})
+	w.until("shop", said.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == string(rollout.RolledBack) })
+	return w
+}
+
+// heldOrOver reports that the rollout waits for what is held and not ready, or has ended.
+func heldOrOver(r *towlinev1.Rollout) bool {
+	return r.GetStatus().GetReason() == rollout.ReasonHeldUnready || r.GetStatus().GetEnded() != nil
+}
+
+// TestHeldCanaryOfARevisionThatIsTakenBack: the rollout is rolled back while a canary is held and not ready, and the same revision is started
+// again: nothing was written there, so that it is looked at with the new revision still, and keeps the next stage.
+func TestHeldCanaryOfARevisionThatIsTakenBack(t *testing.T) {
+	w := takenBackWhileHeld(t)
 	again := w.act(client.Word{Module: "shop", Verb: rollout.VerbRetry})
-	r := w.until("shop", again.GetRevision(), waits)
+	r := w.until("shop", again.GetRevision(), heldOrOver)
 	if s := r.GetStatus(); r.GetId() != "shop/3" || s.GetState() != "Waiting" || !slices.Equal(s.GetFacts().GetClusters(), []string{"c2"}) || w.held("d1", "shop").Revision != 1 {
 		t.Errorf("%s %s %s %v; d1 has r%d", r.GetId(), s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
+	}
+}
+
+// TestHeldCanaryOfARevisionThatComesAgain: what a canary is held with, taken back or not, is put again after another revision, which passed the canary
+// by: it has another number then, and is what somebody looks at in the canary.
+func TestHeldCanaryOfARevisionThatComesAgain(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) *world{"taken back": takenBackWhileHeld, "still assigned": heldWithR2} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.await("shop", w.put(staged("shop", "3", canaryThenRest())).GetRevision())
+			if got := w.held("d1", "shop").Revision; got != 3 {
+				t.Fatalf("d1 has r%d after another revision", got)
+			}
+			again := w.put(staged("shop", "2", canaryThenRest()))
+			r := w.until("shop", again.GetRevision(), heldOrOver)
+			if s := r.GetStatus(); r.GetId() != "shop/4" || s.GetState() != "Waiting" || !slices.Equal(s.GetFacts().GetClusters(), []string{"c2"}) || w.held("d1", "shop").Revision != 3 {
+				t.Errorf("%s %s %s %v; d1 has r%d", r.GetId(), s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
+			}
+		})
 	}
 }

@@ -37,17 +37,48 @@ func (r *Record) got(revision int64, o *Observed) bool {
 	return r.Revision == revision
 }
 
-// MayStillHave are the clusters in which the rollout's revision may be though another one is assigned: it was taken back from them, and nobody
-// has seen them with what they were given instead. Where one is held nothing of that is written.
-func (s *State) MayStillHave(p *Plan) (clusters []fleet.ClusterName) {
-	for i := range s.Len(p) {
-		r := s.record(i)
-		onTheWay := s.Back != nil && r.has(flagBack) && r.Step != 0 && r.Revision == s.Back.To && r.in(whileFlying|whileFailing|whileDeferred)
-		if onTheWay || r.has(flagMayHave) && !r.given() {
-			clusters = append(clusters, s.Member(p, i).Cluster)
+// Past is a rollout of the module that was before.
+type Past struct {
+	Plan  *Plan
+	State State
+}
+
+// MayStillHave are the clusters in which a revision may be that is about to be rolled out, though another one is assigned. past are the rollouts since
+// the newest one to that revision, or to one that is the same but for its number, and that one, which is the last: it gave it to them, whether it took
+// it back or not, and none since has given them anything. Where one is held nothing of what was assigned instead is written.
+func MayStillHave(past []Past) (clusters []fleet.ClusterName) {
+	if len(past) == 0 {
+		return nil
+	}
+	given := map[fleet.ClusterName]bool{}
+	for i := range past[:len(past)-1] {
+		past[i].State.given(past[i].Plan, given)
+	}
+	last := &past[len(past)-1]
+	for i := range last.State.Len(last.Plan) {
+		if c := last.State.Member(last.Plan, i).Cluster; !given[c] && last.State.mayStillHave(last.Plan, last.State.record(i)) {
+			clusters = append(clusters, c)
 		}
 	}
 	return clusters
+}
+
+// given adds the clusters of which it is known that they got what the rollout gave them. What one was given that is held, or away, may not have
+// been written.
+func (s *State) given(p *Plan, clusters map[fleet.ClusterName]bool) {
+	for i := range s.Len(p) {
+		if r := s.record(i); r.State == ClusterRemoved || r.given() && r.State != ClusterDeferred {
+			clusters[s.Member(p, i).Cluster] = true
+		}
+	}
+}
+
+// mayStillHave reports that the rollout's own revision may be in a member: it has it, or it was taken back there, and nobody has seen it with what
+// it was given instead.
+func (s *State) mayStillHave(p *Plan, r *Record) bool {
+	has := r.given() && r.Revision == p.Revision
+	onTheWay := s.Back != nil && r.has(flagBack) && r.Step != 0 && r.Revision == s.Back.To && r.in(whileFlying|whileFailing|whileDeferred)
+	return has || onTheWay || r.has(flagMayHave) && !r.given()
 }
 
 // letBy reports that a person let its stage, or the next, go on without the member while it was held. A hub of before marked no members:

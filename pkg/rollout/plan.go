@@ -80,7 +80,7 @@ type PlanInput struct {
 	EmptyOverrides   []string
 	// Pins carry over from the rollout before: State.Pins.
 	Pins []Pin
-	// MayHave may have the revision still, by the rollout before, if that was to the same one: State.MayStillHave.
+	// MayHave may have the revision still, by a rollout before: MayStillHave.
 	MayHave []fleet.ClusterName
 }
 

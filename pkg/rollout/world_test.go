@@ -29,6 +29,7 @@ type world struct {
 	last     rollout.Decision
 	module   rollout.Module
 	number   int64
+	past     []rollout.Past // the rollouts before, the newest first
 	verbs    []rollout.Verb
 	results  []rollout.GateResult
 	confirm  []fleet.Digest
@@ -284,8 +285,11 @@ func (w *world) start(rev string, kv map[string]string) {
 	w.number++
 	in := rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: w.number},
 		Revision: atoi(rev), From: atoi(kv["from"]), StartedBy: kv["by"], Pins: w.state.Pins}
-	if w.plan != nil && w.plan.Revision == in.Revision {
-		in.MayHave = w.state.MayStillHave(w.plan)
+	if w.plan != nil {
+		w.past = append([]rollout.Past{{Plan: w.plan, State: w.state}}, w.past...)
+	}
+	if n := slices.IndexFunc(w.past, func(x rollout.Past) bool { return x.Plan.Revision == in.Revision }); n >= 0 {
+		in.MayHave = rollout.MayStillHave(w.past[:n+1])
 	}
 	if kv["emptyOverride"] != "" {
 		in.EmptyOverrides = []string{kv["emptyOverride"]}

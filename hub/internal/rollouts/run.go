@@ -1,7 +1,9 @@
 package rollouts
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -109,19 +111,56 @@ func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clust
 	return &Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
 }
 
-// mayStillHave are the clusters in which the rollout's revision may be by the rollout before. One that cannot be read says nothing of that.
+// mayStillHave are the clusters in which the rollout's revision may be by a rollout before, to it or to one that had the same objects. One that
+// cannot be read says nothing of that.
 func mayStillHave(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout) []fleet.ClusterName {
-	before := newest(r, ref, func(x *storev1.RolloutRecord) bool {
-		return x.GetRollout().GetNumber() < ro.GetNumber() && len(x.GetHead()) > 0
-	}).GetRollout()
-	if before == nil || before.GetRevision() != ro.GetRevision() {
+	r = store.Untracked(r)
+	alike := alikeRevisions(r, ref, ro.GetRevision())
+	same := func(x *storev1.RolloutRecord) bool {
+		return x.GetRollout().GetNumber() < ro.GetNumber() && len(x.GetHead()) > 0 && alike(x.GetRollout().GetRevision())
+	}
+	last := newest(r, ref, same).GetRollout().GetNumber()
+	if last == 0 {
 		return nil
 	}
-	run, err := Load(store.Untracked(r), ref, before.GetNumber())
-	if err != nil || run == nil {
-		return nil
+	var past []rollout.Past
+	for _, x := range slices.Backward(List(r, ref)) {
+		n := x.GetRollout().GetNumber()
+		if n < last || n >= ro.GetNumber() {
+			continue
+		}
+		run, err := Load(r, ref, n)
+		switch {
+		case run != nil && err == nil:
+			past = append(past, rollout.Past{Plan: run.Plan, State: run.State})
+		case n == last:
+			return nil
+		}
 	}
-	return run.State.MayStillHave(run.Plan)
+	return rollout.MayStillHave(past)
+}
+
+// alikeRevisions says which revisions are the one, or have the same objects.
+func alikeRevisions(r store.Reader, ref fleet.ModuleRef, revision int64) func(int64) bool {
+	bundles := func(n int64) [][]byte {
+		rev, _, _ := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, n))
+		if len(rev.GetVariants()) == 0 {
+			return [][]byte{rev.GetBundle()}
+		}
+		var all [][]byte
+		for _, v := range rev.GetVariants() {
+			all = append(all, v.GetBundle())
+		}
+		slices.SortFunc(all, bytes.Compare)
+		return all
+	}
+	mine, known := bundles(revision), map[int64]bool{revision: true}
+	return func(n int64) bool {
+		if _, ok := known[n]; !ok {
+			known[n] = len(mine[0]) > 0 && slices.EqualFunc(mine, bundles(n), bytes.Equal)
+		}
+		return known[n]
+	}
 }
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
