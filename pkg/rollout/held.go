@@ -37,7 +37,7 @@ func (r *Record) got(revision int64, o *Observed) bool {
 	return r.Revision == revision
 }
 
-// Past is a rollout of the module that was before.
+// Past is a rollout of the module that was before the one that is planned.
 type Past struct {
 	Plan  *Plan
 	State State
