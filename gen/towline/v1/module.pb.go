@@ -2749,7 +2749,8 @@ type ModuleStatus struct {
 	// in which only clusters that failed went back: the others have the newest.
 	RolledBack bool `protobuf:"varint,16,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
 	// Ready; and Following of a module that follows its source: False when looks come to nothing, with the reason, and while the
-	// source renders to what was rolled back, with the reason RolledBack.
+	// source renders to what was rolled back, with the reason RolledBack; and SpecValid, False, where the stored spec has what this hub does
+	// not take any more, with the field in its message.
 	Conditions []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Waits for a person, by id.
 	Holds []*Hold `protobuf:"bytes,18,rep,name=holds,proto3" json:"holds,omitempty"`

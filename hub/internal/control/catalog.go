@@ -406,10 +406,10 @@ func catalogItem(g catalog.Gone) string { return itemOf(g.Name) + g.UID }
 func itemOf(module string) string { return "module " + module + ", " }
 
 // endListed ends what a person said, or is asked, of the deletion of what the files list again though they cannot be applied: should they drop it
-// once more, that is for a person to decide anew. What is applied, or waits, decides that itself.
+// once more, that is for a person to decide anew. What is applied, or waits, decides that itself. Files that list more than is kept may list any.
 func (c *Controller) endListed(ctx context.Context, x *catalogue) error {
 	listed := func(item string) bool {
-		return slices.ContainsFunc(x.next.GetLists(), func(module string) bool { return strings.HasPrefix(item, itemOf(module)) })
+		return x.next.GetReadGeneration() == record.CatalogUnlisted || slices.ContainsFunc(x.next.GetLists(), func(module string) bool { return strings.HasPrefix(item, itemOf(module)) })
 	}
 	x.next.Confirmed = slices.DeleteFunc(slices.Clone(x.next.GetConfirmed()), listed)
 	if !slices.ContainsFunc(x.held.GetItems(), listed) {

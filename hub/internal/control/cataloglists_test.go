@@ -69,6 +69,24 @@ func TestCatalogOfMoreModulesThanAreKept(t *testing.T) {
 	}
 }
 
+// TestConfirmEndsWhereTheFilesListMoreThanIsKept: files that list more than is kept may list what a person confirmed to go.
+func TestConfirmEndsWhereTheFilesListMoreThanIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(t)
+		w.looks(time.Second)
+		confirmed := w.storedState()
+		confirmed.Confirmed = []string{"module web, u1"}
+		w.leader.put(func(tx store.Writer) { tx.Put(store.CatalogStateKey(w.ref), confirmed) })
+		w.restarts()
+		w.source.files = manyModules(2000)
+		w.recurses(2)
+		w.looks(4 * time.Minute)
+		if s := w.storedState(); s.GetStatus().GetReason() != catalog.ReasonInvalidFiles || len(s.GetConfirmed()) > 0 {
+			t.Errorf("%v stays confirmed: %v", s.GetConfirmed(), s.GetStatus())
+		}
+	})
+}
+
 // is checks whether somebody knows what the files of the catalog are, and which they were last.
 func (w *watcher) is(unknown error, lists []string) {
 	w.t.Helper()
