@@ -48,6 +48,8 @@ type catalogue struct {
 	// held is the hold that it waits with, confirmed or not.
 	held      *towlinev1.Hold
 	confirmed bool
+	// through says that nobody is asked anything any more.
+	through bool
 }
 
 // runCatalog looks at a catalog, if that is due or somebody waits for it.
@@ -234,7 +236,10 @@ func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	if s.Since = s.Looked; old.GetState() == s.GetState() && old.GetReason() == s.GetReason() && old.GetSince() != nil {
 		s.Since = old.GetSince()
 	}
-	return c.rememberCatalog(ctx, x)
+	if err := c.rememberCatalog(ctx, x); err != nil || !x.through {
+		return err
+	}
+	return c.holdCatalog(ctx, x.ref, nil) // now that what was confirmed is kept: a hub that stops in between asks nobody again
 }
 
 func fitProblems(list []string) []string {
@@ -357,7 +362,8 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 	if len(s.GetWaits()) == 0 {
 		x.applied(artifact)
 	}
-	return c.holdCatalog(ctx, x.ref, nil)
+	x.through = true
+	return nil
 }
 
 // applied notes that all was applied.
