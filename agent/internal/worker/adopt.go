@@ -246,7 +246,7 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 		return false, err
 	}
 	a.left.Desired = held
-	live, err = a.put(ctx, apply.Guard{UID: r.UID, ResourceVersion: u.GetResourceVersion()}, apply.ApplyOptions{Strict: true})
+	live, err = a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true}) // nothing is forced: another version will do
 	if a.left.Desired = a.desired; apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return false, nil
 	}
