@@ -282,10 +282,12 @@ func (s *State) backFailed(p *Plan) int {
 }
 
 // backAccepted is how many of those a person accepted.
-func (s *State) backAccepted(p *Plan) int {
-	n := 0
+func (s *State) backAccepted(p *Plan) (n int) {
+	if s.Back == nil {
+		return 0
+	}
 	for i := range s.Len(p) {
-		if r := s.record(i); s.Back != nil && r.has(flagAccepted) && s.failedBack(r) {
+		if r := s.record(i); r.has(flagAccepted) && s.failedBack(r) {
 			n++
 		}
 	}
