@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -152,6 +153,15 @@ func isMalformed(text string) bool {
 
 // Answered reports that the API server itself says what is wrong.
 func Answered(err error) bool { return apiStatus(err) != nil }
+
+// notAllowed is how the API server says that who asks has not the right to: it has not looked at what was sent, nor at what is there.
+var notAllowed = regexp.MustCompile(`^\S+( "[^"]*")? is forbidden: User "`)
+
+// NotAllowed reports that the agent has not the right to what it asked for. That tells nothing of an object.
+func NotAllowed(err error) bool {
+	s := apiStatus(err)
+	return s != nil && s.Reason == metav1.StatusReasonForbidden && notAllowed.MatchString(s.Message)
+}
 
 // Unanswered reports that a request may have been carried out though it failed: nothing that decides came back.
 func Unanswered(err error) bool {

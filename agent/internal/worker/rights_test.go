@@ -107,6 +107,13 @@ func TestRightsThatAreTakenAway(t *testing.T) {
 	if status.Phase != fleet.PhaseApplied || status.States[0].Sync != fleet.SyncOutOfSync || !status.States[2].Fine() {
 		t.Errorf("status %+v", status)
 	}
+	allow(`["list","watch","delete"]`)
+	more := r.bundle("shop", nil, configMap("a", "k: w"), configMap("b", "k: v"), "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\n")
+	r.set([]fleet.Sync{more})
+	r.wait("shop", "told why a is not written, though it may not be read either", func(x fleet.SyncStatus) bool {
+		return x.Generation == more.Generation && len(x.Exceptions) > 0 && strings.Contains(x.Exceptions[0].Message, "cannot patch")
+	})
+	r.set([]fleet.Sync{r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"), "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\n")})
 	allow(mayAll)
 	r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 1 && x.States[0].Fine() })
 

@@ -17,7 +17,7 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 	}
 	err = w.hidden(id).and(hides{values: hidden}).clean(err)
 	told := apply.Explain(id, err)
-	if !apply.Answered(err) || r.Resource == "" {
+	if !apply.Answered(err) || apply.NotAllowed(err) || r.Resource == "" {
 		return told
 	}
 	var values apply.Hidden
