@@ -7,7 +7,8 @@ import (
 )
 
 // MaskWords puts Masked in place of words in a text. Of a word that Clip has cut, what is left is masked, too. Words of fewer than least
-// bytes are left: they are parts of others. The time that it takes grows with the text and with the words, and not with their product.
+// bytes are left: they are parts of others. The text is read once, and not once for each word: only words that begin with each other
+// are tried one by one, where a text begins with all of them.
 func MaskWords(text string, words []string, least int) string {
 	known := newWordList(words, max(least, 1))
 	if len(known.words) == 0 {

@@ -82,7 +82,7 @@ func MaskValues(text string, values json.RawMessage) string {
 		words = append(words, formsOf(s)...)
 		quoted[oneLine(s)] = true
 	})
-	return fleet.MaskWords(maskQuoted(text, quoted), words, shortest)
+	return maskQuoted(fleet.MaskWords(text, words, shortest), quoted) // the long ones first, which may quote a short one
 }
 
 // formsOf are the ways in which a message may show a value: whole, a line of it, quoted, and encoded.

@@ -28,3 +28,11 @@ func TestManyValuesAreMasked(t *testing.T) {
 		t.Errorf("took %s", took)
 	}
 }
+
+// TestValueThatQuotesAnother: a value may be a text in which another, short one stands in quotes.
+func TestValueThatQuotesAnother(t *testing.T) {
+	values := `{"config": "{\"level\":\"info\",\"password\":\"canary-2\"}", "level": "info"}`
+	if got, want := MaskValues(`cannot read {"level":"info","password":"canary-2"} at "info"`, json.RawMessage(values)), `cannot read *** at "***"`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -48,7 +48,8 @@ type catalogue struct {
 	// held is the hold that it waits with, confirmed or not.
 	held      *towlinev1.Hold
 	confirmed bool
-	// through says that nobody is asked anything any more.
+	// through says that nobody is asked anything any more. The hold ends with the change that keeps what came of the look: a hub that stops in
+	// between would ask again, or go by a word that is not on these files.
 	through bool
 }
 
@@ -219,9 +220,7 @@ func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(err, &failed):
-		if err := c.endListed(ctx, x); err != nil {
-			return err
-		}
+		x.endListed()
 		s.State, s.Reason = catalog.Failed, failed.reason
 		if s.Problems, _ = problemsOf(failed.error); s.Problems == nil {
 			s.Problems = []string{failed.Error()}
@@ -236,10 +235,7 @@ func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	if s.Since = s.Looked; old.GetState() == s.GetState() && old.GetReason() == s.GetReason() && old.GetSince() != nil {
 		s.Since = old.GetSince()
 	}
-	if err := c.rememberCatalog(ctx, x); err != nil || !x.through {
-		return err
-	}
-	return c.holdCatalog(ctx, x.ref, nil) // now that what was confirmed is kept: a hub that stops in between asks nobody again
+	return c.rememberCatalog(ctx, x)
 }
 
 func fitProblems(list []string) []string {
@@ -413,16 +409,14 @@ func itemOf(module string) string { return "module " + module + ", " }
 
 // endListed ends what a person said, or is asked, of the deletion of what the files list again though they cannot be applied: should they drop it
 // once more, that is for a person to decide anew. What is applied, or waits, decides that itself. Files that list more than is kept may list any.
-func (c *Controller) endListed(ctx context.Context, x *catalogue) error {
+func (x *catalogue) endListed() {
 	listed := func(item string) bool {
 		return x.next.GetReadGeneration() == record.CatalogUnlisted || slices.ContainsFunc(x.next.GetLists(), func(module string) bool { return strings.HasPrefix(item, itemOf(module)) })
 	}
 	x.next.Confirmed = slices.DeleteFunc(slices.Clone(x.next.GetConfirmed()), listed)
-	if !slices.ContainsFunc(x.held.GetItems(), listed) {
-		return nil
+	if slices.ContainsFunc(x.held.GetItems(), listed) {
+		x.next.Status.Hold, x.through = "", true
 	}
-	x.next.Status.Hold = ""
-	return c.holdCatalog(ctx, x.ref, nil)
 }
 
 // waitForPerson asks a person to confirm what a plan deletes.
@@ -475,7 +469,14 @@ func (c *Controller) rememberCatalog(ctx context.Context, x *catalogue) error {
 	return c.update(ctx, func(w store.Writer) error {
 		rec, _, _ := store.Get[*storev1.CatalogRecord](w, store.CatalogKey(x.ref))
 		old, _, _ := store.Get[*storev1.CatalogState](w, store.CatalogStateKey(x.ref))
-		if rec.GetCatalog().GetMetadata().GetUid() != x.next.GetCatalogUid() || !catalogSaysMore(old, x.next) {
+		if rec.GetCatalog().GetMetadata().GetUid() != x.next.GetCatalogUid() {
+			return nil
+		}
+		if h := catalogHold(store.Untracked(w), x.ref); x.through && h != nil {
+			w.Delete(store.HoldPrefix + h.GetId())
+			w.Delete(store.ConfirmPrefix + h.GetId())
+		}
+		if !catalogSaysMore(old, x.next) {
 			return nil
 		}
 		w.Put(store.CatalogStateKey(x.ref), x.next)

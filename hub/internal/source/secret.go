@@ -157,7 +157,7 @@ func isHeaderName(s string) bool {
 // minScrubbed is the shortest value that is looked for in texts: a shorter one is found in every second word.
 const minScrubbed = 4
 
-// minPart is the shortest part of a header that is looked for: what says how it is to be read is shorter, as Bearer.
+// minPart is the shortest part of a header that is looked for, but for the last one: what says how that is to be read is shorter, as Bearer.
 const minPart = 8
 
 // scrub takes values out of a text, which may have been clipped: a server may send back what it was sent, or what it makes of that.
@@ -185,15 +185,16 @@ func formsOf(value string) []string {
 	return []string{value, strings.Trim(strconv.Quote(value), `"`), url.QueryEscape(value), url.PathEscape(value)}
 }
 
-// partsOf are what a server may read out of a header: what stands behind a scheme or a name, and the login in one.
+// partsOf are what a server may read out of a header: what stands behind a scheme or a name, and the password in one.
 func partsOf(header string) (out []string) {
-	for _, part := range strings.FieldsFunc(header, func(r rune) bool { return strings.ContainsRune(" \t,;=\"'", r) }) {
-		if len(part) >= minPart {
+	parts := strings.FieldsFunc(header, func(r rune) bool { return strings.ContainsRune(" \t,:;=\"'", r) })
+	for i, part := range parts {
+		if len(part) >= minPart || i == len(parts)-1 {
 			out = append(out, formsOf(part)...)
 		}
 	}
-	if _, login, is := (&http.Request{Header: http.Header{"Authorization": {header}}}).BasicAuth(); is {
-		out = append(out, formsOf(login)...)
+	if _, password, is := (&http.Request{Header: http.Header{"Authorization": {header}}}).BasicAuth(); is {
+		out = append(out, formsOf(password)...)
 	}
 	return out
 }

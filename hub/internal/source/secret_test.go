@@ -267,6 +267,8 @@ func TestPartsOfASecretAreNotSaid(t *testing.T) {
 		{"header.Authorization", basic, "canary-password"},
 		{"header.Authorization", basic, strings.TrimPrefix(basic, "Basic ")},
 		{"header.Authorization", "Token token=\"canary-token\", x", "canary-token"},
+		{"header.X-Auth", "user:canary", "canary"},
+		{"header.Authorization", "Token canary1", "canary1"},
 		{"header.Private-Token", "canary/token+of a person", "canary%2Ftoken%2Bof+a+person"},
 		{"token", "canary/token+of", "canary%2Ftoken+of"},
 	} {
