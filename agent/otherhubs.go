@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -93,13 +94,13 @@ func (a *Agent) livingHubs(ctx context.Context) (map[string]bool, error) {
 	return living, err
 }
 
-// servedHubs are livingHubs as far as they can be seen. Without the right to list Leases none is.
-func (a *Agent) servedHubs(ctx context.Context) map[string]bool {
+// servedHubs are livingHubs. Without the right to list Leases there is none: that is for good, and the agent works without it.
+func (a *Agent) servedHubs(ctx context.Context) (map[string]bool, error) {
 	living, err := a.livingHubs(ctx)
-	if err != nil {
-		a.o.Log.Debug("for which hubs other agents of the cluster work is not known", "error", err)
+	if apierrors.IsForbidden(err) {
+		return nil, nil
 	}
-	return living
+	return living, err
 }
 
 func later(a, b time.Time) time.Time {

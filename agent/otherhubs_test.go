@@ -43,8 +43,8 @@ func TestObjectsOfOtherHubsAreSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if served := a.servedHubs(t.Context()); !served["hub-alive"] || served["hub-dead"] || served["hub-unheard"] {
-		t.Errorf("other agents work for %v", served)
+	if served, err := a.servedHubs(t.Context()); err != nil || !served["hub-alive"] || served["hub-dead"] || served["hub-unheard"] {
+		t.Errorf("other agents work for %v: %v", served, err)
 	}
 	of := func(hub string) worker.OtherHub {
 		return worker.OtherHub{ID: hub, Objects: 3, Such: fleet.ObjectID{Kind: "ConfigMap", Namespace: strings.Repeat("n", 63), Name: strings.Repeat("c", 63)},

@@ -41,7 +41,10 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		}
 		return live, true, err
 	}
-	claimant := a.w.m.claimantOf(ctx, a.w.ref, u.GetLabels())
+	claimant, err := a.w.m.claimantOf(ctx, a.w.ref, u.GetLabels())
+	if err != nil {
+		return live, true, err
+	}
 	if a.record != nil {
 		claimant = claimant.After(&a.record.Record)
 	}
@@ -245,15 +248,18 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	if !lost || err != nil {
 		return false, err
 	}
-	a.left.Desired = held
-	live, err = a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true}) // nothing is forced: another version will do
-	if a.left.Desired = a.desired; apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+	forced, err := a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
+	if apierrors.IsBadRequest(err) { // a webhook that takes no dry run
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	forced, err := a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
+	a.left.Desired = held
+	live, err = a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true}) // nothing is forced: another version will do
+	if a.left.Desired = a.desired; apierrors.IsConflict(err) || apierrors.IsInvalid(err) || err == nil && a.unmarked(live) != nil {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}

@@ -88,8 +88,9 @@ type Options struct {
 	Reachable func() bool
 	// Accepts is what the cluster accepts at first; Manager.Accept says when that changed.
 	Accepts Accepts
-	// Served are the hubs for which other agents of the cluster work, as far as that can be seen; none by default.
-	Served func(ctx context.Context) map[string]bool
+	// Served are the hubs for which other agents of the cluster work; none by default. An error says that this is not known now. It must come to
+	// an end by itself.
+	Served func(ctx context.Context) (map[string]bool, error)
 	// Restored is told that the cluster's store was restored from an older copy; nothing by default. It must return at once.
 	Restored func()
 	// Others is told of other hubs whose agents wrote in this cluster, and how many kinds (or APIs) could not be searched: in the course
@@ -126,7 +127,7 @@ func (o *Options) setDefaults() {
 		o.Restored = func() {}
 	}
 	if o.Served == nil {
-		o.Served = func(context.Context) map[string]bool { return nil }
+		o.Served = func(context.Context) (map[string]bool, error) { return nil, nil }
 	}
 	if o.Others == nil {
 		o.Others = func(context.Context, []OtherHub, int) {}

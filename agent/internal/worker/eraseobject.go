@@ -44,7 +44,12 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonHeld, message: why}
 		return out, false
 	}
-	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
+	claimant, err := e.w.m.claimantOf(ctx, e.w.ref, seen.Labels)
+	if err != nil {
+		out.fail = apply.Explain(r.ID, err)
+		return out, false
+	}
+	verdict, rule := plan.Verify(e.in, r, seen, claimant)
 	if release && verdict == plan.Delete {
 		verdict = plan.Release
 	}

@@ -2,8 +2,10 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -62,16 +64,23 @@ func TestObjectThatAnotherAgentOfAFormerHubHas(t *testing.T) {
 // takes none without adopt: Always, and deletes none, neither with its module nor when the cluster leaves its fleet. Where no agent of the
 // first hub is left it is what the agent wrote itself once.
 func TestAgentOfAFormerHubKeepsItsObjects(t *testing.T) {
-	for name, served := range map[string]bool{"whose agent works": true, "which nobody serves any more": false} {
+	for name, served := range map[string]bool{"whose agent works": true, "whose agent works, as is not seen at first": true, "which nobody serves any more": false} {
 		t.Run(name, func(t *testing.T) {
 			theirs, ours := second(t), aloneRig(t)
 			theirs.ns = ours.ns
+			var looks atomic.Int64
+			late := strings.HasSuffix(name, "at first")
 			has := theirs.bundle("shop", nil, configMap("listed", "k: v"), configMap("other", "k: v"))
 			theirs.set([]fleet.Sync{has})
 			theirs.ready(has)
 			theirs.stop()
 			ours.options = append(ours.options, func(o *Options) {
-				o.Served = func(context.Context) map[string]bool { return map[string]bool{theirs.hub: served} }
+				o.Served = func(context.Context) (map[string]bool, error) {
+					if late && looks.Add(1) < 3 {
+						return nil, errors.New("the API server is busy")
+					}
+					return map[string]bool{theirs.hub: served}, nil
+				}
 			})
 			ours.rejoin(theirs.hub)
 			ours.rejoin(ours.ns + "-now")
@@ -102,7 +111,7 @@ func TestObjectThatAnotherHubTookIsLeftToIt(t *testing.T) {
 	theirs, ours := second(t), aloneRig(t)
 	theirs.ns = ours.ns
 	ours.restart(func(o *Options) {
-		o.Served = func(context.Context) map[string]bool { return map[string]bool{theirs.hub: true} }
+		o.Served = func(context.Context) (map[string]bool, error) { return map[string]bool{theirs.hub: true}, nil }
 	})
 	s := ours.bundle("shop", nil, configMap("moves", "k: v"), configMap("stays", "k: v"))
 	ours.set([]fleet.Sync{s})

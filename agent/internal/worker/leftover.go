@@ -24,7 +24,7 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 		kind := e.kinds[kindOf(r)]
 		switch state, _ := e.w.stateOfKind(kind, r); state {
 		case plan.KindGone:
-			changed = e.missed(r, kind.Resource, plan.Seen{}) || changed
+			changed = e.missed(r, kind.Resource, plan.Seen{}, e.w.m.claimant(e.w.ref)) || changed
 			continue
 		case plan.KindUnknown:
 			e.unseen = true
@@ -43,7 +43,12 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 			e.unseen = true
 			continue
 		}
-		changed = e.missed(r, kind.Resource, seen) || changed
+		claimant, err := e.w.m.claimantOf(ctx, e.w.ref, seen.Labels)
+		if err != nil {
+			e.unseen = true
+			continue
+		}
+		changed = e.missed(r, kind.Resource, seen, claimant) || changed
 	}
 	forgot := len(e.lost) > 0 && e.forget(ctx)
 	return changed || forgot
@@ -63,8 +68,8 @@ func (e *eraser) leftOver(r plan.Record) bool {
 }
 
 // missed notes what a look found of an object that the watch has not, or not as ours. It reports whether its record changed.
-func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen) (changed bool) {
-	verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
+func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen, claimant plan.Claimant) (changed bool) {
+	verdict, _ := plan.Verify(e.in, r, seen, claimant)
 	switch {
 	case verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()):
 		e.late = append(e.late, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled, Message: lateText})

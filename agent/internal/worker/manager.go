@@ -412,14 +412,21 @@ func (m *Manager) claimant(ref fleet.ModuleRef) plan.Claimant {
 	return plan.Claimant{Module: ref, Hub: m.o.HubID, ClusterUID: m.o.ClusterUID, Hubs: m.o.Hubs}
 }
 
-// claimantOf is the claimant of a live object by nothing but what stands on it. A hub that the agent belonged to before, and for which
-// another one works in the cluster by now, is that one's: it carries the same marks.
-func (m *Manager) claimantOf(ctx context.Context, ref fleet.ModuleRef, labels map[string]string) plan.Claimant {
-	c := m.claimant(ref)
-	if hub := labels[fleet.HubLabel]; m.hubs.servedByAnother(ctx, &m.o, hub) {
-		c.Hubs = slices.DeleteFunc(slices.Clone(c.Hubs), func(x string) bool { return x == hub })
+// claimantOf is the claimant of a live object as far as what stands on it is to tell. A hub that the agent belonged to before, and for which
+// another one works in the cluster by now, is that one's: it carries the same marks. An error says that this is not known now.
+func (m *Manager) claimantOf(ctx context.Context, ref fleet.ModuleRef, labels map[string]string) (plan.Claimant, error) {
+	c, hub := m.claimant(ref), labels[fleet.HubLabel]
+	served, err := m.hubs.servedByAnother(ctx, &m.o, hub)
+	if err != nil || !served {
+		return c, err
 	}
-	return c
+	c.Hubs = slices.Clone(c.Hubs)
+	for i, x := range c.Hubs {
+		if x == hub {
+			c.Hubs[i] = "" // the others stay those of their lineages
+		}
+	}
+	return c, nil
 }
 
 // removing reports that a module is on its way out.

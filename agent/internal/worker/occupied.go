@@ -124,7 +124,7 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: id.Name, Name: o.Name}
 			ours := w.isRecorded(id, o.UID)
 			all.all[o.UID] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
-				ours: ours, goes: ours && e.goes(id, o), free: ofEveryNamespace(id, o)}
+				ours: ours, goes: ours && e.goes(ctx, id, o), free: ofEveryNamespace(id, o)}
 			return true
 		})
 		if err != nil && !w.nothingToList(ctx, res, err) {
@@ -202,7 +202,7 @@ func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err erro
 
 // goes reports that an object of ours is going to be deleted by this plan, as far as can be seen on it, or by the removal of its own
 // module, which may also leave it.
-func (e *eraser) goes(id fleet.ObjectID, live *metav1.PartialObjectMetadata) bool {
+func (e *eraser) goes(ctx context.Context, id fleet.ObjectID, live *metav1.PartialObjectMetadata) bool {
 	r := e.w.m.inventory.Get(id)
 	switch {
 	case r == nil:
@@ -212,7 +212,11 @@ func (e *eraser) goes(id fleet.ObjectID, live *metav1.PartialObjectMetadata) boo
 	case !e.doomed[id] || e.w.annotation(live) != "":
 		return false
 	}
-	verdict, _ := plan.Verify(e.in, r.Record, e.w.seenOn(r.ID, live), e.w.m.claimant(e.w.ref))
+	claimant, err := e.w.m.claimantOf(ctx, e.w.ref, live.Labels)
+	if err != nil {
+		return false
+	}
+	verdict, _ := plan.Verify(e.in, r.Record, e.w.seenOn(r.ID, live), claimant)
 	return verdict == plan.Delete
 }
 
@@ -353,7 +357,7 @@ func (e *eraser) ofKind(ctx context.Context, r plan.Record, res apply.Resource) 
 		ours := w.isRecorded(id, o.UID)
 		out.others = out.others || ours && o.DeletionTimestamp == nil && w.isOfAnother(id)
 		switch {
-		case o.DeletionTimestamp != nil, ours && e.goes(id, o):
+		case o.DeletionTimestamp != nil, ours && e.goes(ctx, id, o):
 			out.going = append(out.going, id.Path())
 		case ours:
 			out.kept = append(out.kept, id.Path())

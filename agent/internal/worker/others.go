@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -30,28 +31,41 @@ type hubs struct {
 	mu     sync.Mutex
 	served map[string]bool
 	at     time.Time // when that was seen
+	failed error     // that it could not be seen, at the same time
 }
 
-// servedFor is how long what was seen of that counts: many objects are looked at together.
-const servedFor = 10 * time.Second
+const (
+	// servedFor is how long what was seen of that counts: many objects are looked at together.
+	servedFor = time.Minute
+	// servedAgain is how long it is not asked again after it could not be seen.
+	servedAgain = time.Second
+)
 
 // servedByAnother reports that another agent works for a hub that this one belonged to before.
-func (h *hubs) servedByAnother(ctx context.Context, o *Options, hub string) bool {
-	return slices.Contains(o.formerHubs(), hub) && h.serves(ctx, o, hub)
+func (h *hubs) servedByAnother(ctx context.Context, o *Options, hub string) (bool, error) {
+	if !slices.Contains(o.formerHubs(), hub) {
+		return false, nil
+	}
+	return h.serves(ctx, o, hub)
 }
 
-// serves reports that another agent works for a hub.
-func (h *hubs) serves(ctx context.Context, o *Options, hub string) bool {
+// serves reports that another agent works for a hub. An error says that this is not known now: then nothing is to be taken from that hub. Whoever asks
+// first looks for all, so that the end of its own work is not that of the look.
+func (h *hubs) serves(ctx context.Context, o *Options, hub string) (bool, error) {
 	h.mu.Lock()
-	served, known := h.served, !h.at.IsZero() && time.Since(h.at) < servedFor
-	h.mu.Unlock()
-	if !known {
-		served = o.Served(ctx)
-		h.mu.Lock()
-		h.served, h.at = served, time.Now()
-		h.mu.Unlock()
+	defer h.mu.Unlock()
+	counts := servedFor
+	if h.failed != nil {
+		counts = servedAgain
 	}
-	return served[hub]
+	if h.at.IsZero() || time.Since(h.at) >= counts {
+		h.served, h.failed = o.Served(context.WithoutCancel(ctx))
+		h.at = time.Now()
+	}
+	if h.failed != nil {
+		return false, fmt.Errorf("whether another agent of the cluster works for hub %s is not known: %w", hub, h.failed)
+	}
+	return h.served[hub], nil
 }
 
 // unlessServed is an error if the object of a record is another hub's by now: its agent, which works in this cluster, has taken it (adopt: Always),
@@ -59,15 +73,21 @@ func (h *hubs) serves(ctx context.Context, o *Options, hub string) bool {
 func (a *writer) unlessServed(ctx context.Context, live map[string]any) error {
 	u := &unstructured.Unstructured{Object: live}
 	hub, m := u.GetLabels()[fleet.HubLabel], a.w.m
-	claimant := m.claimant(a.w.ref).After(&a.record.Record)
-	if hub == "" || claimant.Marked(u.GetLabels()) {
+	claimant, err := m.claimantOf(ctx, a.w.ref, u.GetLabels())
+	if err != nil {
+		return err
+	}
+	if claimant = claimant.After(&a.record.Record); hub == "" || claimant.Marked(u.GetLabels()) {
 		return nil
 	}
 	there := a.describe(u)
 	of, _, _ := fleet.ParseOwnerMark(there.Annotations[fleet.OwnerAnnotation])
 	theirs := plan.Claimant{Module: of, Hub: hub, ClusterUID: m.o.ClusterUID}
-	if !theirs.Proven(a.liveID(), there.Labels, there.Annotations, there.Proof) || !m.hubs.serves(ctx, &m.o, hub) {
+	if !theirs.Proven(a.liveID(), there.Labels, there.Annotations, there.Proof) {
 		return nil
+	}
+	if served, err := m.hubs.serves(ctx, &m.o, hub); !served || err != nil {
+		return err
 	}
 	adoption := plan.Adopt(claimant, a.liveID(), there, a.policies, *a.policy)
 	if adoption.Verdict != plan.AdoptRefuse {
@@ -116,16 +136,21 @@ func (x *others) news(left unseen) (found []OtherHub, is bool) {
 }
 
 // foreign takes note of an object if an agent of another hub wrote it in this cluster, and reports that the label is of such a hub.
-func (f *finder) foreign(ctx context.Context, id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.PartialObjectMetadata) bool {
+func (f *finder) foreign(ctx context.Context, id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.PartialObjectMetadata) (bool, error) {
 	m, hub := f.m, o.Labels[fleet.HubLabel]
-	if hub == m.o.HubID || slices.Contains(m.o.formerHubs(), hub) && !m.hubs.servedByAnother(ctx, &m.o, hub) {
-		return false
+	if hub == m.o.HubID {
+		return false, nil
+	}
+	if slices.Contains(m.o.formerHubs(), hub) {
+		if served, err := m.hubs.serves(ctx, &m.o, hub); !served || err != nil {
+			return false, err
+		}
 	}
 	wrote := plan.Claimant{Module: ref, Hub: hub, ClusterUID: m.o.ClusterUID}
 	if wrote.Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
 		f.others.add(id, otherMark{hub, ref})
 	}
-	return true
+	return true, nil
 }
 
 // tellOthers says what the search came by of other hubs so far: nobody here keeps it, and nobody else may know that it is there. A kind

@@ -280,7 +280,11 @@ func (p *preview) existing(ctx context.Context, a *writer, live map[string]any, 
 		}
 		return p.ours(ctx, a, live, out)
 	}
-	adoption := plan.Adopt(p.m.claimantOf(ctx, a.w.ref, u.GetLabels()), a.liveID(), a.describe(u), p.policies, *a.policy)
+	claimant, err := p.m.claimantOf(ctx, a.w.ref, u.GetLabels())
+	if err != nil {
+		return err
+	}
+	adoption := plan.Adopt(claimant, a.liveID(), a.describe(u), p.policies, *a.policy)
 	if err := a.leaveLive(ctx, live, plan.Apply); err != nil {
 		return err
 	}

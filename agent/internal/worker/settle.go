@@ -93,7 +93,11 @@ func (w *worker) intended(ctx context.Context, in plan.PruneInput, kind located,
 	if err != nil {
 		return seen, false, unsettled(plan.RuleIntentIsNotOwned, "cannot be looked at: "+err.Error())
 	}
-	verdict, _ := plan.Verify(in, r, seen, w.m.claimantOf(ctx, w.ref, seen.Labels))
+	claimant, err := w.m.claimantOf(ctx, w.ref, seen.Labels)
+	if err != nil {
+		return seen, false, unsettled(plan.RuleIntentIsNotOwned, err.Error())
+	}
+	verdict, _ := plan.Verify(in, r, seen, claimant)
 	if verdict == plan.Gone && w.m.late.mayLand(r.ID, time.Now()) {
 		return seen, false, unsettled(plan.RuleIntentIsNotOwned, lateText)
 	}

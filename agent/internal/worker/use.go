@@ -254,7 +254,11 @@ func (a *writer) guestOfOthers(ctx context.Context, out *outcome) error {
 		return err
 	}
 	u := &unstructured.Unstructured{Object: live}
-	adoption := plan.Adopt(a.w.m.claimant(a.w.ref), a.liveID(), a.describe(u), a.policies, *a.policy)
+	claimant, err := a.w.m.claimantOf(ctx, a.w.ref, u.GetLabels())
+	if err != nil {
+		return err
+	}
+	adoption := plan.Adopt(claimant, a.liveID(), a.describe(u), a.policies, *a.policy)
 	taken := adoption.Verdict == plan.AdoptOwn || adoption.Verdict == plan.AdoptForced
 	if u.GetDeletionTimestamp() != nil || !managedByTowline(u) || taken {
 		return nil
