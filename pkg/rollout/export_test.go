@@ -3,7 +3,7 @@ package rollout
 // LetBy reports that a person let a stage go on without the member while it was held.
 func (r *Record) LetBy() bool { return r.has(flagLetBy) }
 
-// MayHave reports that the member may have the revision by the rollout before.
+// MayHave reports that the member may have the revision by a rollout before.
 func (r *Record) MayHave() bool { return r.has(flagMayHave) }
 
 // Accepted reports that the member has failed, and a person went on in spite of that.

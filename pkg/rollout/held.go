@@ -52,7 +52,7 @@ func MayStillHave(past []Past) (clusters []fleet.ClusterName) {
 	}
 	given := map[fleet.ClusterName]bool{}
 	for i := range past[:len(past)-1] {
-		past[i].State.given(past[i].Plan, given)
+		past[i].State.addGiven(past[i].Plan, given)
 	}
 	last := &past[len(past)-1]
 	for i := range last.State.Len(last.Plan) {
@@ -63,11 +63,13 @@ func MayStillHave(past []Past) (clusters []fleet.ClusterName) {
 	return clusters
 }
 
-// given adds the clusters of which it is known that they got what the rollout gave them. What one was given that is held, or away, may not have
-// been written.
-func (s *State) given(p *Plan, clusters map[fleet.ClusterName]bool) {
+// addGiven adds the clusters of which it is known that they got what the rollout gave them. What one was given that is held, away or silent, or that
+// was still on its way when the rollout ended, may not have been written.
+func (s *State) addGiven(p *Plan, clusters map[fleet.ClusterName]bool) {
 	for i := range s.Len(p) {
-		if r := s.record(i); r.State == ClusterRemoved || r.given() && r.State != ClusterDeferred {
+		r := s.record(i)
+		seen := r.State != ClusterDeferred && r.State != ClusterProgressing && !r.failedUnseen()
+		if r.State == ClusterRemoved || r.given() && seen {
 			clusters[s.Member(p, i).Cluster] = true
 		}
 	}

@@ -55,7 +55,7 @@ const (
 	flagLetBy                            // a person said that no stage is to wait for it, while it is held
 	flagUnseen                           // it has timed out, and nobody has seen the revision there
 	flagAnew                             // it has failed, and is to begin anew, which it has not yet
-	flagMayHave                          // it may have the revision by the rollout before, though another one is assigned
+	flagMayHave                          // it may have the revision by a rollout before, though another one is assigned
 	flagAccepted                         // it has failed, and a person went on in spite of that
 )
 
