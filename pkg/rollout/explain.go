@@ -453,7 +453,7 @@ func (e *explainer) budget() {
 	f := Facts{Failed: e.sum.Failed, Tolerated: e.sum.Tolerated, Clusters: few(used)}
 	switch {
 	case e.s.Back != nil:
-		if f.Failed, f.Tolerated = e.s.backFailed(e.p), e.s.backTolerates(e.p); f.Failed <= f.Tolerated {
+		if f.Failed, f.Tolerated = e.s.backFailed(e.p), e.p.backTolerates(e.s.Back.Accepted); f.Failed <= f.Tolerated {
 			f.Code = OnFailurePause
 		}
 	case f.Failed <= f.Tolerated:

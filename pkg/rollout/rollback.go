@@ -259,11 +259,11 @@ func (d *decider) newestFirst(list []int32) []int32 {
 
 // backBreached reports that more failed on the way back than is tolerated.
 func (d *decider) backBreached() bool {
-	return d.s.backFailed(d.p) > max(d.p.Tolerated(), d.s.backAccepted(d.p))
+	return d.s.backFailed(d.p) > d.p.backTolerates(d.s.backAccepted(d.p))
 }
 
-// backTolerates is how many may fail on the way back.
-func (h *Head) backTolerates(p *Plan) int { return max(p.Tolerated(), h.Back.Accepted) }
+// backTolerates is how many may fail on the way back: more than otherwise if a person has accepted more.
+func (p *Plan) backTolerates(accepted int) (failures int) { return max(p.Tolerated(), accepted) }
 
 // failedBack reports that a member failed on the way back.
 func (h *Head) failedBack(r *Record) bool {
