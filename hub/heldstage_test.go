@@ -120,6 +120,11 @@ func TestHeldCanaryThatIsTakenBack(t *testing.T) {
 
 // heldWithR2 is a fleet in which one of two canaries, c2, is held and not ready with r2.
 func heldWithR2(t *testing.T) *world {
+	return heldWith(t, func(value string) *towlinev1.Module { return staged("shop", value, canaryThenRest()) })
+}
+
+// heldWith is heldWithR2 of a module that is made for each revision.
+func heldWith(t *testing.T, shop func(value string) *towlinev1.Module) *world {
 	w := newWorld(t, true)
 	w.join("c1", simagent.Ready, labels("canary"))
 	w.join("c2", func(s fleet.Sync) fleet.SyncStatus {
@@ -141,8 +146,8 @@ func heldWithR2(t *testing.T) *world {
 		return st
 	}, labels("canary"))
 	w.join("d1", simagent.Ready, nil)
-	w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
-	put := w.put(staged("shop", "2", canaryThenRest()))
+	w.await("shop", w.put(shop("1")).GetRevision())
+	put := w.put(shop("2"))
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetSucceeded() == 1 })
 	_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "c2", Reason: "a look"})
 	must(t, err)
@@ -191,4 +196,21 @@ func TestHeldCanaryOfARevisionThatComesAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFixOfAHeldCanaryByItsValues: a revision that differs in a literal value only is another one: the canary that is held with the one of before never
+// had it, and keeps nobody from it.
+func TestFixOfAHeldCanaryByItsValues(t *testing.T) {
+	w := heldWith(t, tagged)
+	put := w.put(tagged("3"))
+	if s := w.until("shop", put.GetRevision(), heldOrOver).GetStatus(); s.GetState() != "Succeeded" || w.held("d1", "shop").Revision != 3 {
+		t.Errorf("%s %s %v; d1 has r%d", s.GetState(), s.GetReason(), s.GetFacts(), w.held("d1", "shop").Revision)
+	}
+}
+
+// tagged is a module whose bundle is the same whatever the value.
+func tagged(value string) *towlinev1.Module {
+	m := staged("shop", "${TAG}", canaryThenRest())
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "TAG", Value: &value}}
+	return m
 }

@@ -2,9 +2,12 @@ package rollouts
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -140,27 +143,63 @@ func mayStillHave(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout) []
 	return rollout.MayStillHave(past)
 }
 
-// alikeRevisions says which revisions are the one, or have the same objects.
+// alikeRevisions says which revisions are the one, or give a cluster the same objects. One whose record cannot be read is like no other.
 func alikeRevisions(r store.Reader, ref fleet.ModuleRef, revision int64) func(int64) bool {
-	bundles := func(n int64) [][]byte {
+	read := func(n int64) *storev1.RevisionRecord {
 		rev, _, _ := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, n))
-		if len(rev.GetVariants()) == 0 {
-			return [][]byte{rev.GetBundle()}
-		}
-		var all [][]byte
-		for _, v := range rev.GetVariants() {
-			all = append(all, v.GetBundle())
-		}
-		slices.SortFunc(all, bytes.Compare)
-		return all
+		return rev
 	}
-	mine, known := bundles(revision), map[int64]bool{revision: true}
+	mine, known := read(revision), map[int64]bool{revision: true}
 	return func(n int64) bool {
 		if _, ok := known[n]; !ok {
-			known[n] = len(mine[0]) > 0 && slices.EqualFunc(mine, bundles(n), bytes.Equal)
+			known[n] = alike(mine, read(n))
 		}
 		return known[n]
 	}
+}
+
+// alike reports that two revisions give a cluster the same objects: by their bundles, and by what is put in for placeholders there. It is asked for whom
+// a rollout waits, and lets nobody go on: where it is not clear they are alike, for a wait too many ends by a person's word, and what somebody is looking
+// at in a held cluster goes to everybody where one is wanting. So a variant that one of them alone has, rendered later or not at all, makes no difference, and
+// neither do policies, nor values that come from the clusters and change without a revision.
+func alike(a, b *storev1.RevisionRecord) bool {
+	return sameBindings(a, b) && sameBundles(bundles(a), bundles(b))
+}
+
+// sameBundles reports that one of the revisions has all bundles of the other, in order without repetition; it is not so where nothing was rendered.
+func sameBundles(a, b [][]byte) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	return len(a) > 0 && !slices.ContainsFunc(a, func(x []byte) bool {
+		_, ok := slices.BinarySearchFunc(b, x, bytes.Compare)
+		return !ok
+	})
+}
+
+// bundles are what a revision renders to, in order and each once.
+func bundles(rev *storev1.RevisionRecord) (all [][]byte) {
+	add := func(bundle []byte) {
+		if len(bundle) > 0 {
+			all = append(all, bundle)
+		}
+	}
+	add(rev.GetBundle())
+	for _, v := range rev.GetVariants() {
+		add(v.GetBundle())
+	}
+	slices.SortFunc(all, bytes.Compare)
+	return slices.CompactFunc(all, bytes.Equal)
+}
+
+// sameBindings reports that placeholders become the same, in whatever order the values stand.
+func sameBindings(a, b *storev1.RevisionRecord) bool {
+	sorted := func(rev *storev1.RevisionRecord) []*towlinev1.Binding {
+		return slices.SortedFunc(slices.Values(rev.GetRevision().GetSpec().GetBindings()), func(x, y *towlinev1.Binding) int {
+			return cmp.Compare(x.GetName(), y.GetName())
+		})
+	}
+	return slices.EqualFunc(sorted(a), sorted(b), func(x, y *towlinev1.Binding) bool { return proto.Equal(x, y) })
 }
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
