@@ -231,17 +231,26 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 		return err
 	}
 	u := &unstructured.Unstructured{Object: live}
-	left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt, Verb: plan.Apply})
-	if err != nil {
-		return err
-	}
-	desired, err := left.Desired.Object()
+	wants, err := a.wantsOf(live)
 	if err != nil {
 		return err
 	}
 	out.use.uid, out.use.version = string(u.GetUID()), apply.ParseVersion(u.GetResourceVersion())
-	out.use.unmet = a.shielded(apply.MetaOf(desired).Differ(apply.MetaOf(live), a.record.Module.Display()))
+	out.use.unmet = a.shielded(wants.Differ(apply.MetaOf(live), a.record.Module.Display()))
 	return nil
+}
+
+// wantsOf are the labels and annotations that the module wants of an object that others have, without those that a policy leaves.
+func (a *writer) wantsOf(live map[string]any) (apply.Meta, error) {
+	left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt, Verb: plan.Apply})
+	if err != nil {
+		return nil, err
+	}
+	desired, err := left.Desired.Object()
+	if err != nil {
+		return nil, err
+	}
+	return apply.MetaOf(desired), nil
 }
 
 // guestOfOthers looks again at a Namespace that an agent of another hub has. If that is not so any more, it is decided anew what to do about it.
@@ -263,15 +272,11 @@ func (a *writer) guestOfOthers(ctx context.Context, out *outcome) error {
 	if u.GetDeletionTimestamp() != nil || !managedByTowline(u) || taken {
 		return nil
 	}
-	left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt, Verb: plan.Apply})
+	wants, err := a.wantsOf(live)
 	if err != nil {
 		return err
 	}
-	desired, err := left.Desired.Object()
-	if err != nil {
-		return err
-	}
-	f, wants := a.w.m.watcher.Observe(a.resource, live, nil), apply.MetaOf(desired)
+	f := a.w.m.watcher.Observe(a.resource, live, nil)
 	out.again = false
 	out.use = &use{uid: f.UID, version: f.Version, wants: len(wants) > 0, unmet: a.shielded(wants.Differ(apply.MetaOf(live), adoption.By)), at: time.Now()}
 	return nil
