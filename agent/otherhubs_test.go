@@ -29,10 +29,14 @@ func TestObjectsOfOtherHubsAreSaid(t *testing.T) {
 	list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
 		Items: []metav1.PartialObjectMetadata{lease("edge", "hub-alive", now), lease("old", "hub-dead", now.Add(-24*time.Hour)),
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "node-1"}}}}
-	mayList := true
+	mayList, busy := true, false
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !mayList {
 			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		if busy {
+			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -44,8 +48,17 @@ func TestObjectsOfOtherHubsAreSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	if served, err := a.servedHubs(t.Context()); err != nil || !served["hub-alive"] || served["hub-dead"] || served["hub-unheard"] {
-		t.Errorf("other agents work for %v: %v", served, err)
+		t.Errorf("other agents work for %v", served)
 	}
+	busy = true
+	if served, err := a.servedHubs(t.Context()); err == nil {
+		t.Errorf("after an error other agents work for %v", served)
+	}
+	mayList = false
+	if served, err := a.servedHubs(t.Context()); err != nil || len(served) != 0 {
+		t.Errorf("without the right to list Leases: %v, %v", served, err)
+	}
+	busy = false
 	of := func(hub string) worker.OtherHub {
 		return worker.OtherHub{ID: hub, Objects: 3, Such: fleet.ObjectID{Kind: "ConfigMap", Namespace: strings.Repeat("n", 63), Name: strings.Repeat("c", 63)},
 			Module: fleet.ModuleRef{Project: "default", Name: "shop"}}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -113,6 +115,7 @@ func TestObjectThatAnotherHubTookIsLeftToIt(t *testing.T) {
 	ours.restart(func(o *Options) {
 		o.Served = func(context.Context) (map[string]bool, error) { return map[string]bool{theirs.hub: true}, nil }
 	})
+	ours.eventually("the search is over", func() bool { return ours.m.searching() == "" })
 	s := ours.bundle("shop", nil, configMap("moves", "k: v"), configMap("stays", "k: v"))
 	ours.set([]fleet.Sync{s})
 	ours.ready(s)
@@ -154,4 +157,33 @@ func TestObjectThatAnotherHubTookIsLeftToIt(t *testing.T) {
 	if ours.uidOf("v1", "configmaps", "moves") != uid || ours.data("moves", "k") != "v2" {
 		t.Error("it is not the module's again")
 	}
+}
+
+// TestLookAtOtherAgentsThatFails: an error is no answer, and is asked again soon; a look does not end with the one that asked for it.
+func TestLookAtOtherAgentsThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h hubs
+		fails, looks := true, 0
+		o := &Options{Served: func(ctx context.Context) (map[string]bool, error) {
+			if looks++; fails {
+				return nil, errors.New("leases: too many requests")
+			}
+			return map[string]bool{"first": true}, ctx.Err()
+		}}
+		if served, err := h.serves(t.Context(), o, "first"); err == nil {
+			t.Errorf("after an error it is known to be served: %t", served)
+		}
+		fails = false
+		<-time.After(servedAgain)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 2 {
+			if served, err := h.serves(ended, o, "first"); !served || err != nil {
+				t.Errorf("served %t: %v", served, err)
+			}
+		}
+		if looks != 2 {
+			t.Errorf("looked %d times", looks)
+		}
+	})
 }
