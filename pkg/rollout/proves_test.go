@@ -103,7 +103,7 @@ func (c *chaos) looked(in rollout.Input, d rollout.Decision, i int) bool {
 	case !o.Held || r.LetBy() || r.Stage != was.Stage:
 		return false
 	case r.Moved():
-		return r.Revision == c.plan.Revision
+		return r.Revision == c.plan.Revision && !o.Well
 	}
 	return (o.Revision == c.plan.Revision || r.MayHave()) && !o.Well
 }
