@@ -72,7 +72,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.says = leftText(r, seen)
 	}
 	if verdict == plan.Foreign {
-		e.stays(r, seen)
+		e.stays(r, seen, claimant)
 	}
 	if verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()) {
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: lateText}

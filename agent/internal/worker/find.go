@@ -264,10 +264,15 @@ func (f *finder) list(ctx context.Context, res apply.Resource) error {
 func (f *finder) find(ctx context.Context, res apply.Resource, o *metav1.PartialObjectMetadata) error {
 	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
 	ref, _, _ := fleet.ParseOwnerMark(o.Annotations[fleet.OwnerAnnotation])
-	if foreign, err := f.foreign(ctx, id, ref, o); foreign || err != nil {
+	claimant, err := f.m.claimantOf(ctx, ref, o.Labels)
+	if err != nil {
 		return err
 	}
-	if !f.m.claimant(ref).Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
+	if !claimant.Marked(o.Labels) {
+		f.foreign(id, ref, o)
+		return nil
+	}
+	if !claimant.Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
 		return nil
 	}
 	if _, err := f.m.mapper.Resource(ctx, id, res.Version); err != nil {

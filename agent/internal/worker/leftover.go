@@ -77,7 +77,7 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen, claim
 		e.another(r)
 		return true
 	case verdict == plan.Foreign:
-		e.stays(r, seen)
+		e.stays(r, seen, claimant)
 		e.lost = append(e.lost, vanished{r, res, verdict})
 	case seen.UID != r.UID:
 		what := "object that is not wanted any more was deleted by somebody else"
@@ -91,9 +91,9 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen, claim
 }
 
 // stays notes that a removal leaves an object that is not ours any more.
-func (e *eraser) stays(r plan.Record, seen plan.Seen) {
+func (e *eraser) stays(r plan.Record, seen plan.Seen, claimant plan.Claimant) {
 	if e.in.Tombstone {
-		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+plan.ForeignText(seen, e.w.m.claimant(e.w.ref), r)+")")
+		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+plan.ForeignText(seen, claimant, r)+")")
 	}
 }
 

@@ -416,8 +416,10 @@ func (m *Manager) claimant(ref fleet.ModuleRef) plan.Claimant {
 // another one works in the cluster by now, is that one's: it carries the same marks. An error says that this is not known now.
 func (m *Manager) claimantOf(ctx context.Context, ref fleet.ModuleRef, labels map[string]string) (plan.Claimant, error) {
 	c, hub := m.claimant(ref), labels[fleet.HubLabel]
-	served, err := m.hubs.servedByAnother(ctx, &m.o, hub)
-	if err != nil || !served {
+	if !slices.Contains(m.o.formerHubs(), hub) {
+		return c, nil
+	}
+	if served, err := m.hubs.serves(ctx, &m.o, hub); !served || err != nil {
 		return c, err
 	}
 	c.Hubs = slices.Clone(c.Hubs)

@@ -41,14 +41,6 @@ const (
 	servedAgain = time.Second
 )
 
-// servedByAnother reports that another agent works for a hub that this one belonged to before.
-func (h *hubs) servedByAnother(ctx context.Context, o *Options, hub string) (bool, error) {
-	if !slices.Contains(o.formerHubs(), hub) {
-		return false, nil
-	}
-	return h.serves(ctx, o, hub)
-}
-
 // serves reports that another agent works for a hub. An error says that this is not known now: then nothing is to be taken from that hub. Whoever asks
 // first looks for all, so that the end of its own work is not that of the look.
 func (h *hubs) serves(ctx context.Context, o *Options, hub string) (bool, error) {
@@ -135,22 +127,13 @@ func (x *others) news(left unseen) (found []OtherHub, is bool) {
 	return found, true
 }
 
-// foreign takes note of an object if an agent of another hub wrote it in this cluster, and reports that the label is of such a hub.
-func (f *finder) foreign(ctx context.Context, id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.PartialObjectMetadata) (bool, error) {
-	m, hub := f.m, o.Labels[fleet.HubLabel]
-	if hub == m.o.HubID {
-		return false, nil
-	}
-	if slices.Contains(m.o.formerHubs(), hub) {
-		if served, err := m.hubs.serves(ctx, &m.o, hub); !served || err != nil {
-			return false, err
-		}
-	}
-	wrote := plan.Claimant{Module: ref, Hub: hub, ClusterUID: m.o.ClusterUID}
+// foreign takes note of an object that carries the label of a hub which the agent does not serve, if an agent of that one wrote it in this cluster.
+func (f *finder) foreign(id fleet.ObjectID, ref fleet.ModuleRef, o *metav1.PartialObjectMetadata) {
+	hub := o.Labels[fleet.HubLabel]
+	wrote := plan.Claimant{Module: ref, Hub: hub, ClusterUID: f.m.o.ClusterUID}
 	if wrote.Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
 		f.others.add(id, otherMark{hub, ref})
 	}
-	return true, nil
 }
 
 // tellOthers says what the search came by of other hubs so far: nobody here keeps it, and nobody else may know that it is there. A kind
