@@ -25,9 +25,11 @@ type Row struct {
 	ChangedBy         string
 	Seen              int
 	First, Last       time.Time
-	Since             time.Time
-	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: there is none. Reason, Message and what
-	// follows them are of then, too.
+	// Since is since when the object stands so. Of most the agent says no time: what is healthy in a module that is ready has been since that is;
+	// else it is zero, for nobody noted it.
+	Since time.Time
+	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: there is none. All from Reason to Last is of then, too,
+	// and Since is when that was.
 	Was *fleet.ObjectState
 }
 
@@ -39,7 +41,7 @@ func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
 	o := in.Observed
 	known := in.Reported() || in.Leaving()
 	for i, e := range entries {
-		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since}
+		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince()}
 		if in.Leaving() {
 			r.Extra, r.Reason = true, fleet.TrackerRemoving
 		}
@@ -50,7 +52,7 @@ func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
 		rows = append(rows, r)
 	}
 	for i, e := range watched {
-		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since, Watched: true}
+		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince(), Watched: true}
 		if in.Reported() && i < len(o.Watched) {
 			r.set(in, o.Watched[i])
 			r.Reason = o.Watched[i].Unjudged
@@ -61,7 +63,7 @@ func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
 		return rows
 	}
 	if known && !in.Leaving() {
-		annotate(rows, o.Exceptions)
+		annotate(rows, o.Exceptions, in.Seen())
 	}
 	if len(o.Extras) == 0 {
 		return rows
@@ -74,7 +76,7 @@ func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
 		if listed[x.ID] {
 			continue // wanted again since that was reported
 		}
-		r := Row{ID: x.ID, Version: x.Version, Extra: true, Revision: x.Revision, Reason: x.Reason, Message: x.Message, Since: in.Since}
+		r := Row{ID: x.ID, Version: x.Version, Extra: true, Revision: x.Revision, Reason: x.Reason, Message: x.Message, Since: in.unseenSince()}
 		x.State.Drift = fleet.DriftUnknown // nobody compares it with anything
 		r.set(in, x.State)
 		rows = append(rows, r)
@@ -101,10 +103,23 @@ func (r *Row) set(in Input, s fleet.ObjectState) {
 	if r.State = s; !in.Seen() {
 		was := s // only here: one that is seen takes no memory
 		r.State, r.Was = unknownState(), &was
+		return
+	}
+	if !r.Extra && in.Observed.Ready && s.Fine() && s.Health == fleet.HealthHealthy {
+		r.Since = in.Since
 	}
 }
 
-func annotate(rows []Row, exceptions []fleet.ObjectException) {
+// unseenSince is since when objects are Unknown because their cluster cannot be seen; zero: it can, or was never heard of.
+func (in Input) unseenSince() time.Time {
+	if in.Seen() {
+		return time.Time{}
+	}
+	return in.LastHeard
+}
+
+// annotate adds what the agent says of some objects. The times are of how they stand while they are seen.
+func annotate(rows []Row, exceptions []fleet.ObjectException, seen bool) {
 	for _, x := range exceptions {
 		if x.Ordinal < 0 || x.Ordinal >= len(rows) {
 			continue
@@ -113,7 +128,7 @@ func annotate(rows []Row, exceptions []fleet.ObjectException) {
 		r.Reason, r.Message = x.Reason, strings.TrimPrefix(x.Message, r.ID.String()+": ") // the row says of what
 		r.Field, r.Want, r.Live, r.ChangedBy, r.Seen = x.Field, x.Want, x.Live, x.ChangedBy, x.Seen
 		r.First, r.Last = x.First, x.Last
-		if !x.Since.IsZero() {
+		if seen && !x.Since.IsZero() {
 			r.Since = x.Since
 		}
 	}

@@ -21,7 +21,7 @@ type Input struct {
 	Before *fleet.Tombstone
 	// Observed is the newest accepted report, of whatever generation; nil: none yet.
 	Observed *fleet.SyncStatus
-	// Since is when the observed state began.
+	// Since is when the observed state began. It dates nothing but what Observed says.
 	Since time.Time
 	// Connected says that the agent has a live session and sees its cluster. What is observed counts only then.
 	Connected bool
@@ -68,7 +68,9 @@ type Tracker struct {
 	Reason  string
 	Message string
 	Counts  Counts
-	Since   time.Time
+	// Since is since when it stands so: by the report, if that says how, or since its cluster was heard of last. Zero: nobody noted it, as of what
+	// the hub itself says of an assignment.
+	Since time.Time
 	// Away: the cluster cannot be seen.
 	Away bool
 	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: it is seen, or there is no word.
@@ -171,7 +173,7 @@ func fold(in Input) Tracker {
 	case in.Desired == nil:
 		return Tracker{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Reason: fleet.TrackerNotAssigned}
 	}
-	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Since: in.Since}
+	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing}
 	t.Counts.Objects = in.Desired.Objects + in.Desired.Watched
 	switch {
 	case in.Problem != "":
@@ -195,8 +197,8 @@ func current(want fleet.Sync, have fleet.SyncStatus) bool {
 
 // foldBefore is a module that waits until what had its name is removed.
 func foldBefore(in Input, t Tracker) Tracker {
-	left := foldTombstone(Input{Tombstone: in.Before, Observed: in.Observed})
-	t.Removed = left.Removed
+	left := foldTombstone(Input{Tombstone: in.Before, Observed: in.Observed, Since: in.Since})
+	t.Removed, t.Since = left.Removed, left.Since
 	t.Counts.Extra = left.Counts.Extra
 	t.Counts.Objects += left.Counts.Extra
 	t.Reason, t.Message = fleet.TrackerRemovingFirst, left.Message
@@ -204,7 +206,7 @@ func foldBefore(in Input, t Tracker) Tracker {
 }
 
 func foldTombstone(in Input) Tracker {
-	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: fleet.TrackerRemoving, Since: in.Since}
+	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: fleet.TrackerRemoving}
 	o := in.Observed
 	if in.Problem != "" {
 		// Assigned again before the removal is confirmed, but not assignable.
@@ -222,7 +224,7 @@ func foldTombstone(in Input) Tracker {
 	if t.Failed {
 		return t
 	}
-	t.Message = o.Message
+	t.Since, t.Message = in.Since, o.Message
 	if o.Reason != "" {
 		t.Reason = o.Reason
 	}
@@ -231,7 +233,7 @@ func foldTombstone(in Input) Tracker {
 
 func foldCurrent(in Input, t Tracker) Tracker {
 	o := in.Observed
-	t.Current = true
+	t.Current, t.Since = true, in.Since
 	states := o.States
 	if len(o.Watched) > 0 {
 		states = slices.Concat(o.States, o.Watched)
@@ -274,6 +276,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	if in.Unable != "" && !t.Failed {
 		// What it says is not what the module asks for.
 		t.Ready, t.HeldWell, t.Health, t.Reason, t.Message = false, false, fleet.HealthUnknown, fleet.TrackerTooOld, in.Unable
+		t.Since = time.Time{}
 	}
 	return t
 }

@@ -52,12 +52,16 @@ func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 		drift = ""
 	}
 	fmt.Fprintf(&b, "%s in cluster %s is %s, %s%s%s.\n", objectText(o.GetObject()), o.GetCluster(), a.cell(syncCell(o)),
-		a.paint(stateColors[o.GetHealth()], o.GetHealth()), drift, sinceText(a.clock(o.GetSince())))
-	if says := objectSays(o); says != "" && says != "-" {
+		a.cell(objectHealth(o)), drift, sinceText(a.clock(o.GetSince())))
+	if says := a.objectSays(o); says != "" && says != "-" {
 		fmt.Fprintf(&b, "%s.\n", strings.TrimSuffix(sentence(says), "."))
 	}
 	if o.GetField() != "" {
-		fmt.Fprintf(&b, "Field %s: the module says %s, there is %s", o.GetField(), valueText(o.GetWant()), valueText(o.GetLive()))
+		there := "there is"
+		if o.GetLastHeard() != nil {
+			there = "there was"
+		}
+		fmt.Fprintf(&b, "Field %s: the module says %s, %s %s", o.GetField(), valueText(o.GetWant()), there, valueText(o.GetLive()))
 		if o.GetChangedBy() != "" {
 			fmt.Fprintf(&b, ", changed by %s", o.GetChangedBy())
 		}

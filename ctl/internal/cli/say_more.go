@@ -484,10 +484,13 @@ func (a *app) lastWord(t *v1.Tracker, said string) string {
 	return strings.TrimSuffix(out+": "+t.GetWasHealth()+", "+said, ", ")
 }
 
-// objectSays is why an object stands as it does.
-func objectSays(o *v1.Object) string {
-	if o.GetReason() == fleet.TrackerRemoving && o.GetMessage() == "" {
+// objectSays is why an object stands as it does, or did when its cluster was last heard of.
+func (a *app) objectSays(o *v1.Object) string {
+	switch {
+	case o.GetReason() == fleet.TrackerRemoving && o.GetMessage() == "":
 		return "goes when its agent takes the removal"
+	case o.GetLastHeard() != nil && o.GetMessage() != "":
+		return "as last heard at " + a.clock(o.GetLastHeard()) + ": " + o.GetMessage()
 	}
 	return o.GetMessage()
 }

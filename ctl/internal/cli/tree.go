@@ -145,7 +145,7 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 		if o.GetWatched() {
 			line += "  watched only"
 		}
-		if m := objectSays(o); m != "" {
+		if m := a.objectSays(o); m != "" {
 			line += "  " + table.Clean(m)
 		}
 		out = append(out, &branch{text: line})

@@ -131,7 +131,7 @@ func objectTable(a *app, items []*v1.Object) *table.Table {
 			rev = "older"
 		}
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
-			syncCell(o), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(objectSays(o))),
+			syncCell(o), objectHealth(o), driftCell(o), text(a.since(o.GetSince())), text(orDash(a.objectSays(o))),
 			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())), text(wasObject(o)), text(a.stamp(o.GetLastHeard())))
 	}
 	return t

@@ -60,7 +60,8 @@ type Tracker struct {
 	// In the words of the agent, the worst object first; as last heard, while the cluster cannot be seen. Or why it could not be
 	// assigned.
 	Message string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
-	// Since when health and sync hold.
+	// Since when health and sync hold; while the cluster cannot be seen, when it was last heard of. Not set: nobody noted it, as of
+	// what the hub itself says of an assignment that is on its way or cannot be made.
 	Since *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=since,proto3" json:"since,omitempty"`
 	// The cluster is connected and its agent sees it; if not, sync and health are Unknown and was_… are as last heard.
 	Connected bool `protobuf:"varint,19,opt,name=connected,proto3" json:"connected,omitempty"`
@@ -468,7 +469,8 @@ type Object struct {
 	Reason string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
 	// In the words of the agent.
 	Message string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
-	// Since when.
+	// Since when it stands so, as its agent says; of what is healthy, for how long at least; while the cluster cannot be seen, when it
+	// was last heard of. Not set: nobody noted it, as of what is suspended.
 	Since *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=since,proto3" json:"since,omitempty"`
 	// Who changed it, if it drifts.
 	ChangedBy string `protobuf:"bytes,14,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`

@@ -35,7 +35,7 @@ func pruneHold(t record.Tracked) *storev1.HoldRecord {
 	}
 	h := &towlinev1.Hold{Kind: record.HoldConfirm, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
 		Code: fleet.HoldDrops, Items: items, By: "agent of " + string(t.Cluster),
-		Since: timestamppb.New(t.Tracker.Since)}
+		Since: timestamppb.New(t.Input.Since)} // of the wait, also while the cluster is away
 	d := pruneDigest(t, items)
 	h.Digest, h.Id = d.String(), record.HoldID("prune-", d)
 	h.Items = fitItems(items)

@@ -130,7 +130,7 @@ func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fle
 		s.Reason, s.Since = rollout.ReasonNotSeen, rollout.At(place.blinding().Since)
 	case assigned:
 		s.Reason, s.Detail = t.Tracker.Reason, t.Tracker.Message
-		s.Since = rollout.At(t.Input.Since)
+		s.Since = rollout.At(t.Tracker.Since)
 	}
 	if connected && !silent && s.Wants != 0 && s.Revision != s.Wants { // why its turn does not come
 		switch {

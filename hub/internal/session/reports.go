@@ -18,6 +18,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -446,8 +447,28 @@ func (r *reports) observedOp(rd store.Reader, ref fleet.ModuleRef, st *agentv1.S
 	return store.Op{Key: key, Value: rec}
 }
 
+// sameState reports that a module stands as it did: what the agent says of it as a whole, and its health and sync, which may change under a
+// module that is as ready as before.
 func sameState(a, b *agentv1.SyncStatus) bool {
-	return a.GetGeneration() == b.GetGeneration() && a.GetPhase() == b.GetPhase() && a.GetReady() == b.GetReady() && a.GetReason() == b.GetReason()
+	return a.GetGeneration() == b.GetGeneration() && a.GetPhase() == b.GetPhase() && a.GetReady() == b.GetReady() && a.GetReason() == b.GetReason() &&
+		(bytes.Equal(a.GetStates(), b.GetStates()) || shownAs(a) == shownAs(b))
+}
+
+// shown is how a module is shown to stand.
+type shown struct {
+	sync   fleet.SyncState
+	health fleet.Health
+}
+
+// shownAs is how a report shows a module of which all is wanted that it lists.
+func shownAs(st *agentv1.SyncStatus) shown {
+	s, err := wire.SyncSummaryFromProto(st)
+	if err != nil {
+		return shown{}
+	}
+	want := fleet.Sync{Module: s.Module, Generation: s.Generation, Bundle: s.Bundle, Objects: len(s.States), Watched: len(s.Watched)}
+	t := tracker.Fold(tracker.Input{Connected: true, Desired: &want, Observed: &s})
+	return shown{t.Sync, t.Health}
 }
 
 // forgotten drops what a full status does not list: the agent knows nothing of it, so neither does the hub.
