@@ -157,7 +157,7 @@ func (h *fakeHub) ListModules(_ context.Context, r *v1.ListModulesRequest) (*v1.
 func (h *fakeHub) WatchModules(r *v1.WatchModulesRequest, s grpc.ServerStreamingServer[v1.WatchModulesResponse]) error {
 	h.note(r)
 	for _, m := range h.modules {
-		if r.GetName() != "" && r.GetName() != m.GetMetadata().GetName() {
+		if r.GetName() != "" && r.GetName() != m.GetMetadata().GetName() || r.GetProject() != "" && r.GetProject() != m.GetMetadata().GetProject() {
 			continue
 		}
 		if err := s.Send(&v1.WatchModulesResponse{Type: client.Added, Module: m}); err != nil {

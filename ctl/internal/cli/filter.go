@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
 )
@@ -80,10 +81,8 @@ func (a *app) exist(ctx context.Context, o *getOptions, objects []string) error 
 			return err
 		}
 	}
-	if o.filter.Module != "" && !o.all {
-		if _, err := a.module(ctx, o.filter.Module); err != nil {
-			return err
-		}
+	if err := a.moduleExists(ctx, o); err != nil {
+		return err
 	}
 	byState := o.filter.Health + o.filter.Drift + o.filter.Reason + o.filter.Expression
 	if len(objects) > 0 && byState == "" {
@@ -94,4 +93,26 @@ func (a *app) exist(ctx context.Context, o *getOptions, objects []string) error 
 		return fleet.Errorf(fleet.ErrNotFound, "object %s: there is none of that name%s%s", objects[0], a.inProject(o), selected)
 	}
 	return nil
+}
+
+// moduleExists says that the module which was selected by does not exist; with -A a name alone is that of a module in any project.
+func (a *app) moduleExists(ctx context.Context, o *getOptions) error {
+	name := o.filter.Module
+	switch {
+	case name == "":
+		return nil
+	case !o.all || strings.Contains(name, "/"):
+		_, err := a.module(ctx, name)
+		return err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	for m, err := range c.AllModules(ctx, &v1.ListModulesRequest{}) {
+		if err != nil || m.GetMetadata().GetName() == name {
+			return err
+		}
+	}
+	return fleet.Errorf(fleet.ErrNotFound, "module %s: there is none in any project", name)
 }

@@ -7,6 +7,7 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
 )
 
@@ -75,20 +76,28 @@ func (w *watcher[M]) change(kind string, item M) error {
 
 func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
 	req := &v1.WatchModulesRequest{Project: a.projectFilter(o), LabelSelector: o.selector}
-	wanted := map[string]bool{}
-	for _, name := range names {
+	wanted := map[fleet.ModuleRef]bool{}
+	for i, name := range names {
 		ref, err := a.moduleRef(name)
 		if err != nil {
 			return err
 		}
-		wanted[ref.Name] = true
-		req.Project = ref.Project
+		wanted[ref] = true
+		switch {
+		case i == 0:
+			req.Project, req.Name = ref.Project, ref.Name
+		case req.Project != ref.Project: // a watch is of one project, or of all
+			req.Project = ""
+		}
 	}
-	if len(names) == 1 {
-		req.Name = sortedKeys(wanted)[0]
+	if len(wanted) > 1 {
+		req.Name = ""
 	}
 	w := &watcher[*v1.Module]{a: a, o: o, view: moduleListing.view(a, ctx, c, o),
-		keep: func(m *v1.Module) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] },
+		keep: func(m *v1.Module) bool {
+			meta := m.GetMetadata()
+			return len(wanted) == 0 || wanted[fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}]
+		},
 		absent: func([]*v1.Module) error {
 			return eachName(names, func(name string) error { _, err := a.module(ctx, name); return err })
 		}}

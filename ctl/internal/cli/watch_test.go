@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,31 @@ base  r17             300      297      297      0    0     3      1  Succeeded,
 `)
 }
 
+// TestWatchOfModulesInTwoProjects: each that is named is followed, and no other one of its name.
+func TestWatchOfModulesInTwoProjects(t *testing.T) {
+	all := surfaceModules()
+	hub := &fakeHub{modules: all, watchEnds: fleet.Errorf(fleet.ErrDenied, "watched enough")}
+	for _, name := range []string{"base", "shop", "web"} {
+		m := proto.Clone(all[0]).(*v1.Module)
+		m.Metadata.Project, m.Metadata.Name = "team", name
+		hub.modules = append(hub.modules, m)
+	}
+	for args, want := range map[string]string{
+		"shop team/base":       "module/shop module/team/base",
+		"team/base shop":       "module/shop module/team/base",
+		"base team/base":       "module/base module/team/base",
+		"team/web team/base":   "module/team/base module/team/web",
+		"team/shop":            "module/team/shop",
+		"shop shop":            "module/shop",
+		"shop base -p default": "module/base module/shop",
+	} {
+		got := hub.run(t, run{}, append(strings.Fields("get modules -w -o name"), strings.Fields(args)...)...).out
+		if names := strings.Join(slices.Sorted(slices.Values(strings.Fields(got))), " "); names != want {
+			t.Errorf("get modules -w %s: %q, want %q", args, names, want)
+		}
+	}
+}
+
 func TestWatchForPrograms(t *testing.T) {
 	if got := watched(t, "-o", "name").out; got != "module/base\nmodule/shop\nmodule/shop\nmodule/base\n" {
 		t.Errorf("names: %q", got)
@@ -55,20 +81,23 @@ func TestWatchOfNoSuchName(t *testing.T) {
 	hub := fullHub()
 	hub.watchEnds = fleet.Errorf(fleet.ErrDenied, "watched on")
 	for args, want := range map[string]string{
-		"get module shpo -w":                      "module shpo: there is none in project default",
-		"get module shop shpo -w -o json":         "module shpo: there is none in project default",
-		"get module/shpo -w -o name":              "module shpo: there is none in project default",
-		"get cluster prod-eu-7 -w":                "cluster prod-eu-7: there is none",
-		"get clusters prod-eu-01 prod-eu-7 -w":    "cluster prod-eu-7: there is none",
-		"get objects webb -w":                     "object webb: there is none of that name in project default",
-		"get objects webb":                        "object webb: there is none of that name in project default",
-		"get objects web --module shpo -w":        "watched on", // an object was there: what selects it exists
-		"get objects webb --module shpo -w":       "module shpo: there is none in project default",
-		"get objects webb --drift --module shop":  "No objects in project default drift now",
-		"get objects webb --health Degraded -w":   "watched on",
-		"get objects --cluster prod-eu-7 webb -w": "cluster prod-eu-7: there is none",
-		"get module shop -w":                      "watched on",
-		"get cluster prod-eu-01 -w":               "watched on",
+		"get module shpo -w":                       "module shpo: there is none in project default",
+		"get module shop shpo -w -o json":          "module shpo: there is none in project default",
+		"get module/shpo -w -o name":               "module shpo: there is none in project default",
+		"get cluster prod-eu-7 -w":                 "cluster prod-eu-7: there is none",
+		"get clusters prod-eu-01 prod-eu-7 -w":     "cluster prod-eu-7: there is none",
+		"get objects webb -w":                      "object webb: there is none of that name in project default",
+		"get objects webb":                         "object webb: there is none of that name in project default",
+		"get objects web --module shpo -w":         "watched on", // an object was there: what selects it exists
+		"get objects webb --module shpo -w":        "module shpo: there is none in project default",
+		"get objects webb --drift --module shop":   "No objects in project default drift now",
+		"get objects webb --health Degraded -w":    "watched on",
+		"get objects --cluster prod-eu-7 webb -w":  "cluster prod-eu-7: there is none",
+		"get objects webb -A --module shpo -w":     "module shpo: there is none in any project",
+		"get objects -A --module shpo --name webb": "module shpo: there is none in any project",
+		"get objects -A --module shop --name webb": "No objects",
+		"get module shop -w":                       "watched on",
+		"get cluster prod-eu-01 -w":                "watched on",
 	} {
 		got := hub.run(t, run{}, strings.Fields(args)...)
 		if !strings.Contains(got.err, want) || (got.code == exitOK) != strings.HasPrefix(want, "No objects") {
