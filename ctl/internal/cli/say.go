@@ -165,10 +165,21 @@ func (a *app) failureSays(reason string, f *v1.Facts) string {
 	return said
 }
 
+// wentBackSays is what became of a rollback. Who is deferred, as one that is away or held, may still have what
+// the others went back from.
 func wentBackSays(f *v1.Facts) string {
-	said := count(f.GetCount(), "cluster") + " moved back to " + revision(f.GetRevision()) + "; the module stays there"
+	moved := " moved back to "
+	if f.GetDeferred() > 0 {
+		moved = " were to move back to "
+		if f.GetCount() == 1 {
+			moved = " was to move back to "
+		}
+	}
+	said := count(f.GetCount(), "cluster") + moved + revision(f.GetRevision())
 	if f.GetCode() == rollout.ScopeFailed {
-		said = count(f.GetCount(), "cluster") + " moved back to " + revision(f.GetRevision()) + "; the others keep what they have"
+		said += "; the others keep what they have"
+	} else {
+		said += "; the module stays there"
 	}
 	if left := leftOutSays(f); left != "" {
 		said += "; " + left
