@@ -23,10 +23,20 @@ const rbacGroup = "rbac.authorization.k8s.io"
 // that changed it could stop the agent, or give it what its cluster does not.
 func OfAgent(id ObjectID, namespace string) string {
 	switch {
-	case id.Namespace == namespace, id.Group == "" && id.Kind == "Namespace" && id.Name == namespace:
+	case id.Namespace == namespace, NamespaceOf(id) == namespace:
 		return fmt.Sprintf("namespace %s belongs to the agent: choose another", namespace)
 	case id.Group == rbacGroup && (id.Kind == "ClusterRole" || id.Kind == "ClusterRoleBinding") && (id.Name == AgentName || id.Name == agentModules):
 		return "belongs to the agent: choose another name"
+	}
+	return ""
+}
+
+// NamespaceOf is the namespace that goes with an object, and all that is in it; empty: none does. It is that of a Namespace, and that of a
+// Project, as which OpenShift shows the Namespace of its name: who deletes the one deletes the other.
+func NamespaceOf(id ObjectID) string {
+	switch (ObjectID{Group: id.Group, Kind: id.Kind}) {
+	case ObjectID{Kind: "Namespace"}, ObjectID{Group: "project.openshift.io", Kind: "Project"}:
+		return id.Name
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package localpolicy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -132,17 +133,16 @@ func (p *Policy) judgeTenant(r Request) *Denial {
 	return nil
 }
 
-// judgePlace judges the namespace. A Namespace itself goes by its own name.
+// judgePlace judges the namespace. A Namespace itself goes by its own name; a Project, which is one by another kind, has to be accepted
+// as what is in no namespace, too.
 func (p *Policy) judgePlace(r Request) *Denial {
-	namespace := r.ID.Namespace
-	if r.ID.Group == "" && r.ID.Kind == "Namespace" {
-		namespace = r.ID.Name
-	}
-	if namespace != "" {
+	if namespace := cmp.Or(r.ID.Namespace, fleet.NamespaceOf(r.ID)); namespace != "" {
 		if rule := p.Namespaces.refuses("namespaces", namespace); rule != "" {
 			return &Denial{Rule: rule, Message: "namespace " + namespace + " is not accepted"}
 		}
-		return nil
+		if r.ID.Namespace != "" || r.ID.Group == "" {
+			return nil
+		}
 	}
 	switch {
 	case p.ClusterScoped == nil && (p.Namespaces == nil || p.Namespaces.Allow == nil):
@@ -206,15 +206,16 @@ func (p *Policy) judgeVerb(r Request) *Denial {
 }
 
 func (p *Policy) judgeDelete(r Request) *Denial {
+	namespace := fleet.ObjectID{Kind: "Namespace", Name: fleet.NamespaceOf(r.ID)}
 	for i := range p.Protected {
-		if p.Protected[i].selects(r.ID) {
+		if p.Protected[i].selects(r.ID) || namespace.Name != "" && p.Protected[i].selects(namespace) {
 			return &Denial{Rule: fmt.Sprintf("protected[%d]", i), Message: "it is protected from being deleted"}
 		}
 	}
 	switch {
 	case r.ID.Group == "apiextensions.k8s.io" && r.ID.Kind == "CustomResourceDefinition" && !p.Allow.DeleteCRDs:
 		return &Denial{Rule: "allow.deleteCRDs", Message: "no CustomResourceDefinition may be deleted"}
-	case r.ID.Group == "" && r.ID.Kind == "Namespace" && !p.Allow.DeleteNamespaces:
+	case namespace.Name != "" && !p.Allow.DeleteNamespaces:
 		return &Denial{Rule: "allow.deleteNamespaces", Message: "no Namespace may be deleted"}
 	}
 	return nil

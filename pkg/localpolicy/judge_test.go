@@ -85,6 +85,8 @@ func TestJudge(t *testing.T) {
 		{Recreate, "team-a/shop", "/PersistentVolumeClaim/team-a/data", "protected[0]"},
 		{Delete, "web/shop", "/PersistentVolumeClaim/web/data", ""},
 		{Delete, "team-a/shop", "/Namespace//team-c", "allow.deleteNamespaces"},
+		{Create, "team-a/shop", "project.openshift.io/Project//team-secret", "namespaces.deny[0]"},
+		{Create, "team-a/shop", "project.openshift.io/Project//team-c", "clusterScoped.allow"},
 	} {
 		t.Run(fmt.Sprint(tc.verb, " ", tc.id, " of ", tc.of), func(t *testing.T) {
 			project, name, _ := strings.Cut(tc.of, "/")
@@ -112,6 +114,9 @@ func TestNothingSaidIsAccepted(t *testing.T) {
 				t.Errorf("%s %s: %s", v, of, d)
 			}
 		}
+	}
+	if got := ruleOf(p.Judge(Request{Verb: Delete, Module: shop, ID: id("project.openshift.io/Project//x")})); got != "allow.deleteNamespaces" {
+		t.Errorf("the Project by which a Namespace goes: denied by %q", got)
 	}
 	crd := id("apiextensions.k8s.io/CustomResourceDefinition//x.example.com")
 	for verb, rule := range map[Verb]string{Force: "allow.forceConflicts", Recreate: "allow.recreate", Delete: "allow.deleteCRDs"} {
@@ -261,5 +266,15 @@ func TestClosed(t *testing.T) {
 				t.Errorf("until %s, want %s", until, tc.until)
 			}
 		})
+	}
+}
+
+// TestProtectedNamespaceProtectsItsProject, with which it would go.
+func TestProtectedNamespaceProtectsItsProject(t *testing.T) {
+	p := parse(t, "protected: [{kinds: [Namespace], names: [data]}]\nallow: {deleteNamespaces: true}\n")
+	for of, rule := range map[string]string{"project.openshift.io/Project//data": "protected[0]", "project.openshift.io/Project//web": ""} {
+		if got := ruleOf(p.Judge(Request{Verb: Delete, Module: shop, ID: id(of)})); got != rule {
+			t.Errorf("%s: denied by %q, want %q", of, got, rule)
+		}
 	}
 }

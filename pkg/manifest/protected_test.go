@@ -25,6 +25,7 @@ func binds(kind, subject string) string {
 func TestObjectsOfTheAgentAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ object, says string }{
 		"its namespace":      {"{apiVersion: v1, kind: Namespace, metadata: {name: towline-system}}", "m.yaml:1: Namespace towline-system: namespace towline-system belongs to the agent"},
+		"its Project":        {"{apiVersion: project.openshift.io/v1, kind: Project, metadata: {name: towline-system}}", "Project towline-system: namespace towline-system belongs to the agent"},
 		"its Lease":          {"{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: towline-agent, namespace: towline-system}}", "namespace towline-system belongs to the agent"},
 		"its Deployment":     {"{apiVersion: apps/v1, kind: Deployment, metadata: {name: towline-agent, namespace: towline-system}}", "belongs to the agent"},
 		"anything there":     {"{apiVersion: v1, kind: ResourceQuota, metadata: {name: q, namespace: towline-system}}", "belongs to the agent"},

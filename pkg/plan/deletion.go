@@ -61,7 +61,7 @@ func (s deleteStage) compare(b deleteStage) int {
 func deleteStageOf(r Record, own map[string]bool) deleteStage {
 	id := r.ID
 	switch {
-	case IsNamespace(id):
+	case TakesNamespace(id):
 		return deleteStage{class: deleteNamespace}
 	case IsCRD(id):
 		return deleteStage{class: deleteCRD}

@@ -36,6 +36,8 @@ func TestDeleteStages(t *testing.T) {
 			[]string{"Cluster.db.io", "Deployment.apps", "ClusterRoleBinding.rbac.authorization.k8s.io ServiceAccount"}},
 		{"namespace and definition last", []string{"Namespace", definition, "Deployment.apps", "Cluster.db.io"},
 			[]string{"Cluster.db.io", "Deployment.apps", definition, "Namespace"}},
+		{"what is a namespace by another kind, too", []string{"Project.project.openshift.io", "Cluster.db.io", "Deployment.apps"},
+			[]string{"Cluster.db.io", "Deployment.apps", "Project.project.openshift.io"}},
 		{"what could refuse the rest first", []string{webhook, "Cluster.db.io", "Deployment.apps", "Service"},
 			[]string{webhook, "Cluster.db.io", "Service", "Deployment.apps"}},
 		{"webhook of an earlier wave, too", []string{webhook + "@-1", "Deployment.apps"}, []string{webhook, "Deployment.apps"}},

@@ -8,6 +8,9 @@ import (
 
 // What the API server makes when it starts is let go, whatever a module took and whatever policies say of its kind.
 func TestWhatTheClusterNeedsIsLetGo(t *testing.T) {
+	if project := (fleet.ObjectID{Group: "project.openshift.io", Kind: "Project", Name: "default"}); !input().Releases(owned(project)) {
+		t.Error("the Project by which a Namespace of the cluster goes is deleted")
+	}
 	lease := fleet.ObjectID{Kind: "Namespace", Name: "kube-node-lease"}
 	named := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Namespace"}}, Prune: fleet.PruneOnUpdate, Delete: fleet.DeleteDelete}}
 	for _, removed := range []bool{false, true} {

@@ -57,6 +57,9 @@ const (
 // IsNamespace reports that the object is a Namespace.
 func IsNamespace(id fleet.ObjectID) bool { return id.Group == "" && id.Kind == "Namespace" }
 
+// TakesNamespace reports that a namespace goes with the object, and all that is in it.
+func TakesNamespace(id fleet.ObjectID) bool { return fleet.NamespaceOf(id) != "" }
+
 // IsCRD reports that the object defines a kind.
 func IsCRD(id fleet.ObjectID) bool {
 	return id.Group == "apiextensions.k8s.io" && id.Kind == "CustomResourceDefinition"

@@ -259,7 +259,7 @@ func (in PruneInput) withoutOccupied(doomed []Record, out *PrunePlan) []Record {
 	}
 	return slices.DeleteFunc(doomed, func(r Record) bool {
 		in := staying[r.ID.Name]
-		if !IsNamespace(r.ID) || len(in) == 0 {
+		if !TakesNamespace(r.ID) || len(in) == 0 {
 			return false
 		}
 		out.Kept = append(out.Kept, Kept{r, RuleSensitiveKind, ReasonNotEmpty, "the namespace holds objects that stay: " + Names(in)})
@@ -559,7 +559,7 @@ func madeByCluster(id fleet.ObjectID) bool {
 // ofCluster reports that the object is a Namespace in which the cluster itself lives. One of them has nothing in it but what every
 // namespace has, and the Leases by which Nodes show that they live.
 func ofCluster(id fleet.ObjectID) bool {
-	return IsNamespace(id) && slices.Contains([]string{"default", "kube-system", "kube-public", "kube-node-lease"}, id.Name)
+	return TakesNamespace(id) && slices.Contains([]string{"default", "kube-system", "kube-public", "kube-node-lease"}, id.Name)
 }
 
 // Named reports that a policy names the kind and says what happens when it goes.

@@ -75,7 +75,7 @@ func (e *eraser) occupied(ctx context.Context, r plan.Record, res apply.Resource
 // contentsOf is what a namespace holds, or what there is of the kind that a CRD defines; of anything else it is nothing.
 func (e *eraser) contentsOf(ctx context.Context, r plan.Record, res apply.Resource) (contents, error) {
 	switch {
-	case plan.IsNamespace(r.ID):
+	case plan.TakesNamespace(r.ID):
 		return e.inNamespace(ctx, r.ID)
 	case plan.IsCRD(r.ID):
 		return e.ofKind(ctx, r, res)
@@ -132,7 +132,11 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 		}
 	}
 	var out contents
-	beside := w.listedBeside(func(x fleet.ObjectID) bool { return x.Namespace == id.Name })
+	namespace := fleet.ObjectID{Kind: "Namespace", Name: id.Name}
+	beside := w.listedBeside(func(x fleet.ObjectID) bool { return x.Namespace == id.Name || x == namespace && x != id })
+	if namespace != id && e.in.Desired != nil && e.in.Desired(namespace) {
+		out.kept = append(out.kept, "Namespace "+id.Name) // which would go with the Project
+	}
 	for _, f := range all.all {
 		text := f.id.Kind + " " + f.id.Name
 		out.others = out.others || f.ours && !f.leaving && w.isOfAnother(f.id)

@@ -74,7 +74,7 @@ func (e *eraser) goesWhole(ctx context.Context, rec *apply.Record) bool {
 }
 
 // holdsOthers reports that other objects go with an object, whoever has them.
-func holdsOthers(id fleet.ObjectID) bool { return plan.IsNamespace(id) || plan.IsCRD(id) }
+func holdsOthers(id fleet.ObjectID) bool { return plan.TakesNamespace(id) || plan.IsCRD(id) }
 
 // isLeft reports that the removal of its module is to leave an object in the cluster.
 func (m *Manager) isLeft(rec *apply.Record) bool {
