@@ -21,6 +21,8 @@ type orders struct {
 	rests bool
 	// confirmed are the clusters that a person let the module go from since it came there.
 	confirmed map[string]bool
+	// coming are those of them that had not taken the module yet: the hub had decided that it comes before it asked whether it may go.
+	coming map[string]bool
 	// given are the clusters that had the module when all was as wanted last, or were given it since: what is put need not come to all
 	// that it selects.
 	given map[string]bool
@@ -36,7 +38,7 @@ func (c *chaos) said(name string, w want) {
 
 func (c *chaos) ordersOf(name string) *orders {
 	if c.orders[name] == nil {
-		c.orders[name] = &orders{confirmed: map[string]bool{}, given: map[string]bool{}}
+		c.orders[name] = &orders{confirmed: map[string]bool{}, coming: map[string]bool{}, given: map[string]bool{}}
 	}
 	return c.orders[name]
 }
@@ -56,6 +58,7 @@ func (c *chaos) rested() {
 			x.past, x.puts = nil, nil
 		}
 		x.rests = !there
+		clear(x.coming)
 		clear(x.given)
 		for _, cluster := range clusters {
 			x.given[cluster] = syncNamed(c.heldBy[cluster], name).Generation != 0
@@ -85,7 +88,9 @@ func (c *chaos) told(cluster string, was, now fleet.Assemblage) {
 	for _, s := range now.Syncs {
 		old := syncOf(was, s.Module)
 		if old == nil {
-			c.ordersOf(s.Module.Display()).confirmed[cluster] = false
+			x := c.ordersOf(s.Module.Display())
+			x.confirmed[cluster] = x.coming[cluster]
+			delete(x.coming, cluster)
 		}
 		if old == nil || old.Bundle != s.Bundle {
 			c.gets(cluster, s)

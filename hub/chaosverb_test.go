@@ -176,9 +176,11 @@ func (c *chaos) lets(h *towlinev1.Hold) {
 	if h.GetKind() != "Confirm" || h.GetCluster() != "" {
 		return
 	}
-	x := c.ordersOf(fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.Display())
+	name := fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.Display()
+	x := c.ordersOf(name)
 	for _, cluster := range h.GetItems() {
 		x.confirmed[cluster] = true
+		x.coming[cluster] = syncNamed(c.heldBy[cluster], name).Generation == 0
 	}
 }
 

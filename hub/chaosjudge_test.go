@@ -1,0 +1,42 @@
+package hub_test
+
+import (
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestJudgeOfAConfirmBeforeTheModuleComes: a person lets a module go from a cluster whose agent takes it up only then. That is one word for
+// one stay: the module may go, and where it comes once more and goes again nobody was asked.
+func TestJudgeOfAConfirmBeforeTheModuleComes(t *testing.T) {
+	digest := fleet.DigestOf([]byte("a"))
+	everywhere, inY := want{objects: "a"}, want{objects: "a", zone: "y"}
+	c := &chaos{boxes: map[string]*box{}, names: map[fleet.Digest][]string{digest: {"a"}}, orders: map[string]*orders{}, heldBy: map[string]fleet.Assemblage{}}
+	c.since = []wish{{modules: map[string]want{"one": inY}, clusters: map[string]place{"east": {zone: "x"}, "north": {zone: "y"}, "west": {zone: "x"}}}}
+	x := c.ordersOf("one")
+	x.puts = []want{everywhere, inY}
+	for _, cluster := range clusters {
+		x.given[cluster] = true
+	}
+	one := fleet.ModuleRef{Project: "default", Name: "one"}
+	nothing := fleet.Assemblage{Generation: 1}
+	comes := fleet.Assemblage{Generation: 2, Syncs: []fleet.Sync{{Module: one, Generation: 2, Revision: 1, Bundle: digest}}}
+	goes := fleet.Assemblage{Generation: 3, Tombstones: []fleet.Tombstone{{Module: one, Generation: 3}}}
+
+	c.lets(&towlinev1.Hold{Kind: "Confirm", Project: "default", Module: "one", Items: []string{"east", "west"}})
+	c.told("west", nothing, comes)
+	c.told("west", comes, goes)
+	if len(c.found) > 0 {
+		t.Fatalf("a removal that somebody confirmed before the agent had the module: %q", c.found)
+	}
+	back := comes
+	back.Generation = 4
+	last := goes
+	last.Generation = 5
+	c.told("west", goes, back)
+	c.told("west", back, last)
+	if len(c.found) == 0 {
+		t.Fatal("a second removal that nobody confirmed was not found")
+	}
+}
