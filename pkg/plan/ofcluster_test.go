@@ -11,6 +11,17 @@ func TestWhatTheClusterNeedsIsLetGo(t *testing.T) {
 	if project := (fleet.ObjectID{Group: "project.openshift.io", Kind: "Project", Name: "default"}); !input().Releases(owned(project)) {
 		t.Error("the Project by which a Namespace of the cluster goes is deleted")
 	}
+	for id, want := range map[fleet.ObjectID]bool{
+		{Kind: "Service", Namespace: "default", Name: "kubernetes"}:                               true,
+		{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "kubernetes"}:                     true,
+		{Kind: "Service", Namespace: "shop", Name: "kubernetes"}:                                  false,
+		{Group: "serving.knative.dev", Kind: "Service", Namespace: "default", Name: "kubernetes"}: false,
+		{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "more"}:                           false,
+	} {
+		if got := input().Releases(owned(id)); got != want {
+			t.Errorf("%s is let go: %t, want %t", id, got, want)
+		}
+	}
 	lease := fleet.ObjectID{Kind: "Namespace", Name: "kube-node-lease"}
 	named := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Namespace"}}, Prune: fleet.PruneOnUpdate, Delete: fleet.DeleteDelete}}
 	for _, removed := range []bool{false, true} {

@@ -556,9 +556,15 @@ func madeByCluster(id fleet.ObjectID) bool {
 	return OfEveryNamespace(id) || id.Group == "" && id.Kind == "Node"
 }
 
-// ofCluster reports that the object is a Namespace in which the cluster itself lives. One of them has nothing in it but what every
-// namespace has, and the Leases by which Nodes show that they live.
+// ofCluster reports that the object is one by which the cluster itself lives: the Service and the addresses by which all pods find the API
+// server, or a Namespace of its own. One of them has nothing in it but what every namespace has, and the Leases by which Nodes show that
+// they live.
 func ofCluster(id fleet.ObjectID) bool {
+	switch id {
+	case fleet.ObjectID{Kind: "Service", Namespace: "default", Name: "kubernetes"},
+		fleet.ObjectID{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "kubernetes"}:
+		return true
+	}
 	return TakesNamespace(id) && slices.Contains([]string{"default", "kube-system", "kube-public", "kube-node-lease"}, id.Name)
 }
 
