@@ -379,7 +379,7 @@ func (r *applyRun) module(resp *v1.PutModuleResponse) error {
 	if !r.o.wait {
 		return nil
 	}
-	of := followed{RolloutID: fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}}, uid: meta.GetUid()}
+	of := followed{RolloutID: fleet.RolloutID{Module: refOfModule(resp.GetModule())}, uid: meta.GetUid()}
 	var err error
 	if id != "" {
 		of.RolloutID, err = parseRolloutOf(meta.GetProject(), id)

@@ -131,7 +131,7 @@ func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (begun 
 	o.started = append(o.started, resp.GetOthers()...)
 	if i := slices.IndexFunc(o.started, func(id string) bool {
 		of, err := parseRolloutOf(meta.GetProject(), id)
-		return err == nil && of.Module == fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}
+		return err == nil && of.Module == refOfModule(m)
 	}); i >= 0 && resp.GetResult() != "Started" {
 		resp.Result, resp.Rollout = "Started", o.started[i]
 	}
@@ -146,7 +146,7 @@ func (a *app) resync(ctx context.Context, name string, o *resyncOptions) (begun 
 		said += "; at " + table.Clean(at)
 	}
 	a.printf("module/%s %s\n", moduleName(meta.GetProject(), meta.GetName()), said)
-	of := followed{RolloutID: fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}}, uid: meta.GetUid()}
+	of := followed{RolloutID: fleet.RolloutID{Module: refOfModule(m)}, uid: meta.GetUid()}
 	if id := cmp.Or(resp.GetRollout(), m.GetStatus().GetRollout()); id != "" {
 		of.RolloutID, err = parseRolloutOf(meta.GetProject(), id)
 	}

@@ -477,11 +477,15 @@ func (a *app) lastWord(t *v1.Tracker, said string) string {
 	if t.GetWasHealth() == "" {
 		return ""
 	}
-	out := "; as last heard"
-	if t.GetLastHeard() != nil {
-		out += " at " + a.clock(t.GetLastHeard())
+	return strings.TrimSuffix("; "+a.asLastHeard(t.GetLastHeard())+t.GetWasHealth()+", "+said, ", ")
+}
+
+// asLastHeard begins what was said of a cluster that cannot be seen; nil: nobody knows when.
+func (a *app) asLastHeard(at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "as last heard: "
 	}
-	return strings.TrimSuffix(out+": "+t.GetWasHealth()+", "+said, ", ")
+	return "as last heard at " + a.clock(at) + ": "
 }
 
 // objectSays is why an object stands as it does, or did when its cluster was last heard of.
@@ -490,7 +494,7 @@ func (a *app) objectSays(o *v1.Object) string {
 	case o.GetReason() == fleet.TrackerRemoving && o.GetMessage() == "":
 		return "goes when its agent takes the removal"
 	case o.GetLastHeard() != nil && o.GetMessage() != "":
-		return "as last heard at " + a.clock(o.GetLastHeard()) + ": " + o.GetMessage()
+		return a.asLastHeard(o.GetLastHeard()) + o.GetMessage()
 	}
 	return o.GetMessage()
 }

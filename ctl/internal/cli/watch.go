@@ -94,10 +94,7 @@ func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions,
 		req.Name = ""
 	}
 	w := &watcher[*v1.Module]{a: a, o: o, view: moduleListing.view(a, ctx, c, o),
-		keep: func(m *v1.Module) bool {
-			meta := m.GetMetadata()
-			return len(wanted) == 0 || wanted[fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}]
-		},
+		keep: func(m *v1.Module) bool { return len(wanted) == 0 || wanted[refOfModule(m)] },
 		absent: func([]*v1.Module) error {
 			return eachName(names, func(name string) error { _, err := a.module(ctx, name); return err })
 		}}
