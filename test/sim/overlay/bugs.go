@@ -55,7 +55,7 @@ var others = []bug{
 		{"agent/internal/worker/execute.go", "\tif !slices.ContainsFunc(jobs, w.newHere) {", "\tif PLANTED || !slices.ContainsFunc(jobs, w.newHere) {"}}},
 	{"a-failed-apply-is-owned", "KubeVela 4320: somebody else's object was recorded, and deleted later", []change{
 		{"agent/internal/worker/adopt.go", "\tcase plan.AdoptRefuse:\n", "\tcase plan.AdoptRefuse:\n\t\tif PLANTED {\n\t\t\tr := a.w.intent(a.item)\n\t\t\tr.State, r.UID = plan.Owned, guard.UID\n\t\t\ta.w.m.inventory.Put(r)\n\t\t}\n"},
-		{"pkg/plan/verify.go", "\tcase !c.own(of), !c.marked(s.Labels), !wrote:\n", "\tcase !PLANTED && (!c.own(of) || !c.marked(s.Labels) || !wrote):\n"},
+		{"pkg/plan/verify.go", "\tcase !c.own(of), !c.Marked(s.Labels), !wrote:\n", "\tcase !PLANTED && (!c.own(of) || !c.Marked(s.Labels) || !wrote):\n"},
 		{"pkg/plan/verify.go", "\tcase r.UID == \"\" && !c.Proven(", "\tcase !PLANTED && r.UID == \"\" && !c.Proven("}}},
 	{"deleted-without-a-precondition", "cli-utils: an object of the same name that came in its place is deleted", []change{
 		{"agent/internal/apply/client.go", "\tpropagation := metav1.DeletePropagationBackground\n", "\tpropagation := metav1.DeletePropagationBackground\n\tplanted := &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion}\n\tif PLANTED {\n\t\tplanted = nil\n\t}\n"},
