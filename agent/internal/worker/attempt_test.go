@@ -18,12 +18,13 @@ import (
 // TestJobWhoseAnswerIsLostRunsOnce: the answer to the write that makes a Job with a TTL is lost, or the agent is killed before it comes,
 // and the Job has run and is gone before anybody looks; the same where another content ran before.
 func TestJobWhoseAnswerIsLostRunsOnce(t *testing.T) {
-	for name, tc := range map[string]struct{ killed, again, blind bool }{
+	for name, tc := range map[string]struct{ killed, again, blind, refused bool }{
 		"the agent lives":                      {},
 		"the agent is killed":                  {killed: true},
 		"the agent lives, another content":     {again: true},
 		"the agent is killed, another content": {killed: true, again: true},
 		"Events cannot be read at first":       {blind: true},
+		"the API server has just started":      {refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -39,6 +40,9 @@ func TestJobWhoseAnswerIsLostRunsOnce(t *testing.T) {
 			r.count.upset(func(q *http.Request) error {
 				if tc.blind && once.Load() && strings.HasSuffix(q.URL.Path, "/events") && !asked.Swap(true) {
 					return errors.New("connection reset by a test")
+				}
+				if tc.refused && once.Load() && q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/events") && !asked.Swap(true) {
+					q.Header.Set("Impersonate-User", "nobody-"+r.ns) // whom the API server refuses, as it does everybody until it has read the roles
 				}
 				if q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/jobs/migrate") {
 					return nil

@@ -101,10 +101,10 @@ func (f *finder) run(ctx context.Context) {
 // search looks until every kind was seen. It reports false if a new search is to begin.
 func (f *finder) search(ctx context.Context) bool {
 	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, rand.Float64)
-	done, said := map[schema.GroupResource]bool{}, ""
+	done, refused, said := map[schema.GroupResource]bool{}, refusals{}, ""
 	f.others.begin()
 	for {
-		left := f.pass(ctx, done)
+		left := f.pass(ctx, done, refused)
 		if len(left.missed) == 0 {
 			return ctx.Err() == nil
 		}
@@ -176,8 +176,25 @@ type unseen struct {
 	denied int  // how many are kinds that the agent has no right to list
 }
 
-// findDenied is how often kinds are asked for again that the agent has no right to list.
-const findDenied = 5 * time.Minute
+const (
+	// findDenied is how often kinds are asked for again that the agent has no right to list.
+	findDenied = 5 * time.Minute
+	// refusedFor is how long the list of a kind must have been refused until that counts as the want of a right: an API server that has just
+	// started refuses everything until it has read who may do what.
+	refusedFor = 5 * time.Second
+)
+
+// refusals are since when the lists of kinds have been refused.
+type refusals map[schema.GroupResource]time.Time
+
+// lasts notes that a list was refused, and reports that it has been for long enough to be the want of a right.
+func (r refusals) lasts(res schema.GroupResource, now time.Time) bool {
+	since, before := r[res]
+	if !before {
+		r[res] = now
+	}
+	return before && now.Sub(since) >= refusedFor
+}
 
 // pause is until the next pass. Nothing tells of a right that is given, and each request that is forbidden stands in the API
 // server's audit log.
@@ -189,10 +206,10 @@ func (u unseen) pause(next time.Duration) time.Duration {
 }
 
 // take notes a kind whose objects could not be listed.
-func (u *unseen) take(res apply.Resource, err error) {
+func (u *unseen) take(res apply.Resource, err error, refused refusals, now time.Time) {
 	u.missed = append(u.missed, fmt.Sprintf("%s (%v)", res.GroupResource(), apply.Cause(err)))
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && refused.lasts(res.GroupResource(), now):
 		u.denied++
 	case !apierrors.IsServiceUnavailable(err):
 		u.wait = true
@@ -202,7 +219,7 @@ func (u *unseen) take(res apply.Resource, err error) {
 // pass looks at every kind that was not seen yet. It names what it missed, and says whether verdicts have to wait for it:
 // not for an API that its own server does not answer for, nor for a kind that the agent has no right to list, for these may
 // never change and are named all the same; but for a kind that sets off a bug, until an agent without that bug has looked.
-func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (out unseen) {
+func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, refused refusals) (out unseen) {
 	bounded, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
 	var all apply.Survey
@@ -230,7 +247,7 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (
 				done[res.GroupResource()] = true
 				return nil
 			}
-			out.take(res, err)
+			out.take(res, err, refused, time.Now())
 			return nil
 		})
 	}

@@ -245,23 +245,57 @@ func TestRemovalWithoutTheRightToSearch(t *testing.T) {
 	}
 }
 
+// TestSearchOfAServerThatHasJustStarted: until an API server has read who may do what it refuses everything. A module whose object it did not
+// list then is not called removed.
+func TestSearchOfAServerThatHasJustStarted(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.lose()
+	var refused atomic.Bool
+	r.answers(func(q *http.Request) *http.Response {
+		if q.URL.Path != "/api/v1/configmaps" || refused.Swap(true) {
+			return nil
+		}
+		return answer(q, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"roles are not read yet","reason":"Forbidden","code":403}`)
+	})
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !refused.Load() {
+		t.Fatal("nothing was refused")
+	}
+	if r.get("v1", "configmaps", "a") != nil {
+		t.Error("the module is called removed, and its object is there")
+	}
+}
+
 func TestHowSoonTheSearchGoesOn(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no"))
+	now := time.Now()
 	for _, tc := range []struct {
-		errs  []error
-		wait  bool
-		pause time.Duration
+		refused time.Duration // for how long; 0: it was not before
+		errs    []error
+		wait    bool
+		pause   time.Duration
 	}{
-		{[]error{forbidden}, false, findDenied},
-		{[]error{forbidden, errors.New("reset")}, true, time.Second},
-		{[]error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
+		{0, []error{forbidden}, true, time.Second},
+		{refusedFor - 1, []error{forbidden}, true, time.Second},
+		{refusedFor, []error{forbidden}, false, findDenied},
+		{refusedFor, []error{forbidden, errors.New("reset")}, true, time.Second},
+		{refusedFor, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
 	} {
 		var u unseen
+		before := refusals{}
+		if tc.refused > 0 {
+			before[apply.CRDs.GroupResource()] = now.Add(-tc.refused)
+		}
 		for _, err := range tc.errs {
-			u.take(apply.CRDs, err)
+			u.take(apply.CRDs, err, before, now)
 		}
 		if u.wait != tc.wait || u.pause(time.Second) != tc.pause || len(u.missed) != len(tc.errs) {
-			t.Errorf("%v: %+v, again after %s", tc.errs, u, u.pause(time.Second))
+			t.Errorf("%v, refused for %s: %+v, again after %s", tc.errs, tc.refused, u, u.pause(time.Second))
 		}
 	}
 }

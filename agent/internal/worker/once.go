@@ -41,10 +41,7 @@ func (a *writer) inquire(ctx context.Context) error {
 	if err := a.lookForEvents(ctx, func() (told bool, err error) {
 		reasons, err := a.w.m.client.EventReasons(ctx, a.namespace, uid)
 		o = plan.OutcomeOfEvents(reasons)
-		if apierrors.IsForbidden(err) && !fleeting {
-			return true, nil // nothing tells of its end
-		}
-		return o.Told(), err
+		return o.Told(), unlessRefused(err, !fleeting)
 	}); err != nil {
 		return err
 	}
@@ -63,6 +60,15 @@ func (a *writer) lookForEvents(ctx context.Context, look func() (told bool, err 
 			return err
 		}
 	}
+}
+
+// unlessRefused is the error of a look for Events. Without the right to read them nothing tells, where that may be; but an API server that has
+// just started refuses them, too, so that a refusal ends no look before its time.
+func unlessRefused(err error, may bool) error {
+	if may && apierrors.IsForbidden(err) {
+		return nil
+	}
+	return err
 }
 
 // attempted finds out whether what is to be made ran to its end, and was taken away, after an attempt to make it whose answer was
@@ -85,14 +91,11 @@ func (a *writer) attempted(ctx context.Context) (ran bool, err error) {
 	}
 	err = a.lookForEvents(ctx, func() (told bool, err error) {
 		events, err := a.w.m.client.EventsOf(ctx, a.namespace, a.id.Kind, a.id.Name)
-		if apierrors.IsForbidden(err) {
-			return true, nil
-		}
 		uid, o := plan.Attempt(events, r.Trying.Since, r.UID)
 		if ran = err == nil && uid != ""; ran {
 			a.noteRan(uid, o)
 		}
-		return ran, err
+		return ran, unlessRefused(err, true)
 	})
 	return ran, err
 }
