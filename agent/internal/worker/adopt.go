@@ -281,11 +281,8 @@ func (a *writer) noteDrifted(live, forced map[string]any) error {
 		return err
 	}
 	a.w.log.Info("object taken up again as others changed it", "object", a.id.String(), "uid", r.UID, "policy", a.policy.Drift)
-	a.w.m.watcher.Observe(a.resource, live, r) // first: what is seen must not be older than the record
-	a.w.m.inventory.Put(r)
-	if plan.IsNamespace(r.ID) {
-		a.w.m.touchWaiting(r.ID)
-	}
+	a.w.m.watcher.Observe(a.resource, live, r) // first, as in keep; but what is live is compared to the record, which was not made from it
+	a.w.noteRecord(r)
 	return nil
 }
 

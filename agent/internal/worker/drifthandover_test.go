@@ -71,3 +71,27 @@ func TestImageThatIsLeftGoesAlong(t *testing.T) {
 	r.set([]fleet.Sync{next})
 	r.eventually("a revision has its way", func() bool { return r.web().image == "nginx:2" })
 }
+
+// TestWhoGaveDriftThatIsLeftIsTold: an object of a custom kind that a policy leaves as others changed it, and that never gets ready, goes to another
+// module as it is. Nothing is left of it that was made otherwise: what its first module drops beside it goes, though nothing happens after that.
+func TestWhoGaveDriftThatIsLeftIsTold(t *testing.T) {
+	r := newRig(t)
+	policies := []fleet.Policy{{Drift: fleet.DriftReport}}
+	kind := r.bundle("kind", nil, databaseKind)
+	r.set([]fleet.Sync{kind})
+	r.ready(kind)
+	one := r.bundle("one", policies, configMap("db-1", "k: v"), configMap("rest", "k: v"), databaseOf("db-1", "a: b"))
+	r.set([]fleet.Sync{kind, one})
+	r.wait("one", "applied", func(x fleet.SyncStatus) bool { return x.Generation == one.Generation && x.Phase == fleet.PhaseApplied })
+	r.patch(r.ns+".example.com/v1", "databases", "db", "operator", `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"NoStorage","message":"none"}]}}`, "status")
+	r.patch(r.ns+".example.com/v1", "databases", "db", "somebody", `{"metadata":{"annotations":{"a":"edited"}}}`)
+	r.wait("one", "drifted and not ready", func(x fleet.SyncStatus) bool {
+		return !x.Ready && len(x.States) == 3 && x.States[2].Drift == fleet.DriftDrifted
+	})
+	r.set([]fleet.Sync{kind, r.bundle("one", policies, configMap("rest", "k: v")), r.bundle("two", policies, databaseOf("db-1", "a: b"))})
+	r.wait("two", "drifted", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseApplied && len(x.States) == 1 && x.States[0].Drift == fleet.DriftDrifted
+	})
+	r.eventually("what nothing uses goes", func() bool { return r.get("v1", "configmaps", "db-1") == nil })
+	r.wait("one", "done", func(x fleet.SyncStatus) bool { return x.Ready && len(x.Extras) == 0 && x.Reason == "" })
+}

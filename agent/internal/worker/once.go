@@ -105,7 +105,7 @@ func (a *writer) noteRan(uid string, o plan.Outcome) {
 	a.w.log.Info("object ran by an attempt that had no answer", "object", a.id.String(), "uid", uid, "outcome", o.String())
 	r := a.written(map[string]any{"metadata": map[string]any{"uid": uid}}, nil, apply.Values{Replicas: -1})
 	r.Fleeting, r.Outcome = true, o
-	a.w.m.inventory.Put(r)
+	a.w.noteRecord(r)
 }
 
 // answered notes that no attempt is under way any more: the API server refused the first one, be it for an object of that name, which

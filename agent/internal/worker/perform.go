@@ -505,16 +505,22 @@ func (a *writer) unmarked(live map[string]any) error {
 		"%s: an admission policy or webhook of the cluster took the %s off; exempt towline.dev/ in it: without it, nobody sees what changes here", a.id, mark)}
 }
 
-// keep notes the record that an answer proves. Modules that use a Namespace, or share the object, look at it again.
+// keep notes the record that an answer proves.
 func (a *writer) keep(answer map[string]any, r *apply.Record) {
 	a.w.m.watcher.Answered(a.resource, answer, r) // first: what is seen must not be older than the record
-	old := a.w.m.inventory.Get(r.ID)
-	a.w.m.inventory.Put(r)
+	a.w.noteRecord(r)
+}
+
+// noteRecord notes what the module's record of an object says from now on. Whoever goes by what it said before looks again: modules that handed the
+// object over and need not wait for it any more, those that use it as a Namespace, and those that share it. No event tells them.
+func (w *worker) noteRecord(r *apply.Record) {
+	old := w.m.inventory.Get(r.ID)
+	w.m.inventory.Put(r)
 	if old != nil && r.Givers == "" {
-		a.w.tellGivers(r.ID, old.Givers)
+		w.tellGivers(r.ID, old.Givers)
 	}
 	if plan.IsNamespace(r.ID) || r.Shared {
-		a.w.m.touchWaiting(r.ID)
+		w.m.touchWaiting(r.ID)
 	}
 }
 
