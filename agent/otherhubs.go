@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -94,13 +95,57 @@ func (a *Agent) livingHubs(ctx context.Context) (map[string]bool, error) {
 	return living, err
 }
 
-// servedHubs are livingHubs. Without the right to list Leases there is none: that is for good, and the agent works without it.
+// servedHubs are livingHubs. Without the right to list Leases there is none: the agent works without it. Until it is known that this is what a
+// refusal says, it is an error like any other.
 func (a *Agent) servedHubs(ctx context.Context) (map[string]bool, error) {
 	living, err := a.livingHubs(ctx)
-	if apierrors.IsForbidden(err) {
+	lacks, news := a.refusals.note(err, time.Now())
+	switch {
+	case lacks && news:
+		a.o.Log.Warn("the agent has no right to list Leases: agents of other hubs in this cluster are not seen, and what carries the label of a hub that it belonged to before counts as its own", "error", err)
+	case news:
+		a.o.Log.Info("the agent may list Leases again: agents of other hubs in this cluster are seen")
+	}
+	if lacks {
 		return nil, nil
 	}
 	return living, err
+}
+
+const (
+	// refusedFor is for how long nothing but refusals has to come until they say that the agent lacks a right. An API server that starts refuses
+	// everybody until it has read its roles, which takes a tenth of a second, and longer where its store is slow.
+	refusedFor = 10 * time.Second
+	// refusedLapse is how far apart two looks in a row may be, for nobody knows what was so in between. Who waits for an answer asks again within
+	// a minute.
+	refusedLapse = 5 * time.Minute
+)
+
+// refusals are what came of looks for which the agent may lack a right.
+type refusals struct {
+	mu          sync.Mutex
+	since, last time.Time // the first and the last of the refusals in a row; zero: the last look was not refused
+	told        bool      // that the right is missing, and none has succeeded since
+}
+
+// note takes the error of a look, or that there was none. lacks says that the right is missing; news that this was not so before, or that a look
+// succeeds after it was. Whatever else fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
+func (r *refusals) note(err error, now time.Time) (lacks, news bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !apierrors.IsForbidden(err) {
+		news = err == nil && r.told
+		r.since, r.last, r.told = time.Time{}, time.Time{}, r.told && !news
+		return false, news
+	}
+	if r.last.IsZero() || now.Sub(r.last) > refusedLapse {
+		r.since = now
+	}
+	r.last = now
+	lacks = now.Sub(r.since) >= refusedFor
+	news = lacks && !r.told
+	r.told = r.told || lacks
+	return lacks, news
 }
 
 func later(a, b time.Time) time.Time {

@@ -42,7 +42,8 @@ const (
 )
 
 // serves reports that another agent works for a hub. An error says that this is not known now: then nothing is to be taken from that hub. Whoever asks
-// first looks for all, so that the end of its own work is not that of the look.
+// first looks for all, so that the end of its own work is not that of the look. The error is of that look: no status in it may count as the API
+// server's word about the object that is decided on, such as that it may not be written.
 func (h *hubs) serves(ctx context.Context, o *Options, hub string) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,7 +56,7 @@ func (h *hubs) serves(ctx context.Context, o *Options, hub string) (bool, error)
 		h.at = time.Now()
 	}
 	if h.failed != nil {
-		return false, fmt.Errorf("whether another agent of the cluster works for hub %s is not known: %w", hub, h.failed)
+		return false, fmt.Errorf("whether another agent of the cluster works for hub %s is not known: %v", hub, apply.Cause(h.failed))
 	}
 	return h.served[hub], nil
 }

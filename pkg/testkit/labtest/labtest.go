@@ -59,6 +59,19 @@ func AuditLog(t *testing.T) string {
 	return path
 }
 
+// Restart starts the API server that Config reaches again, and returns when it is ready. The test is skipped where it is not Config's own.
+func Restart(t *testing.T) {
+	t.Helper()
+	Config(t)
+	if os.Getenv("KUBELAB_KUBECONFIG") != "" {
+		t.Skip("KUBELAB_KUBECONFIG names a control plane that is not the test's own to restart")
+	}
+	cmd := exec.Command(os.Getenv("KUBELAB"), "ctl", "--dir", filepath.Dir(filepath.Dir(lab.kubeconfig)), "--cluster", "c1", "--part", "apiserver", "restart")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the API server does not start again: %v: %s", err, said)
+	}
+}
+
 func start() (*rest.Config, error) {
 	path := os.Getenv("KUBELAB_KUBECONFIG")
 	if path == "" {
