@@ -206,13 +206,13 @@ func ByHand(manager string) bool { return strings.HasPrefix(manager, "kubectl") 
 // Deploys reports that a field manager is of a tool that writes nothing but what it keeps.
 func Deploys(manager string) bool { return deployers[manager] != "" }
 
-// marksOf are the marks of tools on an object.
+// marksOf are the marks of tools on an object. One that says false is of somebody who took the object from the tool.
 func marksOf(labels, annotations map[string]string) (out []keeper) {
-	for _, t := range tools {
-		if v, ok := labels[t.key]; ok {
+	for _, t := range slices.Concat(tools, serverMarks) {
+		if v, ok := labels[t.key]; ok && v != "false" {
 			out = append(out, keeper{by: t.named(v), mark: "label " + t.key, value: v})
 		}
-		if v, ok := annotations[t.key]; ok {
+		if v, ok := annotations[t.key]; ok && v != "false" {
 			out = append(out, keeper{by: t.named(v), mark: "annotation " + t.key, value: v})
 		}
 	}
@@ -234,9 +234,6 @@ func (t tool) named(value string) string {
 var InstanceMarks = []string{"meta.helm.sh/release-name", "meta.helm.sh/release-namespace", "argocd.argoproj.io/tracking-id",
 	"argocd.argoproj.io/instance", "kustomize.toolkit.fluxcd.io/name", "kustomize.toolkit.fluxcd.io/namespace",
 	"helm.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/namespace"}
-
-// bootstrapping is the label of what the API server makes when it starts.
-const bootstrapping = "kubernetes.io/bootstrapping"
 
 // tools are named by labels and annotations that nothing but the tool itself has a use for. What charts and people write,
 // too, such as app.kubernetes.io/managed-by and app.kubernetes.io/instance, proves nothing.
@@ -265,5 +262,4 @@ var tools = []tool{
 	{"reconcile.external-secrets.io/managed", "External Secrets"},
 	{"generate.kyverno.io/policy-name", "Kyverno's policy"},
 	{"addonmanager.kubernetes.io/mode", "the cluster's add-on manager, mode"},
-	{bootstrapping, "the API server, as one of its"},
 }

@@ -12,11 +12,17 @@ func TestWhatTheClusterNeedsIsLetGo(t *testing.T) {
 		t.Error("the Project by which a Namespace of the cluster goes is deleted")
 	}
 	for id, want := range map[fleet.ObjectID]bool{
-		{Kind: "Service", Namespace: "default", Name: "kubernetes"}:                               true,
-		{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "kubernetes"}:                     true,
-		{Kind: "Service", Namespace: "shop", Name: "kubernetes"}:                                  false,
-		{Group: "serving.knative.dev", Kind: "Service", Namespace: "default", Name: "kubernetes"}: false,
-		{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "more"}:                           false,
+		{Kind: "Service", Namespace: "default", Name: "kubernetes"}:                                  true,
+		{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "kubernetes"}:                        true,
+		{Kind: "Service", Namespace: "shop", Name: "kubernetes"}:                                     false,
+		{Group: "serving.knative.dev", Kind: "Service", Namespace: "default", Name: "kubernetes"}:    false,
+		{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "more"}:                              false,
+		{Kind: "Endpoints", Namespace: "default", Name: "kubernetes"}:                                true,
+		{Group: "discovery.k8s.io", Kind: "EndpointSlice", Namespace: "default", Name: "kubernetes"}: true,
+		{Kind: "ConfigMap", Namespace: "kube-system", Name: "extension-apiserver-authentication"}:    true,
+		{Kind: "ConfigMap", Namespace: "shop", Name: "extension-apiserver-authentication"}:           false,
+		{Group: "scheduling.k8s.io", Kind: "PriorityClass", Name: "system-node-critical"}:            true,
+		{Group: "scheduling.k8s.io", Kind: "PriorityClass", Name: "shop"}:                            false,
 	} {
 		if got := input().Releases(owned(id)); got != want {
 			t.Errorf("%s is let go: %t, want %t", id, got, want)
@@ -52,6 +58,27 @@ func TestWhatTheClusterNeedsIsLetGo(t *testing.T) {
 		if got, _ := Verify(input(), r, seen, shopHere); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
+	}
+}
+
+// What carries a mark of the API server is not taken for being equal, and let go after it was taken.
+func TestWhatTheServerKeepsIsLetGo(t *testing.T) {
+	for key, value := range map[string]string{"kube-aggregator.kubernetes.io/automanaged": "onstart", "apf.kubernetes.io/autoupdate-spec": "true",
+		"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "apiserver.kubernetes.io/identity": "kube-apiserver"} {
+		for _, e := range []Existing{{Labels: map[string]string{key: value}}, {Annotations: map[string]string{key: value}}} {
+			id := fleet.ObjectID{Group: "flowcontrol.apiserver.k8s.io", Kind: "FlowSchema", Name: "probes"}
+			if got := Adopt(shopHere, id, e, nil, fleet.Policy{Adopt: fleet.AdoptIfNoDiff}); got.Verdict != AdoptRefuse {
+				t.Errorf("%s: %+v", key, got)
+			}
+			r := owned(id)
+			if r.Keepers = Keepers(e); !bootstrapped(r) {
+				t.Errorf("%s: is deleted, with keepers %q", key, r.Keepers)
+			}
+		}
+	}
+	theirs := Existing{Annotations: map[string]string{"apf.kubernetes.io/autoupdate-spec": "false"}}
+	if got := Adopt(shopHere, fleet.ObjectID{Group: "flowcontrol.apiserver.k8s.io", Kind: "FlowSchema", Name: "probes"}, theirs, nil, fleet.Policy{Adopt: fleet.AdoptIfNoDiff}); got.Verdict != AdoptIfEqual {
+		t.Errorf("what somebody took from the API server: %+v", got)
 	}
 }
 

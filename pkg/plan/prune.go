@@ -544,30 +544,6 @@ func sensitive(id fleet.ObjectID) bool {
 	return id.Group == "" && (id.Kind == "PersistentVolume" || id.Kind == "PersistentVolumeClaim")
 }
 
-// OfEveryNamespace reports that the cluster itself makes the object in each namespace, and makes another one at once when it
-// goes. What refers to the first is lost then: the tokens of all pods that run as the default ServiceAccount.
-func OfEveryNamespace(id fleet.ObjectID) bool {
-	return id.Group == "" && (id.Kind == "ServiceAccount" && id.Name == "default" || id.Kind == "ConfigMap" && id.Name == "kube-root-ca.crt")
-}
-
-// madeByCluster reports that the cluster makes the object whatever a module lists, and needs it: of a Node, which its kubelet
-// registered, all pods go with it.
-func madeByCluster(id fleet.ObjectID) bool {
-	return OfEveryNamespace(id) || id.Group == "" && id.Kind == "Node"
-}
-
-// ofCluster reports that the object is one by which the cluster itself lives: the Service and the addresses by which all pods find the API
-// server, or a Namespace of its own. One of them has nothing in it but what every namespace has, and the Leases by which Nodes show that
-// they live.
-func ofCluster(id fleet.ObjectID) bool {
-	switch id {
-	case fleet.ObjectID{Kind: "Service", Namespace: "default", Name: "kubernetes"},
-		fleet.ObjectID{Group: "networking.k8s.io", Kind: "ServiceCIDR", Name: "kubernetes"}:
-		return true
-	}
-	return TakesNamespace(id) && slices.Contains([]string{"default", "kube-system", "kube-public", "kube-node-lease"}, id.Name)
-}
-
 // Named reports that a policy names the kind and says what happens when it goes.
 func Named(policies []fleet.Policy, id fleet.ObjectID) bool {
 	return namesKind(policies, id, func(p fleet.Policy) bool { return p.Prune != "" || p.Delete != "" })

@@ -27,6 +27,8 @@ func Recreate(id fleet.ObjectID, r Recreation) string {
 	switch {
 	case !r.Ours:
 		return "delete the object"
+	case ofCluster(id):
+		return "the cluster lives by it, so that it is not made again: list it as it is"
 	case r.Policy.Recreate != fleet.RecreateIfImmutable:
 		return RecreateAdvice(id)
 	case holdsMore(id) && !named:
@@ -54,7 +56,7 @@ func naming(id fleet.ObjectID) string {
 }
 
 // holdsMore reports that more than the object itself may be lost when one of its kind is deleted: of custom kinds only
-// their controllers know.
+// their controllers know, and with a Node go the pods that run on it.
 func holdsMore(id fleet.ObjectID) bool {
-	return sensitive(id) || IsNamespace(id) || IsCRD(id) || IsCustom(id)
+	return sensitive(id) || isNode(id) || IsNamespace(id) || IsCRD(id) || IsCustom(id)
 }

@@ -35,12 +35,6 @@ func (k keeper) notedIn(keepers []string) bool {
 	return slices.Contains(keepers, k.noted()) || slices.Contains(keepers, k.mark)
 }
 
-// bootstrapped reports that the API server made the object of a record when it started, before a module took it, as it makes the
-// ClusterRole view: it is needed, and made again at the next start only.
-func bootstrapped(r Record) bool {
-	return slices.ContainsFunc(strings.Split(r.Keepers, keeperBreak), func(k string) bool { return strings.HasPrefix(k, "label "+bootstrapping) })
-}
-
 func applier(name string) string { return "applier " + name }
 
 // TakenBy says who has taken over the object of a record since it became the module's; empty: nobody. No module sets an

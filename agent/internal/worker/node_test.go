@@ -2,11 +2,14 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -63,6 +66,70 @@ func TestWhatTheClusterNeedsStays(t *testing.T) {
 		u, err := at.Get(context.Background(), resource, metav1.GetOptions{})
 		if err != nil || u.GetDeletionTimestamp() != nil || u.GetLabels()[fleet.HubLabel] != "" {
 			t.Errorf("%s: %v, %v", resource, u, err)
+		}
+	}
+}
+
+// A manifest that came out of a cluster lists what the API server makes and keeps, equal: the groups that it serves, its priorities, the
+// address of its own Service, by what other API servers know whom to trust. Nothing of that goes with a module, not even taken by force.
+func TestWhatTheServerKeepsStays(t *testing.T) {
+	r := newRig(t)
+	type object struct {
+		apiVersion, resource, namespace, name string
+		marked                                bool
+	}
+	all := []object{{"apiregistration.k8s.io/v1", "apiservices", "", "v1.policy", true}, {"flowcontrol.apiserver.k8s.io/v1", "flowschemas", "", "probes", true},
+		{"flowcontrol.apiserver.k8s.io/v1", "prioritylevelconfigurations", "", "workload-low", true}, {"networking.k8s.io/v1", "ipaddresses", "", "10.96.0.1", true},
+		{"v1", "configmaps", "kube-system", "extension-apiserver-authentication", false}, {"scheduling.k8s.io/v1", "priorityclasses", "", "system-node-critical", false}}
+	uids := map[string]string{}
+	look := func(o object) *unstructured.Unstructured {
+		u, err := r.res(o.apiVersion, o.resource, o.namespace).Get(context.Background(), o.name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatalf("%s %s: %v", o.resource, o.name, err)
+		}
+		return u
+	}
+	var listed []string
+	for _, o := range all {
+		u := look(o)
+		uids[o.name] = string(u.GetUID())
+		meta := map[string]any{"name": o.name}
+		for key, m := range map[string]map[string]string{"labels": u.GetLabels(), "annotations": u.GetAnnotations()} {
+			if len(m) > 0 {
+				meta[key] = m
+			}
+		}
+		if o.namespace != "" {
+			meta["namespace"] = o.namespace
+		}
+		u.Object["metadata"] = meta
+		delete(u.Object, "status")
+		text, err := yaml.Marshal(u.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed = append(listed, string(text))
+	}
+	s := r.bundle("shop", nil, listed...)
+	r.set([]fleet.Sync{s})
+	x := r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed })
+	for i, o := range all {
+		conflict := slices.ContainsFunc(x.Exceptions, func(e fleet.ObjectException) bool {
+			return strings.Contains(e.Message, o.name+": belongs to the API server")
+		})
+		if conflict != all[i].marked {
+			t.Errorf("%s: in conflict: %t; %+v", o.name, conflict, x.Exceptions)
+		}
+	}
+	s = r.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, listed...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	for _, o := range all {
+		u := look(o)
+		if string(u.GetUID()) != uids[o.name] || u.GetDeletionTimestamp() != nil || u.GetLabels()[fleet.HubLabel] != "" {
+			t.Errorf("%s %s was deleted, or kept our marks: %v", o.resource, o.name, u)
 		}
 	}
 }
