@@ -17,7 +17,11 @@ const (
 // that are to come back has to wait for longer.
 const MaxReconnect = time.Minute
 
-const rbacGroup = "rbac.authorization.k8s.io"
+// ofRBAC reports that the group has the roles and bindings of the API server: its own group, and the one as which OpenShift shows the
+// same objects.
+func ofRBAC(group string) bool {
+	return group == "rbac.authorization.k8s.io" || group == "authorization.openshift.io"
+}
 
 // OfAgent says why no module may hold an object that belongs to the agent of a namespace; empty: it does not. A module
 // that changed it could stop the agent, or give it what its cluster does not.
@@ -25,7 +29,7 @@ func OfAgent(id ObjectID, namespace string) string {
 	switch {
 	case id.Namespace == namespace, NamespaceOf(id) == namespace:
 		return fmt.Sprintf("namespace %s belongs to the agent: choose another", namespace)
-	case id.Group == rbacGroup && (id.Kind == "ClusterRole" || id.Kind == "ClusterRoleBinding") && (id.Name == AgentName || id.Name == agentModules):
+	case ofRBAC(id.Group) && (id.Kind == "ClusterRole" || id.Kind == "ClusterRoleBinding") && (id.Name == AgentName || id.Name == agentModules):
 		return "belongs to the agent: choose another name"
 	}
 	return ""
@@ -43,7 +47,7 @@ func NamespaceOf(id ObjectID) string {
 
 // IsBinding reports that objects of the kind grant something to identities.
 func IsBinding(id ObjectID) bool {
-	return id.Group == rbacGroup && (id.Kind == "RoleBinding" || id.Kind == "ClusterRoleBinding")
+	return ofRBAC(id.Group) && (id.Kind == "RoleBinding" || id.Kind == "ClusterRoleBinding")
 }
 
 // BindsAgent says why no module may hold a binding that grants something to the agent of a namespace by name; empty: it
@@ -55,13 +59,35 @@ func BindsAgent(id ObjectID, object map[string]any, namespace string) string {
 	subjects, _ := object["subjects"].([]any)
 	for _, s := range subjects {
 		subject, _ := s.(map[string]any)
-		kind, name := subject["kind"], subject["name"]
-		switch {
-		case kind == "ServiceAccount" && name == AgentName && subject["namespace"] == namespace,
-			kind == "User" && name == "system:serviceaccount:"+namespace+":"+AgentName,
-			kind == "Group" && name == "system:serviceaccounts:"+namespace:
-			return fmt.Sprintf("binds the agent's own identity, ServiceAccount %s/%s: no module may grant it anything", namespace, AgentName)
+		if isAgent(subject, namespace) {
+			return bindsAgent(namespace)
+		}
+	}
+	for field, kind := range map[string]string{"userNames": "User", "groupNames": "Group"} { // of OpenShift's
+		names, _ := object[field].([]any)
+		for _, name := range names {
+			if isAgent(map[string]any{"kind": kind, "name": name}, namespace) {
+				return bindsAgent(namespace)
+			}
 		}
 	}
 	return ""
+}
+
+// isAgent reports that a subject of a binding is the agent of a namespace.
+func isAgent(subject map[string]any, namespace string) bool {
+	name := subject["name"]
+	switch subject["kind"] {
+	case "ServiceAccount":
+		return name == AgentName && subject["namespace"] == namespace
+	case "User", "SystemUser":
+		return name == "system:serviceaccount:"+namespace+":"+AgentName
+	case "Group", "SystemGroup":
+		return name == "system:serviceaccounts:"+namespace
+	}
+	return false
+}
+
+func bindsAgent(namespace string) string {
+	return fmt.Sprintf("binds the agent's own identity, ServiceAccount %s/%s: no module may grant it anything", namespace, AgentName)
 }

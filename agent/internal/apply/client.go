@@ -172,11 +172,17 @@ func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string
 	if err := json.Unmarshal(raw, out); err != nil {
 		return nil, fmt.Errorf("answer of the API server: %w", err)
 	}
-	if out.UID == "" {
+	switch {
+	case out.UID == "" && out.Kind == "PartialObjectMetadata" && out.Name == name:
+		return nil, ErrNotKept
+	case out.UID == "":
 		return nil, errNoObject
 	}
 	return out, nil
 }
+
+// ErrNotKept is of what an API server makes up for each answer and keeps nowhere, as a ComponentStatus or PodMetrics: nobody wrote it.
+var ErrNotKept = errors.New("answer of the API server: is no object that it keeps, for it has no UID")
 
 // Pods lists some pods of a namespace.
 func (c *Client) Pods(ctx context.Context, namespace, selector string, limit int) (*corev1.PodList, error) {

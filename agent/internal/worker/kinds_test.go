@@ -384,3 +384,18 @@ func TestDefinitionWhoseConversionIsGone(t *testing.T) {
 		t.Errorf("status %+v", status)
 	}
 }
+
+// What an API server makes up for each answer, as a ComponentStatus, cannot be written: a module that lists one fails by it, and is removed
+// like any other.
+func TestModuleOfWhatIsNotKeptIsRemoved(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), "apiVersion: v1\nkind: ComponentStatus\nmetadata: {name: etcd-0}\n",
+		"apiVersion: authentication.k8s.io/v1\nkind: TokenReview\nmetadata: {name: x}\nspec: {token: x}\n")
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "said of both", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && len(x.Exceptions) == 2 })
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a") != nil {
+		t.Error("the rest of it stays")
+	}
+}

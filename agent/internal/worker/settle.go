@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -90,6 +91,9 @@ func (w *worker) intended(ctx context.Context, in plan.PruneInput, kind located,
 		return seen, false, unsettled(plan.RuleUnknownKind, "whether it was written cannot be found out now: "+why)
 	}
 	seen, _, err := w.see(ctx, kind.Resource, r)
+	if r.UID == "" && errors.Is(err, apply.ErrNotKept) {
+		return seen, false, nil
+	}
 	if err != nil {
 		return seen, false, unsettled(plan.RuleIntentIsNotOwned, "cannot be looked at: "+err.Error())
 	}
