@@ -138,7 +138,7 @@ func (d *Desired) Held(live map[string]any, r *Record) (held *Desired, lost bool
 	if err != nil {
 		return nil, false, err
 	}
-	gone, _ := without(r.listed(), ownFields(live), false)
+	gone, _ := without(r.Paths.fields(), ownFields(live), false)
 	out, _ := take(listed, gone, nil)
 	held, err = d.with(out)
 	return held, len(gone) > 0, err

@@ -227,7 +227,7 @@ func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply
 // drift and what is listed is what the other module listed: no revision changed the object. taken is false where that is not so, or cannot be done.
 func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	r := a.record
-	if (r.From == fleet.ModuleRef{}) || a.policy.Drift == fleet.DriftCorrect || a.exempt != nil || len(r.Hidden) > 0 || r.Algorithm != apply.Algorithm || !a.unchanged() {
+	if (r.From == fleet.ModuleRef{}) || a.policy.Drift == fleet.DriftCorrect || a.exempt.KeepsWhole() || r.Algorithm != apply.Algorithm || !a.unchanged() {
 		return false, nil
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
@@ -244,7 +244,16 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	if err := a.unlessAnnotated(live); err != nil {
 		return false, err
 	}
-	held, lost, err := a.desired.Held(live, r)
+	if a.exempt != nil {
+		if live, err = a.release(ctx, live); err != nil {
+			return false, err
+		}
+		if err := a.leaveLive(ctx, live, plan.Repeat); err != nil {
+			return false, err
+		}
+	}
+	whole := a.left.Desired
+	held, lost, err := whole.Held(live, r)
 	if !lost || err != nil {
 		return false, err
 	}
@@ -257,7 +266,7 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	}
 	a.left.Desired = held
 	live, err = a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true}) // nothing is forced: another version will do
-	if a.left.Desired = a.desired; apierrors.IsConflict(err) || apierrors.IsInvalid(err) || err == nil && a.unmarked(live) != nil {
+	if a.left.Desired = whole; apierrors.IsConflict(err) || apierrors.IsInvalid(err) || err == nil && a.unmarked(live) != nil {
 		return false, nil
 	}
 	if err != nil {
@@ -278,6 +287,9 @@ func (a *writer) noteDrifted(live, forced map[string]any) error {
 		r.Born, r.Lineage = 0, 0
 	}
 	if err := a.noteExempt(forced, r); err != nil {
+		return err
+	}
+	if err := a.noteHidden(live, r); err != nil {
 		return err
 	}
 	a.w.log.Info("object taken up again as others changed it", "object", a.id.String(), "uid", r.UID, "policy", a.policy.Drift)
