@@ -112,14 +112,9 @@ func (a *Agent) servedHubs(ctx context.Context) (map[string]bool, error) {
 	return living, err
 }
 
-const (
-	// refusedFor is for how long nothing but refusals has to come until they say that the agent lacks a right. An API server that starts refuses
-	// everybody until it has read its roles, which takes a tenth of a second, and longer where its store is slow.
-	refusedFor = 10 * time.Second
-	// refusedLapse is how far apart two looks in a row may be, for nobody knows what was so in between. Who waits for an answer asks again within
-	// a minute.
-	refusedLapse = 5 * time.Minute
-)
+// refusedLapse is how far apart two refusals in a row may be, for nobody knows what was so in between. Who waits for an answer asks again within
+// a minute.
+const refusedLapse = 5 * time.Minute
 
 // refusals are what came of looks for which the agent may lack a right.
 type refusals struct {
@@ -142,7 +137,7 @@ func (r *refusals) note(err error, now time.Time) (lacks, news bool) {
 		r.since = now
 	}
 	r.last = now
-	lacks = now.Sub(r.since) >= refusedFor
+	lacks = now.Sub(r.since) >= apply.RefusedFor
 	news = lacks && !r.told
 	r.told = r.told || lacks
 	return lacks, news

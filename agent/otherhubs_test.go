@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/worker"
 	"towline.dev/towline/pkg/fleet"
@@ -52,13 +53,13 @@ func TestRefusalThatDoesNotLast(t *testing.T) {
 	}
 	for name, looks := range map[string][]look{
 		"a start":                   {{0, ok, "seen"}, {time.Minute, forbidden, "unknown"}, {time.Second, ok, "seen"}},
-		"a second start after that": {{0, forbidden, "unknown"}, {time.Second, ok, "seen"}, {refusedFor, forbidden, "unknown"}, {time.Second, ok, "seen"}},
-		"a start again and again": {{0, forbidden, "unknown"}, {refusedFor, http.StatusServiceUnavailable, "unknown"}, {time.Second, forbidden, "unknown"},
-			{refusedFor, http.StatusTooManyRequests, "unknown"}, {refusedFor, forbidden, "unknown"}, {refusedFor, http.StatusGatewayTimeout, "unknown"}},
+		"a second start after that": {{0, forbidden, "unknown"}, {time.Second, ok, "seen"}, {apply.RefusedFor, forbidden, "unknown"}, {time.Second, ok, "seen"}},
+		"a start again and again": {{0, forbidden, "unknown"}, {apply.RefusedFor, http.StatusServiceUnavailable, "unknown"}, {time.Second, forbidden, "unknown"},
+			{apply.RefusedFor, http.StatusTooManyRequests, "unknown"}, {apply.RefusedFor, forbidden, "unknown"}, {apply.RefusedFor, http.StatusGatewayTimeout, "unknown"}},
 		"two starts, and nothing was asked in between": {{0, forbidden, "unknown"}, {refusedLapse + time.Second, forbidden, "unknown"}},
-		"for good": {{0, forbidden, "unknown"}, {time.Second, forbidden, "unknown"}, {refusedFor - 2*time.Second, forbidden, "unknown"}, {time.Second, forbidden, "none, said"},
+		"for good": {{0, forbidden, "unknown"}, {time.Second, forbidden, "unknown"}, {apply.RefusedFor - 2*time.Second, forbidden, "unknown"}, {time.Second, forbidden, "none, said"},
 			{time.Minute, forbidden, "none"}, {refusedLapse, forbidden, "none"}, {time.Minute, ok, "seen, said"}, {time.Minute, forbidden, "unknown"}},
-		"for good, of an agent that asks rarely": {{0, forbidden, "unknown"}, {refusedFor, forbidden, "none, said"}, {time.Hour, forbidden, "unknown"}, {refusedFor, forbidden, "none"}},
+		"for good, of an agent that asks rarely": {{0, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "none, said"}, {time.Hour, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -176,24 +176,19 @@ type unseen struct {
 	denied int  // how many are kinds that the agent has no right to list
 }
 
-const (
-	// findDenied is how often kinds are asked for again that the agent has no right to list.
-	findDenied = 5 * time.Minute
-	// refusedFor is how long the list of a kind must have been refused until that counts as the want of a right: an API server that has just
-	// started refuses everything until it has read who may do what.
-	refusedFor = 5 * time.Second
-)
+// findDenied is how often kinds are asked for again that the agent has no right to list.
+const findDenied = 5 * time.Minute
 
 // refusals are since when the lists of kinds have been refused.
 type refusals map[schema.GroupResource]time.Time
 
-// lasts notes that a list was refused, and reports that it has been for long enough to be the want of a right.
+// lasts notes that a list was refused, and reports that it has been for long enough to be the want of a right (apply.RefusedFor).
 func (r refusals) lasts(res schema.GroupResource, now time.Time) bool {
 	since, before := r[res]
 	if !before {
 		r[res] = now
 	}
-	return before && now.Sub(since) >= refusedFor
+	return before && now.Sub(since) >= apply.RefusedFor
 }
 
 // pause is until the next pass. Nothing tells of a right that is given, and each request that is forbidden stands in the API

@@ -281,10 +281,10 @@ func TestHowSoonTheSearchGoesOn(t *testing.T) {
 		pause   time.Duration
 	}{
 		{0, []error{forbidden}, true, time.Second},
-		{refusedFor - 1, []error{forbidden}, true, time.Second},
-		{refusedFor, []error{forbidden}, false, findDenied},
-		{refusedFor, []error{forbidden, errors.New("reset")}, true, time.Second},
-		{refusedFor, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
+		{apply.RefusedFor - 1, []error{forbidden}, true, time.Second},
+		{apply.RefusedFor, []error{forbidden}, false, findDenied},
+		{apply.RefusedFor, []error{forbidden, errors.New("reset")}, true, time.Second},
+		{apply.RefusedFor, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
 	} {
 		var u unseen
 		before := refusals{}
