@@ -120,7 +120,13 @@ func builtinGroup(group string) bool {
 }
 
 func serviceHealth(o *object) Result {
-	if text(o.spec, "type") == "LoadBalancer" && !o.hasAddress() {
+	if text(o.spec, "type") != "LoadBalancer" {
+		return healthy()
+	}
+	if c := o.condition("LoadBalancerPortsError"); c.is("True") {
+		return degraded(nonEmpty(c.reason, c.kind), nonEmpty(c.message, "the load balancer does not serve all ports"))
+	}
+	if !o.hasAddress() {
 		return progressing("NoAddress", "the load balancer has no address yet")
 	}
 	return healthy()
@@ -163,12 +169,23 @@ func (o *object) hasAddress() bool {
 func claimHealth(o *object) Result {
 	switch phase := text(o.status, "phase"); phase {
 	case "Bound":
-		return healthy()
+		return o.claimChange()
 	case "Lost":
 		return degraded("Lost", "the bound volume is gone")
 	default:
 		return progressing(nonEmpty(phase, ReasonNoStatus), "no volume is bound yet")
 	}
+}
+
+// claimChange is of a claim that has its volume: whether that could become what the claim asks for by now. One that is on its way there is
+// in use meanwhile, and may wait for the next start of a pod.
+func (o *object) claimChange() Result {
+	for _, kind := range []string{"ControllerResizeError", "NodeResizeError", "ModifyVolumeError"} {
+		if c := o.condition(kind); c.is("True") {
+			return degraded(nonEmpty(c.reason, kind), nonEmpty(c.message, "the volume could not be changed to what the claim asks for"))
+		}
+	}
+	return healthy()
 }
 
 func volumeHealth(o *object) Result {
