@@ -124,7 +124,9 @@ func (d *decider) closed() bool {
 		d.close(m)
 	}
 	if m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil || m.Aborted != nil {
-		d.dropHold()
+		if m.Successor == 0 { // which goes on asking: PlanInput.AskedSince
+			d.dropHold()
+		}
 		return true
 	}
 	return false

@@ -84,9 +84,10 @@ func DecodeHead(b []byte, strategy Strategy) (*Plan, State, error) {
 // outline is what can be read from an encoded head without its strategy. Of one that another version wrote nothing is known:
 // the record's checksum was right.
 type outline struct {
-	State RunState `json:"state"`
-	Back  *Back    `json:"back"`
-	Pins  []Pin    `json:"pins"`
+	State     RunState `json:"state"`
+	Back      *Back    `json:"back"`
+	Pins      []Pin    `json:"pins"`
+	HoldSince Instant  `json:"holdSince"`
 }
 
 func outlineOf(b []byte) outline {
@@ -126,6 +127,9 @@ func PinsIn(b []byte) []Pin {
 	}
 	return outlineOf(b).Pins
 }
+
+// AskedSince reads from an encoded head since when clusters wait for a person's confirm to leave, or did when it ended; zero: none does.
+func AskedSince(b []byte) Instant { return outlineOf(b).HoldSince }
 
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.
 func EncodeChunk(p *Plan, s *State, chunk int) []byte {

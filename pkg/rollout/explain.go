@@ -211,7 +211,7 @@ func (e *explainer) beforeStage(n int) {
 
 // leavers explains who waits for a person's confirm to leave, beside what else the rollout does or is.
 func (e *explainer) leavers() {
-	if e.asked || e.s.HoldSince == 0 {
+	if e.asked || e.s.HoldSince == 0 || e.s.asksNobody() || e.in.Module.Successor != 0 {
 		return
 	}
 	r := Reason{Subject: e.rollout(AboutLeavers), Reason: ReasonConfirm, Since: e.s.HoldSince.Time(), Blocks: true,

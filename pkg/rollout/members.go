@@ -329,11 +329,13 @@ func (d *decider) confirmLeavers() {
 	}
 }
 
-// showHold tells who waits for a confirm, and since when. While a rollout goes back nobody leaves, nor when nothing moves any more.
+// showHold tells who waits for a confirm, and since when. Where nobody is asked now, whoever is still to leave afterwards is asked then, however
+// few they are.
 func (d *decider) showHold() {
-	held := d.leaveHeld() && d.phase() != goesBack && d.s.State != Failed && d.s.State != Superseded
 	switch {
-	case !held:
+	case d.s.asksNobody():
+		return
+	case !d.leaveHeld():
 		d.dropHold()
 		return
 	case d.s.HoldSince == 0:

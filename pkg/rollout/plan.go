@@ -82,6 +82,9 @@ type PlanInput struct {
 	Pins []Pin
 	// MayHave may have the revision still, by a rollout before: MayStillHave.
 	MayHave []fleet.ClusterName
+	// AskedSince is since when clusters that were to leave waited for a person's confirm, by the rollout before: Head.HoldSince. Those that
+	// are still to leave wait on, though this change alone would not ask.
+	AskedSince Instant
 }
 
 // NewPlan fixes stages and members and makes the state that the rollout starts with. The strategy is prepared.
@@ -99,6 +102,9 @@ func NewPlan(strategy Strategy, in PlanInput) (*Plan, State, error) {
 	p.order(placed)
 	p.guardLeavers(in.Clusters)
 	s := newState(p, in.Pins)
+	if slices.ContainsFunc(p.Members, func(m Member) bool { return m.Leave }) {
+		s.HoldSince = in.AskedSince
+	}
 	mayHave := make(map[fleet.ClusterName]bool, len(in.MayHave))
 	for _, name := range in.MayHave {
 		mayHave[name] = true

@@ -94,7 +94,7 @@ type Head struct {
 	Joined   []Member     `json:"-"`                  // members after those of the plan; stored with their chunk
 	Pins     []Pin        `json:"pins,omitempty"`
 	Verbs    []VerbRecord `json:"verbs,omitempty"`
-	// HoldSince is since when leavers wait for a confirm.
+	// HoldSince is since when leavers wait for a confirm, or did when the rollout began to go back, failed or was superseded.
 	HoldSince Instant `json:"holdSince,omitempty"`
 	// Awaits are the modules in other clusters for which clusters wait that would be moved; nil: none does.
 	Awaits *Awaits `json:"awaits,omitempty"`
@@ -365,3 +365,8 @@ func (h *Head) pinned(name fleet.ClusterName) bool {
 
 // clip makes a message fit for storing.
 func clip(s string) string { return fleet.Clip(s, maxMessage) }
+
+// asksNobody reports that nobody leaves now: it goes back, or has ended so that the next rollout takes the module from clusters, if any does.
+func (h *Head) asksNobody() bool {
+	return h.State == Failed || h.State == Superseded || h.Back != nil && !h.State.Ended()
+}

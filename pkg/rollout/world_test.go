@@ -284,7 +284,7 @@ func (w *world) sorted() []*cluster {
 func (w *world) start(rev string, kv map[string]string) {
 	w.number++
 	in := rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: w.number},
-		Revision: atoi(rev), From: atoi(kv["from"]), StartedBy: kv["by"], Pins: w.state.Pins}
+		Revision: atoi(rev), From: atoi(kv["from"]), StartedBy: kv["by"], Pins: w.state.Pins, AskedSince: w.state.HoldSince}
 	if w.plan != nil {
 		w.past = append([]rollout.Past{{Plan: w.plan, State: w.state}}, w.past...)
 	}

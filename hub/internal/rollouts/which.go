@@ -198,9 +198,14 @@ func goesBackTo(r store.Reader, ref fleet.ModuleRef) int64 {
 
 // Pins are those of the newest rollout below the number: they hold through any number of rollouts.
 func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
-	return rollout.PinsIn(newest(r, ref, func(ro *storev1.RolloutRecord) bool {
+	return rollout.PinsIn(headBefore(r, ref, number))
+}
+
+// headBefore is the head of the newest rollout below the number that has one.
+func headBefore(r store.Reader, ref fleet.ModuleRef, number int64) []byte {
+	return newest(r, ref, func(ro *storev1.RolloutRecord) bool {
 		return ro.GetRollout().GetNumber() < number && len(ro.GetHead()) > 0
-	}).GetHead())
+	}).GetHead()
 }
 
 // Waiting are the numbers of the module's rollouts that wait for their revision, oldest first. Only the newest gets one.
