@@ -212,9 +212,13 @@ func TestRows(t *testing.T) {
 		"no report":               {Desired: desired(2)},
 		"of an older generation":  {Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
 		"being removed":           {Tombstone: &fleet.Tombstone{Module: ref, Generation: 6}, Observed: observed(fleet.PhaseApplied, true, fine, fine)},
+		"another one goes first":  {Desired: desired(2), Before: &fleet.Tombstone{Module: ref, Generation: 6}, Observed: observed(fleet.PhaseApplied, true, fine, fine)},
 		"fewer states than named": {Desired: desired(2), Observed: observed(fleet.PhaseApplying, false)},
 	} {
 		rows := Rows(in, entries, nil)
+		if got := Fold(in).Counts; got.Extra > 0 && !rows[0].Extra {
+			t.Errorf("%s: %+v, and its rows are of what is listed", name, got)
+		}
 		if len(rows) != 2 || rows[0].State != unknownState() || rows[1].State != unknownState() || rows[1].ID.Name != "b" {
 			t.Errorf("%s: %+v, want both unknown", name, rows)
 		}

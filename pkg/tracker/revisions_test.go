@@ -48,4 +48,8 @@ func TestPartsOfARemoval(t *testing.T) {
 	if got := Parts(in, 0, 0); len(got) != 1 || got[0].Leaving != 2 || got[0].Current {
 		t.Errorf("%+v", got)
 	}
+	in.Desired, in.Before, in.Tombstone = desired(3), in.Tombstone, nil // the name was given again
+	if got := Parts(in, 12, 0); len(got) != 2 || !got[0].Current || got[0].Objects != 3 || got[1].Leaving != 2 {
+		t.Errorf("%+v", got)
+	}
 }

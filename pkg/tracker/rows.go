@@ -89,10 +89,11 @@ func (in Input) Reported() bool {
 	return in.Observed != nil && in.Desired != nil && current(*in.Desired, *in.Observed)
 }
 
-// Leaving reports that the module is to go and that the agent has not said yet how far that is: what it reported last is
-// what there is.
+// Leaving reports that the module, or the one that had its name before, is to go and that the agent has not said yet how far that is: what
+// it reported last is what there is.
 func (in Input) Leaving() bool {
-	return in.Tombstone != nil && in.Observed != nil && in.Observed.Generation != in.Tombstone.Generation
+	t := cmp.Or(in.Tombstone, in.Before)
+	return t != nil && in.Observed != nil && in.Observed.Generation != t.Generation
 }
 
 // set takes a reported state for what it is: the present one, or the last word.
