@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"testing"
+	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -38,5 +39,23 @@ func TestJudgeOfAConfirmBeforeTheModuleComes(t *testing.T) {
 	c.told("west", back, last)
 	if len(c.found) == 0 {
 		t.Fatal("a second removal that nobody confirmed was not found")
+	}
+}
+
+// TestJudgeOfADeleteThatIsRefused: a module whose objects somebody wants left is not deleted while a cluster leaves the fleet with all that it has.
+func TestJudgeOfADeleteThatIsRefused(t *testing.T) {
+	c := newChaos(t, worldOf(t), false, 1, time.Minute)
+	c.wish(func(x *wish) { x.modules["one"] = want{objects: "a"} })
+	_, err := c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: c.spec("one", want{objects: "a"})})
+	must(t, err)
+	c.eventually(func() bool { return syncNamed(c.boxes["west"].agent.Held(), "one").Revision != 0 })
+	c.toggle("west")
+	_, err = c.Clusters.RemoveCluster(c.ctx, &towlinev1.RemoveClusterRequest{Name: "west", Objects: "delete"})
+	must(t, err)
+	c.deletes("one", true)
+	_, wanted := c.now().modules["one"]
+	_, err = c.Modules.GetModule(c.ctx, &towlinev1.GetModuleRequest{Project: "default", Name: "one"})
+	if must(t, err); !wanted {
+		t.Error("the module is there, and counts as deleted")
 	}
 }

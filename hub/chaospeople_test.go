@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // Several people, who do not wait for each other, and are impatient.
@@ -96,12 +98,16 @@ func (c *chaos) insists(name string, req *towlinev1.PutModuleRequest) error {
 	return err
 }
 
-// deletes deletes a module, or leaves what it has.
+// deletes deletes a module, or leaves what it has. Nobody may leave what it has in a cluster that leaves the fleet with all it has: it stays then.
 func (c *chaos) deletes(name string, orphan bool) {
+	was, there := c.now().modules[name]
 	c.wish(func(x *wish) { delete(x.modules, name) })
 	project, module := split(name)
 	_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module, Force: true, Orphan: orphan})
 	c.note("delete %s, orphan %v: %v", name, orphan, err)
+	if there && errors.Is(err, fleet.ErrPrecondition) {
+		c.wish(func(x *wish) { x.modules[name] = was })
+	}
 }
 
 // moves changes what a cluster is.
