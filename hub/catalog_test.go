@@ -230,12 +230,18 @@ func TestCatalogAsksBeforeMostGoes(t *testing.T) {
 		t.Fatalf("holds %v", holds)
 	}
 	w.push("a=2", "b=1")
-	other := w.synced("Applied").GetCatalog().GetStatus()
-	if other.GetHold() != "" || w.modules() != "a b" {
-		t.Errorf("half goes without a question: %v, modules %s", other, w.modules())
+	other := w.synced("Waiting").GetCatalog().GetStatus()
+	if !slices.Equal(other.GetLeftover(), []string{"c", "d"}) || other.GetHold() == s.GetHold() || w.modules() != "a b c d" {
+		t.Errorf("half goes, of what was asked about: %v, modules %s", other, w.modules())
 	}
 	if _, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: s.GetHold()}); !errors.Is(err, fleet.ErrNotFound) {
 		t.Errorf("what nobody asks any more is confirmed: %v", err)
+	}
+	w.push("a=2", "b=1", "c=1", "d=1")
+	w.synced("Applied")
+	w.push("a=2", "b=1")
+	if other = w.synced("Applied").GetCatalog().GetStatus(); other.GetHold() != "" || w.modules() != "a b" {
+		t.Errorf("half goes without a question: %v, modules %s", other, w.modules())
 	}
 	w.push("x=1", "z=1")
 	s = w.synced("Waiting").GetCatalog().GetStatus()

@@ -70,3 +70,25 @@ func TestQuestionOfACatalogEndsWhereItIsListedAgain(t *testing.T) {
 		t.Errorf("modules %s: %v", w.modules(), s)
 	}
 }
+
+// TestQuestionOfACatalogStandsForFewer: a person is asked whether most of a catalog's modules are to go, and the files list some of them again:
+// the rest, which is no more than half by now, goes only when that is confirmed.
+func TestQuestionOfACatalogStandsForFewer(t *testing.T) {
+	w := newCatalogWorld(t)
+	w.push("a=1", "b=1", "c=1", "news=1")
+	w.putCatalog(w.catalog())
+	w.applied(1)
+	w.push("news=1")
+	all := w.synced("Waiting").GetCatalog().GetStatus().GetHold()
+	w.push("news=2", "a=1")
+	if _, err := w.resyncs(false); err != nil {
+		t.Fatal(err)
+	}
+	s := w.status()
+	if s.GetState() != "Waiting" || s.GetHold() == "" || s.GetHold() == all || w.modules() != "a b c news" {
+		t.Fatalf("modules %s: %v", w.modules(), s)
+	}
+	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: s.GetHold()})
+	must(t, err)
+	w.eventually(func() bool { return w.modules() == "a news" })
+}

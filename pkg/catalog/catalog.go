@@ -171,7 +171,7 @@ type Plan struct {
 	Kept []string
 	// Refused says why nothing may be done.
 	Refused []string
-	// Waits says that a person must confirm Goes before anything is done, and Digest is over that.
+	// Waits says that a person must confirm Goes before anything is done. Digest is over these.
 	Waits  bool
 	Digest fleet.Digest
 }
@@ -201,7 +201,7 @@ func Decide(in Input) Plan {
 		}
 	}
 	p.leave(in, files, gone)
-	if p.Waits = Most(len(p.Goes), had); p.Waits {
+	if p.Waits = Most(len(p.Goes), had); len(p.Goes) > 0 {
 		p.Digest = p.digest(in.Catalog)
 	}
 	return p

@@ -331,7 +331,7 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 		x.stays(plan)
 		return &lookError{&record.CatalogProblems{List: plan.Refused}, catalog.ReasonNeeded}
 	}
-	if plan.Waits && !x.released(plan) {
+	if (plan.Waits || x.asked(plan)) && !x.released(plan) {
 		x.stays(plan)
 		return c.waitForPerson(ctx, x, plan)
 	}
@@ -369,6 +369,12 @@ func (x *catalogue) applied(artifact source.Artifact) {
 		s.Applied = s.Looked
 	}
 	s.AppliedRef = artifact.Ref
+}
+
+// asked reports that a person is asked already about something that a plan deletes: that waits on though less goes by now, for somebody may
+// be correcting a mistake, one file after the other.
+func (x *catalogue) asked(plan catalog.Plan) bool {
+	return slices.ContainsFunc(plan.Goes, func(g catalog.Gone) bool { return slices.Contains(x.held.GetItems(), catalogItem(g)) })
 }
 
 // released reports that a person has confirmed all that a plan deletes. What is gone of it already, because a hub stopped midway or the rest
