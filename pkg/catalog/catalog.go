@@ -208,7 +208,7 @@ func Decide(in Input) Plan {
 }
 
 // Most reports that so much of what somebody keeps would go that a person must say so: files that are missing by mistake look the same as
-// files that were taken away.
+// files that were taken away. What a person is asked about already is not for this to judge: it waits on, however little it is by then.
 func Most(gone, had int) bool { return gone > 1 && 2*gone > had }
 
 // file decides on a module of the files.
