@@ -72,7 +72,8 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.says = leftText(r, seen)
 	}
 	if verdict == plan.Foreign {
-		e.stays(r, seen, claimant)
+		out.gone, out.lost = true, &vanished{r, res, verdict, e.stays(r, seen, claimant)}
+		return out, false
 	}
 	if verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()) {
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: lateText}
@@ -88,8 +89,8 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 // Otherwise it returns the verdict that a request is to carry out.
 func (e *eraser) withoutRequest(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, verdict plan.Verdict, rule plan.Rule, out *erased) (_ plan.Verdict, done bool) {
 	switch verdict {
-	case plan.Gone, plan.Foreign:
-		out.gone, out.lost = true, &vanished{r, res, verdict}
+	case plan.Gone:
+		out.gone, out.lost = true, &vanished{r, res, verdict, ""}
 	case plan.Another:
 		e.another(r)
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is another one than the agent had noted; it is looked at again"}
@@ -207,7 +208,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	e.w.noteGone(types.UID(seen.UID))
 	now, _, err := e.w.see(ctx, res, r)
 	if err == nil && (!now.Found || now.UID != seen.UID) {
-		out.gone, out.lost = true, &vanished{r, res, plan.Gone}
+		out.gone, out.lost = true, &vanished{r, res, plan.Gone, ""}
 	}
 	out.leaving = leaving{reason: plan.ReasonTerminating, message: leavingText(now)}
 	return out, false

@@ -111,6 +111,14 @@ func (e *eraser) tellLeft(r plan.Record, res apply.Resource, seen plan.Seen) {
 		"module "+e.w.ref.Display()+" has let it go, and did not delete it: it is left to "+by)
 }
 
+// tellNotOurs leaves an Event on an object that its module let go of and that stays, for it is not the module's any more: it is listed nowhere from
+// then on, and nobody else may know of it.
+func (e *eraser) tellNotOurs(r plan.Record, res apply.Resource, why string) {
+	e.w.m.events.about(corev1.ObjectReference{APIVersion: res.GroupVersion().String(), Kind: r.ID.Kind, Namespace: namespaceOf(res, r.ID),
+		Name: r.ID.Name, UID: types.UID(r.UID)}, "LeftAsItIs",
+		"module "+e.w.ref.Display()+" does not have it any more, and did not delete it: "+why)
+}
+
 // about queues an Event about an object.
 func (r *recorder) about(o corev1.ObjectReference, reason, message string) {
 	now := metav1.Now()

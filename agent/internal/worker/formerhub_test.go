@@ -56,6 +56,9 @@ func TestObjectThatAnotherAgentOfAFormerHubHas(t *testing.T) {
 			if u == nil || u.GetUID() != uid || u.GetLabels()[fleet.HubLabel] != theirs.hub {
 				t.Errorf("what the other hub's agent has is %v; said %q", u, end.Message)
 			}
+			if says := ours.eventOf("moves"); !strings.Contains(says, "did not delete it") || !strings.Contains(says, theirs.hub) {
+				t.Errorf("of what stays an Event says %q", says)
+			}
 			for _, name := range left {
 				if ours.get("v1", "configmaps", name) == nil {
 					t.Errorf("%s is gone", name)

@@ -77,24 +77,25 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen, claim
 		e.another(r)
 		return true
 	case verdict == plan.Foreign:
-		e.stays(r, seen, claimant)
-		e.lost = append(e.lost, vanished{r, res, verdict})
+		e.lost = append(e.lost, vanished{r, res, verdict, e.stays(r, seen, claimant)})
 	case seen.UID != r.UID:
 		what := "object that is not wanted any more was deleted by somebody else"
 		if e.w.erased(types.UID(r.UID)) || r.Goes() {
 			what = "object is gone"
 		}
 		e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
-		e.lost = append(e.lost, vanished{r, res, plan.Gone})
+		e.lost = append(e.lost, vanished{r, res, plan.Gone, ""})
 	}
 	return false
 }
 
-// stays notes that a removal leaves an object that is not ours any more.
-func (e *eraser) stays(r plan.Record, seen plan.Seen, claimant plan.Claimant) {
+// stays says why an object that is there is not ours any more. That a removal leaves it is noted.
+func (e *eraser) stays(r plan.Record, seen plan.Seen, claimant plan.Claimant) (why string) {
+	why = plan.ForeignText(seen, claimant, r)
 	if e.in.Tombstone {
-		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+plan.ForeignText(seen, claimant, r)+")")
+		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+why+")")
 	}
+	return why
 }
 
 // marks reports that the object of a record carries its module's mark, or that of the module that had it before, as far as

@@ -15,6 +15,7 @@ type vanished struct {
 	record   plan.Record
 	resource apply.Resource
 	verdict  plan.Verdict
+	why      string // an object that is there is not the module's any more; empty: it is gone
 }
 
 // forget drops the records of what is lost, once it is proven that the looks were at this cluster: another one, whose API
@@ -33,7 +34,8 @@ func (e *eraser) forget(ctx context.Context) bool {
 	for _, x := range lost {
 		r := x.record
 		if x.verdict == plan.Foreign {
-			e.w.log.Info("object is not ours any more", "object", r.ID.String(), "uid", r.UID)
+			e.w.log.Warn("object is not ours any more, and stays as it is", "object", r.ID.String(), "uid", r.UID, "because", x.why)
+			e.tellNotOurs(r, x.resource, x.why)
 		}
 		e.w.drop(r)
 		e.w.m.watcher.Forget(x.resource, namespaceOf(x.resource, r.ID), r.ID.Name, r.UID)
@@ -66,7 +68,7 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		case undecided != nil:
 			e.checked = append(e.checked, *undecided)
 		case !ours:
-			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone})
+			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone, ""})
 		default:
 			changed = true
 			e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
