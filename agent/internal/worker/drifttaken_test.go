@@ -115,3 +115,27 @@ func TestNothingElseOfWhatIsLeftIsTaken(t *testing.T) {
 		}
 	}
 }
+
+// TestFieldThatIsLeftOnDriftGoesAlong: a policy leaves a field as others changed it until a revision writes it, and the object goes to another
+// module that lists it alike. That is no revision: the field stays until there is one.
+func TestFieldThatIsLeftOnDriftGoesAlong(t *testing.T) {
+	r := newRig(t)
+	policies := once(fleet.OnceOnDrift, "/data/k")
+	object := configMap("tuning", "k: v, m: v")
+	first := r.bundle("shop", policies, configMap("rest", "k: v"), object)
+	r.set([]fleet.Sync{first})
+	r.ready(first)
+	r.patch("v1", "configmaps", "tuning", "somebody", `{"data":{"k":"edited"}}`)
+	taken := r.bundle("other", policies, object)
+	r.set([]fleet.Sync{r.bundle("shop", policies, configMap("rest", "k: v")), taken})
+	r.ready(taken)
+	if now := r.holdsNow("configmaps"); now["k"] != "edited" || now["m"] != "v" {
+		t.Errorf("handed over it holds %v", now)
+	}
+	next := r.bundle("other", policies, configMap("tuning", "k: v, m: w"))
+	r.set([]fleet.Sync{r.current.Syncs[0], next})
+	r.ready(next)
+	if now := r.holdsNow("configmaps"); now["k"] != "v" || now["m"] != "w" {
+		t.Errorf("after a revision it holds %v", now)
+	}
+}

@@ -46,7 +46,11 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	}
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	a.seen = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
-	return a.leaveLive(ctx, live, a.verb)
+	verb := a.verb
+	if (a.record.From != fleet.ModuleRef{}) && a.unchanged() {
+		verb = plan.Repeat // another module hands it over as this one lists it, which is no revision
+	}
+	return a.leaveLive(ctx, live, verb)
 }
 
 // asSeen ties a correction to the object that is known. One whose replicas it would set is tied to the version that was seen:
