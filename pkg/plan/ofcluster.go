@@ -41,22 +41,35 @@ func ofCluster(id fleet.ObjectID) bool {
 	return TakesNamespace(id) && slices.Contains([]string{"default", "kube-system", "kube-public", "kube-node-lease"}, id.Name)
 }
 
+// bootstrapping is the label of the roles that the API server makes when it starts.
+const bootstrapping = "kubernetes.io/bootstrapping"
+
 // serverMarks are labels and annotations by which the API server knows what it makes: the roles of its own, the groups that it registers,
 // its priorities, the addresses that it has given to Services, and by what it shows that it lives.
 var serverMarks = []tool{
-	{"kubernetes.io/bootstrapping", "the API server, as one of its"},
+	{bootstrapping, "the API server, as one of its"},
 	{"kube-aggregator.kubernetes.io/automanaged", "the API server, which registers it"},
 	{"apf.kubernetes.io/autoupdate-spec", "the API server, which keeps its spec"},
 	{"ipaddress.kubernetes.io/managed-by", "the API server's"},
 	{"apiserver.kubernetes.io/identity", "the API server, as its"},
 }
 
-// bootstrapped reports that the API server made the object of a record, before a module took it, as it makes the ClusterRole view when it
-// starts: it is needed, and made again after a while, or at the next start only.
-func bootstrapped(r Record) bool {
-	return slices.ContainsFunc(strings.Split(r.Keepers, keeperBreak), func(k string) bool {
-		_, mark, _ := strings.Cut(k, " ")
-		key, _, _ := strings.Cut(mark, "=")
-		return slices.ContainsFunc(serverMarks, func(t tool) bool { return t.key == key })
+// ofServer reports that the API server made the object of a record, and needs it: it makes it again after a while, or at the next start only.
+// The mark of its roles stands on copies of them, too, which are a module's own, so that it has to be noted in the record: it was there before
+// a module took the object. What carries another one and is no object of the API server's it takes away itself, so that the mark alone tells,
+// also where the manifest lists it and the record does not have it, for the agent lost its own or did not know the mark.
+func ofServer(r Record, s Seen) bool {
+	noted := slices.ContainsFunc(strings.Split(r.Keepers, keeperBreak), func(k string) bool {
+		mark, _, _ := strings.Cut(k, "=")
+		return isServerMark(mark)
 	})
+	return noted || slices.ContainsFunc(marksOf(s.Labels, s.Annotations), func(k keeper) bool {
+		return isServerMark(k.mark) && !strings.HasSuffix(k.mark, " "+bootstrapping)
+	})
+}
+
+// isServerMark reports that a keeper's mark is one of the API server's.
+func isServerMark(mark string) bool {
+	_, key, _ := strings.Cut(mark, " ")
+	return slices.ContainsFunc(serverMarks, func(t tool) bool { return t.key == key })
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -71,8 +72,15 @@ func TestWhatTheServerKeepsIsLetGo(t *testing.T) {
 				t.Errorf("%s: %+v", key, got)
 			}
 			r := owned(id)
-			if r.Keepers = Keepers(e); !bootstrapped(r) {
-				t.Errorf("%s: is deleted, with keepers %q", key, r.Keepers)
+			seen := Seen{Found: true, UID: r.UID, Labels: map[string]string{fleet.HubLabel: "h"}, Annotations: map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "c", id)},
+				Listed: map[string]bool{key: true}, Proof: Proof{Applied: true, Marked: true}}
+			maps.Copy(seen.Labels, e.Labels)
+			maps.Copy(seen.Annotations, e.Annotations)
+			for _, keepers := range []string{Keepers(e), ""} { // an agent that did not know the mark, or that lost its records, noted none
+				r.Keepers = keepers
+				if got, _ := Verify(input(), r, seen, shopHere); got != Release {
+					t.Errorf("%s, with keepers %q: %v", key, keepers, got)
+				}
 			}
 		}
 	}

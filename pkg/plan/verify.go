@@ -84,7 +84,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 		return Release, RuleProtection
 	case in.Keeps(r, s.Labels):
 		return Stay, RuleProtection
-	case bootstrapped(r):
+	case ofServer(r, s):
 		return Release, RuleSensitiveKind
 	case s.TakenBy(r) != "":
 		return Release, RuleOwnershipLive

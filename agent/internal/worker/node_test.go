@@ -71,7 +71,8 @@ func TestWhatTheClusterNeedsStays(t *testing.T) {
 }
 
 // A manifest that came out of a cluster lists what the API server makes and keeps, equal: the groups that it serves, its priorities, the
-// address of its own Service, by what other API servers know whom to trust. Nothing of that goes with a module, not even taken by force.
+// address of its own Service, by what other API servers know whom to trust. Nothing of that goes with a module, not even taken by force, nor when
+// the agent has lost its records of that.
 func TestWhatTheServerKeepsStays(t *testing.T) {
 	r := newRig(t)
 	type object struct {
@@ -121,15 +122,21 @@ func TestWhatTheServerKeepsStays(t *testing.T) {
 			t.Errorf("%s: in conflict: %t; %+v", o.name, conflict, x.Exceptions)
 		}
 	}
-	s = r.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, listed...)
-	r.set([]fleet.Sync{s})
-	r.ready(s)
-	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
-	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
-	for _, o := range all {
-		u := look(o)
-		if string(u.GetUID()) != uids[o.name] || u.GetDeletionTimestamp() != nil || u.GetLabels()[fleet.HubLabel] != "" {
-			t.Errorf("%s %s was deleted, or kept our marks: %v", o.resource, o.name, u)
+	for _, lost := range []bool{false, true} {
+		s = r.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, listed...)
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		if lost {
+			r.lose()
+			r.start()
+		}
+		r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+		r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+		for _, o := range all {
+			u := look(o)
+			if string(u.GetUID()) != uids[o.name] || u.GetDeletionTimestamp() != nil || u.GetLabels()[fleet.HubLabel] != "" {
+				t.Errorf("%s %s was deleted, or kept our marks; records lost: %t: %v", o.resource, o.name, lost, u)
+			}
 		}
 	}
 }
