@@ -179,13 +179,18 @@ type unseen struct {
 // findDenied is how often kinds are asked for again that the agent has no right to list.
 const findDenied = 5 * time.Minute
 
-// refusals are since when the lists of kinds have been refused.
+// refusals are since when each list of kinds has come to nothing but refusals.
 type refusals map[schema.GroupResource]time.Time
 
-// lasts notes that a list was refused, and reports that it has been for long enough to be the want of a right (apply.RefusedFor).
-func (r refusals) lasts(res schema.GroupResource, now time.Time) bool {
+// lasts notes why a list failed, and reports that it has been refused for long enough to be the want of a right (apply.RefusedFor). Whatever else
+// fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
+func (r refusals) lasts(res schema.GroupResource, err error, now time.Time) bool {
 	since, before := r[res]
-	if !before {
+	switch {
+	case !apierrors.IsForbidden(err):
+		delete(r, res)
+		return false
+	case !before:
 		r[res] = now
 	}
 	return before && now.Sub(since) >= apply.RefusedFor
@@ -204,7 +209,7 @@ func (u unseen) pause(next time.Duration) time.Duration {
 func (u *unseen) take(res apply.Resource, err error, refused refusals, now time.Time) {
 	u.missed = append(u.missed, fmt.Sprintf("%s (%v)", res.GroupResource(), apply.Cause(err)))
 	switch {
-	case apierrors.IsForbidden(err) && refused.lasts(res.GroupResource(), now):
+	case refused.lasts(res.GroupResource(), err, now):
 		u.denied++
 	case !apierrors.IsServiceUnavailable(err):
 		u.wait = true
@@ -223,6 +228,7 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, r
 		return err
 	})
 	if err != nil {
+		clear(refused)
 		return unseen{missed: []string{err.Error()}, wait: true}
 	}
 	for _, x := range all.Failed {

@@ -300,6 +300,20 @@ func TestHowSoonTheSearchGoesOn(t *testing.T) {
 	}
 }
 
+// An API server that starts again and again is none that refuses for good: what else fails in between begins the row of refusals anew.
+func TestRefusalsWithOtherErrorsBetween(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no"))
+	for _, between := range []error{errors.New("connection refused"), apierrors.NewServiceUnavailable("starts")} {
+		refused, begin := refusals{}, time.Now()
+		for i, err := range []error{forbidden, between, forbidden} {
+			var u unseen
+			if u.take(apply.CRDs, err, refused, begin.Add(time.Duration(i)*apply.RefusedFor)); u.denied > 0 {
+				t.Errorf("%v between: refusal %d counts as the want of a right", between, i)
+			}
+		}
+	}
+}
+
 // TestFoundObjectThatSomebodyChanged: an agent has lost its records, what was found of one module is changed by somebody, and another
 // module, or its own again, comes to list it. No record says which fields are whose: what may have been the module's is.
 func TestFoundObjectThatSomebodyChanged(t *testing.T) {
