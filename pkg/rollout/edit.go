@@ -38,12 +38,13 @@ func (c *stageCount) unseen() int { return c.deferred - c.leavingDeferred + c.fa
 
 // leaveCount counts who is to lose the module, by flags of their records.
 type leaveCount struct {
-	all     int
-	without int // of all those whose clusters do not have it now
-	waiting int // of all those that no person has confirmed
-	planned int // of waiting those whose turn comes by the plan
-	last    int // of waiting those whose clusters would have nothing any more
-	left    int // of all those from which this rollout has taken it
+	all        int
+	without    int // of all those whose clusters do not have it now
+	unanswered int // of all those that have it, and that no person has confirmed
+	waiting    int // of unanswered those that are not left out
+	planned    int // of waiting those whose turn comes by the plan
+	last       int // of waiting those whose clusters would have nothing any more
+	left       int // of all those from which this rollout has taken it
 }
 
 // edit is the record of a member, to be changed.
@@ -131,6 +132,10 @@ func (d *decider) tallyLeaver(i int, r *Record, by int) {
 	if !d.observed(i).has() {
 		d.leavers.without += by
 	}
+	if !r.unanswered() {
+		return
+	}
+	d.leavers.unanswered += by
 	if !r.unconfirmed() {
 		return
 	}

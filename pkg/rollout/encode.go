@@ -128,7 +128,8 @@ func PinsIn(b []byte) []Pin {
 	return outlineOf(b).Pins
 }
 
-// AskedSince reads from an encoded head since when clusters wait for a person's confirm to leave, or did when it ended; zero: none does.
+// AskedSince reads from an encoded head since when clusters wait for a person's confirm to leave, or did before it ended or they were left out,
+// and no person has confirmed that; zero: none does.
 func AskedSince(b []byte) Instant { return outlineOf(b).HoldSince }
 
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.

@@ -214,8 +214,11 @@ func (e *explainer) leavers() {
 	if e.asked || e.s.HoldSince == 0 || e.s.asksNobody() || e.in.Module.Successor != 0 {
 		return
 	}
-	r := Reason{Subject: e.rollout(AboutLeavers), Reason: ReasonConfirm, Since: e.s.HoldSince.Time(), Blocks: true,
-		Facts: &Facts{Count: len(leaving(e.p, e.s))}}
+	count := len(leaving(e.p, e.s))
+	if count == 0 {
+		return
+	}
+	r := Reason{Subject: e.rollout(AboutLeavers), Reason: ReasonConfirm, Since: e.s.HoldSince.Time(), Blocks: true, Facts: &Facts{Count: count}}
 	e.confirm(&r)
 	e.add(r)
 }

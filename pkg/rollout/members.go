@@ -330,13 +330,15 @@ func (d *decider) confirmLeavers() {
 }
 
 // showHold tells who waits for a confirm, and since when. Where nobody is asked now, whoever is still to leave afterwards is asked then, however
-// few they are.
+// few they are: after a way back, a pin or a skip, and by the next rollout.
 func (d *decider) showHold() {
 	switch {
 	case d.s.asksNobody():
 		return
 	case !d.leaveHeld():
-		d.dropHold()
+		if d.leavers.unanswered == 0 {
+			d.dropHold()
+		}
 		return
 	case d.s.HoldSince == 0:
 		d.s.HoldSince = d.now
@@ -355,12 +357,15 @@ func (d *decider) dropHold() {
 	}
 }
 
-// unconfirmed reports that it is to leave, and no person has confirmed that. One that is pinned or skipped stays, so nobody is asked
-// for it until that ends; nor is anybody for one that is leaving already.
-func (r *Record) unconfirmed() bool {
+// unanswered reports that it is to leave, is not leaving already, and no person has confirmed that.
+func (r *Record) unanswered() bool {
 	leaves := r.Revision == 0 && (r.InFlight() || isFailed(r))
-	return r.has(flagLeave) && !r.has(flagConfirmed) && !leaves && r.State != ClusterRemoved && r.State != ClusterSkipped
+	return r.has(flagLeave) && !r.has(flagConfirmed) && !leaves && r.State != ClusterRemoved
 }
+
+// unconfirmed reports that it is to leave as soon as a person confirms that. One that is pinned or skipped stays, so nobody is asked
+// for it until that ends.
+func (r *Record) unconfirmed() bool { return r.unanswered() && r.State != ClusterSkipped }
 
 // awaitsConfirm reports that a member leaves as soon as a person lets it, if one has to. After the end of a rollout nobody leaves
 // any more whose turn by the plan had not come.

@@ -94,7 +94,7 @@ type Head struct {
 	Joined   []Member     `json:"-"`                  // members after those of the plan; stored with their chunk
 	Pins     []Pin        `json:"pins,omitempty"`
 	Verbs    []VerbRecord `json:"verbs,omitempty"`
-	// HoldSince is since when leavers wait for a confirm, or did when the rollout began to go back, failed or was superseded.
+	// HoldSince is since when leavers wait for a confirm, or did until the rollout began to go back, ended, or a person left them out.
 	HoldSince Instant `json:"holdSince,omitempty"`
 	// Awaits are the modules in other clusters for which clusters wait that would be moved; nil: none does.
 	Awaits *Awaits `json:"awaits,omitempty"`
