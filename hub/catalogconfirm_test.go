@@ -92,3 +92,34 @@ func TestQuestionOfACatalogStandsForFewer(t *testing.T) {
 	must(t, err)
 	w.eventually(func() bool { return w.modules() == "a news" })
 }
+
+// TestQuestionOfACatalogStandsForTheRest: files that list again some of what a person is asked about, and cannot be applied for something else,
+// end the question of these only: the rest goes when that is confirmed, also by files that can be applied.
+func TestQuestionOfACatalogStandsForTheRest(t *testing.T) {
+	w := newCatalogWorld(t)
+	w.push("a=1", "b=1", "c=1", "news=1")
+	w.putCatalog(w.catalog())
+	w.applied(1)
+	w.push("news=1")
+	all := w.synced("Waiting").GetCatalog().GetStatus().GetHold()
+	w.repo.Branch("main", map[string]any{"modules/a.yaml": inGit("a", "1"), "modules/below/news.yaml": inGit("news", "1")})
+	if _, err := w.resyncs(false); err == nil {
+		t.Fatalf("applied: %v", w.status())
+	}
+	rest := w.status().GetHold()
+	holds, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+	must(t, err)
+	if got := holds.GetHolds(); len(got) != 1 || got[0].GetId() != rest || rest == all || len(got[0].GetItems()) != 2 {
+		t.Fatalf("asks %v: %v", got, w.status())
+	}
+	if _, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: all}); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("what is listed again is confirmed to go: %v", err)
+	}
+	w.push("news=1", "a=1")
+	if s := w.synced("Waiting").GetCatalog().GetStatus(); s.GetHold() != rest || w.modules() != "a b c news" {
+		t.Fatalf("modules %s: %v", w.modules(), s)
+	}
+	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: rest})
+	must(t, err)
+	w.eventually(func() bool { return w.modules() == "a news" })
+}

@@ -171,9 +171,8 @@ type Plan struct {
 	Kept []string
 	// Refused says why nothing may be done.
 	Refused []string
-	// Waits says that a person must confirm Goes before anything is done. Digest is over these.
-	Waits  bool
-	Digest fleet.Digest
+	// Waits says that a person must confirm Goes before anything is done: see DigestOf.
+	Waits bool
 }
 
 // Decide says what a catalog does.
@@ -201,9 +200,7 @@ func Decide(in Input) Plan {
 		}
 	}
 	p.leave(in, files, gone)
-	if p.Waits = Most(len(p.Goes), had); len(p.Goes) > 0 {
-		p.Digest = p.digest(in.Catalog)
-	}
+	p.Waits = Most(len(p.Goes), had)
 	return p
 }
 
@@ -389,12 +386,12 @@ func dependentsFirst(list []Module) (out []Module) {
 	return out
 }
 
-// digest is over what goes, now and later: what was confirmed is exactly this, of this catalog.
-func (p *Plan) digest(catalog string) fleet.Digest {
-	ids := make([]string, len(p.Goes))
-	for i, g := range p.Goes {
+// DigestOf is over what goes, now and later: what was confirmed is exactly this, of this catalog by its UID.
+func DigestOf(of string, goes []Gone) fleet.Digest {
+	ids := make([]string, len(goes))
+	for i, g := range goes {
 		ids[i] = g.Name + "\x00" + g.UID
 	}
 	slices.Sort(ids)
-	return fleet.DigestOf([]byte(catalog + "\x00" + strings.Join(ids, "\x00")))
+	return fleet.DigestOf([]byte(of + "\x00" + strings.Join(ids, "\x00")))
 }

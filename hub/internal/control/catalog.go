@@ -48,9 +48,10 @@ type catalogue struct {
 	// held is the hold that it waits with, confirmed or not.
 	held      *towlinev1.Hold
 	confirmed bool
-	// through says that nobody is asked anything any more. The hold ends with the change that keeps what came of the look: a hub that stops in
-	// between would ask again, or go by a word that is not on these files.
+	// through says that what was asked is not any more, but for the rest of it; nil: nothing is left. The hold ends with the change that keeps what
+	// came of the look: a hub that stops in between would ask again, or go by a word that is not on these files.
 	through bool
+	rest    *towlinev1.Hold
 }
 
 // runCatalog looks at a catalog, if that is due or somebody waits for it.
@@ -92,17 +93,6 @@ func (c *Controller) readCatalogue(ctx context.Context, ref fleet.ModuleRef) (x 
 		return nil
 	})
 	return x, err
-}
-
-// catalogHold is the hold of a catalog; nil: it has none.
-func catalogHold(r store.Reader, ref fleet.ModuleRef) (h *towlinev1.Hold) {
-	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
-		if x := rec.GetHold(); x.GetProject() == ref.Project && x.GetCatalog() == ref.Name {
-			h = x
-		}
-		return true
-	})
-	return h
 }
 
 // lookAtCatalog says in how long the next look is due; 0: it is not by itself. An error is the hub's own trouble.
@@ -371,23 +361,6 @@ func (x *catalogue) applied(artifact source.Artifact) {
 	s.AppliedRef = artifact.Ref
 }
 
-// asked reports that a person is asked already about something that a plan deletes: that waits on though less goes by now, for somebody may
-// be correcting a mistake, one file after the other.
-func (x *catalogue) asked(plan catalog.Plan) bool {
-	return slices.ContainsFunc(plan.Goes, func(g catalog.Gone) bool { return slices.Contains(x.held.GetItems(), catalogItem(g)) })
-}
-
-// released reports that a person has confirmed all that a plan deletes. What is gone of it already, because a hub stopped midway or the rest
-// was needed still, does not have to be confirmed again.
-func (x *catalogue) released(plan catalog.Plan) bool {
-	return !slices.ContainsFunc(plan.Goes, func(g catalog.Gone) bool { return !x.isConfirmed(g) })
-}
-
-func (x *catalogue) isConfirmed(g catalog.Gone) bool {
-	item := catalogItem(g)
-	return slices.Contains(x.was.GetConfirmed(), item) || x.confirmed && slices.Contains(x.held.GetItems(), item)
-}
-
 // later notes what goes by a later look, and what of that a person has confirmed.
 func (x *catalogue) later(plan catalog.Plan) {
 	s := x.next.GetStatus()
@@ -408,66 +381,6 @@ func waitOf(l catalog.Later) *towlinev1.CatalogWait {
 	return &towlinev1.CatalogWait{Module: l.Name, File: l.At, Reason: l.Reason, Rollout: l.Rollout, By: l.By}
 }
 
-func catalogItem(g catalog.Gone) string { return itemOf(g.Name) + g.UID }
-
-// itemOf is how the item of a module begins, whichever has the name.
-func itemOf(module string) string { return "module " + module + ", " }
-
-// endListed ends what a person said, or is asked, of the deletion of what the files list again though they cannot be applied: should they drop it
-// once more, that is for a person to decide anew. What is applied, or waits, decides that itself. Files that list more than is kept may list any.
-func (x *catalogue) endListed() {
-	listed := func(item string) bool {
-		return x.next.GetReadGeneration() == record.CatalogUnlisted || slices.ContainsFunc(x.next.GetLists(), func(module string) bool { return strings.HasPrefix(item, itemOf(module)) })
-	}
-	x.next.Confirmed = slices.DeleteFunc(slices.Clone(x.next.GetConfirmed()), listed)
-	if slices.ContainsFunc(x.held.GetItems(), listed) {
-		x.next.Status.Hold, x.through = "", true
-	}
-}
-
-// waitForPerson asks a person to confirm what a plan deletes.
-func (c *Controller) waitForPerson(ctx context.Context, x *catalogue, plan catalog.Plan) error {
-	s := x.next.GetStatus()
-	h := &towlinev1.Hold{Id: record.HoldID("catalog-", plan.Digest), Kind: record.HoldConfirm, Project: x.ref.Project, Catalog: x.ref.Name, Code: fleet.HoldPrunes,
-		Digest: plan.Digest.String(), By: fleet.CatalogOrigin(x.ref.Name), Since: s.Looked}
-	s.Leftover = nil
-	for _, g := range plan.Goes {
-		h.Items, s.Leftover = append(h.Items, catalogItem(g)), append(s.Leftover, g.Name)
-	}
-	x.next.Confirmed = slices.DeleteFunc(slices.Clone(x.next.GetConfirmed()), func(item string) bool { return !slices.Contains(h.Items, item) })
-	slices.Sort(s.Leftover)
-	s.State, s.Reason, s.Hold = catalog.Waiting, catalog.ReasonPrunesMost, h.GetId()
-	return c.holdCatalog(ctx, x.ref, h)
-}
-
-// holdCatalog asks what is not asked yet of a catalog, and ends what nobody wants to know any more. want nil: nothing is asked.
-func (c *Controller) holdCatalog(ctx context.Context, ref fleet.ModuleRef, want *towlinev1.Hold) error {
-	puts := map[string]proto.Message{}
-	if want != nil {
-		puts[store.HoldPrefix+want.GetId()], puts[store.ConfirmPrefix+want.GetId()] = &storev1.HoldRecord{Hold: want}, nil
-	}
-	if err := c.view(ctx, func(r store.Reader) error {
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-			x := h.GetHold()
-			if x.GetKind() != record.HoldConfirm || x.GetProject() != ref.Project || x.GetCatalog() != ref.Name {
-				return true
-			}
-			answer := store.ConfirmPrefix + x.GetId()
-			if _, wanted := puts[e.Key]; wanted {
-				delete(puts, e.Key)
-				delete(puts, answer)
-			} else {
-				puts[e.Key], puts[answer] = nil, nil
-			}
-			return true
-		})
-		return nil
-	}); err != nil || len(puts) == 0 {
-		return err
-	}
-	return c.write(ctx, puts)
-}
-
 // rememberCatalog keeps what came of a look. It is stored when it says something new.
 func (c *Controller) rememberCatalog(ctx context.Context, x *catalogue) error {
 	c.logCatalog(x)
@@ -481,6 +394,10 @@ func (c *Controller) rememberCatalog(ctx context.Context, x *catalogue) error {
 		if h := catalogHold(store.Untracked(w), x.ref); x.through && h != nil {
 			w.Delete(store.HoldPrefix + h.GetId())
 			w.Delete(store.ConfirmPrefix + h.GetId())
+			if x.rest != nil {
+				w.Delete(store.ConfirmPrefix + x.rest.GetId())
+				w.Put(store.HoldPrefix+x.rest.GetId(), &storev1.HoldRecord{Hold: x.rest})
+			}
 		}
 		if !catalogSaysMore(old, x.next) {
 			return nil

@@ -106,3 +106,26 @@ func TestConfirmOfWhatIsListedAgainEndsWhereverTheHubStops(t *testing.T) {
 		})
 	}
 }
+
+// TestQuestionOfACatalogWhoseRecordIsLost: of a question that nobody can read any more nobody knows what it was about. What goes then is asked about,
+// however little it is.
+func TestQuestionOfACatalogWhoseRecordIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(t)
+		w.looks(time.Second)
+		state := w.storedState()
+		state.Status.Hold = "h"
+		w.leader.put(func(tx store.Writer) { tx.Put(store.CatalogStateKey(w.ref), state) })
+		w.restarts()
+		files := w.source.files
+		w.source.files = map[string]string{"a.yaml": "kind: ["}
+		w.recurses(2)
+		w.looks(time.Minute)
+		w.source.files, w.writes.plan = files, catalog.Plan{Goes: []catalog.Gone{{Name: "web", UID: "u1"}}}
+		w.recurses(3)
+		w.looks(time.Minute)
+		if s := w.storedState().GetStatus(); s.GetReason() != catalog.ReasonPrunesMost || w.hold() == nil || w.hold().GetId() != s.GetHold() {
+			t.Errorf("nobody is asked: %v, %v", s, w.hold())
+		}
+	})
+}
