@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // TestWaitToLeaveOutlivesAPut: clusters that wait for a person's confirm to lose a module wait on when the module is put again, whatever the
@@ -55,4 +57,41 @@ func TestWaitToLeaveOutlivesAPut(t *testing.T) {
 	waits("b", "c")
 	confirms(put("shop", "two", &towlinev1.Placement{Clusters: []string{"a", "c"}}))
 	waits("b")
+}
+
+// TestWaitToLeaveOutlivesADamagedRollout: nobody knows any more for which clusters a rollout asked whose record is damaged, so that whoever is to
+// leave by the next one waits for a person.
+func TestWaitToLeaveOutlivesADamagedRollout(t *testing.T) {
+	w := newMortalWorld(t)
+	for _, c := range []string{"a", "b", "c"} {
+		w.join(c, nil, map[string]string{"in": "yes"})
+	}
+	put := func(name string, labels map[string]string) int64 {
+		m := module(name, map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\n"})
+		m.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: labels}}
+		return w.put(m).GetRevision()
+	}
+	asked := func() []string {
+		got, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+		must(t, err)
+		if len(got.GetHolds()) != 1 {
+			return nil
+		}
+		return got.GetHolds()[0].GetItems()
+	}
+	in := map[string]string{"in": "yes"}
+	w.await("shop", put("shop", in))
+	w.labelled("c", nil) // the last module there
+	w.eventually(func() bool { return slices.Equal(asked(), []string{"c"}) })
+	w.await("base", put("base", nil))
+	w.damage(store.RolloutKey(fleet.ModuleRef{Project: "default", Name: "shop"}, 1))
+	put("shop", in)
+	w.eventually(func() bool {
+		r, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop"}) // of the damaged one at first
+		s := r.GetRollout().GetStatus()
+		return err == nil && r.GetRollout().GetNumber() == 2 && (s.GetReason() == "Confirm" || s.GetState() == "Succeeded")
+	})
+	if got := asked(); !slices.Equal(got, []string{"c"}) || len(w.revisions("shop")) != 3 {
+		t.Errorf("the module is in %v, and a person is asked for %q", w.revisions("shop"), got)
+	}
 }

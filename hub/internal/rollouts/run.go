@@ -107,7 +107,7 @@ func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clust
 		Revision: ro.GetRevision(), From: ro.GetFromRevision(), ModuleGeneration: ro.GetModuleGeneration(),
 		StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(), Pins: Pins(r, ref, ro.GetNumber()), Clusters: clusters,
 		MayHave:        mayStillHave(r, ref, ro),
-		AskedSince:     rollout.AskedSince(headBefore(r, ref, ro.GetNumber())),
+		AskedSince:     askedSince(r, ref, ro),
 		EmptyOverrides: assemble.Unmatched(overrides, rollout.Selected(clusters))})
 	if err != nil {
 		return nil, err

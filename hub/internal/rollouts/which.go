@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -203,9 +204,25 @@ func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
 
 // headBefore is the head of the newest rollout below the number that has one.
 func headBefore(r store.Reader, ref fleet.ModuleRef, number int64) []byte {
+	return planned(r, ref, number).GetHead()
+}
+
+// planned is the newest rollout below the number that has a head; nil: none has.
+func planned(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutRecord {
 	return newest(r, ref, func(ro *storev1.RolloutRecord) bool {
 		return ro.GetRollout().GetNumber() < number && len(ro.GetHead()) > 0
-	}).GetHead()
+	})
+}
+
+// askedSince is since when clusters that were to leave waited for a person's confirm before a rollout. If the one before it is damaged, nobody
+// knows whether any did: whoever is to leave waits as of now.
+func askedSince(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout) rollout.Instant {
+	before := planned(r, ref, ro.GetNumber())
+	first, _ := First(r, ref)
+	if n := DamagedNumber(r, store.RolloutPrefix, ref); n >= first && n > before.GetRollout().GetNumber() {
+		return rollout.At(ro.GetMetadata().GetCreationTimestamp().AsTime())
+	}
+	return rollout.AskedSince(before.GetHead())
 }
 
 // Waiting are the numbers of the module's rollouts that wait for their revision, oldest first. Only the newest gets one.
