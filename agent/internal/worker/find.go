@@ -174,6 +174,8 @@ type unseen struct {
 	missed []string
 	wait   bool // verdicts have to wait for it
 	denied int  // how many are kinds that the agent has no right to list
+	// unsure is until it can be known of all kinds that were refused whether the agent has no right to list them; zero: it is.
+	unsure time.Duration
 }
 
 // findDenied is how often kinds are asked for again that the agent has no right to list.
@@ -182,25 +184,27 @@ const findDenied = 5 * time.Minute
 // refusals are since when each list of kinds has come to nothing but refusals.
 type refusals map[schema.GroupResource]time.Time
 
-// lasts notes why a list failed, and reports that it has been refused for long enough to be the want of a right (apply.RefusedFor). Whatever else
-// fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
-func (r refusals) lasts(res schema.GroupResource, err error, now time.Time) bool {
-	since, before := r[res]
-	switch {
-	case !apierrors.IsForbidden(err):
+// note takes why a list failed, and reports whether it was refused, and for how much longer it has to be until that is the want of a right
+// (apply.RefusedFor). Whatever else fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
+func (r refusals) note(res schema.GroupResource, err error, now time.Time) (refused bool, more time.Duration) {
+	if !apierrors.IsForbidden(err) {
 		delete(r, res)
-		return false
-	case !before:
+		return false, 0
+	}
+	if _, before := r[res]; !before {
 		r[res] = now
 	}
-	return before && now.Sub(since) >= apply.RefusedFor
+	return true, apply.RefusedFor - now.Sub(r[res])
 }
 
 // pause is until the next pass. Nothing tells of a right that is given, and each request that is forbidden stands in the API
 // server's audit log.
 func (u unseen) pause(next time.Duration) time.Duration {
-	if u.denied == len(u.missed) {
+	switch {
+	case u.denied == len(u.missed):
 		return findDenied
+	case u.unsure > 0:
+		return min(next, u.unsure)
 	}
 	return next
 }
@@ -208,9 +212,11 @@ func (u unseen) pause(next time.Duration) time.Duration {
 // take notes a kind whose objects could not be listed.
 func (u *unseen) take(res apply.Resource, err error, refused refusals, now time.Time) {
 	u.missed = append(u.missed, fmt.Sprintf("%s (%v)", res.GroupResource(), apply.Cause(err)))
-	switch {
-	case refused.lasts(res.GroupResource(), err, now):
+	switch is, more := refused.note(res.GroupResource(), err, now); {
+	case is && more <= 0:
 		u.denied++
+	case is:
+		u.wait, u.unsure = true, max(u.unsure, more)
 	case !apierrors.IsServiceUnavailable(err):
 		u.wait = true
 	}

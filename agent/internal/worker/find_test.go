@@ -281,7 +281,7 @@ func TestHowSoonTheSearchGoesOn(t *testing.T) {
 		pause   time.Duration
 	}{
 		{0, []error{forbidden}, true, time.Second},
-		{apply.RefusedFor - 1, []error{forbidden}, true, time.Second},
+		{apply.RefusedFor - 1, []error{forbidden}, true, 1},
 		{apply.RefusedFor, []error{forbidden}, false, findDenied},
 		{apply.RefusedFor, []error{forbidden, errors.New("reset")}, true, time.Second},
 		{apply.RefusedFor, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
@@ -297,6 +297,24 @@ func TestHowSoonTheSearchGoesOn(t *testing.T) {
 		if u.wait != tc.wait || u.pause(time.Second) != tc.pause || len(u.missed) != len(tc.errs) {
 			t.Errorf("%v, refused for %s: %+v, again after %s", tc.errs, tc.refused, u, u.pause(time.Second))
 		}
+	}
+}
+
+// Whether refusals are for good is known as soon as it can be, however long the search has tried before: a removal waits for that.
+func TestRefusedKindsAreAskedForInTime(t *testing.T) {
+	forbidden, now := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no")), time.Now()
+	refused := refusals{apply.CRDs.GroupResource(): now.Add(-apply.RefusedFor + 3*time.Second)}
+	var u unseen
+	u.take(apply.CRDs, forbidden, refused, now)
+	if first := u.pause(time.Minute); first != 3*time.Second {
+		t.Errorf("one kind: again after %s", first)
+	}
+	u.take(apply.Resource{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}, forbidden, refused, now)
+	if both := u.pause(time.Minute); both != apply.RefusedFor {
+		t.Errorf("and one that was not refused before: again after %s", both)
+	}
+	if soon := u.pause(time.Second); soon != time.Second {
+		t.Errorf("while the search is young: again after %s", soon)
 	}
 }
 
