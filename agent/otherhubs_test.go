@@ -133,18 +133,16 @@ func TestOtherAgentsAreSeenWhileTheAPIServerStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	back := make(chan struct{})
-	go func() {
-		defer close(back)
-		labtest.Restart(t)
-	}()
+	back := labtest.Restart(t)
 	often := time.NewTicker(5 * time.Millisecond)
 	defer often.Stop()
 	wrong := 0
 	for ended, last := false, error(nil); !ended || last != nil; <-often.C {
 		select {
-		case <-back:
-			ended = true
+		case err := <-back:
+			if ended = true; err != nil {
+				t.Fatal(err)
+			}
 		default:
 		}
 		var served map[string]bool

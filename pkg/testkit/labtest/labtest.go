@@ -59,17 +59,26 @@ func AuditLog(t *testing.T) string {
 	return path
 }
 
-// Restart starts the API server that Config reaches again, and returns when it is ready. The test is skipped where it is not Config's own.
-func Restart(t *testing.T) {
+// Restart kills the API server that Config reaches, and starts it again. The channel is closed when it is ready, or says why it is not. The test is
+// skipped where it is not Config's own.
+func Restart(t *testing.T) <-chan error {
 	t.Helper()
 	Config(t)
 	if os.Getenv("KUBELAB_KUBECONFIG") != "" {
 		t.Skip("KUBELAB_KUBECONFIG names a control plane that is not the test's own to restart")
 	}
-	cmd := exec.Command(os.Getenv("KUBELAB"), "ctl", "--dir", filepath.Dir(filepath.Dir(lab.kubeconfig)), "--cluster", "c1", "--part", "apiserver", "restart")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("the API server does not start again: %v: %s", err, said)
-	}
+	back := make(chan error, 1)
+	go func() {
+		defer close(back)
+		for _, verb := range []string{"kill", "start"} { // at its leisure it takes half a minute to end
+			cmd := exec.Command(os.Getenv("KUBELAB"), "ctl", "--dir", filepath.Dir(filepath.Dir(lab.kubeconfig)), "--cluster", "c1", "--part", "apiserver", verb)
+			if said, err := cmd.CombinedOutput(); err != nil {
+				back <- fmt.Errorf("%s the API server: %w: %s", verb, err, said)
+				return
+			}
+		}
+	}()
+	return back
 }
 
 func start() (*rest.Config, error) {
