@@ -185,6 +185,25 @@ func (o *object) claimChange() Result {
 			return degraded(nonEmpty(c.reason, kind), nonEmpty(c.message, "the volume could not be changed to what the claim asks for"))
 		}
 	}
+	if size := text(mapOf(o.status, "allocatedResourceStatuses"), "storage"); strings.HasSuffix(size, "Infeasible") || strings.HasSuffix(size, "Failed") {
+		return degraded(size, "the volume cannot become as large as the claim asks for")
+	}
+	return o.claimClass()
+}
+
+// claimClass is of the class of attributes that a claim asks for. Where there is none of that name, or the driver refuses it, no condition
+// says that it failed. What is said of a claim that asks for the class that it has is of before.
+func (o *object) claimClass() Result {
+	class := text(o.spec, "volumeAttributesClassName")
+	if class == "" || class == text(o.status, "currentVolumeAttributesClassName") {
+		return healthy()
+	}
+	switch state := text(mapOf(o.status, "modifyVolumeStatus"), "status"); state {
+	case "Pending":
+		return degraded("ModifyVolume"+state, "VolumeAttributesClass "+class+" cannot be had: there may be none of that name")
+	case "Infeasible":
+		return degraded("ModifyVolume"+state, nonEmpty(o.condition("ModifyingVolume").message, "its driver refuses VolumeAttributesClass "+class))
+	}
 	return healthy()
 }
 
