@@ -47,11 +47,15 @@ type contents struct {
 	others  bool     // some of that is another module's, whose removal may be held, or wait
 }
 
-// occupied reports that a namespace or a CRD holds what stays, or says (wait) what it holds that is on its way out.
+// occupied reports that a namespace or a CRD holds what stays, or that something else takes along what does, or says (wait) what it holds
+// that is on its way out.
 func (e *eraser) occupied(ctx context.Context, r plan.Record, res apply.Resource) (kept *plan.Kept, wait string, err error) {
 	reason, what := plan.ReasonNotEmpty, "the namespace holds"
-	if plan.IsCRD(r.ID) {
+	switch {
+	case plan.IsCRD(r.ID):
 		reason, what = plan.ReasonInUse, "of the kind there are"
+	case !plan.TakesNamespace(r.ID):
+		return e.followed(ctx, r)
 	}
 	in, err := e.contentsOf(ctx, r, res)
 	stays := func(message string) *plan.Kept {
@@ -327,7 +331,7 @@ func ofEveryNamespace(id fleet.ObjectID, o *metav1.PartialObjectMetadata) bool {
 	case "/Secret":
 		return o.Annotations["kubernetes.io/service-account.name"] == "default" && nameOfController(o.Name)
 	case "/Event", "events.k8s.io/Event", "/Endpoints", "coordination.k8s.io/Lease":
-		return true
+		return !apply.ProofOf(o.ManagedFields).Applied // what a module made goes as anything else that it has, or stays
 	}
 	return holdsNothing(id.Group)
 }
