@@ -206,9 +206,12 @@ func ByHand(manager string) bool { return strings.HasPrefix(manager, "kubectl") 
 // Deploys reports that a field manager is of a tool that writes nothing but what it keeps.
 func Deploys(manager string) bool { return deployers[manager] != "" }
 
+// markers are all who leave marks on what they keep.
+var markers = slices.Concat(tools, serverMarks)
+
 // marksOf are the marks of tools on an object. One that says false is of somebody who took the object from the tool.
 func marksOf(labels, annotations map[string]string) (out []keeper) {
-	for _, t := range slices.Concat(tools, serverMarks) {
+	for _, t := range markers {
 		if v, ok := labels[t.key]; ok && v != "false" {
 			out = append(out, keeper{by: t.named(v), mark: "label " + t.key, value: v})
 		}

@@ -227,7 +227,7 @@ func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply
 // drift and what is listed is what the other module listed: no revision changed the object. taken is false where that is not so, or cannot be done.
 func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	r := a.record
-	if (r.From == fleet.ModuleRef{}) || a.policy.Drift == fleet.DriftCorrect || a.exempt.KeepsWhole() || r.Algorithm != apply.Algorithm || !a.unchanged() {
+	if a.policy.Drift == fleet.DriftCorrect || a.exempt.KeepsWhole() || r.Algorithm != apply.Algorithm || !a.handedOverAlike() {
 		return false, nil
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)

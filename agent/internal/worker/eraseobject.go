@@ -72,7 +72,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.says = leftText(r, seen)
 	}
 	if verdict == plan.Foreign {
-		out.gone, out.lost = true, &vanished{r, res, verdict, e.stays(r, seen, claimant)}
+		out.gone, out.lost = true, &vanished{r, res, e.stays(r, seen, claimant)}
 		return out, false
 	}
 	if verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()) {
@@ -90,7 +90,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 func (e *eraser) withoutRequest(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, verdict plan.Verdict, rule plan.Rule, out *erased) (_ plan.Verdict, done bool) {
 	switch verdict {
 	case plan.Gone:
-		out.gone, out.lost = true, &vanished{r, res, verdict, ""}
+		out.gone, out.lost = true, &vanished{record: r, resource: res}
 	case plan.Another:
 		e.another(r)
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is another one than the agent had noted; it is looked at again"}
@@ -208,7 +208,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	e.w.noteGone(types.UID(seen.UID))
 	now, _, err := e.w.see(ctx, res, r)
 	if err == nil && (!now.Found || now.UID != seen.UID) {
-		out.gone, out.lost = true, &vanished{r, res, plan.Gone, ""}
+		out.gone, out.lost = true, &vanished{record: r, resource: res}
 	}
 	out.leaving = leaving{reason: plan.ReasonTerminating, message: leavingText(now)}
 	return out, false

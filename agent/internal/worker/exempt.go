@@ -21,6 +21,11 @@ func (a *writer) unchanged() bool {
 	return a.record.Exempt.Same(a.desired, a.exempt)
 }
 
+// handedOverAlike reports that another module hands the object over as this one lists it, which is no revision of it.
+func (a *writer) handedOverAlike() bool {
+	return a.record.From != (fleet.ModuleRef{}) && a.unchanged()
+}
+
 // leaveExempt looks what of the live object is left as it is, and lets go of it. An object that is gone, or another one, is left to the
 // write that finds that out.
 func (a *writer) leaveExempt(ctx context.Context) error {
@@ -47,8 +52,8 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	a.seen = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	verb := a.verb
-	if (a.record.From != fleet.ModuleRef{}) && a.unchanged() {
-		verb = plan.Repeat // another module hands it over as this one lists it, which is no revision
+	if a.handedOverAlike() {
+		verb = plan.Repeat
 	}
 	return a.leaveLive(ctx, live, verb)
 }

@@ -18,7 +18,7 @@ import (
 // that is to go itself, and does not yet.
 func (e *eraser) followed(ctx context.Context, r plan.Record) (kept *plan.Kept, wait string, err error) {
 	kind := fleet.ObjectID{Namespace: r.ID.Namespace}
-	follows := func(*metav1.PartialObjectMetadata) bool { return false }
+	var follows func(*metav1.PartialObjectMetadata) bool
 	switch {
 	case r.ID.Group != "":
 		return nil, "", nil

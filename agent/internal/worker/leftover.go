@@ -77,14 +77,14 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen, claim
 		e.another(r)
 		return true
 	case verdict == plan.Foreign:
-		e.lost = append(e.lost, vanished{r, res, verdict, e.stays(r, seen, claimant)})
+		e.lost = append(e.lost, vanished{r, res, e.stays(r, seen, claimant)})
 	case seen.UID != r.UID:
 		what := "object that is not wanted any more was deleted by somebody else"
 		if e.w.erased(types.UID(r.UID)) || r.Goes() {
 			what = "object is gone"
 		}
 		e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
-		e.lost = append(e.lost, vanished{r, res, plan.Gone, ""})
+		e.lost = append(e.lost, vanished{record: r, resource: res})
 	}
 	return false
 }

@@ -232,7 +232,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	}
 	for _, r := range todo.Forget {
 		w.log.Info("object is gone with its kind", "object", r.ID.String(), "uid", r.UID)
-		e.lost = append(e.lost, vanished{r, kinds[kindOf(r)].Resource, plan.Gone, ""})
+		e.lost = append(e.lost, vanished{record: r, resource: kinds[kindOf(r)].Resource})
 	}
 	e.forget(ctx)
 	for _, r := range todo.Unuse {

@@ -14,7 +14,6 @@ import (
 type vanished struct {
 	record   plan.Record
 	resource apply.Resource
-	verdict  plan.Verdict
 	why      string // an object that is there is not the module's any more; empty: it is gone
 }
 
@@ -33,7 +32,7 @@ func (e *eraser) forget(ctx context.Context) bool {
 	}
 	for _, x := range lost {
 		r := x.record
-		if x.verdict == plan.Foreign {
+		if x.why != "" {
 			e.w.log.Warn("object is not ours any more, and stays as it is", "object", r.ID.String(), "uid", r.UID, "because", x.why)
 			e.tellNotOurs(r, x.resource, x.why)
 		}
@@ -68,7 +67,7 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		case undecided != nil:
 			e.checked = append(e.checked, *undecided)
 		case !ours:
-			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone, ""})
+			e.lost = append(e.lost, vanished{record: r, resource: kind.Resource})
 		default:
 			changed = true
 			e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {

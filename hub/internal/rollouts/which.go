@@ -199,12 +199,7 @@ func goesBackTo(r store.Reader, ref fleet.ModuleRef) int64 {
 
 // Pins are those of the newest rollout below the number: they hold through any number of rollouts.
 func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
-	return rollout.PinsIn(headBefore(r, ref, number))
-}
-
-// headBefore is the head of the newest rollout below the number that has one.
-func headBefore(r store.Reader, ref fleet.ModuleRef, number int64) []byte {
-	return planned(r, ref, number).GetHead()
+	return rollout.PinsIn(planned(r, ref, number).GetHead())
 }
 
 // planned is the newest rollout below the number that has a head; nil: none has.
