@@ -135,7 +135,7 @@ func TestUnknownAutoscalerIsLeftAlone(t *testing.T) {
 	r.scale("web", 3, "cluster-proportional-autoscaler")
 	left("a program that is known")
 	r.autoscaler("web")
-	r.asked(2)
+	r.wait("shop", "held by the new autoscaler", func(x fleet.SyncStatus) bool { return x.Ready && x.States[1].Drift == fleet.DriftInSync })
 	r.delete(autoscaling, "horizontalpodautoscalers", "web")
 	r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 1 })
 }
