@@ -247,7 +247,7 @@ func autoscalerHealth(o *object) Result {
 	if !able {
 		return progressing("NotScaling", "the autoscaler does not say yet that it is able to scale")
 	}
-	return healthy()
+	return o.unheardFor(scaleGrace, healthy())
 }
 
 func budgetHealth(o *object) Result {
@@ -267,10 +267,13 @@ func budgetHealth(o *object) Result {
 
 func apiServiceHealth(o *object) Result {
 	c := o.condition("Available")
-	if c.is("True") {
-		return healthy()
+	switch {
+	case !c.is("True"):
+		return progressing(nonEmpty(c.reason, ReasonNoStatus), nonEmpty(c.message, "is not available yet"))
+	case mapOf(o.spec, "service") == nil:
+		return healthy() // the API server has the group itself, and nobody looks at it again
 	}
-	return progressing(nonEmpty(c.reason, ReasonNoStatus), nonEmpty(c.message, "is not available yet"))
+	return o.unheard(healthy())
 }
 
 func definitionHealth(o *object) Result {

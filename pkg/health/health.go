@@ -35,6 +35,9 @@ const NoStatusGrace = 60 * time.Second
 // heardGrace is how long a controller has after a change for its word on it, where the status does not say of which generation it is.
 const heardGrace = 10 * time.Second
 
+// scaleGrace is the same for the controller of autoscalers: it looks at each, also at one that was changed, every 15 s.
+const scaleGrace = 20 * time.Second
+
 // Facts are what is known beside the object.
 type Facts struct {
 	// Now is the time of the judgement; zero: every grace still runs.

@@ -73,9 +73,12 @@ func (o *object) saidSince(then time.Time) bool {
 
 // unheard is a good word of a status that may be of what the object said before our last change: it says no generation, and nobody has written it
 // since. Its controller has a moment for that; one that has nothing to write proves nothing by more time.
-func (o *object) unheard(r Result) Result {
+func (o *object) unheard(r Result) Result { return o.unheardFor(heardGrace, r) }
+
+// unheardFor is unheard of a kind whose controller is known to have its own time for a word.
+func (o *object) unheardFor(grace time.Duration, r Result) Result {
 	changed := o.facts.Changed
-	until := changed.Add(heardGrace)
+	until := changed.Add(grace)
 	if changed.IsZero() || !o.facts.Now.Before(until) { // first, since it is so of nearly all
 		return r
 	}
