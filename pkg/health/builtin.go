@@ -340,7 +340,7 @@ func jobHealth(o *object) Result {
 	if o.condition("Complete").is("True") {
 		return healthy()
 	}
-	if isTrue(o.spec, "suspend") || o.condition("Suspended").is("True") {
+	if isTrue(o.spec, "suspend") { // the condition says so, too, of one that was told to run a moment ago
 		return suspended("", "spec.suspend is true: no pods are started")
 	}
 	failed := count(o.status, "failed", 0)
