@@ -328,7 +328,13 @@ func admissionPolicyHealth(o *object) Result {
 		w, _ := x.(map[string]any)
 		return degraded("TypeChecking", text(w, "fieldRef")+": "+text(w, "warning"))
 	}
-	return healthy()
+	if _, checked := number(o.status, "observedGeneration"); checked {
+		return healthy()
+	}
+	if r, waits := o.graced(progressing(ReasonNoStatus, "its expressions are not checked yet")); waits {
+		return r
+	}
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoStatus, Message: "nobody checks its expressions"}
 }
 
 func jobHealth(o *object) Result {
