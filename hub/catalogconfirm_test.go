@@ -107,11 +107,12 @@ func TestQuestionOfACatalogStandsForTheRest(t *testing.T) {
 		t.Fatalf("applied: %v", w.status())
 	}
 	rest := w.status().GetHold()
-	holds, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
-	must(t, err)
-	if got := holds.GetHolds(); len(got) != 1 || got[0].GetId() != rest || rest == all || len(got[0].GetItems()) != 2 {
-		t.Fatalf("asks %v: %v", got, w.status())
-	}
+	w.eventually(func() bool { // a refusal says of no revision that it was after it
+		holds, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+		must(t, err)
+		got := holds.GetHolds()
+		return len(got) == 1 && got[0].GetId() == rest && rest != all && len(got[0].GetItems()) == 2
+	})
 	if _, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: all}); !errors.Is(err, fleet.ErrNotFound) {
 		t.Errorf("what is listed again is confirmed to go: %v", err)
 	}
@@ -119,7 +120,7 @@ func TestQuestionOfACatalogStandsForTheRest(t *testing.T) {
 	if s := w.synced("Waiting").GetCatalog().GetStatus(); s.GetHold() != rest || w.modules() != "a b c news" {
 		t.Fatalf("modules %s: %v", w.modules(), s)
 	}
-	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: rest})
+	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: rest})
 	must(t, err)
 	w.eventually(func() bool { return w.modules() == "a news" })
 }

@@ -75,8 +75,30 @@ func (c *chaos) standing() (out string) {
 		got, err := c.rollout(name)
 		s := got.GetRollout().GetStatus()
 		out += fmt.Sprintf("; %s: %s %s %s %v, %v", name, s.GetState(), s.GetReason(), s.GetFacts(), s.GetClusters(), err)
+		for _, ro := range c.before(name, got.GetRollout()) {
+			out += fmt.Sprintf(", behind %s: %s %s, %d failed", ro.GetId(), ro.GetStatus().GetState(), ro.GetStatus().GetReason(), ro.GetStatus().GetFailed())
+		}
 	}
 	return out
+}
+
+// before are the rollouts that the newest one of a module waits for.
+func (c *chaos) before(name string, newest *towlinev1.Rollout) []*towlinev1.Rollout {
+	if newest.GetStatus().GetState() != "Pending" {
+		return nil
+	}
+	project, module := split(name)
+	got, err := c.Rollouts.ListRollouts(c.ctx, &towlinev1.ListRolloutsRequest{Project: project, Module: module, Active: true})
+	must(c.t, err)
+	return slices.DeleteFunc(got.GetRollouts(), func(ro *towlinev1.Rollout) bool { return ro.GetId() == newest.GetId() })
+}
+
+// stuck reports that the newest rollout of a module is queued behind one that failed, and goes on failing: perhaps because two modules
+// list one object, which only what is queued ends.
+func (c *chaos) stuck(name string, newest *towlinev1.Rollout) bool {
+	return slices.ContainsFunc(c.before(name, newest), func(ro *towlinev1.Rollout) bool {
+		return ro.GetStatus().GetFailed() > 0 || ro.GetStatus().GetState() == "Paused"
+	})
 }
 
 // soothe says what a person says to rollouts that stand. Two that hand objects over to each other may wait for each other until their
@@ -96,7 +118,7 @@ func (c *chaos) soothe(long bool) {
 		got, err := c.rollout(name)
 		must(c.t, err)
 		s := got.GetRollout().GetStatus()
-		if long && s.GetState() != "Succeeded" && (got.GetRollout().GetStrategy().GetLateJoiners() == "Ignore" || awaitsOwner(s)) {
+		if long && s.GetState() != "Succeeded" && (got.GetRollout().GetStrategy().GetLateJoiners() == "Ignore" || awaitsOwner(s) || c.stuck(name, got.GetRollout())) {
 			_ = c.say(c.Client, word(name, "abort"))
 			_ = c.insists(name, &towlinev1.PutModuleRequest{Module: plain(name, w)})
 		}

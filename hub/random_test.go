@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,9 +57,9 @@ type chaos struct {
 	log     []string
 	found   []string
 
-	turned map[string]time.Time // when the agent of a cluster came or went last
-
-	asked []func() error // by the program that assigns modules: each arrives once more, or not
+	turned  map[string]time.Time // when the agent of a cluster came or went last
+	crowded atomic.Bool          // several people act at the same moment
+	asked   []func() error       // by the program that assigns modules: each arrives once more, or not
 }
 
 func (c *chaos) note(format string, args ...any) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -110,7 +111,20 @@ func (w *world) rollouts() map[string]string {
 }
 
 // stays reports that a row waits for a module that does not go on by itself: a person is to say how.
-func (s *state) stays(r e2etest.Row) bool { return s.stuck(waitsFor(r), len(s.rollouts)) }
+func (s *state) stays(r e2etest.Row) bool {
+	return s.stuck(waitsFor(r), len(s.rollouts)) || r.Extra && slices.ContainsFunc(s.rows, func(first e2etest.Row) bool {
+		return first.Cluster == r.Cluster && first.Module == r.Module && goesAfter(r, first) && s.stuck(waitsFor(first), len(s.rollouts))
+	})
+}
+
+// goesAfter reports that a row says that its object goes after that of another one, which stays.
+func goesAfter(r, first e2etest.Row) bool {
+	_, after, _ := strings.Cut(r.Message, "goes after ")
+	named, _, stays := strings.Cut(after, ", which stays for now")
+	kind, name, _ := strings.Cut(named, " ")
+	kind, _, _ = strings.Cut(kind, ".")
+	return stays && r.Reason == "Removing" && kind == first.Object.Kind && path.Base(name) == first.Object.Name
+}
 
 // waitsFor is the module that is to take an object over, or to let it go; empty: there is none.
 func waitsFor(r e2etest.Row) string {
