@@ -110,6 +110,9 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 			Message: fmt.Sprintf("%s: namespace %s is being deleted", id, id.Namespace)}
+	case strings.Contains(text, kindTerminating):
+		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
+			Message: fmt.Sprintf("%s: the definition of its kind is being deleted, and goes when all objects of the kind are gone", id)}
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return &Failure{Reason: ReasonForbidden, Kind: fleet.ErrDenied, Denied: true, Message: fmt.Sprintf("%s: %s", id, text)}
 	case isNoNamespace(id, s):
@@ -119,7 +122,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case apierrors.IsConflict(err):
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
-	case s.Code >= http.StatusInternalServerError && strings.Contains(text, "failed calling webhook"), strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: "):
+	case s.Code >= http.StatusInternalServerError && (strings.Contains(text, "failed calling webhook") || strings.HasPrefix(text, webhookDenied)), strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: "):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case s.Code >= 500 && isMalformed(text):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Undeclared: strings.Contains(text, undeclared), Message: fmt.Sprintf("%s: %s", id, text)}
@@ -137,6 +140,9 @@ func Cause(err error) error {
 	}
 	return err
 }
+
+// kindTerminating is said of an object whose CustomResourceDefinition is being deleted.
+const kindTerminating = "create not allowed while custom resource definition is terminating"
 
 // undeclared is said of a field that a kind does not have.
 const undeclared = "field not declared in schema"
@@ -173,7 +179,7 @@ func Unanswered(err error) bool {
 		return false
 	}
 	s := apiStatus(err)
-	return s == nil || s.Code == 0 || s.Code >= http.StatusInternalServerError || s.Code == http.StatusRequestTimeout
+	return s == nil || s.Code == 0 || s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError && !strings.HasPrefix(s.Message, webhookDenied)
 }
 
 // MayLand reports that a request which failed may be carried out still: it was sent, and nothing came back, or only that the
@@ -247,19 +253,23 @@ func UndefinedVersion(err error) (gv string, found bool) {
 }
 
 // denied is an error in which the word of a webhook is a denial, whatever code the webhook gave it. Those of a conflict and of
-// something that does not exist would tell of the object that is written, and validators pass them on of other objects.
+// something that does not exist would tell of the object that is written, and validators pass them on of other objects; those of a
+// server that is busy or gives up would tell that the API server did not do its work, or may do it still. A webhook that could not
+// make up its mind says so with a code of the server's side, and may have more to say a moment later.
 func denied(err error) error {
 	s := apiStatus(err)
 	if s == nil || !strings.HasPrefix(s.Message, webhookDenied) {
 		return err
 	}
-	switch s.Code {
-	case http.StatusNotFound, http.StatusConflict, http.StatusGone:
+	out := *s
+	switch {
+	case s.Code >= http.StatusInternalServerError, s.Code == http.StatusRequestTimeout, s.Code == http.StatusTooManyRequests:
+		out.Code, out.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+	case s.Code == http.StatusNotFound, s.Code == http.StatusConflict, s.Code == http.StatusGone, s.Code == http.StatusRequestEntityTooLarge:
+		out.Code, out.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
 	default:
 		return err
 	}
-	out := *s
-	out.Code, out.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
 	return &apierrors.StatusError{ErrStatus: out}
 }
 

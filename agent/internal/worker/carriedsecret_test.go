@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -79,6 +80,33 @@ func TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries(t *testing.T) {
 	r.set([]fleet.Sync{next})
 	r.wait("shop", "refused", func(x fleet.SyncStatus) bool {
 		return x.Generation == next.Generation && len(x.Exceptions) == 1 && strings.Contains(x.Exceptions[0].Message, "refused: open-text")
+	})
+	r.stop()
+	if strings.Contains(r.heard.String(), "canary-carried") {
+		t.Error("a status or a log line has the value")
+	}
+}
+
+// TestBusyWebhookDoesNotTellWhatTheLiveObjectCarries: also where it denies as if the server had failed.
+func TestBusyWebhookDoesNotTellWhatTheLiveObjectCarries(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	r.loud = true
+	r.start()
+	s := r.bundle("shop", nil, configMap("carrier", "open: open-text"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "carrier", "ana", `{"data":{"secret.json":"{\"kind\":\"Secret\",\"metadata\":{\"name\":\"db\"},\"stringData\":{\"password\":\"canary-carried\"}}"}}`)
+	r.webhookDenying(http.StatusInternalServerError, func(x admitted) (string, string) {
+		if x.Name == "carrier" && x.Operation == "UPDATE" {
+			return "", "cannot judge open-text of canary-carried"
+		}
+		return "", ""
+	})
+	next := r.bundle("shop", nil, configMap("carrier", "open: other-text"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "refused", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Exceptions) == 1 && strings.Contains(x.Exceptions[0].Message, "cannot judge open-text")
 	})
 	r.stop()
 	if strings.Contains(r.heard.String(), "canary-carried") {

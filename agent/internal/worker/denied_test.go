@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -65,4 +66,51 @@ func TestConflictOverSomethingElse(t *testing.T) {
 	})
 	full.Store(false)
 	r.ready(s)
+}
+
+// TestDenialAsIfTheServerFailed: a webhook that denies with a code of a server that is busy or broken is not taken for the API server. What
+// it may say otherwise in a moment has its time.
+func TestDenialAsIfTheServerFailed(t *testing.T) {
+	for code, reason := range map[int]string{413: "Forbidden", 429: "WebhookUnavailable", 500: "WebhookUnavailable", 504: "WebhookUnavailable"} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			r := newRig(t)
+			var denies atomic.Bool
+			denies.Store(true)
+			r.webhookDenying(code, func(x admitted) (string, string) {
+				if x.Name == "a" && denies.Load() {
+					return "", "cannot judge"
+				}
+				return "", ""
+			})
+			s := r.bundle("shop", nil, configMap("a", "k: v"))
+			r.set([]fleet.Sync{s})
+			x := r.wait("shop", "told", func(x fleet.SyncStatus) bool {
+				return len(x.Exceptions) == 1 && strings.Contains(x.Message, "cannot judge")
+			})
+			if x.Exceptions[0].Reason != reason {
+				t.Errorf("%+v", x.Exceptions[0])
+			}
+			denies.Store(false)
+			r.m.retry(s.Module, fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "a"})
+			r.ready(s)
+		})
+	}
+}
+
+// TestKindThatIsBeingDeleted is waited for, as a namespace is: what holds it up goes, and it comes again.
+func TestKindThatIsBeingDeleted(t *testing.T) {
+	r := newRig(t)
+	t.Cleanup(func() { r.undefine("gadgets") })
+	def := r.bundle("def", nil, crd, gadget)
+	r.set([]fleet.Sync{def})
+	r.ready(def)
+	r.patch(r.group()+"/v1", "gadgets", "g", "op", `{"metadata":{"finalizers":["example.com/stay"]}}`)
+	r.undefine("gadgets")
+	user := r.bundle("user", nil, strings.Replace(gadget, "name: g,", "name: h,", 1))
+	r.set([]fleet.Sync{def, user})
+	r.wait("user", "told", func(x fleet.SyncStatus) bool {
+		return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "Terminating" && strings.Contains(x.Message, "definition of its kind is being deleted")
+	})
+	r.patch(r.group()+"/v1", "gadgets", "g", "op", `{"metadata":{"finalizers":null}}`)
+	r.ready(user)
 }
