@@ -58,9 +58,8 @@ func TestRefusedDeleteDoesNotTellACarriedSecret(t *testing.T) {
 	}
 }
 
-// TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries: somebody else has put a Secret into an object of the module, which lists none, and the API
-// server repeats it as it refuses what the module applies.
-func TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries(t *testing.T) {
+// carryingRig has an object of the module shop into which somebody else has put a Secret as text, and hears what is told and logged.
+func carryingRig(t *testing.T) *rig {
 	r := newRig(t)
 	r.stop()
 	r.loud = true
@@ -69,6 +68,13 @@ func TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries(t *testing.T) {
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	r.patch("v1", "configmaps", "carrier", "ana", `{"data":{"secret.json":"{\"kind\":\"Secret\",\"metadata\":{\"name\":\"db\"},\"stringData\":{\"password\":\"canary-carried\"}}"}}`)
+	return r
+}
+
+// TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries: somebody else has put a Secret into an object of the module, which lists none, and the API
+// server repeats it as it refuses what the module applies.
+func TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries(t *testing.T) {
+	r := carryingRig(t)
 	refusing := strings.Replace(blabbing, "DELETE", "UPDATE", 1)
 	r.clusterScoped("validatingadmissionpolicies", refusing)
 	r.clusterScoped("validatingadmissionpolicybindings", tattleBinding)
@@ -89,14 +95,7 @@ func TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries(t *testing.T) {
 
 // TestBusyWebhookDoesNotTellWhatTheLiveObjectCarries: also where it denies as if the server had failed.
 func TestBusyWebhookDoesNotTellWhatTheLiveObjectCarries(t *testing.T) {
-	r := newRig(t)
-	r.stop()
-	r.loud = true
-	r.start()
-	s := r.bundle("shop", nil, configMap("carrier", "open: open-text"))
-	r.set([]fleet.Sync{s})
-	r.ready(s)
-	r.patch("v1", "configmaps", "carrier", "ana", `{"data":{"secret.json":"{\"kind\":\"Secret\",\"metadata\":{\"name\":\"db\"},\"stringData\":{\"password\":\"canary-carried\"}}"}}`)
+	r := carryingRig(t)
 	r.webhookDenying(http.StatusInternalServerError, func(x admitted) (string, string) {
 		if x.Name == "carrier" && x.Operation == "UPDATE" {
 			return "", "cannot judge open-text of canary-carried"
