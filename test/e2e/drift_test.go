@@ -15,8 +15,9 @@ import (
 	"towline.dev/towline/test/lab"
 )
 
-// medianLimit is how long the median correction may take.
-const medianLimit = 200 * time.Millisecond
+// medianLimit is how long the median correction may take: what the watch sees is corrected at once, and waits for no look that comes by
+// itself. How fast that is, bench/drift measures against a reference; here others have the machine, too.
+const medianLimit = time.Second
 
 // touch is what somebody does to an object by hand.
 type touch struct {
