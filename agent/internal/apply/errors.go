@@ -122,7 +122,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case apierrors.IsConflict(err):
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
-	case s.Code >= http.StatusInternalServerError && (strings.Contains(text, "failed calling webhook") || strings.HasPrefix(text, webhookDenied)), strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: "):
+	case webhookFails(s.Code, text):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case s.Code >= 500 && isMalformed(text):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Undeclared: strings.Contains(text, undeclared), Message: fmt.Sprintf("%s: %s", id, text)}
@@ -179,7 +179,7 @@ func Unanswered(err error) bool {
 		return false
 	}
 	s := apiStatus(err)
-	return s == nil || s.Code == 0 || s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError && !strings.HasPrefix(s.Message, webhookDenied)
+	return s == nil || s.Code == 0 || s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError && !byWebhook(s.Message)
 }
 
 // MayLand reports that a request which failed may be carried out still: it was sent, and nothing came back, or only that the
@@ -223,19 +223,25 @@ var immutableTexts = []string{"field is immutable", "is immutable", "may not cha
 func IsImmutable(err error) bool {
 	s := apiStatus(err)
 	if s == nil || s.Code != http.StatusUnprocessableEntity || s.Reason != metav1.StatusReasonInvalid || s.Details == nil ||
-		len(s.Details.Causes) == 0 || strings.HasPrefix(s.Message, webhookDenied) {
+		len(s.Details.Causes) == 0 || byWebhook(s.Message) {
 		return false
 	}
 	return !slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return !saysImmutable(c) })
 }
 
-// webhookDenied begins what the API server says in the name of a webhook, whose causes are the webhook's own.
-const webhookDenied = "admission webhook "
+// byWebhook reports that the API server says something in the name of a webhook that denies, whose causes are the webhook's own.
+func byWebhook(text string) bool { return strings.HasPrefix(text, "admission webhook ") }
+
+// webhookFails reports that a webhook does not answer, or says with the code of a server that it could not make up its mind (see denied).
+func webhookFails(code int32, text string) bool {
+	return code >= http.StatusInternalServerError && (byWebhook(text) || strings.Contains(text, "failed calling webhook")) ||
+		strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: ")
+}
 
 // deniedForNow reports that not the object is wrong: a webhook or an admission policy speaks, in whatever words and with whichever
 // code, or another object has its port or address.
 func deniedForNow(text string) bool {
-	return strings.HasPrefix(text, webhookDenied) || strings.Contains(text, ": ValidatingAdmissionPolicy '") || strings.Contains(text, allocated)
+	return byWebhook(text) || strings.Contains(text, ": ValidatingAdmissionPolicy '") || strings.Contains(text, allocated)
 }
 
 // allocated is said of a port or an address that another Service has.
@@ -258,7 +264,7 @@ func UndefinedVersion(err error) (gv string, found bool) {
 // make up its mind says so with a code of the server's side, and may have more to say a moment later.
 func denied(err error) error {
 	s := apiStatus(err)
-	if s == nil || !strings.HasPrefix(s.Message, webhookDenied) {
+	if s == nil || !byWebhook(s.Message) {
 		return err
 	}
 	out := *s
