@@ -21,6 +21,9 @@ func (o *object) builtin() (Result, bool) {
 	if r, ok := o.conditionsSay(); ok {
 		return r, true
 	}
+	if o.finite() && o.empty() {
+		return o.noStatus(), true // what runs to an end has not ended before anything is said of it
+	}
 	return healthy(), true
 }
 

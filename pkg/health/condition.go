@@ -15,8 +15,8 @@ type condition struct {
 
 func conditionOf(x any) condition {
 	m, _ := x.(map[string]any)
-	c := condition{kind: text(m, "type"), reason: text(m, "reason"), message: text(m, "message"), severity: text(m, "severity"),
-		observed: count(m, "observedGeneration", 0)}
+	c := condition{kind: text(m, "type"), reason: text(m, "reason"), message: text(m, "message"), severity: text(m, "severity")}
+	c.observed, _ = generationIn(m, "observedGeneration")
 	switch v := m["status"].(type) {
 	case string:
 		c.status = v

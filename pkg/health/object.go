@@ -3,6 +3,7 @@ package health
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ func (o *object) unobserved() (Result, bool) {
 	if seen, ok := number(o.status, "desiredGeneration"); ok && o.group == "kubevirt.io" && (seen >= o.generation || o.stands()) {
 		return Result{}, false // what it calls observed is what the machine was started with
 	}
-	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
+	observed, ok := o.observed()
 	switch {
 	case !ok || o.generation == 0:
 		return Result{}, false
@@ -122,17 +123,38 @@ func (o *object) writtenBeside(then time.Time) bool {
 func (o *object) saysGeneration() bool {
 	for key, v := range o.status {
 		list, _ := v.([]any)
-		if has("observedGeneration lastObservedGeneration lastEvaluatedGeneration desiredGeneration", key) || slices.ContainsFunc(list, dated) {
+		if key == "desiredGeneration" || slices.ContainsFunc(list, dated) {
 			return true
 		}
 	}
-	return false
+	_, said := o.observed()
+	return said
+}
+
+// observed is the generation of which the status says that it speaks.
+func (o *object) observed() (n int64, ok bool) {
+	for _, key := range []string{"observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration"} {
+		if n, ok = generationIn(o.status, key); ok {
+			break
+		}
+	}
+	return n, ok
+}
+
+// generationIn is the generation at a key: a number, or a text of digits, which is how the JSON of protobuf writes one.
+func generationIn(m map[string]any, key string) (int64, bool) {
+	digits := text(m, key)
+	if digits == "" {
+		return number(m, key)
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	return n, err == nil
 }
 
 // dated reports that a part of a list says of which generation it, or a condition of its own, is.
 func dated(part any) bool {
 	m, _ := part.(map[string]any)
-	return m["observedGeneration"] != nil || slices.ContainsFunc(listOf(m, "conditions"), dated)
+	return conditionOf(m).observed != 0 || slices.ContainsFunc(listOf(m, "conditions"), dated)
 }
 
 // made is when the object was made; zero: not known.

@@ -39,6 +39,8 @@ type rule struct {
 	once bool
 	// static says that the kind is configuration for others to read: without a status it is Healthy.
 	static bool
+	// sparing says that the controller writes a status only when what it finds changes: an older generation may stand there for good.
+	sparing bool
 	// every: it is of all kinds of a group, of which some may lack what it names. The index sets it.
 	every bool
 	// judge goes before all of the above. It reports whether it decides.
@@ -110,7 +112,9 @@ func (o *object) shippedSays() (Result, bool) {
 	v, decided := r.judges(o)
 	old := o.allStale(listOf(o.status, "conditions"))
 	if v.Health == fleet.HealthHealthy && old.kind != "" && !r.once && !r.idle && !o.finite() {
-		return o.old(old.observed), true // a phase and numbers have no generation
+		if w, waits := r.behind(o, o.old(old.observed)); waits {
+			return w, true // a phase and numbers have no generation
+		}
 	}
 	return v, decided
 }
@@ -128,7 +132,9 @@ func (r *rule) judges(o *object) (Result, bool) {
 	}
 	if !empty {
 		if old, yes := o.unobserved(); yes {
-			return r.lateOr(o, old), true
+			if w, waits := r.behind(o, old); waits {
+				return r.lateOr(o, w), true
+			}
 		}
 	}
 	if r.judge != nil {
@@ -143,6 +149,14 @@ func (r *rule) judges(o *object) (Result, bool) {
 		return progressing(ReasonNoStatus, "its controller has written no status yet"), true
 	}
 	return r.say(o), true
+}
+
+// behind is of a status of an older generation: of a kind whose controller spares its words, it tells nothing after a while.
+func (r *rule) behind(o *object, old Result) (Result, bool) {
+	if r.sparing {
+		return o.graced(old)
+	}
+	return old, true
 }
 
 // unused is of an object that its controller has not looked at, or not since its last change, as nothing uses it.
