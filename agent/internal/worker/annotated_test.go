@@ -336,11 +336,16 @@ func TestAnnotatedWhileTheRemovalGoesOn(t *testing.T) {
 	r.ready(s)
 	id := fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "a"}
 	var once sync.Once
+	said := make(chan struct{})
 	r.count.upset(func(q *http.Request) error {
 		if q.Method == http.MethodDelete && strings.HasSuffix(q.URL.Path, "/services/first") {
 			once.Do(func() {
 				r.notes("a", fleet.HoldAnnotation, "INC-42")
 				r.eventually("the watch tells of it", func() bool { return r.m.hold(id) != nil })
+				select { // it is told of while the request is on its way
+				case <-said:
+				case <-q.Context().Done():
+				}
 			})
 		}
 		return nil
@@ -349,7 +354,9 @@ func TestAnnotatedWhileTheRemovalGoesOn(t *testing.T) {
 	r.wait("shop", "held", func(x fleet.SyncStatus) bool {
 		return len(x.Holds) == 1 && x.Reason == plan.ReasonHeld && strings.Contains(x.Message, "INC-42")
 	})
-	if r.get("v1", "services", "first") != nil || r.data("b", "k") != "one" {
+	close(said)
+	r.eventually("the step that went on ends", func() bool { return r.get("v1", "services", "first") == nil })
+	if r.data("a", "k") != "one" || r.data("b", "k") != "one" {
 		t.Error("the removal did not stop between two steps")
 	}
 	r.notes("a", fleet.HoldAnnotation, "null")
