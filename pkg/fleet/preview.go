@@ -22,7 +22,7 @@ const (
 	PreviewRefuse = "Refuse"
 )
 
-// ReasonUnchecked is of an object that would be made and that nobody can judge before what it needs is there.
+// ReasonUnchecked is of an object that would be made or changed and that nobody can judge before what it needs is there.
 const ReasonUnchecked = "Unchecked"
 
 // Preview is what a sync would do in a cluster, as its API server says without storing anything.

@@ -204,12 +204,15 @@ func (p *preview) read(a *writer, err error, out *fleet.PreviewedObject) error {
 	return err
 }
 
-// unservedYet is of an object whose kind the cluster does not have: the sync may bring it.
+// unservedYet is of an object whose kind, or its version of that, the cluster does not have: the sync may bring it.
 func (p *preview) unservedYet(a *writer, err error, out *fleet.PreviewedObject) error {
 	if !p.brings[schema.GroupKind{Group: a.id.Group, Kind: a.id.Kind}] {
 		return err
 	}
 	out.Action, out.Reason, out.Message = fleet.PreviewCreate, fleet.ReasonUnchecked, "its kind comes with the module"
+	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned {
+		out.Action, out.Message = fleet.PreviewChange, "version "+a.entry.Version+" of its kind comes with the module"
+	}
 	return nil
 }
 

@@ -1145,7 +1145,7 @@ type ObjectDiff struct {
 	// Create, Change, Adopt, Recreate, Delete, Release (it stays, without Towline's marks), HandOver (to another module), Keep (the
 	// module does not list it any more, and it stays) or Refuse (the module would not get it).
 	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
-	// CamelCase word: why it is refused or kept. Unchecked at Create: nobody can judge it before what it needs is there, such as its
+	// CamelCase word: why it is refused or kept. Unchecked at Create or Change: nobody can judge it before what it needs is there, such as its
 	// kind or its namespace, which the module brings.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// In the words of the agent.

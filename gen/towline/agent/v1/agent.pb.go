@@ -4985,7 +4985,7 @@ type PreviewedObject struct {
 	Object *BundleEntry `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// Create, Change, Adopt, Recreate, Delete, Release, HandOver, Keep or Refuse.
 	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
-	// Why it is refused or kept: a word as in ObjectStatus. Unchecked at Create: the API server cannot judge it before what it
+	// Why it is refused or kept: a word as in ObjectStatus. Unchecked at Create or Change: the API server cannot judge it before what it
 	// needs is there, such as its kind or its namespace, which the sync brings.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// In the agent's words.
