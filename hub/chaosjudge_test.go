@@ -59,3 +59,45 @@ func TestJudgeOfADeleteThatIsRefused(t *testing.T) {
 		t.Error("the module is there, and counts as deleted")
 	}
 }
+
+// TestJudgeOfARollback: a rollback gives a cluster what it had, wherever its labels have brought it since, and gives it to no other one
+// that the older placement does not select.
+func TestJudgeOfARollback(t *testing.T) {
+	older, newer := fleet.DigestOf([]byte("ab")), fleet.DigestOf([]byte("c"))
+	inY, everywhere := want{objects: "ab", zone: "y"}, want{objects: "c"}
+	c := &chaos{boxes: map[string]*box{}, names: map[fleet.Digest][]string{older: {"a", "b"}, newer: {"c"}}, orders: map[string]*orders{}, heldBy: map[string]fleet.Assemblage{}}
+	places := func(east string) map[string]place {
+		return map[string]place{"east": {zone: east}, "north": {zone: "y"}, "west": {zone: "x"}}
+	}
+	one := fleet.ModuleRef{Project: "default", Name: "one"}
+	last := map[string]fleet.Assemblage{}
+	tell := func(cluster string, digest fleet.Digest) {
+		n := last[cluster].Generation + 1
+		next := fleet.Assemblage{Generation: n, Syncs: []fleet.Sync{{Module: one, Generation: n, Revision: 1, Bundle: digest}}}
+		c.told(cluster, last[cluster], next)
+		last[cluster] = next
+	}
+	c.since = []wish{{modules: map[string]want{"one": inY}, clusters: places("y")}}
+	c.said("one", inY)
+	tell("east", older)
+	c.since = []wish{{modules: map[string]want{"one": everywhere}, clusters: places("x")}}
+	c.said("one", everywhere)
+	tell("east", newer)
+	tell("west", newer)
+	c.rested()
+	c.ordersOf("one").back = true
+	tell("east", older)
+	if len(c.found) > 0 {
+		t.Fatalf("a rollback to what the cluster had: %q", c.found)
+	}
+	tell("west", older)
+	if len(c.found) != 1 {
+		t.Fatalf("what a cluster never had, and is not selected for: %q", c.found)
+	}
+	c.ordersOf("one").back = false
+	tell("east", newer)
+	tell("east", older)
+	if len(c.found) != 2 {
+		t.Fatalf("the same without a rollback: %q", c.found)
+	}
+}

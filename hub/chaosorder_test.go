@@ -26,6 +26,17 @@ type orders struct {
 	// given are the clusters that had the module when all was as wanted last, or were given it since: what is put need not come to all
 	// that it selects.
 	given map[string]bool
+	// had is what each cluster was given at any time, by the objects: a rollback gives a cluster back what it had before the rollout,
+	// though its labels have changed since then. It is asked whether the module goes from there after that.
+	had map[string]map[string]bool
+}
+
+// hands notes what a cluster is given.
+func (x *orders) hands(cluster, objects string) {
+	if x.had[cluster] == nil {
+		x.had[cluster] = map[string]bool{}
+	}
+	x.had[cluster][objects] = true
 }
 
 // said notes a put.
@@ -38,7 +49,7 @@ func (c *chaos) said(name string, w want) {
 
 func (c *chaos) ordersOf(name string) *orders {
 	if c.orders[name] == nil {
-		c.orders[name] = &orders{confirmed: map[string]bool{}, coming: map[string]bool{}, given: map[string]bool{}}
+		c.orders[name] = &orders{confirmed: map[string]bool{}, coming: map[string]bool{}, given: map[string]bool{}, had: map[string]map[string]bool{}}
 	}
 	return c.orders[name]
 }
@@ -56,6 +67,7 @@ func (c *chaos) rested() {
 			x.past, x.puts, x.rests = append(x.past, x.puts...), []want{w}, false
 		case x.rests:
 			x.past, x.puts = nil, nil
+			clear(x.had)
 		}
 		x.rests = !there
 		clear(x.coming)
@@ -95,6 +107,7 @@ func (c *chaos) told(cluster string, was, now fleet.Assemblage) {
 		if old == nil || old.Bundle != s.Bundle {
 			c.gets(cluster, s)
 		}
+		c.ordersOf(s.Module.Display()).hands(cluster, c.lists(s))
 	}
 	for _, t := range now.Tombstones {
 		if !slices.ContainsFunc(was.Tombstones, func(o fleet.Tombstone) bool { return o.Module == t.Module }) && syncOf(was, t.Module) != nil {
@@ -112,7 +125,10 @@ func syncOf(a fleet.Assemblage, m fleet.ModuleRef) *fleet.Sync {
 
 // gets: what a cluster is given somebody has put, for a cluster as this one is, or was lately.
 func (c *chaos) gets(cluster string, s fleet.Sync) {
-	name, lists := s.Module.Display(), strings.Join(c.names[s.Bundle], "")
+	name, lists := s.Module.Display(), c.lists(s)
+	if x := c.ordersOf(name); x.back && x.had[cluster][lists] {
+		return
+	}
 	puts := c.ordersOf(name).may()
 	program := slices.ContainsFunc(puts, func(w want) bool { return w.external }) // that gives any cluster any revision
 	if program {
@@ -125,6 +141,9 @@ func (c *chaos) gets(cluster string, s fleet.Sync) {
 	}
 	c.found = append(c.found, fmt.Sprintf("%s: is given %s r%d with %s, which nobody put for it", cluster, name, s.Revision, lists))
 }
+
+// lists are the objects of a sync.
+func (c *chaos) lists(s fleet.Sync) string { return strings.Join(c.names[s.Bundle], "") }
 
 // atAll reports that something held at any time since all was as wanted.
 func (c *chaos) atAll(held func(wish) bool) bool { return slices.ContainsFunc(c.since, held) }
