@@ -124,6 +124,8 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
 	case webhookFails(s.Code, text):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
+	case misfits(text):
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: the object in the cluster does not fit its definition any more; patch the field there, or delete the object: %s", id, misfit(text))}
 	case s.Code >= 500 && isMalformed(text):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Undeclared: strings.Contains(text, undeclared), Message: fmt.Sprintf("%s: %s", id, text)}
 	default:
@@ -155,6 +157,19 @@ func isMalformed(text string) bool {
 		}
 	}
 	return false
+}
+
+// misfits reports that the server cannot make anything of the object that is there: its kind's definition gave a field another type.
+func misfits(text string) bool {
+	return strings.Contains(text, "failed to create typed live object") || strings.Contains(text, "failed to create manager for existing fields")
+}
+
+// misfit is what does not fit, without the object.
+func misfit(text string) string {
+	if _, what, ok := strings.Cut(text, "): ."); ok {
+		return "." + what
+	}
+	return text
 }
 
 // RefusedFor is for how long nothing but refusals has to come until they say that the agent lacks a right. An API server that starts refuses

@@ -57,6 +57,24 @@ func TestFieldThatComesWithItsDefinition(t *testing.T) {
 	}
 }
 
+// TestFieldWhoseTypeChanges: a revision gives a field of a kind another type. The API server can make nothing of the object that is there, of
+// which it says that it failed itself; the module says which field it is, and goes on when somebody has changed it.
+func TestFieldWhoseTypeChanges(t *testing.T) {
+	r := newRig(t)
+	gadget := "apiVersion: $NS.example.com/v1\nkind: Gadget\nmetadata: {name: t, namespace: $NS}\nspec: {color: "
+	one := r.bundle("one", nil, strictCRD("color: {type: string}"), gadget+"red}\n")
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	two := r.bundle("one", nil, strictCRD("color: {type: integer}"), gadget+"7}\n")
+	r.set([]fleet.Sync{two})
+	r.wait("one", "failed", func(x fleet.SyncStatus) bool {
+		return x.Generation == two.Generation && x.Phase == fleet.PhaseFailed && x.Reason == apply.ReasonInvalid &&
+			strings.HasSuffix(x.Message, "patch the field there, or delete the object: .spec.color: expected numeric (int or float), got string")
+	})
+	r.patch(r.ns+".example.com/v1", "gadgets", "t", "ana", `{"spec":{"color":7}}`)
+	r.ready(two)
+}
+
 // TestDefinitionThatComesLater: an object that sets a field which another module's definition of its kind does not have yet is tried
 // again at once when that comes, however long its back-off has become.
 func TestDefinitionThatComesLater(t *testing.T) {
