@@ -502,7 +502,7 @@ func (a *writer) unmarked(live map[string]any) error {
 		return nil
 	}
 	return &apply.Failure{Reason: apply.ReasonUnmarked, Kind: fleet.ErrDenied, Message: fmt.Sprintf(
-		"%s: an admission policy or webhook of the cluster took the %s off; exempt towline.dev/ in it: without it, nobody sees what changes here", a.id, mark)}
+		"%s: an admission policy or webhook of the cluster took the %s off, or changed it; exempt towline.dev/ in it: without it, nobody sees what changes here", a.id, mark)}
 }
 
 // keep notes the record that an answer proves.
