@@ -194,7 +194,7 @@ func Unanswered(err error) bool {
 		return false
 	}
 	s := apiStatus(err)
-	return s == nil || s.Code == 0 || s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError && !byWebhook(s.Message)
+	return s == nil || s.Code == 0 || (s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError) && !byWebhook(s.Message)
 }
 
 // MayLand reports that a request which failed may be carried out still: it was sent, and nothing came back, or only that the

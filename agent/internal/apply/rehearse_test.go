@@ -142,6 +142,8 @@ func TestUnanswered(t *testing.T) {
 		{"internal error", answer(http.StatusInternalServerError, metav1.StatusReasonInternalError, ""), true},
 		{"refused", answer(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, ""), false},
 		{"conflict", answer(http.StatusConflict, metav1.StatusReasonConflict, ""), false},
+		{"a webhook denies as if it were broken", answer(http.StatusInternalServerError, "", `admission webhook "a.example.com" denied the request: cannot judge`), false},
+		{"a webhook denies as if it were slow", answer(http.StatusRequestTimeout, "", `admission webhook "a.example.com" denied the request: cannot judge`), false},
 		{"too many requests", answer(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, ""), false},
 	} {
 		if got := Unanswered(tc.err); got != tc.want {

@@ -71,7 +71,7 @@ func TestConflictOverSomethingElse(t *testing.T) {
 // TestDenialAsIfTheServerFailed: a webhook that denies with a code of a server that is busy or broken is not taken for the API server. What
 // it may say otherwise in a moment has its time.
 func TestDenialAsIfTheServerFailed(t *testing.T) {
-	for code, reason := range map[int]string{413: "Forbidden", 429: "WebhookUnavailable", 500: "WebhookUnavailable", 504: "WebhookUnavailable"} {
+	for code, reason := range map[int]string{408: "WebhookUnavailable", 413: "Forbidden", 429: "WebhookUnavailable", 500: "WebhookUnavailable", 503: "WebhookUnavailable", 504: "WebhookUnavailable"} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			r := newRig(t)
 			var denies atomic.Bool
