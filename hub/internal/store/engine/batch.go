@@ -302,14 +302,15 @@ func (w *batcher) refuse(g *group) error {
 	if len(g.batches) == 0 {
 		return nil
 	}
-	fences := make([]string, len(g.batches))
+	keys := make([]string, len(g.batches), len(g.batches)+1)
 	for i, b := range g.batches {
-		fences[i] = recordSpace + b.fence.Key
+		keys[i] = recordSpace + b.fence.Key
 	}
-	found, rev, err := w.engine.backend.Get(w.engine.ctx, 0, fences...)
+	found, rev, err := w.engine.backend.Get(w.engine.ctx, 0, append(keys, w.engine.doubts.key)...)
 	if err != nil {
 		return err
 	}
+	w.engine.doubts.learn(found)
 	w.last = max(w.last, rev)
 	g.drop(func(i int) bool {
 		b := g.batches[i]

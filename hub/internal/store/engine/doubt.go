@@ -54,7 +54,11 @@ func (e *Engine) settle(ctx context.Context, p backend.Part) (int64, error) {
 	// An answer to this was lost before, or another commit is faster.
 	found, rev, err := e.backend.Get(ctx, 0, x.key)
 	if err == nil {
-		raise(&x.revision, found[x.key].Mod)
+		x.learn(found)
 	}
 	return rev, err
 }
+
+// learn takes over what is found under the key: it may have been written by a sending whose answer was lost, when nobody waits for it any
+// more. Whoever finds that a commit has not happened asks for the key, too: nothing would happen any more by the revision of before.
+func (x *doubts) learn(found map[string]backend.KV) { raise(&x.revision, found[x.key].Mod) }

@@ -105,7 +105,10 @@ func (e *Engine) send(ctx context.Context, d *draft, part *backend.Part, doubt *
 			return outcome{committed: happened, revision: at}, err
 		}
 	}
-	found, rev, err := e.backend.Get(ctx, 0, d.suspects()...)
+	found, rev, err := e.backend.Get(ctx, 0, append(d.suspects(), e.doubts.key)...)
+	if err == nil {
+		e.doubts.learn(found)
+	}
 	return outcome{revision: rev, found: found}, err
 }
 

@@ -253,6 +253,42 @@ func testLostAnswer(t *testing.T, open Opener) {
 	f.setLose(nil)
 }
 
+// testGivenUp has a caller give up while it is looked up what became of its commit, when the answer to that is lost, too: whoever commits
+// after it is not in its way.
+func testGivenUp(t *testing.T, open Opener) {
+	s, f := openFaulty(t, open)
+	fence := store.Fence{Key: key("session"), ModRevision: put(t, s, key("session"), counter(1))}
+	for i, commit := range []func(ctx context.Context) error{
+		func(ctx context.Context) error {
+			_, err := s.Update(ctx, increment(key("given-up")))
+			return err
+		},
+		func(ctx context.Context) error {
+			_, err := s.Batch(ctx, fence, []store.Op{{Key: key("given-up"), Value: counter(100)}})
+			return err
+		},
+	} {
+		ctx, cancel := context.WithCancel(timeout(t))
+		f.setLose(func(n int) (bool, bool) {
+			if n == 2 {
+				cancel()
+			}
+			return n == 1, true // what ends the first sending happens, and nobody hears of it
+		})
+		if err := commit(ctx); err == nil {
+			t.Errorf("commit %d: answered, and nobody waited for it", i)
+		}
+		f.setLose(nil)
+		put(t, s, key("update"), counter(uint64(i)))
+		rev, err := s.Batch(timeout(t), fence, []store.Op{{Key: key("batch"), Value: counter(uint64(i))}})
+		if err != nil {
+			t.Fatalf("batch after commit %d: %v", i, err)
+		}
+		expect(t, s, rev, key("update"), uint64(i))
+		expect(t, s, rev, key("batch"), uint64(i))
+	}
+}
+
 // testBrokenWatch cuts the watch, lets it miss changes and compacts them away: the list that follows must tell every
 // change, and no more.
 func testBrokenWatch(t *testing.T, open Opener) {

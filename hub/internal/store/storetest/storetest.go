@@ -35,6 +35,7 @@ func Run(t *testing.T, open Opener) {
 		{"Feed", testFeed},
 		{"Corrupt", testCorrupt},
 		{"LostAnswer", testLostAnswer},
+		{"GivenUp", testGivenUp},
 		{"Recovery", testRecovery},
 		{"Forgotten", testForgotten},
 		{"BrokenWatch", testBrokenWatch},
