@@ -15,17 +15,16 @@ import (
 // spec is the module as it is put.
 func (c *chaos) spec(name string, w want) *towlinev1.Module {
 	m := plain(name, w)
-	m.Spec.Rollout = c.strategy()
+	if !w.external {
+		m.Spec.Rollout = c.strategy()
+	}
 	if name == modules[1] && c.rand.IntN(2) == 0 { // of the same project, and never the other way round
 		m.Spec.DependsOn = []*towlinev1.Dependency{{Module: modules[0]}}
-	}
-	if w.external {
-		m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
 	}
 	return m
 }
 
-// plain is the module, which moves everywhere at once.
+// plain is the module, which moves everywhere at once, or as another program says.
 func plain(name string, w want) *towlinev1.Module {
 	m := random(name, w.objects, w.zone)
 	if w.named != "" {
@@ -33,6 +32,9 @@ func plain(name string, w want) *towlinev1.Module {
 	}
 	if w.tolerates {
 		m.Spec.Placement.Tolerations = []*towlinev1.Toleration{{Key: "closed"}}
+	}
+	if w.external {
+		m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
 	}
 	return m
 }

@@ -147,11 +147,7 @@ func (c *chaos) soothe(long bool) {
 				_ = c.say(c.Client, word(name, "retry"))
 			}
 		case "RolledBack", "Aborted", "Failed":
-			m := plain(name, w)
-			if w.external {
-				m = c.spec(name, w)
-			}
-			_ = c.insists(name, &towlinev1.PutModuleRequest{Module: m})
+			_ = c.insists(name, &towlinev1.PutModuleRequest{Module: plain(name, w)})
 			_ = c.say(c.Client, word(name, "retry"))
 		}
 	}
