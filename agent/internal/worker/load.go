@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
@@ -18,7 +20,6 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	old := w.cur
 	w.cur = t
 	w.yields = yieldsOf(t.sync)
-	w.pruning = w.pruning.before(t.kind)
 	w.doomed.Store(nil)
 	if t.kind != targetTombstone { // what a removal left, a module that is put again may take up
 		w.m.inventory.ForgetLeft(func(ref fleet.ModuleRef) bool { return ref != w.ref })
@@ -26,6 +27,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	same := old.kind == targetSync || old.kind == targetStray
 	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
 		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
+	w.pruning = w.pruning.before(t.kind, same && old.repeated(t))
 	if !same {
 		w.traced.end(reasonSuperseded, now)
 		w.traced = nil
@@ -70,6 +72,12 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		w.renew(old.sync, t.sync)
 	}
 	w.pruning.touched = true
+}
+
+// repeated reports that the next target says nothing new of the module: the cluster was given something of others.
+func (t target) repeated(next target) bool {
+	return t.kind == next.kind && t.hold == next.hold && t.lineage == next.lineage && slices.Equal(t.held, next.held) &&
+		slices.Equal(t.untaken, next.untaken) && bytes.Equal(assemble.AppendSync(nil, &t.sync), assemble.AppendSync(nil, &next.sync))
 }
 
 // begin says that a sync that is not like the one before is begun; report says when it is applied.

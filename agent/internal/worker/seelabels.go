@@ -22,10 +22,14 @@ type seenLabels struct {
 }
 
 // before is what counts of a look for another target: labels, which are held against the version that the watch has. Where the watch of a
-// kind does not work they may be older than what a person says with them, so those of a module that goes are read anew.
-func (p pruneState) before(kind targetKind) pruneState {
-	if kind == targetTombstone {
+// kind does not work they may be older than what a person says with them, so those of a module that goes are read anew. What the look said
+// is said until the next one, if nothing else is wanted: a person who is asked about it may answer in just that moment.
+func (p pruneState) before(kind targetKind, repeated bool) pruneState {
+	switch {
+	case kind == targetTombstone:
 		return pruneState{}
+	case repeated:
+		return pruneState{labels: p.labels, kept: p.kept, held: p.held}
 	}
 	return pruneState{labels: p.labels}
 }

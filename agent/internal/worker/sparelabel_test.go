@@ -136,7 +136,7 @@ func TestObjectThatIsKeptAfterAllOutlivesItsOwner(t *testing.T) {
 func TestLabelsOfAModuleThatGoesAreReadAnew(t *testing.T) {
 	p := pruneState{labels: map[fleet.ObjectID]seenLabels{{Kind: "Secret", Name: "s"}: {uid: "u"}}}
 	for kind, want := range map[targetKind]int{targetSync: 1, targetTombstone: 0} {
-		if got := len(p.before(kind).labels); got != want {
+		if got := len(p.before(kind, true).labels); got != want {
 			t.Errorf("target %v: %d labels are remembered, want %d", kind, got, want)
 		}
 	}

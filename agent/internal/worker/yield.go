@@ -145,7 +145,7 @@ func (w *worker) await(in plan.PruneInput, now time.Time, why plan.Kept) {
 		return
 	}
 	p.retry = now.Add(maxPrune)
-	p.kept = nil
+	p.kept, p.held = nil, nil
 	for _, r := range in.Records {
 		if in.Tombstone || !in.Desired(r.ID) {
 			why.Record = r
