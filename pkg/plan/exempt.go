@@ -85,6 +85,13 @@ func (e *Exempt) Name() string {
 // KeepsWhole reports that a revision does not write an object that is there.
 func (e *Exempt) KeepsWhole() bool { return e != nil && e.Updates }
 
+// Fields is what it says of single fields, and not of the whole object.
+func (e *Exempt) Fields() *Exempt {
+	out := *e
+	out.Updates, out.Drifts = false, false
+	return &out
+}
+
 // Updating is what of it an object keeps that is made anew because a revision cannot change it in place.
 func (e *Exempt) Updating() *Exempt {
 	return &Exempt{OnUpdate: e.OnUpdate, Text: e.Text}

@@ -331,6 +331,14 @@ func (a *writer) refused(adoption plan.Adoption, whose string) *apply.Failure {
 // value that the module lists, and the apply that takes it would change no value. What another tool applies as the module lists it
 // is that one's, however equal.
 func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption, g apply.Guard) error {
+	if a.exempt.KeepsWhole() { // it is applied as it is, which does not make it the module's
+		partly := *a
+		partly.exempt = a.exempt.Fields()
+		if err := partly.leaveLive(ctx, u.Object, plan.Apply); err != nil {
+			return err
+		}
+		a = &partly
+	}
 	desired, err := a.left.Desired.Object()
 	if err != nil {
 		return err
