@@ -214,6 +214,9 @@ func (v Verb) Writes() bool {
 	return v == Create || v == Apply || v == Correct || v == Restore || v == Repeat
 }
 
+// Makes reports whether the write makes an object that is not there.
+func (v Verb) Makes() bool { return v == Create || v == Restore }
+
 // Acts reports whether the verb leads to a request.
 func (v Verb) Acts() bool { return v.Writes() || v == Look || v == Read || v == Use || v == Keep }
 

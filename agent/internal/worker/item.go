@@ -112,6 +112,12 @@ func (w *worker) print(it *item) (f *watch.Fingerprint, synced bool) {
 	return w.m.watcher.See(it.resource, it.liveNamespace(), it.entry.ID.Name)
 }
 
+// sees reports that the watch shows an object under the item's name.
+func (w *worker) sees(it *item) bool {
+	f, _ := w.print(it)
+	return f != nil
+}
+
 func (it *item) liveNamespace() string {
 	if it.resource.Resource != "" && !it.resource.Namespaced {
 		return ""
@@ -212,7 +218,7 @@ func (w *worker) jobs(now time.Time) []*item {
 		it.look = false
 		w.situateKnown(it)
 		w.watchOwned(it, now)
-		it.action = w.decide(it)
+		it.decided(w.decide(it), it.fail == nil || w.sees(it))
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
 			it.rare.history.Corrected()
 		}
@@ -291,6 +297,16 @@ func (w *worker) recheck(it *item, ripe bool, now time.Time) {
 		return
 	}
 	it.waiting, it.next = true, now.Add(w.m.o.Recheck)
+}
+
+// decided takes what is to be done. What failed at an object that has gone since, by the watch, says nothing of the one that is to be made in its
+// place: the person who deleted it, as the message of an immutable field says to, waits for that.
+func (it *item) decided(next plan.Action, seen bool) {
+	was, goes := it.action.Verb, next.Verb.Makes() || next.Verb == plan.Look && !seen
+	if it.fail != nil && goes && was.Writes() && !was.Makes() {
+		it.clear()
+	}
+	it.action = next
 }
 
 func (it *item) clear() { it.fail, it.tries, it.next, it.waiting = nil, 0, time.Time{}, false }
