@@ -163,7 +163,7 @@ const restoredText = "What was said after the backup is not so any more: what wa
 	"that were set. Look at the log of the hub, and say it again.\n" +
 	"What was under way in the backup stands still when the hub has started, until every cluster was heard and none is ahead of the backup, or\n" +
 	"towline restore accept is said: look at towline restore show and towline get rollouts. Modules that were being removed from clusters are\n" +
-	"removed there then, also those that were put there again since.\n"
+	"removed there then, also those that were put there again since: hold them before (towline hold module/NAME).\n"
 
 func (f *restoreFlags) restore(c *cobra.Command) error {
 	f.o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))

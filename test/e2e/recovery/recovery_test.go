@@ -45,6 +45,7 @@ func TestRecovery(t *testing.T) {
 		{"agent away for a change", agentAway},
 		{"hub with an emptied store", emptiedStore},
 		{"hub with an older store", olderStore},
+		{"hub restored from a backup", restoredHub},
 		{"etcd of a cluster put back", restoredCluster},
 		{"etcd put back to before much, the agent runs", inASoak(restoredFurther(runsThrough))},
 		{"etcd put back to before much, the agent starts anew", inASoak(restoredFurther(startsAnew))},
