@@ -69,7 +69,7 @@ func (c *chaos) untrueOf(name string, w want, ro *towlinev1.Rollout, holds []*to
 		if !c.there(x.GetCluster()) || goes(held, name) || c.now().clusters[x.GetCluster()].unlabelled {
 			continue
 		}
-		if has := syncNamed(held, name); has.Revision != x.GetRevision() {
+		if has := syncNamed(held, name); has.Revision != x.GetRevision() && !c.withheld(name, x.GetCluster()) {
 			return fmt.Sprintf("%s is said to have r%d, and has r%d", x.GetCluster(), x.GetRevision(), has.Revision)
 		}
 	}
@@ -91,6 +91,14 @@ func (c *chaos) untrueOf(name string, w want, ro *towlinev1.Rollout, holds []*to
 		}
 	}
 	return ""
+}
+
+// withheld reports that a cluster is said not to be given what it could not have and could have now, since a newer word came first.
+func (c *chaos) withheld(name, cluster string) bool {
+	return slices.ContainsFunc(c.trackers(&towlinev1.ObjectFilter{Cluster: cluster}), func(t *towlinev1.Tracker) bool {
+		ref := fleet.ModuleRef{Project: t.GetProject(), Name: t.GetModule()}
+		return ref.Display() == name && t.GetReason() == fleet.TrackerCannotAssign && strings.Contains(t.GetMessage(), "could be assigned now, and is not: ")
+	})
 }
 
 // helps reports that a reason, or a cause of it, says what to do, until when it lasts, or whom it is about.
