@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
 
@@ -66,6 +67,66 @@ func TestModuleIsDeletedWhileAClusterIsLost(t *testing.T) {
 				t.Errorf("b holds %v", b)
 			}
 			end(w)
+		})
+	}
+}
+
+// TestRemovalIsOfTheClusterThatHadTheName: what is to be removed from a cluster that is away is there and nowhere else. Another Kubernetes
+// cluster that joins under the name, which may have the module from a time of its own, is told nothing of it, and the module waits no more.
+func TestRemovalIsOfTheClusterThatHadTheName(t *testing.T) {
+	placed := func() *towlinev1.Module {
+		m := module("shop", configMap("1"))
+		m.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"shop": "yes"}}}
+		return m
+	}
+	yes, no := map[string]string{"shop": "yes"}, map[string]string{"shop": "no"}
+	for name, tt := range map[string]struct {
+		before, after func(w *world)
+		told          string
+	}{
+		"deleted":                   {func(w *world) { w.delete("shop", false) }, func(w *world) { w.gone("shop") }, "nothing"},
+		"deleted, its objects left": {func(w *world) { w.delete("shop", true) }, func(w *world) { w.gone("shop") }, "nothing"},
+		"deleted, and put again": {func(w *world) {
+			w.delete("shop", false)
+			w.put(placed())
+		}, func(w *world) { w.eventually(func() bool { return w.module("shop").GetStatus().GetHealthy() == 2 }) }, "r2"},
+		"it left the placement": {func(w *world) {
+			w.stops["b"] = w.run(w.agents["b"])
+			w.labelled("b", no)
+			w.confirm(w.awaitHold())
+			w.eventually(func() bool { return len(w.agents["b"].Held().Tombstones) == 1 })
+			w.leaves("b")
+		}, func(w *world) {
+			w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetClusters() == 1 && s.GetHealthy() == 1 })
+		}, "nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.join("a", nil, yes)
+			w.enroll("b", yes)
+			w.connectWith("b", simagent.Options{Report: simagent.Ready, Remove: func(fleet.Tombstone) fleet.SyncStatus { return fleet.SyncStatus{} }})
+			w.await("shop", w.put(placed()).GetRevision())
+			w.leaves("b")
+			tt.before(w)
+			w.eventually(func() bool {
+				rows := w.trackers(&towlinev1.ObjectFilter{Cluster: "b"})
+				return len(rows) == 1 && (rows[0].GetRemoving() || rows[0].GetRevision() == 2)
+			})
+			got, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "b", Reissue: true})
+			must(t, err)
+			w.redeems("b", got.GetToken(), "uid-of-another")
+			d := newDiary()
+			w.connectWith("b", simagent.Options{Took: d.took("shop")})
+			tt.after(w)
+			w.await("other", w.put(module("other", map[string]string{"a.yaml": strings.Replace(configMapText("1"), "web", "other", 1)})).GetRevision())
+			for _, told := range d.read() {
+				if told != "nothing" && told != tt.told {
+					t.Errorf("the new cluster was told %q of what the old one was to remove, want %q", told, tt.told)
+				}
+			}
+			if held := w.agents["b"].Held(); len(held.Tombstones) != 0 {
+				t.Errorf("the new cluster holds %v", held)
+			}
 		})
 	}
 }

@@ -83,7 +83,7 @@ type remains struct {
 	have  []fleet.ClusterName // its removal is to be ordered, or to be made final
 	done  []gone
 	stale []refresh
-	kept  map[string][]string // the clusters of those that are done, by what their agents said that they left
+	kept  map[string][]string // the clusters of those that are done, by what is said that they left
 	noted map[gone]bool       // those of which the audit has that already
 	waits int                 // for an agent, or the end of a freeze
 	later int                 // of the clusters that wait, those where modules that depend on it were not told to go yet
@@ -91,6 +91,10 @@ type remains struct {
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
 	dead := t.Desired.GetTombstone()
+	if record.RemovesElsewhere(cluster, t.Desired) {
+		x.ended(gone{t.Cluster, dead.GetGeneration()}, "nothing was removed, for another Kubernetes cluster has the name since: what the one before has stays there")
+		return nil
+	}
 	if dead == nil && look.holds.StopsRemoval(t.Module, t.Cluster, stopped(t.Desired)) {
 		x.waits++
 		return nil
@@ -101,14 +105,11 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 	switch {
 	case dead == nil:
 	case t.Tracker.Removed || neverJoined(cluster):
-		done := gone{t.Cluster, dead.GetGeneration()}
-		x.done = append(x.done, done)
-		if said := t.Observed.GetStatus().GetMessage(); t.Tracker.Removed && said != "" && !x.noted[done] {
-			if x.kept == nil {
-				x.kept = map[string][]string{}
-			}
-			x.kept[said] = append(x.kept[said], string(t.Cluster))
+		said := ""
+		if t.Tracker.Removed {
+			said = t.Observed.GetStatus().GetMessage()
 		}
+		x.ended(gone{t.Cluster, dead.GetGeneration()}, said)
 	default:
 		x.waits++
 		s, needed, err := look.removal(ctx, t, record.Cluster(cluster))
@@ -120,6 +121,18 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 		}
 	}
 	return nil
+}
+
+// ended notes that a cluster is done, and what is to be said of what it has still; empty: nothing.
+func (x *remains) ended(done gone, said string) {
+	x.done = append(x.done, done)
+	if said == "" || x.noted[done] {
+		return
+	}
+	if x.kept == nil {
+		x.kept = map[string][]string{}
+	}
+	x.kept[said] = append(x.kept[said], string(done.cluster))
 }
 
 // noteKept has the audit tell what agents left of a deleted module, as a Namespace in which others have something, before the hub forgets that they

@@ -35,6 +35,11 @@ func anew(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
 	return rec
 }
 
+// AnewGeneration is the last generation that was given out before another Kubernetes cluster took the name; 0: none did.
+func AnewGeneration(r store.Reader, c fleet.ClusterName) uint64 {
+	return anew(r, c).GetAnewGeneration()
+}
+
 // capabilities is the digest of what a cluster can do; zero: it has not told.
 func capabilities(r store.Reader, c fleet.ClusterName) fleet.Digest {
 	return Digest(CapabilitiesSum(r, c).GetDigest())

@@ -33,6 +33,8 @@ type desired struct {
 	listless bool
 	// unordered says that the agent knows no order of modules: it is not sent any.
 	unordered bool
+	// anew is the last generation of the time when another cluster had the name: what was to be removed by then is not in this one.
+	anew uint64
 	// keeps says that no module is removed for now: all tombstones are held.
 	keeps bool
 	// replaced are the syncs that stand in the place of another one in what made is of otherwise, by their index in read. They
@@ -84,6 +86,7 @@ func (x *desired) follow(r store.Reader, c fleet.ClusterName, log *changes) {
 func (x *desired) readAll(r store.Reader, c fleet.ClusterName) {
 	before := x.read
 	x.read, x.syncs, x.tombstones, x.stale = make([]reading, 0, len(before)+1), nil, nil, true
+	x.anew = record.AnewGeneration(r, c)
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		for len(before) > 0 && before[0].key < e.Key {
 			before = before[1:]
@@ -177,6 +180,8 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 	out := reading{key: e.Key, revision: e.ModRevision}
 	var err error
 	switch {
+	case d.GetTombstone() != nil && d.GetTombstone().GetGeneration() <= x.anew: // the leader is about to forget it
+		out.generation = d.GetTombstone().GetGeneration()
 	case d.GetTombstone() != nil:
 		var t fleet.Tombstone
 		if t, err = wire.TombstoneFromProto(d.GetTombstone()); err == nil {

@@ -128,3 +128,33 @@ func TestNoChangeIsSeenWithoutThoseBeforeIt(t *testing.T) {
 		t.Errorf("%d syncs at generation %d, want both at 3", n, sn.target.assemblage.Generation)
 	}
 }
+
+// TestRemovalOfTheClusterBeforeIsNotSent: what was to be removed before another cluster took the name is not in this one, whatever the
+// leader has come to by now. What is ordered since is.
+func TestRemovalOfTheClusterBeforeIsNotSent(t *testing.T) {
+	s := newServer(t, &gates{})
+	withCluster(t, s)
+	rev, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
+		rec, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey("a"))
+		rec.AnewGeneration = 5
+		w.Put(store.ClusterKey("a"), rec)
+		for name, generation := range map[string]uint64{"before": 5, "since": 6} {
+			ref := fleet.ModuleRef{Project: "default", Name: name}
+			w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: fleet.DeleteDelete}})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.o.Store.View(t.Context(), rev, func(store.Reader) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	sn, err := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{}).snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sn.target.assemblage.Tombstones; len(got) != 1 || got[0].Module.Name != "since" {
+		t.Errorf("told to remove %v, want what was ordered since", got)
+	}
+}
