@@ -75,6 +75,7 @@ const (
 	TrackerTooOld        = "AgentTooOld"
 	TrackerSending       = "Sending"
 	TrackerRemoving      = "Removing"
+	TrackerReleasing     = "Releasing" // the module goes, and its objects stay without our marks
 	TrackerRemovingFirst = "RemovingFirst"
 	TrackerDisconnected  = "Disconnected"
 	TrackerNotHeard      = "NotHeard"

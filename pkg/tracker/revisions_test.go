@@ -53,3 +53,27 @@ func TestPartsOfARemoval(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestRemovalThatLeavesItsObjects: what a module leaves behind is not said to go, neither while its agent is away nor when another one has its name.
+func TestRemovalThatLeavesItsObjects(t *testing.T) {
+	entries := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}, Version: "v1"}}
+	for policy, want := range map[string]string{fleet.DeleteDelete: fleet.TrackerRemoving, fleet.DeleteOrphan: fleet.TrackerReleasing} {
+		tomb := &fleet.Tombstone{Module: ref, Generation: 9, Policy: policy}
+		in := Input{Connected: true, Tombstone: tomb, Observed: observed(fleet.PhaseApplied, true, fine)}
+		if got := Fold(in).Reason; got != want {
+			t.Errorf("%s: the module is %s, want %s", policy, got, want)
+		}
+		for name, in := range map[string]Input{
+			"connected": in, "away": {Tombstone: tomb, Observed: in.Observed},
+			"its name was given again": {Desired: desired(1), Before: tomb, Observed: in.Observed},
+		} {
+			rows, parts := Rows(in, entries, nil), Parts(in, 12, 0)
+			if got := rows[0].Reason; got != want {
+				t.Errorf("%s, %s: the object is %s, want %s", policy, name, got, want)
+			}
+			if got := parts[len(parts)-1].Reason; got != want {
+				t.Errorf("%s, %s: the revision is %s, want %s", policy, name, got, want)
+			}
+		}
+	}
+}

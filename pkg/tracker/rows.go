@@ -43,7 +43,7 @@ func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
 	for i, e := range entries {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince()}
 		if in.Leaving() {
-			r.Extra, r.Reason = true, fleet.TrackerRemoving
+			r.Extra, r.Reason = true, reasonOf(cmp.Or(in.Tombstone, in.Before))
 		}
 		if known && i < len(o.States) {
 			r.set(in, o.States[i])
@@ -94,6 +94,14 @@ func (in Input) Reported() bool {
 func (in Input) Leaving() bool {
 	t := cmp.Or(in.Tombstone, in.Before)
 	return t != nil && in.Observed != nil && in.Observed.Generation != t.Generation
+}
+
+// reasonOf is what a tombstone does with the objects: takes them away, or leaves them.
+func reasonOf(t *fleet.Tombstone) string {
+	if t.Policy == fleet.DeleteOrphan {
+		return fleet.TrackerReleasing
+	}
+	return fleet.TrackerRemoving
 }
 
 // set takes a reported state for what it is: the present one, or the last word.

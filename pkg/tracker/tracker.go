@@ -206,7 +206,7 @@ func foldBefore(in Input, t Tracker) Tracker {
 }
 
 func foldTombstone(in Input) Tracker {
-	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: fleet.TrackerRemoving}
+	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: reasonOf(in.Tombstone)}
 	o := in.Observed
 	if in.Problem != "" {
 		// Assigned again before the removal is confirmed, but not assignable.

@@ -119,3 +119,19 @@ func TestListsByStateSayWhoIsAway(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsLeftIsNotSaidToGo: of a module that leaves its objects, whose agent has not taken that yet, nothing is said to go.
+func TestWhatIsLeftIsNotSaidToGo(t *testing.T) {
+	a := &app{}
+	for reason, want := range map[string]string{
+		fleet.TrackerRemoving:  "goes, or stays as its policy says, when its agent takes the removal",
+		fleet.TrackerReleasing: "stays, without our marks, when its agent takes the removal",
+	} {
+		if got := a.objectSays(&v1.Object{Extra: true, Reason: reason}); got != want {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
+	}
+	if got := partSays(&v1.Tracker{}, &v1.TrackerRevision{Leaving: 3, Reason: fleet.TrackerReleasing}); got != "3 to stay, without our marks" {
+		t.Errorf("the revision: %q", got)
+	}
+}

@@ -455,6 +455,8 @@ func (a *app) trackerSays(t *v1.Tracker) string {
 		return strings.TrimSuffix("first what a deleted module of this name left here is removed: "+said, ": ")
 	case fleet.TrackerRemoving:
 		return cmp.Or(said, "its agent removes it")
+	case fleet.TrackerReleasing:
+		return cmp.Or(said, "its agent lets go of it; its objects stay")
 	case fleet.TrackerNotSeen:
 		return said + a.lastWord(t, "")
 	case fleet.TrackerDisconnected:
@@ -492,26 +494,11 @@ func (a *app) asLastHeard(at *timestamppb.Timestamp) string {
 func (a *app) objectSays(o *v1.Object) string {
 	switch {
 	case o.GetReason() == fleet.TrackerRemoving && o.GetMessage() == "":
-		return "goes when its agent takes the removal"
+		return "goes, or stays as its policy says, when its agent takes the removal"
+	case o.GetReason() == fleet.TrackerReleasing && o.GetMessage() == "":
+		return "stays, without our marks, when its agent takes the removal"
 	case o.GetLastHeard() != nil && o.GetMessage() != "":
 		return a.asLastHeard(o.GetLastHeard()) + o.GetMessage()
-	}
-	return o.GetMessage()
-}
-
-// driftSays is what becomes of an object that drifts; the field, the values and the writer stand in columns of their own.
-func driftSays(o *v1.Object) string {
-	switch {
-	case fleet.Drift(o.GetDrift()) == fleet.DriftHeld:
-		return "held as it is"
-	case o.GetReason() == fleet.ObjectTwoWriters:
-		return "stopped: two writers"
-	case o.GetReason() == fleet.ObjectLeftSo:
-		return "left so by its policy"
-	case o.GetReason() == fleet.ObjectDrifted:
-		return "being corrected"
-	case o.GetReason() == fleet.ObjectShared:
-		return "shared, and as the module has it that writes it"
 	}
 	return o.GetMessage()
 }

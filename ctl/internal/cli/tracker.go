@@ -102,6 +102,9 @@ func partSays(t *v1.Tracker, p *v1.TrackerRevision) string {
 	}
 	if p.GetLeaving() > 0 {
 		says := fmt.Sprintf("%d to go: %s", p.GetLeaving(), p.GetReason())
+		if p.GetReason() == fleet.TrackerReleasing {
+			says = fmt.Sprintf("%d to stay, without our marks", p.GetLeaving())
+		}
 		if p.GetMessage() != "" {
 			says += ", " + p.GetMessage()
 		}
@@ -117,7 +120,7 @@ func (s *sheet) lefts(a *app, objects []*v1.Object) {
 	for _, o := range objects {
 		if o.GetExtra() {
 			any = true
-			t.Add(text(objectText(o.GetObject())), text(partName(&v1.TrackerRevision{Revision: o.GetRevision()})), text(orDash(o.GetReason())), text(orDash(o.GetMessage())))
+			t.Add(text(objectText(o.GetObject())), text(partName(&v1.TrackerRevision{Revision: o.GetRevision()})), text(orDash(o.GetReason())), text(orDash(a.objectSays(o))))
 		}
 	}
 	if any {
@@ -212,4 +215,21 @@ func (a *app) legacyText(ctx context.Context, c *client.Client, name string, num
 		said += fmt.Sprintf(" and %d more", more)
 	}
 	return said, digest, err
+}
+
+// driftSays is what becomes of an object that drifts; the field, the values and the writer stand in columns of their own.
+func driftSays(o *v1.Object) string {
+	switch {
+	case fleet.Drift(o.GetDrift()) == fleet.DriftHeld:
+		return "held as it is"
+	case o.GetReason() == fleet.ObjectTwoWriters:
+		return "stopped: two writers"
+	case o.GetReason() == fleet.ObjectLeftSo:
+		return "left so by its policy"
+	case o.GetReason() == fleet.ObjectDrifted:
+		return "being corrected"
+	case o.GetReason() == fleet.ObjectShared:
+		return "shared, and as the module has it that writes it"
+	}
+	return o.GetMessage()
 }
