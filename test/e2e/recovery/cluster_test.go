@@ -72,6 +72,56 @@ func restoredCluster(w *world) {
 	must(w.t, os.RemoveAll(copied))
 }
 
+// nameTaken: a module is deleted while a cluster is away, and another one that has it, too, joins under that one's name. What is to be removed
+// from the first is not removed from the other: it is a stray there. Then each has its own name again, and the module is put again.
+func nameTaken(w *world) {
+	c, other := w.Clusters[0], w.Clusters[1]
+	w.putReady(module("left", "1", "a"))
+	c.Agent.Stop()
+	other.Agent.Stop()
+	w.says(c.Name, "Disconnected")
+	w.removed(other.Name)
+	must(w.t, w.CLI(w.t.Context(), "delete", "module", "left", "--yes", "--wait=false").Err())
+	from := w.marks()
+	w.joins(other, c.Name, "--reissue")
+	w.says(c.Name, "Ready", "stray")
+	w.silentDeletes(from)
+	must(w.t, w.has(other, "left", "a", "1"))
+	w.eventually(func() error {
+		if out := w.CLI(w.t.Context(), "get", "modules"); containsRow(out.Stdout, "left") {
+			return fmt.Errorf("the module waits for a cluster that is not there any more:\n%s", out.Stdout)
+		}
+		return nil
+	})
+
+	other.Agent.Stop()
+	w.removed(c.Name)
+	for _, x := range w.Clusters {
+		w.joins(x, x.Name, "--label", "env=test")
+	}
+	w.ready()
+	w.putReady(module("left", "2", "a"))
+	for _, x := range w.Clusters {
+		must(w.t, w.has(x, "left", "a", "2"))
+	}
+	w.nothingDeleted(from)
+}
+
+// removed has the hub forget a cluster whose agent is told nothing.
+func (w *world) removed(name string) {
+	w.t.Helper()
+	must(w.t, w.CLI(w.t.Context(), "cluster", "remove", name, "--force", "--yes").Err())
+}
+
+// joins has the agent of a cluster join under a name, with the state that it has.
+func (w *world) joins(c *lab.Cluster, name string, flags ...string) {
+	w.t.Helper()
+	token, err := w.Token(w.t.Context(), name, flags...)
+	must(w.t, err)
+	c.Agent = w.NewAgent(c, lab.AgentOptions{Token: token, Name: c.Agent.Name + "-" + name, StateDir: c.Agent.StateDir})
+	must(w.t, c.Agent.Start())
+}
+
 // clonedCluster: a second cluster is made from the first one's etcd, with the agent and all. One of the two has the
 // session; the hub says that there are two.
 func clonedCluster(w *world) {
