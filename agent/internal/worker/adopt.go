@@ -333,7 +333,7 @@ func (a *writer) refused(adoption plan.Adoption, whose string) *apply.Failure {
 func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption, g apply.Guard) error {
 	if a.exempt.KeepsWhole() { // it is applied as it is, which does not make it the module's
 		partly := *a
-		partly.exempt = a.exempt.Fields()
+		partly.treatment = &treatment{policy: a.policy, exempt: a.exempt.Fields()} // other items share that of this one
 		if err := partly.leaveLive(ctx, u.Object, plan.Apply); err != nil {
 			return err
 		}
