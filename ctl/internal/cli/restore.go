@@ -122,7 +122,7 @@ func (a *app) restoreText(r *v1.Restore) string {
 	if names := r.GetUnheard(); len(names) > 0 {
 		heard := agree(int32(len(names)), "cluster was", "clusters were") + " not heard since: " + plan.Names(names)
 		if r.GetAcceptedBy() != "" {
-			heard += ", and go on with the store when they are back"
+			heard += ", and go on with the store when they are back; who left the fleet after the backup has to join again"
 		}
 		parts = append(parts, heard)
 	}
