@@ -154,7 +154,8 @@ func generationIn(m map[string]any, key string) (int64, bool) {
 // dated reports that a part of a list says of which generation it, or a condition of its own, is.
 func dated(part any) bool {
 	m, _ := part.(map[string]any)
-	return conditionOf(m).observed != 0 || slices.ContainsFunc(listOf(m, "conditions"), dated)
+	observed, _ := generationIn(m, "observedGeneration")
+	return observed != 0 || slices.ContainsFunc(listOf(m, "conditions"), dated)
 }
 
 // made is when the object was made; zero: not known.

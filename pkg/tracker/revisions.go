@@ -47,7 +47,7 @@ func Parts(in Input, revision int64, rooted int) []Part {
 	}
 	if n := len(in.Observed.States); in.Leaving() && n > 0 {
 		p := part(0)
-		p.Objects, p.Leaving, p.Reason = n, n, reasonOf(cmp.Or(in.Tombstone, in.Before))
+		p.Objects, p.Leaving, p.Reason = n, n, in.leavingReason()
 	}
 	for _, x := range in.Observed.Extras {
 		part(x.Revision).add(x)

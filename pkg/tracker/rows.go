@@ -43,7 +43,7 @@ func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
 	for i, e := range entries {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince()}
 		if in.Leaving() {
-			r.Extra, r.Reason = true, reasonOf(cmp.Or(in.Tombstone, in.Before))
+			r.Extra, r.Reason = true, in.leavingReason()
 		}
 		if known && i < len(o.States) {
 			r.set(in, o.States[i])
@@ -92,9 +92,15 @@ func (in Input) Reported() bool {
 // Leaving reports that the module, or the one that had its name before, is to go and that the agent has not said yet how far that is: what
 // it reported last is what there is.
 func (in Input) Leaving() bool {
-	t := cmp.Or(in.Tombstone, in.Before)
+	t := in.removal()
 	return t != nil && in.Observed != nil && in.Observed.Generation != t.Generation
 }
+
+// removal is the tombstone of the module, or of the one that had its name before; nil: neither is to go.
+func (in Input) removal() *fleet.Tombstone { return cmp.Or(in.Tombstone, in.Before) }
+
+// leavingReason is said of what is there of a module that is Leaving.
+func (in Input) leavingReason() string { return reasonOf(in.removal()) }
 
 // reasonOf is what a tombstone does with the objects: takes them away, or leaves them.
 func reasonOf(t *fleet.Tombstone) string {

@@ -468,7 +468,7 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 	next := proto.CloneOf(old)
 	next.ChosenGeneration = record.ChosenGeneration(old)
 	if dead := next.GetTombstone(); dead != nil {
-		if cl, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(x.cluster)); record.RemovesElsewhere(cl, old) {
+		if record.RemovesElsewhere(old, record.AnewGeneration(w, x.cluster)) {
 			return old, nil
 		}
 		if dead.Hold && !x.hold {

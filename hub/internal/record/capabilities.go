@@ -105,7 +105,7 @@ func variantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord
 	r = store.Untracked(r)
 	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
 	can := capabilities(r, c.Name)
-	anothers := !can.IsZero() && ChosenGeneration(d) <= anew(r, c.Name).GetAnewGeneration()
+	anothers := !can.IsZero() && ChosenGeneration(d) <= AnewGeneration(r, c.Name)
 	if chosen := Digest(d.GetCapabilities()); !chosen.IsZero() && !anothers && d.GetSync().GetRevision() == rev.GetRevision().GetNumber() {
 		v.Capabilities = chosen
 		if has(v) {

@@ -23,10 +23,10 @@ func Undone(r store.Reader, c fleet.ClusterName) map[fleet.ModuleRef]string {
 	return out
 }
 
-// RemovesElsewhere reports that a removal was ordered before another Kubernetes cluster took the name: what is to go is in the one before, and
-// nothing in this one goes for it.
-func RemovesElsewhere(cl *storev1.ClusterRecord, d *storev1.DesiredRecord) bool {
-	return d.GetTombstone() != nil && d.GetTombstone().GetGeneration() <= cl.GetAnewGeneration()
+// RemovesElsewhere reports that a removal was ordered before another Kubernetes cluster took the name, which AnewGeneration tells: what is to go is in
+// the one before, and nothing in this one goes for it.
+func RemovesElsewhere(d *storev1.DesiredRecord, anew uint64) bool {
+	return d.GetTombstone() != nil && d.GetTombstone().GetGeneration() <= anew
 }
 
 // deletion is the word by which what a cluster has of a module is to go there, or to stay, because the module is deleted; empty: it is not.

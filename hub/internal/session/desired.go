@@ -180,7 +180,7 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 	out := reading{key: e.Key, revision: e.ModRevision}
 	var err error
 	switch {
-	case d.GetTombstone() != nil && d.GetTombstone().GetGeneration() <= x.anew: // the leader is about to forget it
+	case record.RemovesElsewhere(d, x.anew): // the leader is about to forget it
 		out.generation = d.GetTombstone().GetGeneration()
 	case d.GetTombstone() != nil:
 		var t fleet.Tombstone
