@@ -352,6 +352,9 @@ func (d *decider) soaked(n int) bool {
 	if h.Soaked || soak == 0 || d.count[n].members() == 0 {
 		return true
 	}
+	if d.ahead(&h.Quiet) {
+		d.touch()
+	}
 	if until := elapsed(h.Quiet, soak); until > d.now {
 		d.wake(until)
 		d.waitFor(ReasonSoak, &Facts{Stage: d.p.Stages[n].Name, Until: until})
@@ -379,7 +382,7 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 		if int(r.Stage) != n || r.State != ClusterSucceeded {
 			continue
 		}
-		back := o.Session
+		back := d.session(o)
 		switch shown, heard := shows(r, o), elapsed(back, catchUp); {
 		case shown.Why == UnseenHeld: // of one that is held nobody says how it does
 			held = append(held, i)

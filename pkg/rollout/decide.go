@@ -461,6 +461,27 @@ func (d *decider) result() Decision {
 	return d.out
 }
 
+// ahead brings a time back to now that is still to come: it was noted by a clock that was ahead, that of another hub or one that was put right
+// since. What lasts from then on would else last for longer by as much as that.
+func (d *decider) ahead(noted *Instant) bool {
+	if *noted <= d.now {
+		return false
+	}
+	*noted = d.now
+	return true
+}
+
+// clocksDiffer is by how much the clocks of two hubs may, so that what one notes is not without meaning for the other.
+const clocksDiffer = time.Minute
+
+// session is since when the agent's session is live; 0: it has none, or nobody knows, as where the clock of the hub that has it is ahead.
+func (d *decider) session(o *Observed) Instant {
+	if o.Session > d.now.add(clocksDiffer) {
+		return 0
+	}
+	return o.Session
+}
+
 func (i Instant) reached(now Instant) bool { return i != 0 && i <= now }
 
 // elapsed is when a duration that began at start is over.

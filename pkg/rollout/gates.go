@@ -167,6 +167,17 @@ func (d *decider) holds(g *GateHead) bool {
 // asked reports that the gate is evaluated outside.
 func (g *Gate) asked() bool { return g.Webhook != nil || g.Metric != nil || g.Expression != nil }
 
+// interval is after how long a gate that is evaluated outside is looked at again.
+func (g *Gate) interval() time.Duration {
+	switch {
+	case g.Webhook != nil:
+		return g.Webhook.Interval
+	case g.Metric != nil:
+		return g.Metric.Interval
+	}
+	return ExpressionInterval
+}
+
 // gateState gives a gate a state, with the code that says why, and what others said of it.
 func (d *decider) gateState(g *GateHead, to GateState, reason, said string) {
 	from := g.State
@@ -379,6 +390,9 @@ func (d *decider) openChecks() {
 		g := &d.s.Gates[i]
 		if g.State != GateRunning || !d.p.gateSpec(g).asked() || !d.holds(g) {
 			continue
+		}
+		if latest := d.now.add(d.p.gateSpec(g).interval()); g.NextLook > latest && d.ahead(&g.NextLook) {
+			d.touch()
 		}
 		d.out.Checks = append(d.out.Checks, Check{Stage: g.Stage, Position: g.Position, Gate: g.Name, Number: g.Number, NotBefore: g.NextLook.Time()})
 		d.wake(g.NextLook)

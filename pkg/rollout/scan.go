@@ -72,6 +72,11 @@ func (d *decider) look(i int) {
 
 // lookAs looks at a member by the state that it is in.
 func (d *decider) lookAs(i int, o *Observed) {
+	if r := d.s.record(i); r.Started > d.now || r.ReadySince > d.now {
+		r = d.edit(i)
+		d.ahead(&r.Started)
+		d.ahead(&r.ReadySince)
+	}
 	r := d.s.record(i)
 	switch r.State {
 	case ClusterToApply, ClusterWaiting:
@@ -306,7 +311,7 @@ func (d *decider) lookRecovering(i int, o *Observed) {
 // lookUnseen takes one that has timed out, and that nobody had seen with the revision, for one that has shown what that does there: it says that
 // it fails, or has been heard for as long as a move may take and is not ready.
 func (d *decider) lookUnseen(i int, o *Observed, shown Shown) {
-	if until := elapsed(o.Session, d.st.ProgressDeadline); shown.Verdict == NotYet && until > d.now {
+	if until := elapsed(d.session(o), d.st.ProgressDeadline); shown.Verdict == NotYet && until > d.now {
 		d.wake(until)
 		return
 	}

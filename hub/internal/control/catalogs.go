@@ -134,10 +134,8 @@ func (m catalogMemory) next(now, led time.Time) time.Time {
 	if s.GetObservedGeneration() != m.generation || m.confirmed || over {
 		return now
 	}
-	known := follow.Memory{Looked: s.GetLooked().AsTime()}
-	if known.Looked.After(now) {
-		known.Looked = now // the clock was set back
-	}
+	led = asOf(led, now)
+	known := follow.Memory{Looked: lookedAt(now, led, s.GetLooked().AsTime())}
 	if m.state.GetFailing() != nil {
 		known.Failing = m.state.GetFailing().AsTime()
 	}
@@ -148,8 +146,8 @@ func (m catalogMemory) next(now, led time.Time) time.Time {
 	case slices.Contains([]string{follow.ReasonUnavailable, catalog.ReasonRefused, catalog.ReasonNeeded}, s.GetReason()): // it may be better later
 		at = follow.Plan{Interval: follow.MinInterval}.Next(known, m.uid, led)
 	}
-	if !m.called.IsZero() && (at.IsZero() || m.called.Before(at)) {
-		at = m.called
+	if called := asOf(m.called, now); !called.IsZero() && (at.IsZero() || called.Before(at)) {
+		at = called
 	}
 	return at
 }

@@ -97,24 +97,41 @@ func (x *looks) schedule(ref fleet.ModuleRef, m *storev1.ModuleRecord, p follow.
 	if l.memory == nil {
 		l.memory = memory
 	}
-	known := follow.Memory{Looked: put}
-	if at := l.memory.GetLooked(); at != nil && at.AsTime().After(put) {
-		known.Looked = at.AsTime()
-	}
-	if known.Looked.After(now) {
-		known.Looked = now // the clock was set back
-	}
+	led := asOf(x.led, now)
+	known := follow.Memory{Looked: lookedAt(now, led, put, l.memory.GetLooked().AsTime())}
 	if l.memory.GetSince() != nil {
 		known.Failing = l.memory.GetSince().AsTime()
 	}
-	l.next = p.Next(known, l.uid, x.led)
-	if l.next.Before(l.after) {
-		l.next = l.after
+	l.next = p.Next(known, l.uid, led)
+	if after := asOf(l.after, now); l.next.Before(after) {
+		l.next = after
 	}
-	if !l.called.IsZero() && l.called.Before(l.next) {
-		l.next = l.called
+	if called := asOf(l.called, now); !called.IsZero() && called.Before(l.next) {
+		l.next = called
 	}
 	return l.next
+}
+
+// asOf is a time that this hub noted, by its clock as it stands now: that may have been set since, and times that are stored are by it alone.
+func asOf(noted, now time.Time) time.Time {
+	if noted.IsZero() {
+		return noted
+	}
+	return now.Add(noted.Sub(now)).Round(0)
+}
+
+// lookedAt is the newest of the times at which a source was looked at, and led if those say nothing: a time that is still to come is by a clock
+// that was ahead, this hub's or another one's, and to go by it would be to look at nothing until it has come.
+func lookedAt(now, led time.Time, times ...time.Time) (at time.Time) {
+	for _, t := range times {
+		if t.After(now) {
+			t = led
+		}
+		if t.After(at) {
+			at = t
+		}
+	}
+	return at
 }
 
 // postpone has no look before a time, unless somebody asks.

@@ -271,8 +271,8 @@ func (c *Controller) carryOut(ctx context.Context, run *rollouts.Run, st *module
 }
 
 func (c *Controller) wakeAt(ref fleet.ModuleRef, d rollout.Decision) {
-	if !d.WakeAt.IsZero() {
-		c.modules.addAt(store.ModuleKey(ref), d.WakeAt)
+	if !d.WakeAt.IsZero() { // earlier than that if it is long, since the clock may be put forward, and a window be open sooner
+		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(min(time.Until(d.WakeAt), time.Hour)))
 	}
 	if end := c.presence().Ends(); time.Now().Before(end) {
 		c.state(ref).graced = true

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"towline.dev/towline/pkg/testkit/steptest"
 )
 
 // recorder notes when runs begin and end.
@@ -109,6 +111,16 @@ func TestTheEarliestOfSeveralTimesWins(t *testing.T) {
 	})
 	if got := rec.runs["a"]; len(got) != 1 || got[0] != 5*time.Second {
 		t.Errorf("runs at %v", got)
+	}
+}
+
+// A run that is due in a while is due after that while: a clock that is put back meanwhile puts it off by nothing.
+func TestClockThatIsPutBackPutsOffNoRun(t *testing.T) {
+	r := newRunner(1, func(context.Context, string) time.Duration { return 0 })
+	now := time.Now()
+	r.addAt("key", now.Add(15*time.Second).Round(0)) // as one that was stored
+	if later := steptest.Clocks(now.Add(16*time.Second), -time.Hour); r.entries["key"].at.After(later) {
+		t.Errorf("after 16 s it is due in %v", r.entries["key"].at.Sub(later))
 	}
 }
 
