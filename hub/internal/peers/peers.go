@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
@@ -55,7 +57,8 @@ type Peers struct {
 	hubs      map[string]*storev1.HubRecord // that live, this one too
 	held      map[fleet.ClusterName]held    // sessions that other hubs hold, or held when they died
 	lost      map[fleet.ClusterName]time.Time
-	led       time.Time // since when this hub leads; zero: it does not
+	led       time.Time            // since when this hub leads; zero: it does not
+	leads     map[string]time.Time // since when another hub says that it leads, by this hub's clock: theirs may differ
 	listeners []func(fleet.ClusterName)
 	witnesses []func(fleet.ClusterName)
 }
@@ -74,7 +77,7 @@ func New(o Options) (*Peers, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	p := &Peers{o: o, hubs: map[string]*storev1.HubRecord{}, held: map[fleet.ClusterName]held{}, lost: map[fleet.ClusterName]time.Time{}, owed: newOwed()}
+	p := &Peers{o: o, hubs: map[string]*storev1.HubRecord{}, held: map[fleet.ClusterName]held{}, lost: map[fleet.ClusterName]time.Time{}, leads: map[string]time.Time{}, owed: newOwed()}
 	p.lines.open = map[string]line{}
 	if o.Dialer != nil {
 		p.sub = o.Store.Subscribe(p.takeStock, store.PeerPrefix, store.SessionPrefix)
@@ -86,6 +89,12 @@ func New(o Options) (*Peers, error) {
 func (p *Peers) takeStock(r store.Reader) {
 	store.Scan(r, store.PeerPrefix, func(h *storev1.HubRecord, _ store.Entry) bool {
 		p.hubs[h.GetInstance()] = h
+		if at, now := h.GetLeads().AsTime(), p.o.Now(); h.GetLeads() != nil {
+			p.leads[h.GetInstance()] = now
+			if at.Before(now) {
+				p.leads[h.GetInstance()] = at
+			}
+		}
 		return true
 	})
 	store.Scan(r, store.SessionPrefix, func(s *storev1.SessionRecord, e store.Entry) bool {
@@ -171,7 +180,13 @@ func (p *Peers) follow(r store.Reader, keys []string) {
 
 // meet notes that a hub lives, or with nil that it does not. The caller holds mu.
 func (p *Peers) meet(instance string, h *storev1.HubRecord, changed map[fleet.ClusterName]bool) {
-	_, lived := p.hubs[instance]
+	before, lived := p.hubs[instance]
+	switch {
+	case h.GetLeads() == nil:
+		delete(p.leads, instance)
+	case !proto.Equal(before.GetLeads(), h.GetLeads()):
+		p.leads[instance] = p.o.Now()
+	}
 	if h != nil {
 		p.hubs[instance] = h
 	} else {
@@ -261,7 +276,7 @@ func (p *Peers) Started() time.Time {
 	case !p.led.IsZero():
 		started = p.led
 	case h != nil:
-		started = h.GetLeads().AsTime()
+		started = p.leads[h.GetInstance()]
 	}
 	return started
 }
@@ -269,9 +284,9 @@ func (p *Peers) Started() time.Time {
 // leader is the other hub that says that it leads, the latest to say so; nil: none does. The caller holds mu.
 func (p *Peers) leader() *storev1.HubRecord {
 	var found *storev1.HubRecord
-	for _, h := range p.hubs {
-		if h.GetInstance() != p.o.Instance && h.GetLeads() != nil && (found == nil || h.GetLeads().AsTime().After(found.GetLeads().AsTime())) {
-			found = h
+	for instance, since := range p.leads {
+		if instance != p.o.Instance && (found == nil || since.After(p.leads[found.GetInstance()])) {
+			found = p.hubs[instance]
 		}
 	}
 	return found

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +47,10 @@ type fleetOf struct {
 	changed chan fleet.ClusterName
 }
 
-func begin(t *testing.T) *fleetOf {
+func begin(t *testing.T) *fleetOf { return beginAt(t, nil) }
+
+// beginAt has a clock; nil: the machine's.
+func beginAt(t *testing.T, now func() time.Time, there ...*storev1.HubRecord) *fleetOf {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -54,7 +58,13 @@ func begin(t *testing.T) *fleetOf {
 	f := &fleetOf{T: t, ctx: ctx, engine: e, changed: make(chan fleet.ClusterName, 100)}
 	f.must(err)
 	t.Cleanup(func() { f.must(e.Close()) })
-	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Lasting: 30 * time.Second,
+	for _, h := range there {
+		f.hub(h)
+	}
+	rev, err := e.Barrier(ctx)
+	f.must(err)
+	f.must(e.As(store.Hub).View(ctx, rev, func(store.Reader) error { return nil })) // they are known when it begins
+	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Lasting: 30 * time.Second, Now: now,
 		Log: slog.New(slog.DiscardHandler), Dialer: func(address string) (*grpc.ClientConn, error) {
 			return grpc.NewClient("passthrough:///"+address, append(rpc.APIDialOptions(&tls.Config{}), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		}})
@@ -135,21 +145,38 @@ func TestConnectedIsWhoseSessionAHubThatLivesHolds(t *testing.T) {
 }
 
 // Grace counts from the start of leadership, wherever that is.
+// Since when another hub leads is by this hub's clock: that of the other may be hours ahead, so that agents that are away would be expected for
+// as long, or behind.
 func TestStartedIsWhenTheLeaderBeganToLead(t *testing.T) {
-	f := begin(t)
-	if at := f.peers.Started(); at.Unix() != 1000 {
-		t.Errorf("nobody leads: %s", at)
-	}
-	f.session(&storev1.SessionRecord{Epoch: 1, Hub: "other", Started: timestamppb.Now()})
-	f.hub(&storev1.HubRecord{Instance: "older", Leads: timestamppb.New(time.Unix(2000, 0))})
-	f.hub(&storev1.HubRecord{Instance: "other", Leads: timestamppb.New(time.Unix(3000, 0))})
-	f.until("both are there", func() bool { return f.peers.Connected("a") })
-	if at := f.peers.Started(); at.Unix() != 3000 {
-		t.Errorf("another hub leads since 3000: %s", at)
-	}
-	f.peers.Leads(time.Unix(4000, 0))
-	if at := f.peers.Started(); at.Unix() != 4000 {
-		t.Errorf("this hub leads since 4000: %s", at)
+	for name, leads := range map[string]int64{"the clocks agree": 3000, "its clock is ahead": 9000, "its clock is behind": 1500} {
+		t.Run(name, func(t *testing.T) {
+			var now atomic.Int64
+			now.Store(2500)
+			f := beginAt(t, func() time.Time { return time.Unix(now.Load(), 0) })
+			if at := f.peers.Started(); at.Unix() != 1000 {
+				t.Errorf("nobody leads: %s", at)
+			}
+			for i, h := range []*storev1.HubRecord{{Instance: "older", Leads: timestamppb.New(time.Unix(2000, 0))}, {Instance: "other", Leads: timestamppb.New(time.Unix(leads, 0))}} {
+				f.session(&storev1.SessionRecord{Epoch: uint64(i + 1), Hub: h.GetInstance(), Started: timestamppb.Now()})
+				f.until("its agent is not there yet", func() bool { return !f.peers.Connected("a") })
+				now.Store(2500 + 500*int64(i))
+				f.hub(h)
+				f.until(h.GetInstance()+" is there", func() bool { return f.peers.Connected("a") })
+			}
+			if at := f.peers.Started(); at.Unix() != 3000 {
+				t.Errorf("another hub leads since 3000: %d", at.Unix())
+			}
+			f.peers.Leads(time.Unix(4000, 0))
+			if at := f.peers.Started(); at.Unix() != 4000 {
+				t.Errorf("this hub leads since 4000: %s", at)
+			}
+			for clock, since := range map[int64]int64{leads + 100: leads, leads - 100: leads - 100} { // it led when this hub began
+				f := beginAt(t, func() time.Time { return time.Unix(clock, 0) }, &storev1.HubRecord{Instance: "other", Leads: timestamppb.New(time.Unix(leads, 0))})
+				if at := f.peers.Started(); at.Unix() != since {
+					t.Errorf("begun at %d it leads since %d, not %d", clock, at.Unix(), since)
+				}
+			}
+		})
 	}
 }
 
