@@ -133,6 +133,8 @@ func TestNeverABareStatus(t *testing.T) {
 	}{
 		{codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:7444: connect: connection refused"`,
 			"hub unreachable: dial tcp 127.0.0.1:7444: connect: connection refused", fleet.ErrUnavailable},
+		{codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: expired certificate"`, // also of a hub whose clock is behind
+			"the client certificate has expired, or is not valid yet, by the hub's clock (error reading server preface: remote error: tls: expired certificate)", fleet.ErrUnknownUser},
 		{codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: bad certificate"`,
 			"the hub refuses this client certificate: its identity was revoked, locked, replaced or copied (error reading server preface: remote error: tls: bad certificate)", fleet.ErrDenied},
 		{codes.DeadlineExceeded, `context deadline exceeded while waiting for connections to become ready: latest balancer error: connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.1:1: i/o timeout"`,

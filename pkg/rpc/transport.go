@@ -18,7 +18,7 @@ var alerts = []struct {
 	{"remote error: tls: bad certificate",
 		"the hub refuses this client certificate: its identity was revoked, locked, replaced or copied", fleet.ErrDenied},
 	{"remote error: tls: expired certificate",
-		"the client certificate has expired", fleet.ErrUnknownUser},
+		"the client certificate has expired, or is not valid yet, by the hub's clock", fleet.ErrUnknownUser},
 	{"remote error: tls: unknown certificate authority",
 		"the client certificate is not from this hub's CA", fleet.ErrUnknownUser},
 	{"remote error: tls: certificate required",
