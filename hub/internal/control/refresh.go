@@ -468,7 +468,9 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 	next := proto.CloneOf(old)
 	next.ChosenGeneration = record.ChosenGeneration(old)
 	if dead := next.GetTombstone(); dead != nil {
-		if record.RemovesElsewhere(old, record.AnewGeneration(w, x.cluster)) {
+		// The commit depends on the cluster's record: who takes the name meanwhile is not to get this as an order of its own.
+		cluster, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(x.cluster))
+		if record.RemovesElsewhere(old, cluster.GetAnewGeneration()) {
 			return old, nil
 		}
 		if dead.Hold && !x.hold {

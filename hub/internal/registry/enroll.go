@@ -248,7 +248,7 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 	endSession(w, c, a.now)
 	if rec.GetUid() != "" && rec.GetUid() != a.uid { // what is known of the cluster before is no word of this one
 		s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
-		rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), record.LastGeneration(store.Untracked(w))
+		rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), record.LastGeneration(w) // what is ordered in this moment is of the cluster before, too
 	}
 	rec.Uid, rec.Revoked, rec.Joined = a.uid, false, timestamppb.New(a.now)
 	rec.JoinGeneration++

@@ -22,8 +22,10 @@ import (
 	"time"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc/jointoken"
 )
@@ -211,6 +213,27 @@ func TestOneKubernetesClusterIsRegisteredOnce(t *testing.T) {
 	}}
 	if _, err := w.with(late).enroll(second, "uid-2", newKey(t)); !errors.Is(err, fleet.ErrExists) || !late.done {
 		t.Errorf("two at once: %v", err)
+	}
+}
+
+// What is ordered between the decision and the commit, as a removal that is ordered again, is of the cluster that has the name until then.
+func TestAnotherClusterIsGivenNothingOfTheMomentBefore(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", "uid-1")
+	var last uint64
+	order := &intruder{Store: w.store, do: func() {
+		if _, err := storetest.All(w.store).Update(t.Context(), func(wr store.Writer) error {
+			last = record.NextGeneration(wr)
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}}
+	if _, err := w.with(order).enroll(w.token("a", true), "uid-2", newKey(t)); err != nil || !order.done {
+		t.Fatal(err)
+	}
+	if got := w.cluster("a").GetAnewGeneration(); got != last {
+		t.Errorf("what was ordered up to %d is of the cluster before, and not up to %d", got, last)
 	}
 }
 
