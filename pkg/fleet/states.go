@@ -66,7 +66,7 @@ const (
 	PhaseHeld     SyncPhase = "Held"     // no writes by order of a person
 )
 
-// ObjectState is one object as an agent sees it. All but Unjudged and Uncounted packs into one byte (Pack).
+// ObjectState is one object as an agent sees it. All but Unjudged, Uncounted and Used packs into one byte (Pack).
 type ObjectState struct {
 	Sync   SyncState
 	Health Health
@@ -75,6 +75,8 @@ type ObjectState struct {
 	Unjudged string
 	// Uncounted says that the health counts for nothing but itself: the module is ready without it, by the word of its manifest.
 	Uncounted bool
+	// Used says that the module lists the object and does not own it: it stays when the module goes.
+	Used bool
 }
 
 // Why an object is Healthy though nothing says so.

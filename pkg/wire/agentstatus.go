@@ -103,6 +103,7 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	}
 	out.NoStatus, out.NoRule = unjudged(states, fleet.NoStatus), unjudged(states, fleet.NoRule)
 	out.Uncounted = bitsOf(states, func(s fleet.ObjectState) bool { return s.Uncounted })
+	out.Used = bitsOf(states, func(s fleet.ObjectState) bool { return s.Used })
 	if len(out.States) > plainStates {
 		out.States, out.StatesZstd = Compress(out.States), true
 	}
@@ -187,7 +188,7 @@ func statesFrom(in *agentv1.SyncStatus) ([]fleet.ObjectState, error) {
 	judge(out, in.GetNoStatus(), fleet.NoStatus)
 	judge(out, in.GetNoRule(), fleet.NoRule)
 	for i := range out {
-		out[i].Uncounted = has(in.GetUncounted(), i)
+		out[i].Uncounted, out[i].Used = has(in.GetUncounted(), i), has(in.GetUsed(), i)
 	}
 	return out, nil
 }

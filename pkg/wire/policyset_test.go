@@ -60,6 +60,8 @@ func TestUnjudgedStatesTravel(t *testing.T) {
 			x.Unjudged = fleet.NoStatus
 		case 8, 19:
 			x.Unjudged = fleet.NoRule
+		case 10, 16:
+			x.Used = true
 		}
 		s.States = append(s.States, x)
 	}

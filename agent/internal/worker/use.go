@@ -28,6 +28,18 @@ type use struct {
 	at      time.Time // of the look
 }
 
+// onlyUses reports that the module lists a Namespace and does not own it: somebody made it, or another module has it.
+func (w *worker) onlyUses(it *item) bool {
+	if it.use != nil {
+		return true
+	}
+	if !plan.IsNamespace(it.entry.ID) {
+		return false
+	}
+	rec := w.m.inventory.Get(it.entry.ID)
+	return rec != nil && rec.Module == w.ref && rec.State == plan.Used
+}
+
 // holds reports that what was seen still counts. synced says that the watch shows all there is, held that nothing would be tried that
 // compares it again.
 func (u *use) holds(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint, synced, held bool) bool {

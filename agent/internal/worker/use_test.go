@@ -99,7 +99,9 @@ func TestUsedNamespaceOutlivesItsModule(t *testing.T) {
 			r := newRig(t)
 			s := r.bundle("shop", nil, namespace("$NS", "team: ours"), configMap("a", "k: v"))
 			r.set([]fleet.Sync{s})
-			r.ready(s)
+			if status := r.ready(s); !status.States[1].Used || status.States[0].Used {
+				t.Errorf("said to be used: %+v; only the Namespace is", status.States)
+			}
 			r.set(nil, r.tombstone("shop", policy))
 			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 			live := r.namespace(r.ns)
@@ -174,7 +176,9 @@ func TestNamespaceOfTwoModules(t *testing.T) {
 	same := r.bundle("same", nil, namespace("$NS-own", "team: a"), configMap("same", "k: v"))
 	other := r.bundle("other", nil, namespace("$NS-own", "team: b"), configMap("other", "k: v"))
 	r.set([]fleet.Sync{first, same, other})
-	r.ready(same)
+	if status := r.ready(same); !status.States[1].Used {
+		t.Errorf("the Namespace of another module: %+v", status.States)
+	}
 	status := r.wait("other", "said", leaves("first"))
 	if e := status.Exceptions[0]; e.Want != `"b"` || e.Live != `"a"` || !strings.Contains(e.Message, "module first") {
 		t.Errorf("exception %+v", e)

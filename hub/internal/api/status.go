@@ -346,7 +346,11 @@ func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, k
 				return err
 			}
 		}
-		if orphan || plan.Survives(policies, row.ID, labels) {
+		said := row.State
+		if row.Was != nil {
+			said = *row.Was
+		}
+		if orphan || said.Used || plan.Survives(policies, row.ID, labels) {
 			kept[row.ID.Kind]++
 			continue
 		}

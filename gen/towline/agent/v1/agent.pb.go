@@ -2957,7 +2957,10 @@ type SyncStatus struct {
 	// Objects of the module that are held by an annotation in the cluster, whatever the generation; at most 200.
 	Holds []*ObjectHold `protobuf:"bytes,22,rep,name=holds,proto3" json:"holds,omitempty"`
 	// Objects whose health does not count for ready, as no_status: their manifests say so, and the policies name them.
-	Uncounted     []byte `protobuf:"bytes,23,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
+	Uncounted []byte `protobuf:"bytes,23,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
+	// Objects that the module lists and does not own, as no_status: a Namespace that was there before, or that another module has. They stay when
+	// the module goes.
+	Used          []byte `protobuf:"bytes,24,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3142,6 +3145,13 @@ func (x *SyncStatus) GetHolds() []*ObjectHold {
 func (x *SyncStatus) GetUncounted() []byte {
 	if x != nil {
 		return x.Uncounted
+	}
+	return nil
+}
+
+func (x *SyncStatus) GetUsed() []byte {
+	if x != nil {
+		return x.Used
 	}
 	return nil
 }
@@ -5395,7 +5405,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x1d\n" +
 	"\n" +
 	"full_begin\x18\x05 \x01(\bR\tfullBegin\x12\x19\n" +
-	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\xee\x05\n" +
+	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\x82\x06\n" +
 	"\n" +
 	"SyncStatus\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
@@ -5429,7 +5439,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"moreExtras\x12\x18\n" +
 	"\awatched\x18\x15 \x01(\rR\awatched\x122\n" +
 	"\x05holds\x18\x16 \x03(\v2\x1c.towline.agent.v1.ObjectHoldR\x05holds\x12\x1c\n" +
-	"\tuncounted\x18\x17 \x01(\fR\tuncountedJ\x04\b\x0e\x10\x0fR\n" +
+	"\tuncounted\x18\x17 \x01(\fR\tuncounted\x12\x12\n" +
+	"\x04used\x18\x18 \x01(\fR\x04usedJ\x04\b\x0e\x10\x0fR\n" +
 	"prune_hold\"\x88\x02\n" +
 	"\n" +
 	"ObjectHold\x12\x14\n" +

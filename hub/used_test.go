@@ -1,0 +1,41 @@
+package hub_test
+
+import (
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// TestWhatIsOnlyUsedIsNotSaidToGo: a Namespace that was there before the module is not the module's, and stays when that goes. The agent says
+// which those are; what is said of a deletion, or of a cluster that the module leaves, counts them among what stays, also while the agent is away.
+func TestWhatIsOnlyUsedIsNotSaidToGo(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", map[string]string{"env": "prod"})
+	w.connectWith("c", simagent.Options{Keep: true, Report: func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		st.States[len(st.States)-1].Used = true // the last by name
+		return st
+	}})
+	m := module("shop", map[string]string{"a.yaml": configMap("1")["a.yaml"] + "---\n{apiVersion: v1, kind: Namespace, metadata: {name: ours}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: theirs}}\n"})
+	m.Spec.Placement.Selector = &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}
+	w.await("shop", w.put(m).GetRevision())
+	said := func(when string) {
+		t.Helper()
+		goes, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true})
+		must(t, err)
+		if k := goes.GetKeeps(); goes.GetObjects() != 2 || len(k) != 1 || k[0].GetKind() != "Namespace" || k[0].GetObjects() != 1 {
+			t.Errorf("%s: a deletion removes %d objects and keeps %v, want 2, and one Namespace", when, goes.GetObjects(), k)
+		}
+		moved, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{DryRun: true, Apply: true,
+			Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"env": "none"}}}})
+		must(t, err)
+		if moved.GetRemovesObjects() != 2 {
+			t.Errorf("%s: a label removes %d objects, want 2", when, moved.GetRemovesObjects())
+		}
+	}
+	said("connected")
+	w.leaves("c")
+	said("away")
+}
