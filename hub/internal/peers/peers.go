@@ -186,6 +186,7 @@ func (p *Peers) meet(instance string, h *storev1.HubRecord, changed map[fleet.Cl
 		delete(p.leads, instance)
 	case !proto.Equal(before.GetLeads(), h.GetLeads()):
 		p.leads[instance] = p.o.Now()
+		p.compare(instance, h.GetLeads().AsTime())
 	}
 	if h != nil {
 		p.hubs[instance] = h
@@ -209,6 +210,17 @@ func (p *Peers) meet(instance string, h *storev1.HubRecord, changed map[fleet.Cl
 			p.lost[c] = p.o.Now()
 		}
 		changed[c] = true
+	}
+}
+
+// clocksDiffer is from when on it matters by how much the clocks of two hubs do.
+const clocksDiffer = time.Minute
+
+// compare says that the clock of a hub is ahead of this one's: it says that it leads since a time that is still to come. One that is behind looks
+// like one that was heard late.
+func (p *Peers) compare(instance string, leads time.Time) {
+	if ahead := leads.Sub(p.o.Now()).Round(time.Second); instance != p.o.Instance && ahead >= clocksDiffer {
+		p.o.Log.Warn("the clock of the hub that leads is ahead of this hub's: keep both in step, for what begins by one of them ends too soon or too late by the other", "instance", instance, "ahead", ahead)
 	}
 }
 

@@ -1,6 +1,7 @@
 package peers_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -45,6 +46,7 @@ type fleetOf struct {
 	engine  *engine.Engine
 	peers   *peers.Peers
 	changed chan fleet.ClusterName
+	log     *bytes.Buffer // not to be read while Run may write it
 }
 
 func begin(t *testing.T) *fleetOf { return beginAt(t, nil) }
@@ -52,10 +54,11 @@ func begin(t *testing.T) *fleetOf { return beginAt(t, nil) }
 // beginAt has a clock; nil: the machine's.
 func beginAt(t *testing.T, now func() time.Time, there ...*storev1.HubRecord) *fleetOf {
 	t.Helper()
+	log := new(bytes.Buffer)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	e, err := engine.Open(ctx, memory.New(), engine.Options{})
-	f := &fleetOf{T: t, ctx: ctx, engine: e, changed: make(chan fleet.ClusterName, 100)}
+	f := &fleetOf{T: t, ctx: ctx, engine: e, changed: make(chan fleet.ClusterName, 100), log: log}
 	f.must(err)
 	t.Cleanup(func() { f.must(e.Close()) })
 	for _, h := range there {
@@ -65,7 +68,7 @@ func beginAt(t *testing.T, now func() time.Time, there ...*storev1.HubRecord) *f
 	f.must(err)
 	f.must(e.As(store.Hub).View(ctx, rev, func(store.Reader) error { return nil })) // they are known when it begins
 	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Lasting: 30 * time.Second, Now: now,
-		Log: slog.New(slog.DiscardHandler), Dialer: func(address string) (*grpc.ClientConn, error) {
+		Log: slog.New(slog.NewTextHandler(log, nil)), Dialer: func(address string) (*grpc.ClientConn, error) {
 			return grpc.NewClient("passthrough:///"+address, append(rpc.APIDialOptions(&tls.Config{}), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		}})
 	f.must(err)
@@ -165,6 +168,9 @@ func TestStartedIsWhenTheLeaderBeganToLead(t *testing.T) {
 			}
 			if at := f.peers.Started(); at.Unix() != 3000 {
 				t.Errorf("another hub leads since 3000: %d", at.Unix())
+			}
+			if said := strings.Contains(f.log.String(), "ahead=1h40m0s"); said != (leads == 9000) {
+				t.Errorf("it is said that its clock is ahead: %t\n%s", said, f.log)
 			}
 			f.peers.Leads(time.Unix(4000, 0))
 			if at := f.peers.Started(); at.Unix() != 4000 {
