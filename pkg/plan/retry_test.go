@@ -20,6 +20,10 @@ func TestWaitOfARetry(t *testing.T) {
 		"forbidden":               {Retry{Denied: true}, time.Second},
 		"forbidden, for long":     {Retry{Denied: true, Tries: 1000, Objects: 10}, 20 * time.Second},
 		"forbidden, very many":    {Retry{Denied: true, Tries: 1000, Objects: 10_000}, 100 * time.Second},
+		"taken":                   {Retry{Taken: true}, 5 * time.Second},
+		"taken, for long":         {Retry{Taken: true, Tries: 1000, Objects: 100}, 20 * time.Second},
+		"taken, many":             {Retry{Taken: true, Tries: 1000, Objects: 500}, 100 * time.Second},
+		"taken, very many":        {Retry{Taken: true, Tries: 1000, Objects: 10_000}, 5 * time.Minute},
 		"forbidden, far too many": {Retry{Denied: true, Tries: 1000, Objects: 1_000_000}, 5 * time.Minute},
 	} {
 		if got := tc.of.Wait(0.5); got != tc.want {

@@ -47,6 +47,11 @@ func (f *Failure) Unreached() bool {
 	return f.Reason == ReasonUnavailable || f.Reason == ReasonNotLeader || f.Reason == ReasonInventory
 }
 
+// Taken reports that somebody who is no module of ours has the object, or a field of it.
+func (f *Failure) Taken() bool {
+	return f.Reason == ReasonConflict && !f.Transient && f.Owner == (fleet.ModuleRef{})
+}
+
 // Awaited reports that the object waits for what others are about to bring: its kind or its namespace, which may be another
 // module's, or come with an operator that has just been started; a namespace of the name that has to go first; a webhook whose
 // workload starts; an object that it is only to read, or that one of its bindings reads.

@@ -314,7 +314,7 @@ func (it *item) clear() { it.fail, it.tries, it.next, it.waiting = nil, 0, time.
 // failed notes a failure and when to try again.
 func (w *worker) failed(it *item, f *apply.Failure, now time.Time) {
 	it.fails(f, now)
-	retry := plan.Retry{Transient: f.Transient, Denied: f.Denied, Objects: len(w.items), Tries: it.tries}
+	retry := plan.Retry{Transient: f.Transient, Denied: f.Denied, Taken: f.Taken(), Objects: len(w.items), Tries: it.tries}
 	if it.mayBeDeclared(now) {
 		retry.Transient, retry.Tries = true, 0
 	} else {
