@@ -192,8 +192,8 @@ func (c *Client) Pods(ctx context.Context, namespace, selector string, limit int
 		return nil, err
 	}
 	out := &corev1.PodList{}
-	if err := json.Unmarshal(raw, out); err != nil {
-		return nil, fmt.Errorf("answer of the API server: %w", err)
+	if err := readAs(raw, out, &out.Kind, "List"); err != nil {
+		return nil, err
 	}
 	return out, nil
 }
@@ -225,8 +225,8 @@ func (c *Client) events(ctx context.Context, namespace, selector string) ([]core
 		return nil, err
 	}
 	var list corev1.EventList
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("answer of the API server: %w", err)
+	if err := readAs(raw, &list, &list.Kind, "List"); err != nil {
+		return nil, err
 	}
 	return list.Items, nil
 }

@@ -78,6 +78,14 @@ func TestAnswerThatIsNoObjectSaysNothing(t *testing.T) {
 			if err == nil || n > 0 {
 				t.Errorf("list: %d objects, %v", n, err)
 			}
+			_, err = c.EventReasons(ctx, "n", "u")
+			check("reasons of the Events of an object", err)
+			_, err = c.EventsOf(ctx, "n", "Job", "a")
+			check("Events", err)
+			_, err = c.Pods(ctx, "n", "", 1)
+			check("pods", err)
+			_, err = c.ScaleTargets(ctx, "n")
+			check("autoscalers", err)
 			m := NewMapper(c)
 			if _, gone, err := m.Served(ctx, fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1"); gone || err == nil {
 				t.Errorf("kind: gone %t, %v", gone, err)
