@@ -234,7 +234,21 @@ func compareValues(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-func (p *Plan) guardLeavers(clusters []Candidate) {
+func (p *Plan) guardLeavers(clusters []Candidate) { p.ConfirmLeave = asksToLeave(clusters, p.Assigned) }
+
+// AsksToLeave reports that a module leaves the clusters that are not selected any more only when a person has confirmed that: one of
+// them would have nothing any more, or they are too many.
+func AsksToLeave(clusters []Candidate) bool {
+	assigned := 0
+	for i := range clusters {
+		if clusters[i].has() && !clusters[i].Without {
+			assigned++
+		}
+	}
+	return asksToLeave(clusters, assigned)
+}
+
+func asksToLeave(clusters []Candidate, assigned int) bool {
 	leavers, last := 0, false
 	for i := range clusters {
 		if !clusters[i].Selected && clusters[i].has() {
@@ -244,7 +258,7 @@ func (p *Plan) guardLeavers(clusters []Candidate) {
 			last = last || clusters[i].Last
 		}
 	}
-	p.ConfirmLeave = last || tooMany(leavers, p.Assigned)
+	return last || tooMany(leavers, assigned)
 }
 
 // tooMany: more than half of the clusters that ran the module, and more than one.

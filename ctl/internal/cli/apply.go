@@ -412,7 +412,11 @@ func (r *applyRun) selectionText(resp *v1.PutModuleResponse) string {
 	}
 	parts = append(parts, selects)
 	if n := resp.GetLeaving(); n > 0 {
-		parts = append(parts, "leaves "+count(n, "cluster")+", where what it has goes (towline diff says what)")
+		leaves := "leaves " + count(n, "cluster") + ", where what it has goes (towline diff says what)"
+		if resp.GetLeavingAsks() {
+			leaves += "; the rollout waits until that is confirmed: towline get holds"
+		}
+		parts = append(parts, leaves)
 	}
 	if m := resp.GetModule(); resp.GetResult() == "unchanged" && moves(m.GetSpec().GetSource()) {
 		parts = append(parts, "its source was not looked at (towline resync module "+m.GetMetadata().GetName()+" does)")

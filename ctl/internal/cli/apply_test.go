@@ -61,6 +61,11 @@ func TestApplyTellsWhoLosesTheModule(t *testing.T) {
 	if want := "selects 120 of 300 clusters: canary 6, rest 114; leaves 2 clusters, where what it has goes (towline diff says what)\n"; !strings.HasSuffix(got.out, want) {
 		t.Errorf("stdout %q, want %q", got.out, want)
 	}
+	answer.LeavingAsks = true
+	got = (&fakeHub{put: answer}).run(t, run{}, "apply", "-f", write(t, shopYAML), "--dry-run=server")
+	if want := "(towline diff says what); the rollout waits until that is confirmed: towline get holds\n"; !strings.HasSuffix(got.out, want) {
+		t.Errorf("stdout %q, want %q", got.out, want)
+	}
 }
 
 func TestApplyFromStdinIntoAProject(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -41,6 +43,7 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		{state("a", "Pending", nil), "cluster remove a", "cluster/a removed; no agent had joined\n"},
 		{state("a", "Disconnected", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them; its agent is away, so that is done when it is back\n"},
 		{state("a", "Ready", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them\n"},
+		{asking(state("a", "Ready", nil)), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them; that waits for a confirm: towline get holds -A\n"},
 	} {
 		if got := tc.hub.run(t, run{}, strings.Fields(tc.command)...); got.code != 0 || got.out+got.err != tc.want {
 			t.Errorf("%s: %d\n%s%s want\n%s", tc.command, got.code, got.out, got.err, tc.want)
@@ -58,6 +61,13 @@ func ofBefore(h *fakeHub) *fakeHub {
 func regressed(h *fakeHub) *fakeHub {
 	h.clusters[0].Status.Attention = &v1.Note{Code: fleet.AttentionRegressed}
 	h.trackers = []*v1.Tracker{{Cluster: "a", Reason: fleet.TrackerRegressed}}
+	return h
+}
+
+// asking is the answer of a hub that asks a person before a module leaves a cluster.
+func asking(h *fakeHub) *fakeHub {
+	h.putPlan = proto.CloneOf(h.putPlan)
+	h.putPlan.Asks = h.putPlan.GetLeaves()
 	return h
 }
 

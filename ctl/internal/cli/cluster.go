@@ -99,7 +99,7 @@ func movesText(resp *v1.PutClusterResponse) string {
 		parts = append(parts, "enters "+strings.Join(displayAll(resp.GetEnters()), ", "))
 	}
 	if len(resp.GetLeaves()) > 0 {
-		parts = append(parts, "leaves "+strings.Join(displayAll(resp.GetLeaves()), ", ")+", which "+removesText(resp.GetRemovesObjects()))
+		parts = append(parts, "leaves "+strings.Join(displayAll(resp.GetLeaves()), ", ")+", which "+removesText(resp.GetRemovesObjects())+asksText(resp))
 	} else if n := resp.GetRemovesObjects(); n > 0 {
 		parts = append(parts, "gets what other overrides make, which "+removesText(n))
 	}
@@ -107,6 +107,18 @@ func movesText(resp *v1.PutClusterResponse) string {
 		parts = append(parts, why+", so that is done when "+until)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// asksText is "; that of base waits for a confirm: towline get holds -A"; empty: nothing does.
+func asksText(resp *v1.PutClusterResponse) string {
+	switch n := len(resp.GetAsks()); n {
+	case 0:
+		return ""
+	case len(resp.GetLeaves()):
+		return "; that waits for a confirm: towline get holds -A"
+	default:
+		return "; that of " + strings.Join(displayAll(resp.GetAsks()), ", ") + " waits for a confirm: towline get holds -A"
+	}
 }
 
 // displayAll drops the default project from project/name.

@@ -206,6 +206,9 @@ func (a *app) printDiff(d *moduleDiff) {
 		}
 	}
 	a.printUngrouped(d.of(0))
+	if d.plan.GetLeavingAsks() {
+		a.printf("\nThe rollout waits until a person confirms that clusters lose the module: towline get holds, after the apply.\n")
+	}
 	if d.plan.GetSameSpec() && d.changes() {
 		a.printf("\nThe hub has this spec already: an apply changes nothing, unless it is bound to the plan and that is not what the newest rollout is about.\n")
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -107,6 +109,11 @@ func TestDiffTells(t *testing.T) {
 	if got := (&fakeHub{diff: leaving}).run(t, run{stdin: shopFile}, "diff", "-f", "-", "--exit-code"); got.code != exitFailed || !strings.Contains(got.out, "b: loses the module: removes 2 objects") ||
 		!strings.Contains(got.out, "Plan   7f31") {
 		t.Errorf("with a cluster that loses the module: exit %d, %s", got.code, got.out)
+	}
+	leaving[0] = proto.CloneOf(leaving[0])
+	leaving[0].GetPlan().LeavingAsks = true
+	if got := (&fakeHub{diff: leaving}).run(t, run{stdin: shopFile}, "diff", "-f", "-"); !strings.Contains(got.out, "\nThe rollout waits until a person confirms that clusters lose the module: towline get holds, after the apply.\n") {
+		t.Errorf("with a person to ask: %s", got.out)
 	}
 	for _, wrong := range [][]string{{"diff"}, {"diff", "-f", "-", "-o", "wide"}, {"diff", "shop"}} {
 		if got := hub.run(t, run{stdin: shopFile}, wrong...); got.code != exitUsage {

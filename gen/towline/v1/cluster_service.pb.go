@@ -288,7 +288,10 @@ type PutClusterResponse struct {
 	Revision int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Modules that stay in it, and of which objects go because other overrides of the revision that it has match its labels then; also
 	// those of which that is not known, because it is rendered only when a cluster comes to it.
-	Loses         []string `protobuf:"bytes,7,rep,name=loses,proto3" json:"loses,omitempty"`
+	Loses []string `protobuf:"bytes,7,rep,name=loses,proto3" json:"loses,omitempty"`
+	// Of leaves those that go only when a person has confirmed it, as far as can be foreseen: the cluster would have nothing any more, or too many
+	// clusters would lose the module.
+	Asks          []string `protobuf:"bytes,8,rep,name=asks,proto3" json:"asks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -368,6 +371,13 @@ func (x *PutClusterResponse) GetRevision() int64 {
 func (x *PutClusterResponse) GetLoses() []string {
 	if x != nil {
 		return x.Loses
+	}
+	return nil
+}
+
+func (x *PutClusterResponse) GetAsks() []string {
+	if x != nil {
+		return x.Asks
 	}
 	return nil
 }
@@ -1334,7 +1344,7 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
-	"\x05apply\x18\x04 \x01(\bR\x05apply\"\xe6\x01\n" +
+	"\x05apply\x18\x04 \x01(\bR\x05apply\"\xfa\x01\n" +
 	"\x12PutClusterResponse\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
@@ -1342,7 +1352,8 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\x06leaves\x18\x04 \x03(\tR\x06leaves\x12'\n" +
 	"\x0fremoves_objects\x18\x05 \x01(\x05R\x0eremovesObjects\x12\x1a\n" +
 	"\brevision\x18\x06 \x01(\x03R\brevision\x12\x14\n" +
-	"\x05loses\x18\a \x03(\tR\x05loses\"J\n" +
+	"\x05loses\x18\a \x03(\tR\x05loses\x12\x12\n" +
+	"\x04asks\x18\b \x03(\tR\x04asks\"J\n" +
 	"\x11GetClusterRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fmin_revision\x18\x02 \x01(\x03R\vminRevision\"C\n" +

@@ -248,6 +248,8 @@ type PutModuleResponse struct {
 	Warnings []*Note `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// How many clusters have the module and lose it by this put, if it is rolled out.
 	Leaving int32 `protobuf:"varint,10,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// The rollout waits for a person who confirms that those lose it: one of them would have nothing any more, or they are too many.
+	LeavingAsks bool `protobuf:"varint,11,opt,name=leaving_asks,json=leavingAsks,proto3" json:"leaving_asks,omitempty"`
 	// The store's revision of the write; pass it as min_revision to read it back.
 	Revision      int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -338,6 +340,13 @@ func (x *PutModuleResponse) GetLeaving() int32 {
 		return x.Leaving
 	}
 	return 0
+}
+
+func (x *PutModuleResponse) GetLeavingAsks() bool {
+	if x != nil {
+		return x.LeavingAsks
+	}
+	return false
 }
 
 func (x *PutModuleResponse) GetRevision() int64 {
@@ -889,7 +898,9 @@ type DiffPlan struct {
 	// How many variants the selected clusters have; 1 without overrides.
 	Variants int32 `protobuf:"varint,6,opt,name=variants,proto3" json:"variants,omitempty"`
 	// The waves of the objects, ascending, if each begins when the one before is healthy; empty: none waits for that.
-	Waves         []int32 `protobuf:"varint,7,rep,packed,name=waves,proto3" json:"waves,omitempty"`
+	Waves []int32 `protobuf:"varint,7,rep,packed,name=waves,proto3" json:"waves,omitempty"`
+	// The rollout waits for a person who confirms that clusters lose the module: one of them would have nothing any more, or they are too many.
+	LeavingAsks   bool `protobuf:"varint,8,opt,name=leaving_asks,json=leavingAsks,proto3" json:"leaving_asks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -971,6 +982,13 @@ func (x *DiffPlan) GetWaves() []int32 {
 		return x.Waves
 	}
 	return nil
+}
+
+func (x *DiffPlan) GetLeavingAsks() bool {
+	if x != nil {
+		return x.LeavingAsks
+	}
+	return false
 }
 
 // DiffGroup is what would become of the objects in some clusters.
@@ -2972,7 +2990,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x125\n" +
 	"\n" +
-	"depends_on\x18\x03 \x03(\v2\x16.towline.v1.DependencyR\tdependsOn\"\xbd\x02\n" +
+	"depends_on\x18\x03 \x03(\v2\x16.towline.v1.DependencyR\tdependsOn\"\xe0\x02\n" +
 	"\x11PutModuleResponse\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x18\n" +
@@ -2982,7 +3000,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x06stages\x18\x06 \x03(\v2\x16.towline.v1.StageCountR\x06stages\x12,\n" +
 	"\bwarnings\x18\t \x03(\v2\x10.towline.v1.NoteR\bwarnings\x12\x18\n" +
 	"\aleaving\x18\n" +
-	" \x01(\x05R\aleaving\x12\x1a\n" +
+	" \x01(\x05R\aleaving\x12!\n" +
+	"\fleaving_asks\x18\v \x01(\bR\vleavingAsks\x12\x1a\n" +
 	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"\x81\x01\n" +
 	"\x13ResyncModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
@@ -3016,7 +3035,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\v2\x14.towline.v1.DiffPlanH\x00R\x04plan\x12-\n" +
 	"\x05group\x18\x02 \x01(\v2\x15.towline.v1.DiffGroupH\x00R\x05group\x123\n" +
 	"\acluster\x18\x03 \x01(\v2\x17.towline.v1.DiffClusterH\x00R\aclusterB\x06\n" +
-	"\x04part\"\xbd\x01\n" +
+	"\x04part\"\xe0\x01\n" +
 	"\bDiffPlan\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
 	"\bselected\x18\x02 \x01(\x05R\bselected\x12\x14\n" +
@@ -3024,7 +3043,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\aobjects\x18\x04 \x01(\x05R\aobjects\x12\x1b\n" +
 	"\tsame_spec\x18\x05 \x01(\bR\bsameSpec\x12\x1a\n" +
 	"\bvariants\x18\x06 \x01(\x05R\bvariants\x12\x14\n" +
-	"\x05waves\x18\a \x03(\x05R\x05waves\"\x8d\x01\n" +
+	"\x05waves\x18\a \x03(\x05R\x05waves\x12!\n" +
+	"\fleaving_asks\x18\b \x01(\bR\vleavingAsks\"\x8d\x01\n" +
 	"\tDiffGroup\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x120\n" +
 	"\aobjects\x18\x02 \x03(\v2\x16.towline.v1.ObjectDiffR\aobjects\x12\x1c\n" +

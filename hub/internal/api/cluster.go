@@ -88,6 +88,9 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 			case has && slices.ContainsFunc(by, func(p fleet.Placement) bool { return !takes(p) }):
 				resp.Leaves = append(resp.Leaves, m.Ref.String())
 				leaves = append(leaves, t)
+				if record.AsksToPart(r, m, c) {
+					resp.Asks = append(resp.Asks, m.Ref.String())
+				}
 			case has:
 				if next, is := changesVariant(r, c, t); is {
 					changes = append(changes, next)

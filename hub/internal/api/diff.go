@@ -160,6 +160,7 @@ func (d *diff) choose(r store.Reader, only []string, plan *towlinev1.DiffPlan) e
 			return fleet.Invalidf("clusters", "the placement does not select %q", name)
 		}
 	}
+	plan.LeavingAsks = record.AsksToLeave(r, d.module)
 	return nil
 }
 

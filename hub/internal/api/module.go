@@ -260,6 +260,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	}
 	if exists {
 		resp.Leaving = leaving(store.Untracked(w), m)
+		resp.LeavingAsks = resp.Leaving > 0 && record.AsksToLeave(w, m)
 	}
 	if err := checkOrder(w, m, req); err != nil {
 		return err

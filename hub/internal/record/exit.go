@@ -6,6 +6,8 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Exit says whom a rollout may take its module from, in the transaction that does. A decision rests on an older look: this asks
@@ -44,6 +46,28 @@ func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
 	}
 	c := Cluster(rec)
 	return assemble.MayLeave(x.placement, &c)
+}
+
+// AsksToLeave reports that a put of the module makes a rollout that waits for a person who confirms that clusters lose it.
+func AsksToLeave(r store.Reader, m *wire.Module) bool {
+	return !m.External && rollout.AsksToLeave(Candidates(store.Untracked(r), m))
+}
+
+// AsksToPart reports that a module leaves a cluster only when a person has confirmed that, if the cluster is as c: the same rule, and others
+// that are to leave wait for a person already. What has left before under the same rollout does not count here, but does there.
+func AsksToPart(r store.Reader, m *wire.Module, c fleet.Cluster) bool {
+	r = store.Untracked(r)
+	if run, _ := rollouts.Load(r, m.Ref, rollouts.Driven(r, m.Ref).GetRollout().GetNumber()); run != nil && run.State.HoldSince != 0 {
+		return true
+	}
+	all := Candidates(r, m)
+	for i := range all {
+		if all[i].Cluster.Name == c.Name {
+			all[i].Cluster, all[i].Selected = c, false
+			all[i].Last, _ = new(neighbours).none(r, m.Ref, c)
+		}
+	}
+	return rollout.AsksToLeave(all)
 }
 
 // Empties reports that a cluster has nothing any more when the module has left it, or perhaps nothing.
