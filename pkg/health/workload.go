@@ -8,11 +8,11 @@ import (
 )
 
 // unseen reports that a workload's controller has not written what it makes of the newest generation. These controllers
-// always do.
+// always do, so that a generation which is greater is of another object of the name, whose status somebody put on this one.
 func (o *object) unseen() (Result, bool) {
 	observed, ok := number(o.status, "observedGeneration")
 	switch {
-	case ok && observed < o.generation:
+	case ok && observed != o.generation && o.generation > 0:
 		return o.old(observed), true
 	case len(o.status) == 0, !ok && o.generation > 0:
 		return progressing(ReasonNoStatus, "its controller has not seen it yet"), true

@@ -232,10 +232,10 @@ func (w *world) controllersQuote(c *lab.Cluster) {
 	deployments, err := c.Resource("apps/v1", "Deployment", "shop")
 	must(w.t, err)
 	message := fmt.Sprintf(`container main: argument --dsn=db://u:%s@db is not allowed, nor %q in its environment, nor %s`, value("Argument"), `a "`+value("Quoted")+`" \ 'b'`, value("Several")[:len(mark)+5])
-	_, err = deployments.Patch(w.t.Context(), "web", types.MergePatchType, []byte(`{"status":{"observedGeneration":9,"conditions":[{"type":"ReplicaFailure","status":"True","reason":"FailedCreate","message":`+
-		fmt.Sprintf("%q", message)+`}]}}`), metav1.PatchOptions{FieldManager: "kube-controller-manager"}, "status")
-	must(w.t, err)
 	web, err := deployments.Get(w.t.Context(), "web", metav1.GetOptions{})
+	must(w.t, err)
+	web, err = deployments.Patch(w.t.Context(), "web", types.MergePatchType, []byte(fmt.Sprintf(`{"status":{"observedGeneration":%d,"conditions":[{"type":"ReplicaFailure","status":"True","reason":"FailedCreate","message":%q}]}}`,
+		web.GetGeneration(), message)), metav1.PatchOptions{FieldManager: "kube-controller-manager"}, "status")
 	must(w.t, err)
 	must(w.t, c.Create(w.t.Context(), object("v1", "Event", "shop", "web.quoted", map[string]any{"reason": "FailedCreate", "type": "Warning", "message": message,
 		"involvedObject": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "namespace": "shop", "name": "web", "uid": string(web.GetUID())}})))
