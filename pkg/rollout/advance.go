@@ -352,10 +352,7 @@ func (d *decider) soaked(n int) bool {
 	if h.Soaked || soak == 0 || d.count[n].members() == 0 {
 		return true
 	}
-	if d.ahead(&h.Quiet) {
-		d.touch()
-	}
-	if until := elapsed(h.Quiet, soak); until > d.now {
+	if until := elapsed(d.since(h.Quiet), soak); until > d.now {
 		d.wake(until)
 		d.waitFor(ReasonSoak, &Facts{Stage: d.p.Stages[n].Name, Until: until})
 		return false

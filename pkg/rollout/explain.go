@@ -262,7 +262,8 @@ func (e *explainer) inStage(n int) {
 	if soak := e.p.Stages[n].Soak; c.soaks(h, &e.p.Stages[n]) {
 		r := Reason{Subject: About{Kind: AboutSoak, Name: name}, Reason: ReasonSoak, Facts: &Facts{For: soak, Stage: name}}
 		if h.Quiet != 0 {
-			r.Since, r.Until, r.Blocks = h.Quiet.Time(), h.Quiet.add(soak).Time(), true
+			began := e.in.since(h.Quiet)
+			r.Since, r.Until, r.Blocks = began.Time(), began.add(soak).Time(), true
 			r.Actions = do(DoPromote)
 		}
 		e.add(r)
@@ -303,7 +304,7 @@ func (e *explainer) gate(g *GateHead) Reason {
 	spec, stage := e.p.gateSpec(g), e.p.Stages[g.Stage].Name
 	now := At(e.in.Now)
 	r := Reason{Subject: About{Kind: AboutGate, Name: g.Name, Stage: stage, Position: g.Position}, Reason: kindReason[spec.Kind()],
-		Facts: e.p.gateFacts(g, now), Since: g.Since.Time(), Until: g.nextLook(), Blocks: g.State != GatePending && g.State != GateSuccessful}
+		Facts: e.p.gateFacts(g, now), Since: g.Since.Time(), Until: e.p.nextLook(g, now), Blocks: g.State != GatePending && g.State != GateSuccessful}
 	if g.State == GatePending {
 		r.Facts.Code = GateNotReached
 	}
@@ -392,7 +393,7 @@ func (e *explainer) cluster(i int) Reason {
 	case ClusterProgressing, ClusterSoaking:
 		r.Until, r.Blocks = c.Deadline, true
 		if c.State == ClusterSoaking && c.Reason == ReasonReady {
-			r.Until = e.s.record(i).ReadySince.add(e.p.Strategy.MinReadyTime).Time()
+			r.Until = e.in.since(e.s.record(i).ReadySince).add(e.p.Strategy.MinReadyTime).Time()
 		}
 		r.Actions = []Action{at(DoSkip)}
 	case ClusterFailed, ClusterTimedOut:

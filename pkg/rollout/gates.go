@@ -167,6 +167,14 @@ func (d *decider) holds(g *GateHead) bool {
 // asked reports that the gate is evaluated outside.
 func (g *Gate) asked() bool { return g.Webhook != nil || g.Metric != nil || g.Expression != nil }
 
+// looksAt is when a gate is looked at next: now, if that was noted by a clock that was ahead.
+func (p *Plan) looksAt(g *GateHead, now Instant) Instant {
+	if spec := p.gateSpec(g); spec.asked() && g.NextLook > now.add(spec.interval()) {
+		return now
+	}
+	return g.NextLook
+}
+
 // interval is after how long a gate that is evaluated outside is looked at again.
 func (g *Gate) interval() time.Duration {
 	switch {
@@ -391,11 +399,9 @@ func (d *decider) openChecks() {
 		if g.State != GateRunning || !d.p.gateSpec(g).asked() || !d.holds(g) {
 			continue
 		}
-		if latest := d.now.add(d.p.gateSpec(g).interval()); g.NextLook > latest && d.ahead(&g.NextLook) {
-			d.touch()
-		}
-		d.out.Checks = append(d.out.Checks, Check{Stage: g.Stage, Position: g.Position, Gate: g.Name, Number: g.Number, NotBefore: g.NextLook.Time()})
-		d.wake(g.NextLook)
+		next := d.p.looksAt(g, d.now)
+		d.out.Checks = append(d.out.Checks, Check{Stage: g.Stage, Position: g.Position, Gate: g.Name, Number: g.Number, NotBefore: next.Time()})
+		d.wake(next)
 	}
 }
 

@@ -72,11 +72,6 @@ func (d *decider) look(i int) {
 
 // lookAs looks at a member by the state that it is in.
 func (d *decider) lookAs(i int, o *Observed) {
-	if r := d.s.record(i); r.Started > d.now || r.ReadySince > d.now {
-		r = d.edit(i)
-		d.ahead(&r.Started)
-		d.ahead(&r.ReadySince)
-	}
 	r := d.s.record(i)
 	switch r.State {
 	case ClusterToApply, ClusterWaiting:
@@ -278,7 +273,7 @@ func (d *decider) lookReady(i int) {
 
 // watched reports that a member has to stay ready for longer before it counts.
 func (d *decider) watched(r *Record, since Instant) bool {
-	until := elapsed(since, d.st.MinReadyTime)
+	until := elapsed(d.since(since), d.st.MinReadyTime)
 	if until <= d.now || r.has(flagLeave) {
 		return false
 	}
@@ -354,7 +349,7 @@ func (d *decider) lookUnready(i int, o *Observed, shown Shown) {
 		d.turn(i, memberRegressed, ReasonRegressed, o.Message)
 		r = d.s.record(i)
 	}
-	deadline := elapsed(r.Started, d.st.ProgressDeadline)
+	deadline := elapsed(d.since(r.Started), d.st.ProgressDeadline)
 	if deadline > d.now {
 		d.wake(deadline)
 		return

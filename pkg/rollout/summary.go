@@ -228,17 +228,17 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string, *Facts) {
 }
 
 // nextLook is when an open gate is looked at again.
-func (g *GateHead) nextLook() time.Time {
+func (p *Plan) nextLook(g *GateHead, now Instant) time.Time {
 	if g.State != GateRunning {
 		return time.Time{}
 	}
-	return g.NextLook.Time()
+	return p.looksAt(g, now).Time()
 }
 
 func gateSummary(p *Plan, g *GateHead, now Instant) GateSummary {
 	spec := p.gateSpec(g)
 	out := GateSummary{Name: g.Name, Position: g.Position, Kind: spec.Kind(), State: g.State, Facts: p.gateFacts(g, now),
-		Since: g.Since.Time(), NextLook: g.nextLook()}
+		Since: g.Since.Time(), NextLook: p.nextLook(g, now)}
 	if spec.Approval != nil {
 		out.Approvers = spec.Approval.Approvers
 		out.ApprovedBy = g.approvers(g.counted(now))
@@ -281,19 +281,19 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		return c
 	case r.State == ClusterProgressing:
 		if !r.has(flagAway) { // whose clock stands still
-			c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
+			c.Deadline = in.since(r.Started).add(p.Strategy.ProgressDeadline).Time()
 		}
 		c.Reason, f.Detail = cmp.Or(r.Reason, o.Reason, ReasonNotReady), ""
 		if !isAway(c.Reason) && c.Reason != ReasonNotHeard { // else it is of before
 			f.Detail = cmp.Or(o.Message, r.Message)
 		}
 	case r.State == ClusterSoaking:
-		c.Reason, f.Until = ReasonReady, r.ReadySince.add(p.Strategy.MinReadyTime)
+		c.Reason, f.Until = ReasonReady, in.since(r.ReadySince).add(p.Strategy.MinReadyTime)
 	case s.waitsForBack(in, i):
 		c.Reason, f.Code = away(o), ReasonAwaited
 	case isFailed(r):
 		if r.ReadySince != 0 { // it is ready again, and counts as recovered then
-			f.Until = r.ReadySince.add(p.Strategy.MinReadyTime)
+			f.Until = in.since(r.ReadySince).add(p.Strategy.MinReadyTime)
 		}
 		if r.State == ClusterTimedOut {
 			f.For = p.Strategy.ProgressDeadline

@@ -297,9 +297,11 @@ func (m Module) UnknownRevision(of fleet.ModuleRef, revision int64) error {
 
 // Input is everything that a decision depends on.
 type Input struct {
-	Now   time.Time
-	Plan  *Plan
-	State State
+	Now time.Time
+	// Behind is since when Now has been known to be behind times that the rollout noted, by a clock that was ahead; zero: it is not. See Clock.
+	Behind time.Time
+	Plan   *Plan
+	State  State
 	// Observed is aligned with the members: State.Member(Plan, i). Missing entries are the zero Observed.
 	Observed  []Observed
 	Newcomers []Newcomer
@@ -348,8 +350,34 @@ type Decision struct {
 	Holds []Hold
 	// Start asks for a new rollout of this revision, on a person's word (retry of an ended rollout).
 	Start *Start
+	// Behind says that Now is behind a time that the rollout noted, and something counts from then on.
+	Behind bool
 	// odd is an event that found a member in a state for which transitions does not have it: a mistake of this package.
 	odd string
+}
+
+// Clock remembers from one decision about a rollout to the next since when its times are still to come. The zero Clock knows of none.
+type Clock struct {
+	behind, last Instant
+}
+
+// Behind is for Input. A clock that is put back once more begins anew.
+func (c *Clock) Behind(now time.Time) time.Time {
+	if At(now) < c.last {
+		return time.Time{}
+	}
+	return c.behind.Time()
+}
+
+// Decided takes note of a decision.
+func (c *Clock) Decided(now time.Time, d *Decision) {
+	switch at := At(now); {
+	case !d.Behind:
+		c.behind = 0
+	case c.behind == 0 || at < c.last:
+		c.behind = at
+	}
+	c.last = At(now)
 }
 
 // Assign gives a member a revision, or takes the module from it.

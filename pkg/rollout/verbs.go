@@ -340,7 +340,7 @@ func (d *decider) promoteVerb(v *Verb) error {
 		held = d.awaitedHeld(n)
 	}
 	soaks := h.Quiet != 0 && stage.Soak > 0 && !h.Soaked
-	runs := soaks && elapsed(h.Quiet, stage.Soak) > d.now
+	runs := soaks && elapsed(d.since(h.Quiet), stage.Soak) > d.now
 	switch {
 	case told == ReasonEmptyOverride && !d.begun0() && len(d.emptyOverrides()) > 0:
 		d.s.OverridesPromoted = true

@@ -27,6 +27,7 @@ type world struct {
 	plan     *rollout.Plan
 	state    rollout.State
 	last     rollout.Decision
+	clock    rollout.Clock
 	module   rollout.Module
 	number   int64
 	past     []rollout.Past // the rollouts before, the newest first
@@ -310,7 +311,7 @@ func (w *world) start(rev string, kv map[string]string) {
 }
 
 func (w *world) input() rollout.Input {
-	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm, Awaits: w.awaits}
+	in := rollout.Input{Now: w.now, Behind: w.clock.Behind(w.now), Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm, Awaits: w.awaits}
 	in.Unplaced, in.Stands, in.Matched = w.unplaced, w.stands, w.matched
 	if !w.blind {
 		in.Older = in.State.MayNeed(in.Plan, in.Verbs)
@@ -355,6 +356,7 @@ func (w *world) decide() {
 	w.checkChanged(in, d)
 	w.checkIdempotent(in, d)
 	w.report(in, d)
+	w.clock.Decided(w.now, &d)
 	w.commit(d)
 }
 

@@ -36,6 +36,8 @@ type Run struct {
 	Unplaced bool
 	// Older is the older revision by whose placement they were looked at, too; 0: by that of none.
 	Older int64
+	// Clock is kept as long as the run is.
+	Clock rollout.Clock
 	index map[fleet.ClusterName]int
 }
 
@@ -205,7 +207,7 @@ func sameBindings(a, b *storev1.RevisionRecord) bool {
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
 func (run *Run) Input(now time.Time) rollout.Input {
-	return rollout.Input{Now: now, Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers, Matched: run.Matched, Unplaced: run.Unplaced, Older: run.Older}
+	return rollout.Input{Now: now, Behind: run.Clock.Behind(now), Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers, Matched: run.Matched, Unplaced: run.Unplaced, Older: run.Older}
 }
 
 // Facts are what the run has to know of its module.
