@@ -67,8 +67,10 @@ func TestServerThatNeverAnswersHoldsUpNoRequest(t *testing.T) {
 				_, err := lists.Resource(configMaps.GroupVersionResource).List(ctx, v1.ListOptions{Limit: 5})
 				return err
 			},
-			"apply":  func() error { _, err := c.Apply(ctx, configMaps, "n", "a", []byte("{}"), ApplyOptions{}); return err },
-			"delete": func() error { return c.Delete(ctx, configMaps, "n", "a", "u", "1") },
+			"apply": func() error { _, err := c.Apply(ctx, configMaps, "n", "a", []byte("{}"), ApplyOptions{}); return err },
+			"delete": func() error {
+				return c.Delete(ctx, configMaps, "n", &v1.ObjectMeta{Name: "a", UID: "u", ResourceVersion: "1"})
+			},
 			"create": func() error { return c.Create(ctx, configMaps, "n", []byte("{}")) },
 			"discovery": func() error {
 				_, err := NewMapper(c).Resource(ctx, fleet.ObjectID{Kind: "ConfigMap", Name: "a"}, "v1")

@@ -305,9 +305,9 @@ func each[T any](items []T, f func(*T) bool) bool {
 	return true
 }
 
-// Delete asks for the deletion of exactly the object with this UID and resource version.
-func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string, uid types.UID, resourceVersion string) error {
-	propagation := metav1.DeletePropagationBackground
+// Delete asks for the deletion of exactly this object in this version.
+func (c *Client) Delete(ctx context.Context, r Resource, namespace string, live metav1.Object) error {
+	uid, resourceVersion, propagation := live.GetUID(), live.GetResourceVersion(), propagationOf(live)
 	body, err := json.Marshal(metav1.DeleteOptions{
 		TypeMeta:          metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
 		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion},
@@ -316,8 +316,21 @@ func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string,
 	if err != nil {
 		return err
 	}
-	return denied(write(c.rest.Delete()).AbsPath(r.segments(namespace, name)...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+	return denied(write(c.rest.Delete()).AbsPath(r.segments(namespace, live.GetName())...).SetHeader("Content-Type", runtime.ContentTypeJSON).
 		Body(body).Do(ctx).Error())
+}
+
+// propagationOf is what is to become of what an object owns: the garbage collector takes it afterwards, unless a finalizer of the object
+// says another thing. To ask for that against such a finalizer would be in vain: while the API server takes it away, it loses the version
+// that is asked for, and refuses the deletion as a conflict, each time.
+func propagationOf(live metav1.Object) metav1.DeletionPropagation {
+	switch finalizers := live.GetFinalizers(); {
+	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
+		return metav1.DeletePropagationOrphan
+	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents):
+		return metav1.DeletePropagationForeground
+	}
+	return metav1.DeletePropagationBackground
 }
 
 // Release takes our marks from exactly the object with this UID and resource version. What is noted for our field manager stays,

@@ -231,7 +231,7 @@ func (e *eraser) act(ctx context.Context, x act, r plan.Record, res apply.Resour
 		if err := e.spare(ctx, r.ID, seen.UID); err != nil {
 			return err
 		}
-		return e.w.takeAway(ctx, x, res, live.UID, live.ResourceVersion)
+		return e.w.takeAway(ctx, x, res, live)
 	case len(ties) > 0:
 		return e.free(ctx, r, ties)
 	case seen.TakenBy(r) != "":

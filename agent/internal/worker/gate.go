@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/assemble"
@@ -65,12 +65,12 @@ func (w *worker) write(ctx context.Context, x act, request func(context.Context)
 
 // takeAway deletes exactly the version of an object that was seen. It is called within a write: since that was let through the count for the
 // delete budget was noted, and more may have been looked at, so that what may stop it is asked once more.
-func (w *worker) takeAway(ctx context.Context, x act, res apply.Resource, uid types.UID, version string) error {
+func (w *worker) takeAway(ctx context.Context, x act, res apply.Resource, live metav1.Object) error {
 	if err := cmp.Or(w.unlessSuperseded(), w.unlessStopped(x.id), w.m.unlessDenied(w.ref, x)); err != nil {
 		return err
 	}
 	sent := time.Now()
-	err := w.m.client.Delete(ctx, res, x.id.Namespace, x.id.Name, uid, version)
+	err := w.m.client.Delete(ctx, res, x.id.Namespace, live)
 	if apply.MayLand(err) {
 		w.m.late.takes(x.id, sent, time.Now())
 	}

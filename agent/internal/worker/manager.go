@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
-	"k8s.io/apimachinery/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
@@ -445,7 +445,7 @@ func (m *Manager) leaving() bool {
 }
 
 // remove deletes an object behind the gate and the fence.
-func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
+func (a *writer) remove(ctx context.Context, live metav1.Object) error {
 	x := act{verb: localpolicy.Recreate, id: a.liveID()}
-	return a.w.write(ctx, x, func(ctx context.Context) error { return a.w.takeAway(ctx, x, a.resource, uid, resourceVersion) })
+	return a.w.write(ctx, x, func(ctx context.Context) error { return a.w.takeAway(ctx, x, a.resource, live) })
 }

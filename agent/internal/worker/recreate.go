@@ -228,7 +228,7 @@ func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immu
 		return err
 	}
 	a.w.log.Info("object deleted to be recreated", "object", a.id.String(), "uid", u.GetUID(), "because", a.explain(ctx, immutable).Detail)
-	err := a.remove(ctx, u.GetUID(), u.GetResourceVersion())
+	err := a.remove(ctx, u)
 	if err != nil && !apply.IsGone(err) {
 		return err
 	}
