@@ -122,7 +122,9 @@ func asLastHeard(in Input, t Tracker) Tracker {
 	switch {
 	case t.Removing && (t.Removed || in.Problem != ""):
 	case t.Removing:
-		t.Reason, t.Message = unseen(in), ""
+		if t.Reason, t.Message = unseen(in), ""; in.Blind != nil {
+			t.Message = in.Blind.Message
+		}
 	default:
 		t.Sync, t.Health = fleet.SyncUnknown, fleet.HealthUnknown
 		if in.Problem == "" && in.Refused == "" {

@@ -138,6 +138,12 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	}
 }
 
+// NoAnswer reports that a request has no answer of an API server: it is not there, or the way to it is not.
+func NoAnswer(err error) bool {
+	var at *url.Error
+	return errors.As(err, &at) && apiStatus(err) == nil
+}
+
 // Cause is why a request failed, without the address that was asked: that is long, and a message that is cut would end
 // before it says why.
 func Cause(err error) error {

@@ -43,7 +43,10 @@ func (m *Manager) Preview(ctx context.Context, s fleet.Sync, contents Contents) 
 	g.SetLimit(previewing)
 	for i, it := range p.items {
 		g.Go(func() error {
-			looked[i] = p.object(asking, it)
+			var err error
+			if looked[i], err = p.object(asking, it); err != nil {
+				return err
+			}
 			return asking.Err()
 		})
 	}
@@ -132,8 +135,9 @@ func (p *preview) sum(looked []fleet.PreviewedObject) (out fleet.Preview) {
 	return out
 }
 
-// object says what would become of one that the sync lists; no action: it stays as it is.
-func (p *preview) object(ctx context.Context, it *item) fleet.PreviewedObject {
+// object says what would become of one that the sync lists; no action: it stays as it is. That the API server does not answer is an error: it
+// refuses nothing, and says nothing of the others either.
+func (p *preview) object(ctx context.Context, it *item) (fleet.PreviewedObject, error) {
 	a := &writer{w: p.w, job: job{order: &order{sync: p.sync, policies: p.policies}, item: it, id: it.entry.ID, entry: it.entry, verb: plan.Apply,
 		treatment: it.treatment, named: plan.Named(p.policies, it.entry.ID), record: p.m.inventory.Get(it.entry.ID), values: p.bound(it), hidden: it.late.secrets()}}
 	if a.record == nil {
@@ -141,16 +145,19 @@ func (p *preview) object(ctx context.Context, it *item) fleet.PreviewedObject {
 	}
 	out := fleet.PreviewedObject{ID: it.entry.ID, Version: it.entry.Version}
 	if p.awaits(it, &out) {
-		return out
+		return out, nil
 	}
 	if err := p.judge(ctx, a, &out); err != nil {
+		if apply.NoAnswer(err) {
+			return out, fleet.Errorf(fleet.ErrUnavailable, "the API server does not answer: %v", apply.Cause(err))
+		}
 		f := a.explain(ctx, err)
 		out.Action, out.Reason, out.Message, out.By, out.Fields = fleet.PreviewRefuse, f.Reason, f.Message, f.By, nil
 		if f.Field != "" {
 			out.Fields = []fleet.FieldChange{{Field: f.Field, Live: f.Live, Want: f.Want}}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // judge goes the way that the worker goes, with dry runs where that writes.

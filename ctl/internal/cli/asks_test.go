@@ -25,6 +25,10 @@ func TestEvents(t *testing.T) {
 	if r := asked[*v1.ListEventsRequest](hub); r.GetFilter().GetModule() != "shop" || r.GetFilter().GetProject() != "default" || r.GetLimit() != 7 {
 		t.Errorf("asked %v", r)
 	}
+	hub.events[1] = &v1.ListEventsResponse{Cluster: "c2", Reason: "Unanswered", Message: "cluster c2: events in namespace shop: refused"}
+	if got = hub.run(t, run{}, "events", "module/shop"); strings.Count(got.err, "cluster c2: ") != 1 {
+		t.Errorf("%s", got.err)
+	}
 	hub.events[1] = &v1.ListEventsResponse{Cluster: "c2", Reason: "Disconnected", Message: "its agent is not connected"}
 	got = hub.run(t, run{}, "events", "Deployment/shop/web", "--cluster", "c1", "--cluster", "c2", "-o", "json")
 	if got.code != exitFailed || !strings.Contains(got.err, "cluster c2: its agent is not connected") || strings.Count(got.out, `"cluster"`) != 2 {

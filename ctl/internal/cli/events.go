@@ -143,7 +143,8 @@ func (a *app) silentClusters(all []*v1.ListEventsResponse) error {
 	for _, r := range all {
 		if omitted += int(r.GetOmitted()); r.GetReason() != "" {
 			silent++
-			a.warnf("cluster %s: %s", r.GetCluster(), table.Clean(r.GetMessage()))
+			said := "cluster " + r.GetCluster() + ": " // the hub's answer begins with it, too, where it asked in vain
+			a.warnf("%s%s", said, table.Clean(strings.TrimPrefix(r.GetMessage(), said)))
 		}
 	}
 	if omitted > 0 {

@@ -458,6 +458,9 @@ func (a *app) trackerSays(t *v1.Tracker) string {
 	case fleet.TrackerReleasing:
 		return cmp.Or(said, "its agent lets go of it; its objects stay")
 	case fleet.TrackerNotSeen:
+		if t.GetRemoving() {
+			return strings.TrimSuffix("removed when its agent sees the cluster again: "+said, ": ")
+		}
 		return said + a.lastWord(t, "")
 	case fleet.TrackerDisconnected:
 		said = "its agent is not connected" + a.lastWord(t, said)
