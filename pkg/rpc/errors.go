@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -46,7 +47,8 @@ var sentinels = []struct {
 }
 
 // ToStatus makes a gRPC status of an error, with the sentinel's word and the fields in its details. A status stays as it
-// is; what is no sentinel is Internal.
+// is; what is no sentinel is Internal. A status that gRPC made of somebody else, such as an etcd that is not reached, and that an
+// error wraps, keeps its code alone: without a word of ours it would read as if who says it were not reached.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -55,10 +57,19 @@ func ToStatus(err error) error {
 	if errors.As(err, &remote) && remote.Error() == err.Error() {
 		return remote.status.Err()
 	}
-	if _, ok := status.FromError(err); ok {
-		return err
-	}
 	code, reason := classify(err)
+	if st, ok := status.FromError(err); ok {
+		if _, itself := err.(interface{ GRPCStatus() *status.Status }); itself || spoken(st) {
+			return err
+		}
+		if reason == reasonInternal {
+			code, reason = st.Code(), wordOf(st.Code())
+		}
+		if h := fleet.HintOf(err); code == codes.Unavailable && h.RetryAfter == 0 {
+			h.RetryAfter = backSoon
+			err = fleet.With(err, h)
+		}
+	}
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: domain}}
 	if v := violations(err); len(v) > 0 {
 		details = append(details, &errdetails.BadRequest{FieldViolations: v})
@@ -103,7 +114,12 @@ func Unanswered(err error) bool {
 	if !errors.As(FromStatus(err), &remote) || !errors.Is(remote, fleet.ErrUnavailable) {
 		return false
 	}
-	return !slices.ContainsFunc(remote.status.Details(), func(d any) bool {
+	return !spoken(remote.status)
+}
+
+// spoken reports that a status has a word of ours: a hub or an agent made it, and not gRPC.
+func spoken(st *status.Status) bool {
+	return slices.ContainsFunc(st.Details(), func(d any) bool {
 		info, ok := d.(*errdetails.ErrorInfo)
 		return ok && info.GetDomain() == domain
 	})
@@ -132,6 +148,19 @@ func hintOf(details []any) (h fleet.Hint) {
 func Reason(err error) string {
 	_, reason := classify(err)
 	return reason
+}
+
+// backSoon is when it is worth another try after one whom the hub asked was away: an etcd has another leader by then.
+const backSoon = time.Second
+
+// wordOf is the word of the first sentinel with the code.
+func wordOf(code codes.Code) string {
+	for _, s := range sentinels {
+		if s.code == code {
+			return s.reason
+		}
+	}
+	return reasonInternal
 }
 
 func classify(err error) (codes.Code, string) {

@@ -95,6 +95,9 @@ const (
 	ReasonBug       = "AgentBug"
 )
 
+// unserved is how an API server says that it does not know a path: it serves no such kind, or another version of it.
+const unserved = "the server could not find the requested resource"
+
 // Explain turns an error about an object into a Failure.
 func Explain(id fleet.ObjectID, err error) *Failure {
 	var f *Failure
@@ -123,6 +126,9 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	case isNoNamespace(id, s):
 		return &Failure{Reason: ReasonNoNamespace, Transient: true, Kind: fleet.ErrNotFound,
 			Message: fmt.Sprintf("%s: namespace %s does not exist; add it to the module, or to one that comes before", id, id.Namespace)}
+	case apierrors.IsNotFound(err) && strings.HasPrefix(text, unserved):
+		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf(
+			"%s: the API server does not serve its kind, or this version of it, any more, or yet; is its CRD part of another module?", id)}
 	case apierrors.IsNotFound(err):
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case apierrors.IsConflict(err):
