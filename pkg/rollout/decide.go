@@ -461,37 +461,6 @@ func (d *decider) result() Decision {
 	return d.out
 }
 
-// since is from when on it counts what began at a time that was noted. One that is still to come was noted by a clock that was ahead, that of
-// another hub or one that was put back since: that it is so counts from when it was seen, else what lasts would last for longer by as much. The
-// note stays, for it may be this clock that is wrong, and is put right.
-func (in *Input) since(noted Instant) Instant {
-	now := At(in.Now)
-	if noted <= now {
-		return noted
-	}
-	if seen := At(in.Behind); seen != 0 {
-		return min(seen, now)
-	}
-	return now
-}
-
-// since is as that of the input, and says that a time is still to come.
-func (d *decider) since(noted Instant) Instant {
-	d.out.Behind = d.out.Behind || noted > d.now
-	return d.in.since(noted)
-}
-
-// clocksDiffer is by how much the clocks of two hubs may, so that what one notes is not without meaning for the other.
-const clocksDiffer = time.Minute
-
-// session is since when the agent's session is live; 0: it has none, or nobody knows, as where the clock of the hub that has it is ahead.
-func (d *decider) session(o *Observed) Instant {
-	if o.Session > d.now.add(clocksDiffer) {
-		return 0
-	}
-	return o.Session
-}
-
 func (i Instant) reached(now Instant) bool { return i != 0 && i <= now }
 
 // elapsed is when a duration that began at start is over.

@@ -85,7 +85,7 @@ func randomEvent(rt *rapid.T, w *world) (verb, arg string) {
 			return "skip", string(c.Name)
 		}
 	default:
-		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 50).Draw(rt, "seconds")) * time.Second)
+		w.pass(w.now.Add(time.Duration(rapid.IntRange(1, 50).Draw(rt, "seconds")) * time.Second))
 	}
 	return "", ""
 }

@@ -298,10 +298,10 @@ func (m Module) UnknownRevision(of fleet.ModuleRef, revision int64) error {
 // Input is everything that a decision depends on.
 type Input struct {
 	Now time.Time
-	// Behind is since when Now has been known to be behind times that the rollout noted, by a clock that was ahead; zero: it is not. See Clock.
-	Behind time.Time
-	Plan   *Plan
-	State  State
+	// Clock is what is known of the clock by which Now and the times are that the rollout noted. Not knowing it is no mistake.
+	Clock Clock
+	Plan  *Plan
+	State State
 	// Observed is aligned with the members: State.Member(Plan, i). Missing entries are the zero Observed.
 	Observed  []Observed
 	Newcomers []Newcomer
@@ -354,30 +354,6 @@ type Decision struct {
 	Behind bool
 	// odd is an event that found a member in a state for which transitions does not have it: a mistake of this package.
 	odd string
-}
-
-// Clock remembers from one decision about a rollout to the next since when its times are still to come. The zero Clock knows of none.
-type Clock struct {
-	behind, last Instant
-}
-
-// Behind is for Input. A clock that is put back once more begins anew.
-func (c *Clock) Behind(now time.Time) time.Time {
-	if At(now) < c.last {
-		return time.Time{}
-	}
-	return c.behind.Time()
-}
-
-// Decided takes note of a decision.
-func (c *Clock) Decided(now time.Time, d *Decision) {
-	switch at := At(now); {
-	case !d.Behind:
-		c.behind = 0
-	case c.behind == 0 || at < c.last:
-		c.behind = at
-	}
-	c.last = At(now)
 }
 
 // Assign gives a member a revision, or takes the module from it.

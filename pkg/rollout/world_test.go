@@ -28,6 +28,7 @@ type world struct {
 	state    rollout.State
 	last     rollout.Decision
 	clock    rollout.Clock
+	ran      time.Duration // of the process, whatever the clock says
 	module   rollout.Module
 	number   int64
 	past     []rollout.Past // the rollouts before, the newest first
@@ -90,10 +91,13 @@ func (w *world) command(line string) {
 		w.start(words[0], kv)
 	case "wait": // wait 5m: lets time pass, deciding when the rollout wants to
 		w.wait(words[0])
-	case "at": // at 2006-01-02T15:04:05Z
+	case "step": // step 1h: the clock is put forward
+		w.now = w.now.Add(w.duration(words[0]))
+		w.decide()
+	case "at": // at 2006-01-02T15:04:05Z: time passes until then, or the clock is put back
 		at, err := time.Parse(time.RFC3339, words[0])
 		w.must(err)
-		w.now = at.UTC()
+		w.pass(at.UTC())
 		if w.plan != nil {
 			w.decide()
 		}
@@ -311,7 +315,7 @@ func (w *world) start(rev string, kv map[string]string) {
 }
 
 func (w *world) input() rollout.Input {
-	in := rollout.Input{Now: w.now, Behind: w.clock.Behind(w.now), Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm, Awaits: w.awaits}
+	in := rollout.Input{Now: w.now, Clock: w.clock.At(w.now, w.ran), Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm, Awaits: w.awaits}
 	in.Unplaced, in.Stands, in.Matched = w.unplaced, w.stands, w.matched
 	if !w.blind {
 		in.Older = in.State.MayNeed(in.Plan, in.Verbs)
@@ -356,7 +360,7 @@ func (w *world) decide() {
 	w.checkChanged(in, d)
 	w.checkIdempotent(in, d)
 	w.report(in, d)
-	w.clock.Decided(w.now, &d)
+	w.clock = in.Clock.Decided(&d)
 	w.commit(d)
 }
 
@@ -552,9 +556,14 @@ func (w *world) wait(s string) {
 		if next.IsZero() || next.After(end) {
 			break
 		}
-		w.now = next
+		w.pass(next)
 		w.decide()
 	}
-	w.now = end
+	w.pass(end)
 	w.decide()
+}
+
+func (w *world) pass(until time.Time) {
+	w.ran += max(0, until.Sub(w.now))
+	w.now = until
 }

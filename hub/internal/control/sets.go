@@ -27,7 +27,7 @@ func (c *Controller) decide(ctx context.Context, run *rollouts.Run, in rollout.I
 		}
 		d = rollout.Decide(in)
 	}
-	run.Clock.Decided(in.Now, &d)
+	run.Decided(&in, &d)
 	if c.sets.want(run.Module, in.Awaits) { // one of them may have got further before that was noted
 		c.modules.add(store.ModuleKey(run.Module))
 	}

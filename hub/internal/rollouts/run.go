@@ -36,10 +36,15 @@ type Run struct {
 	Unplaced bool
 	// Older is the older revision by whose placement they were looked at, too; 0: by that of none.
 	Older int64
-	// Clock is kept as long as the run is.
-	Clock rollout.Clock
+	clock rollout.Clock // kept as long as the run is
 	index map[fleet.ClusterName]int
 }
+
+// started is when the process did.
+var started = time.Now()
+
+// Decided takes note of a decision that was made with an input of the run.
+func (run *Run) Decided(in *rollout.Input, d *rollout.Decision) { run.clock = in.Clock.Decided(d) }
 
 // Load reads a planned rollout; nil when it has no plan yet.
 func Load(r store.Reader, ref fleet.ModuleRef, number int64) (*Run, error) {
@@ -207,7 +212,7 @@ func sameBindings(a, b *storev1.RevisionRecord) bool {
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
 func (run *Run) Input(now time.Time) rollout.Input {
-	return rollout.Input{Now: now, Behind: run.Clock.Behind(now), Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers, Matched: run.Matched, Unplaced: run.Unplaced, Older: run.Older}
+	return rollout.Input{Now: now, Clock: run.clock.At(now, now.Sub(started)), Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers, Matched: run.Matched, Unplaced: run.Unplaced, Older: run.Older}
 }
 
 // Facts are what the run has to know of its module.
