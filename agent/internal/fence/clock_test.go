@@ -64,10 +64,14 @@ func TestMoment(t *testing.T) {
 }
 
 // led runs a fence in virtual time until the test ends.
-func led(t *testing.T, p *inProcess, m *machine) (*Fence, context.Context) {
+func led(t *testing.T, p *inProcess, m *machine, options ...func(*Options)) (*Fence, context.Context) {
 	t.Helper()
-	f, err := New(Options{Config: &rest.Config{Host: "http://cluster", Transport: p, ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
-		Identity: "a", BatchTime: time.Minute, Clock: m.now})
+	o := Options{Config: &rest.Config{Host: "http://cluster", Transport: p, ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
+		Identity: "a", BatchTime: time.Minute, Clock: m.now}
+	for _, set := range options {
+		set(&o)
+	}
+	f, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,6 +91,36 @@ func led(t *testing.T, p *inProcess, m *machine) (*Fence, context.Context) {
 		}
 	})
 	return f, <-leads
+}
+
+// TestSwapThatTakesLongerThanABatch: an API server that takes its time for the Lease, because its store is slow or a webhook is asked, slows what is
+// written down and does not stop it: a batch is as long as ever, from when the swap was answered.
+func TestSwapThatTakesLongerThanABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		slow := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				<-time.After(5 * time.Second)
+			}
+			s.ServeHTTP(w, r)
+		})
+		f, _ := led(t, &inProcess{Handler: slow}, &machine{}, func(o *Options) { o.BatchTime, o.Period = 500*time.Millisecond, time.Hour })
+		<-time.After(time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for range 2 {
+			began := time.Now()
+			for range 3 {
+				if err := errors.Join(f.Open(ctx), f.Check()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if took := time.Since(began); took != 5*time.Second {
+				t.Errorf("three writes wait %s for one swap of 5 s", took)
+			}
+			<-time.After(600 * time.Millisecond)
+		}
+	})
 }
 
 // A machine that slept does not know that its Lease is gone: neither what it was about to write nor the rest of its

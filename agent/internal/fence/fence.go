@@ -77,7 +77,8 @@ type Fence struct {
 	held   *coordinationv1.Lease // nil: not the holder
 	epoch  uint64
 	batch  uint64
-	opened Moment // before the swap was sent that opened the batch
+	opened Moment // before the swap was sent that opened the batch; what it covers ends by this
+	began  Moment // when that was answered; the batch ends by this, so that a slow swap leaves room in it
 	writes int
 	lost   func(error)
 	notes  map[string]string // by annotation, to be put on the Lease with the next swap; of others what is there stays
@@ -273,7 +274,7 @@ func (f *Fence) hasRoom() bool {
 
 // room says that the batch under way takes one more write. The caller holds mu.
 func (f *Fence) room() bool {
-	return f.writes < f.o.BatchWrites && f.age() < min(f.o.BatchTime, f.covered())
+	return f.writes < f.o.BatchWrites && f.o.Clock().Since(f.began) < f.o.BatchTime && f.age() < f.covered()
 }
 
 // age is how long ago the Lease was renewed. The caller holds mu.

@@ -151,7 +151,7 @@ func (f *Fence) makeNamespace(ctx context.Context) error {
 func (f *Fence) hold(lease *coordinationv1.Lease, epoch uint64, began Moment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.held, f.epoch, f.batch, f.opened, f.writes = lease, epoch, 1, began, 0
+	f.held, f.epoch, f.batch, f.opened, f.began, f.writes = lease, epoch, 1, began, f.o.Clock(), 0
 	f.extend()
 }
 

@@ -46,7 +46,7 @@ func (f *Fence) renewed(lease *coordinationv1.Lease, began Moment) {
 	if f.held == nil {
 		return
 	}
-	f.held, f.batch, f.opened, f.writes = lease, f.batch+1, began, 0
+	f.held, f.batch, f.opened, f.began, f.writes = lease, f.batch+1, began, f.o.Clock(), 0
 	f.extend()
 }
 
