@@ -40,6 +40,7 @@ type erased struct {
 	kept    *plan.Kept
 	fail    *apply.Failure
 	leaving leaving // if it is none of these
+	missed  error   // with leaving: why a request did not find it as it was seen
 	says    string  // by what a removal leaves it, once it does
 }
 

@@ -23,7 +23,11 @@ func (e *eraser) erase(ctx context.Context, r plan.Record, release bool) erased 
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
-		got, again := e.attempt(ctx, r, e.kinds[kindOf(r)].Resource, release)
+		res := e.kinds[kindOf(r)].Resource
+		got, again := e.attempt(ctx, r, res, release)
+		if again && attempt == 3 { // it may be something else than what changes it
+			got.leaving.message = "is looked at again, for nothing has come of it yet: " + e.w.explain(ctx, res, r.ID, nil, nil, got.missed).Message
+		}
 		if !again || attempt == 3 {
 			return got
 		}
@@ -183,7 +187,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: freedText}
 		return out, false
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		out.leaving = leaving{reason: plan.ReasonRemoving, message: "it changes all the time; it is looked at again"}
+		out.leaving, out.missed = leaving{reason: plan.ReasonRemoving}, err
 		return out, true
 	case err != nil:
 		if out.fail = e.w.explain(ctx, res, r.ID, nil, nil, err); isDenied(out.fail.Reason) {
@@ -211,6 +215,9 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone, out.lost = true, &vanished{record: r, resource: res}
 	}
 	out.leaving = leaving{reason: plan.ReasonTerminating, message: leavingText(now)}
+	if now.Found && !now.Terminating {
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is still there, as if its deletion, which the API server has taken, were none; it is looked at again"}
+	}
 	return out, false
 }
 
