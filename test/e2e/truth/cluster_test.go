@@ -173,7 +173,7 @@ func (w *world) inSecrets() *lab.Cluster { return w.Clusters[1] }
 func (w *world) lose() bool {
 	c := w.AnyCluster()
 	a := c.Agent
-	if !a.Running() || !w.Reach(c) {
+	if !a.Running() || !w.Reach(c) || w.leaving(c) {
 		return false
 	}
 	w.Note("lose", "%s", c.Name)
@@ -230,7 +230,7 @@ func (w *world) revive() {
 func (w *world) roll() bool {
 	c := w.inSecrets()
 	old := c.Agent
-	if !old.Running() {
+	if !old.Running() || w.leaving(c) {
 		return false
 	}
 	w.pods++
@@ -267,7 +267,7 @@ func (w *world) hold() bool {
 		args = []string{"module/" + name, "--cluster", c.Name}
 	}
 	at := "hold " + strings.Join(args, " ")
-	if w.Down[at] != nil {
+	if w.Down[at] != nil || w.leaving(c) {
 		return false
 	}
 	w.Note("hold", "%s", strings.Join(args, " "))

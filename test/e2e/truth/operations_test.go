@@ -30,7 +30,7 @@ const (
 // operate does one thing, or none where it makes no sense now.
 func (w *world) operate() {
 	for {
-		n := w.Rand.IntN(130)
+		n := w.Rand.IntN(134)
 		for _, o := range []struct {
 			weight int
 			do     func() bool
@@ -39,7 +39,7 @@ func (w *world) operate() {
 			{20, w.edit}, {9, w.erase}, {6, w.unmark}, {10, w.squat}, {2, w.clear},
 			{4, w.KillAgent}, {2, func() bool { return w.EndAgent("stop agent", (*lab.Agent).Stop) }}, {3, w.PauseAgent}, {3, w.KillHub}, {3, w.Cut}, {4, w.relabel},
 			{1, w.KillServer}, {1, func() bool { return w.KillParts("etcd", "apiserver") }},
-			{4, w.replace}, {3, w.strip}, {3, w.pin}, {1, w.empty}, {1, w.undefine}, {1, w.hang}, {2, w.lose}, {3, w.hold}, {3, w.take}, {3, w.roll},
+			{4, w.replace}, {3, w.strip}, {3, w.pin}, {1, w.empty}, {1, w.undefine}, {1, w.hang}, {2, w.lose}, {3, w.hold}, {3, w.take}, {3, w.roll}, {2, w.leave}, {2, w.begin},
 		} {
 			if n -= o.weight; n < 0 {
 				if o.do() {
@@ -277,6 +277,9 @@ func (w *world) pool() []id {
 // relabel moves a cluster to the other ring.
 func (w *world) relabel() bool {
 	c := w.AnyCluster()
+	if w.leaving(c) {
+		return false
+	}
 	ring := rings[0]
 	if w.labels[c.Name] == ring {
 		ring = rings[1]

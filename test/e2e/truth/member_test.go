@@ -1,0 +1,104 @@
+package truth
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/test/lab"
+)
+
+// What happens to a cluster as one of the fleet.
+
+// leave has a cluster leave the fleet, with what it has or without, whatever is down or held. It joins again at the next quiet point, by
+// then under way or through.
+func (w *world) leave() bool {
+	c := w.AnyCluster()
+	if w.leaving(c) {
+		return false
+	}
+	what := []string{"keep", "delete"}[w.Rand.IntN(2)]
+	w.Note("leave", "%s, objects: %s", c.Name, what)
+	w.towline("cluster", "remove", c.Name, "--objects="+what, "--yes")
+	if what == "delete" {
+		for _, x := range w.pool() {
+			w.touched[place{c.Name, x}] = true
+		}
+	}
+	w.Down[leavingKey(c)] = func() { w.joinAgain(c) }
+	return true
+}
+
+// leavingKey sorts behind all that keeps an agent from leaving.
+func leavingKey(c *lab.Cluster) string { return "zzz leaving " + c.Name }
+
+func (w *world) leaving(c *lab.Cluster) bool { return w.Down[leavingKey(c)] != nil }
+
+// joinAgain waits until a cluster has left, and joins it with a new agent, which may find what the one before noted.
+func (w *world) joinAgain(c *lab.Cluster) {
+	w.eventually(func(ctx context.Context) error {
+		w.revive()
+		if r := w.CLI(ctx, "get", "clusters", c.Name); r.Err() == nil {
+			return fmt.Errorf("%s has not left: %s", c.Name, r.Stdout)
+		}
+		return nil
+	})
+	c.Agent.Stop()
+	w.forgot[c.Name] = true
+	w.join(c, w.Rand.IntN(2) == 0)
+}
+
+// join starts a new agent of a cluster with a token, by which it joins.
+func (w *world) join(c *lab.Cluster, kept bool, flags ...string) {
+	token, err := w.Token(w.T.Context(), c.Name, append(flags, "--label", "ring="+w.labels[c.Name])...)
+	w.Must(err)
+	w.pods++
+	o := lab.AgentOptions{Name: fmt.Sprintf("agent-%s-%d", c.Name, w.pods), Token: token}
+	switch {
+	case c == w.inSecrets():
+		o.Pod = fmt.Sprintf("pod-%d", w.pods)
+	case kept:
+		o.StateDir = c.Agent.StateDir
+	}
+	c.Agent = w.NewAgent(c, o)
+	w.Must(c.Agent.Start())
+}
+
+// begin ends an agent and takes all that it had, who it is too and maybe its Lease, and joins the cluster again with a new one.
+func (w *world) begin() bool {
+	c := w.AnyCluster()
+	a := c.Agent
+	if !a.Running() || !w.Reach(c) || w.leaving(c) {
+		return false
+	}
+	w.Note("begin", "%s", c.Name)
+	w.forgot[c.Name] = true
+	w.Wake(a)
+	a.Kill()
+	for _, kind := range []string{"Secret", "Lease"} {
+		if kind == "Lease" && w.Rand.IntN(2) == 0 {
+			break
+		}
+		w.loseAll(c, kind)
+	}
+	w.Must(os.RemoveAll(a.StateDir))
+	w.join(c, false, "--reissue")
+	return true
+}
+
+// loseAll deletes all objects of a kind that an agent notes something in.
+func (w *world) loseAll(c *lab.Cluster, kind string) {
+	version := map[string]string{"Secret": "v1", "Lease": "coordination.k8s.io/v1"}[kind]
+	resource, err := c.Resource(version, kind, agentsNamespace)
+	w.Must(err)
+	list, err := resource.List(w.T.Context(), listAll)
+	w.Must(err)
+	for _, o := range list.Items {
+		if err := resource.Delete(w.T.Context(), o.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			w.Must(err)
+		}
+	}
+}
