@@ -1,6 +1,8 @@
 package hub_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -38,4 +40,26 @@ func TestWhatIsOnlyUsedIsNotSaidToGo(t *testing.T) {
 	said("connected")
 	w.leaves("c")
 	said("away")
+}
+
+// TestWhatGoesIsOfTheModuleBefore: a module is deleted, and another one is put under its name before the agent has said what comes of the
+// removal. What goes there is what the cluster has, by its names, and what comes is of another list.
+func TestWhatGoesIsOfTheModuleBefore(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("a", nil)
+	w.connectWith("a", simagent.Options{Report: simagent.Ready, Remove: func(fleet.Tombstone) fleet.SyncStatus { return fleet.SyncStatus{} }})
+	w.await("shop", w.put(module("shop", map[string]string{"a.yaml": strings.Replace(configMapText("1"), "web", "before", 1)})).GetRevision())
+	w.delete("shop", false)
+	w.put(module("shop", map[string]string{"a.yaml": strings.Replace(configMapText("1"), "web", "after", 1)}))
+	var got string
+	w.eventually(func() bool {
+		got = ""
+		for _, o := range w.objects(&towlinev1.ObjectFilter{Cluster: "a"}) {
+			got += fmt.Sprintf("%s extra %t; ", o.GetObject().GetName(), o.GetExtra())
+		}
+		return got == "after extra false; before extra true; "
+	})
+	if goes, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true}); err != nil || goes.GetObjects() != 1 {
+		t.Errorf("a deletion removes %d objects, want the one that is there (%v)", goes.GetObjects(), err)
+	}
 }

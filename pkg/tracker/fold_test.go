@@ -195,7 +195,7 @@ func TestRows(t *testing.T) {
 			{Ordinal: 2, Reason: "OutOfRange"}, {Ordinal: -1, Reason: "OutOfRange"}, {Ordinal: 0, Reason: "NoTime"}}
 		s.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "Secret", Name: "old"}, Version: "v1", State: fine, Reason: "Kept", Message: "by policy"}}
 	})
-	rows := Rows(Input{Connected: true, Desired: desired(2), Observed: report, Since: began}, entries, nil)
+	rows := Rows(Input{Connected: true, Desired: desired(2), Observed: report, Since: began}, Listed{Entries: entries})
 	if len(rows) != 3 {
 		t.Fatalf("%d rows", len(rows))
 	}
@@ -215,7 +215,7 @@ func TestRows(t *testing.T) {
 		"another one goes first":  {Desired: desired(2), Before: &fleet.Tombstone{Module: ref, Generation: 6}, Observed: observed(fleet.PhaseApplied, true, fine, fine)},
 		"fewer states than named": {Desired: desired(2), Observed: observed(fleet.PhaseApplying, false)},
 	} {
-		rows := Rows(in, entries, nil)
+		rows := Rows(in, Listed{Entries: entries, Left: entries})
 		if got := Fold(in).Counts; got.Extra > 0 && !rows[0].Extra {
 			t.Errorf("%s: %+v, and its rows are of what is listed", name, got)
 		}
@@ -241,7 +241,7 @@ func TestLastWord(t *testing.T) {
 		got.Reason != fleet.TrackerDisconnected || got.Message != "b was changed" {
 		t.Errorf("%+v", got)
 	}
-	for i, r := range Rows(in, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}}}, nil) {
+	for i, r := range Rows(in, Listed{Entries: []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}}}}) {
 		want := []fleet.ObjectState{fine, changed, noDrift(fine)}[i]
 		if r.State != unknownState() || r.Was == nil || *r.Was != want {
 			t.Errorf("%s: %+v, was %+v", r.ID, r.State, r.Was)
@@ -321,7 +321,7 @@ func TestWritten(t *testing.T) {
 
 // TestUnseenObjectsAreNotInSync: an object that its agent cannot see has no drift state, either.
 func TestUnseenObjectsAreNotInSync(t *testing.T) {
-	rows := Rows(Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false, fleet.UnpackState(0))}, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "Widget", Name: "a"}}}, nil)
+	rows := Rows(Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false, fleet.UnpackState(0))}, Listed{Entries: []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "Widget", Name: "a"}}}})
 	if rows[0].State != unknownState() || rows[0].Was != nil {
 		t.Errorf("%+v", rows[0])
 	}
@@ -358,7 +358,7 @@ func TestWatchedObjectsCount(t *testing.T) {
 			if got := Fold(in); got.Ready != tt.ready || got.Health != tt.health || got.Counts != tt.counts {
 				t.Errorf("%+v", got)
 			}
-			rows := Rows(in, entries, watched)
+			rows := Rows(in, Listed{Entries: entries, Watched: watched})
 			if len(rows) != 3 || rows[0].Watched || !rows[1].Watched || rows[1].ID != watched[0].ID || rows[1].State != tt.state {
 				t.Errorf("%+v", rows)
 			}

@@ -45,9 +45,11 @@ func Parts(in Input, revision int64, rooted int) []Part {
 		}
 		return &out[i]
 	}
-	if n := len(in.Observed.States); in.Leaving() && n > 0 {
-		p := part(0)
-		p.Objects, p.Leaving, p.Reason = n, n, in.leavingReason()
+	if in.Leaving() {
+		if n := in.leavingObjects(); n > 0 {
+			p := part(0)
+			p.Objects, p.Leaving, p.Reason = n, n, in.leavingReason()
+		}
 	}
 	for _, x := range in.Observed.Extras {
 		part(x.Revision).add(x)

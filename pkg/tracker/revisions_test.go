@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -67,7 +68,7 @@ func TestRemovalThatLeavesItsObjects(t *testing.T) {
 			"connected": in, "away": {Tombstone: tomb, Observed: in.Observed},
 			"its name was given again": {Desired: desired(1), Before: tomb, Observed: in.Observed},
 		} {
-			rows, parts := Rows(in, entries, nil), Parts(in, 12, 0)
+			rows, parts := Rows(in, Listed{Left: entries}), Parts(in, 12, 0)
 			if got := rows[0].Reason; got != want {
 				t.Errorf("%s, %s: the object is %s, want %s", policy, name, got, want)
 			}
@@ -76,4 +77,56 @@ func TestRemovalThatLeavesItsObjects(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRowsOfARemovalAreOfWhatGoes: what goes is what the agent reported last, whatever the module lists that has the name since, and without
+// what the module only listed: that is somebody else's, and stays.
+func TestRowsOfARemovalAreOfWhatGoes(t *testing.T) {
+	named := func(names ...string) (out []fleet.BundleEntry) {
+		for _, n := range names {
+			out = append(out, fleet.BundleEntry{ID: fleet.ObjectID{Kind: "ConfigMap", Name: n}, Version: "v1"})
+		}
+		return out
+	}
+	theirs := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftConflict, Used: true}
+	tomb := &fleet.Tombstone{Module: ref, Generation: 9, Policy: fleet.DeleteDelete}
+	seen := observed(fleet.PhaseFailed, false, fine, theirs, fine)
+	seen.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "older"}}}
+	left := named("a", "theirs", "both")
+	for name, tc := range map[string]struct {
+		in   Input
+		l    Listed
+		want []string
+	}{
+		"deleted":               {Input{Connected: true, Tombstone: tomb, Observed: seen}, Listed{Left: left}, []string{"a goes", "both goes", "older goes"}},
+		"deleted while away":    {Input{Tombstone: tomb, Observed: seen}, Listed{Left: left}, []string{"a goes", "both goes", "older goes"}},
+		"its name has another":  {Input{Desired: desired(2), Before: tomb, Observed: seen}, Listed{Entries: named("both", "new"), Left: left}, []string{"new", "a goes", "both goes", "older goes"}},
+		"the agent is at it":    {Input{Connected: true, Desired: desired(2), Before: tomb, Observed: removing(9, "both")}, Listed{Entries: named("both", "new")}, []string{"new", "both goes"}},
+		"listed again, as ever": {Input{Connected: true, Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Extras = removing(9, "both").Extras })}, Listed{Entries: named("both", "new")}, []string{"both", "new"}},
+	} {
+		var got []string
+		for _, r := range Rows(tc.in, tc.l) {
+			what := r.ID.Name
+			if r.Extra {
+				what += " goes"
+			}
+			got = append(got, what)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+	in := Input{Connected: true, Tombstone: tomb, Observed: seen}
+	if c, parts := Fold(in).Counts, Parts(in, 0, 0); c.Extra != 3 || c.Objects != 3 || parts[0].Leaving != 3 {
+		t.Errorf("counts %+v, parts %+v; want 3", c, parts)
+	}
+}
+
+// removing is the report on a removal that goes on.
+func removing(generation uint64, names ...string) *fleet.SyncStatus {
+	s := &fleet.SyncStatus{Module: ref, Generation: generation, Phase: fleet.PhaseRemoving}
+	for _, n := range names {
+		s.Extras = append(s.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Name: n}})
+	}
+	return s
 }

@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,55 +34,93 @@ type Row struct {
 	Was *fleet.ObjectState
 }
 
-// Rows lists every object of a tracker, exact also with the agent away: the bundle's entries with the states last
-// reported for that bundle, then what the sync only watches, then what is left of older revisions. Without a report for the
-// bundle, or a cluster that can be seen, states are Unknown.
-func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
-	rows := make([]Row, 0, len(entries)+len(watched))
-	o := in.Observed
-	known := in.Reported() || in.Leaving()
-	for i, e := range entries {
+// Listed are the objects of a tracker by their names.
+type Listed struct {
+	// Entries are of the sync, and Watched what it only watches.
+	Entries, Watched []fleet.BundleEntry
+	// Left are those of the bundle that the agent reported last, of a module that is Leaving.
+	Left []fleet.BundleEntry
+}
+
+// Rows lists every object of a tracker once, exact also with the agent away: the bundle's entries with the states last
+// reported for that bundle, then what the sync only watches, then what is left of older revisions, or of a module that goes. Without a report
+// for the bundle, or a cluster that can be seen, states are Unknown.
+func Rows(in Input, l Listed) []Row {
+	listed, extras := listedRows(in, l), extraRows(in, l)
+	switch {
+	case len(extras) == 0:
+		return listed
+	case in.removal() != nil: // what is there goes, whatever comes after it under the name
+		return append(without(listed, extras), extras...)
+	}
+	return append(listed, without(extras, listed)...) // wanted again since that was reported
+}
+
+// without are the rows whose objects have no row among others.
+func without(rows, others []Row) []Row {
+	if len(rows) == 0 || len(others) == 0 {
+		return rows
+	}
+	have := make(map[fleet.ObjectID]bool, len(others))
+	for i := range others {
+		have[others[i].ID] = !others[i].Watched
+	}
+	return slices.DeleteFunc(rows, func(r Row) bool { return have[r.ID] })
+}
+
+// listedRows are those of what the sync lists, and of what it only watches.
+func listedRows(in Input, l Listed) []Row {
+	rows := make([]Row, 0, len(l.Entries)+len(l.Watched))
+	o, reported := in.Observed, in.Reported() && !in.Leaving()
+	for i, e := range l.Entries {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince()}
-		if in.Leaving() {
-			r.Extra, r.Reason = true, in.leavingReason()
-		}
-		if known && i < len(o.States) {
+		if reported && i < len(o.States) {
 			r.set(in, o.States[i])
-			r.Reason = cmp.Or(r.Reason, o.States[i].Unjudged)
+			r.Reason = o.States[i].Unjudged
 		}
 		rows = append(rows, r)
 	}
-	for i, e := range watched {
+	for i, e := range l.Watched {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince(), Watched: true}
-		if in.Reported() && i < len(o.Watched) {
+		if reported && i < len(o.Watched) {
 			r.set(in, o.Watched[i])
 			r.Reason = o.Watched[i].Unjudged
 		}
 		rows = append(rows, r)
 	}
-	if o == nil {
-		return rows
-	}
-	if known && !in.Leaving() {
+	if reported {
 		annotate(rows, o.Exceptions, in.Seen())
 	}
-	if len(o.Extras) == 0 {
-		return rows
+	return rows
+}
+
+// extraRows are those of what is there and the sync does not list. Of a module that is Leaving that is all that it had by the last report.
+func extraRows(in Input, l Listed) (rows []Row) {
+	o := in.Observed
+	if o == nil {
+		return nil
 	}
-	listed := make(map[fleet.ObjectID]bool, len(entries))
-	for _, e := range entries {
-		listed[e.ID] = true
-	}
-	for _, x := range o.Extras {
-		if listed[x.ID] {
-			continue // wanted again since that was reported
+	if in.Leaving() {
+		for i, e := range l.Left {
+			if i < len(o.States) && o.States[i].Used {
+				continue
+			}
+			r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince(), Extra: true, Reason: in.leavingReason()}
+			if i < len(o.States) {
+				r.set(in, o.States[i])
+				r.Reason = cmp.Or(r.Reason, o.States[i].Unjudged)
+			}
+			rows = append(rows, r)
 		}
+	}
+	var reported []Row
+	for _, x := range o.Extras {
 		r := Row{ID: x.ID, Version: x.Version, Extra: true, Revision: x.Revision, Reason: x.Reason, Message: x.Message, Since: in.unseenSince()}
 		x.State.Drift = fleet.DriftUnknown // nobody compares it with anything
 		r.set(in, x.State)
-		rows = append(rows, r)
+		reported = append(reported, r)
 	}
-	return rows
+	return append(rows, without(reported, rows)...)
 }
 
 // Reported reports that what is observed speaks of what is desired, whatever keeps the hub from assigning something newer.
@@ -94,6 +133,16 @@ func (in Input) Reported() bool {
 func (in Input) Leaving() bool {
 	t := in.removal()
 	return t != nil && in.Observed != nil && in.Observed.Generation != t.Generation
+}
+
+// leavingObjects is how many objects of what the agent reported last are to go, or to be let go, with a module that is Leaving.
+func (in Input) leavingObjects() (n int) {
+	for _, s := range in.Observed.States {
+		if !s.Used {
+			n++
+		}
+	}
+	return n
 }
 
 // removal is the tombstone of the module, or of the one that had its name before; nil: neither is to go.

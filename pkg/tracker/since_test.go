@@ -74,7 +74,7 @@ func TestSinceOfAnObject(t *testing.T) {
 		}(), []time.Time{sinceBegan, sinceBegan}},
 		"away": {away, []time.Time{sinceHeard, sinceHeard, sinceHeard}},
 	} {
-		rows := Rows(tc.in, entries, nil)
+		rows := Rows(tc.in, Listed{Entries: entries})
 		if len(rows) != len(tc.want) {
 			t.Fatalf("%s: %d rows", name, len(rows))
 		}

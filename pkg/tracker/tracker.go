@@ -216,7 +216,7 @@ func foldTombstone(in Input) Tracker {
 	}
 	if o == nil || in.Leaving() {
 		if o != nil {
-			t.Counts.Extra = len(o.States) + o.Extra()
+			t.Counts.Extra = in.leavingObjects() + o.Extra()
 			t.Counts.Objects = t.Counts.Extra
 		}
 		return t

@@ -59,7 +59,7 @@ func (w *worker) refresh(now time.Time) summary {
 	for _, it := range w.items {
 		action := w.verdict(it)
 		state, d := w.stateOf(it, action)
-		state.Uncounted, state.Used = it.uncounted, w.onlyUses(it)
+		state.Uncounted, state.Used = it.uncounted, w.onlyLists(it)
 		if state != it.state || d.reason != it.said().reason {
 			it.since = now
 		}

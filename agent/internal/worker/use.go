@@ -28,16 +28,21 @@ type use struct {
 	at      time.Time // of the look
 }
 
-// onlyUses reports that the module lists a Namespace and does not own it: somebody made it, or another module has it.
-func (w *worker) onlyUses(it *item) bool {
+// onlyLists reports that the module lists an object and does not own it: a Namespace that somebody made or another module has, or what it
+// comes into conflict about with who has that.
+func (w *worker) onlyLists(it *item) bool {
 	if it.use != nil {
 		return true
 	}
-	if !plan.IsNamespace(it.entry.ID) {
+	namespace := plan.IsNamespace(it.entry.ID)
+	if !namespace && !it.conflicts() {
 		return false
 	}
 	rec := w.m.inventory.Get(it.entry.ID)
-	return rec != nil && rec.Module == w.ref && rec.State == plan.Used
+	if rec == nil || rec.Module != w.ref {
+		return it.conflicts()
+	}
+	return rec.State == plan.Used || rec.State != plan.Owned && it.conflicts()
 }
 
 // holds reports that what was seen still counts. synced says that the watch shows all there is, held that nothing would be tried that

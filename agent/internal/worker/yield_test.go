@@ -30,7 +30,8 @@ func (r *rig) renewed(s fleet.Sync, yields ...fleet.Yield) fleet.Sync {
 func (r *rig) inConflict(s fleet.Sync, owner string) {
 	r.t.Helper()
 	r.wait(s.Module.Name, "in conflict with "+owner, func(x fleet.SyncStatus) bool {
-		return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && !x.Ready && strings.Contains(x.Message, "belongs to module "+owner+";")
+		said := x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && !x.Ready && strings.Contains(x.Message, "belongs to module "+owner+";")
+		return said && slices.ContainsFunc(x.States, func(o fleet.ObjectState) bool { return o.Drift == fleet.DriftConflict && o.Used }) // it does not go with the module
 	})
 }
 
@@ -269,7 +270,7 @@ func TestConflictIsNotMissing(t *testing.T) {
 	r.set([]fleet.Sync{one, two})
 	x := r.wait("two", "in conflict", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && len(x.Exceptions) == 2 })
 	for i, s := range x.States {
-		if want := (fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftConflict}); s != want || x.Exceptions[i].Reason != "Conflict" {
+		if want := (fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftConflict, Used: true}); s != want || x.Exceptions[i].Reason != "Conflict" {
 			t.Errorf("%d: %+v, %+v", i, s, x.Exceptions[i])
 		}
 	}

@@ -329,7 +329,7 @@ func countsByKind(n map[string]int32) (out []*towlinev1.KindCount) {
 
 // countDelete counts the objects of one cluster.
 func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, kept map[string]int32, resp *towlinev1.DeleteModuleResponse) error {
-	entries, err := a.entriesOf(ctx, *t)
+	listed, err := a.listedOf(ctx, *t)
 	if err != nil {
 		return err
 	}
@@ -339,10 +339,18 @@ func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, k
 	}
 	t.ListExtras()
 	resp.Objects += int32(t.Unlisted())
-	for i, row := range tracker.Rows(t.Input, entries, nil) { // what is only watched stays in any case
+	listed.Watched = nil // it stays in any case
+	if t.Input.Before != nil {
+		listed.Entries = nil // they are not there yet
+	}
+	entries := map[fleet.ObjectID]fleet.BundleEntry{}
+	for _, e := range listed.Entries {
+		entries[e.ID] = e
+	}
+	for _, row := range tracker.Rows(t.Input, listed) {
 		labels := map[string]string{}
-		if i < len(entries) {
-			if labels, err = a.labelsOf(ctx, policies, entries[i]); err != nil {
+		if e, is := entries[row.ID]; is && !row.Extra {
+			if labels, err = a.labelsOf(ctx, policies, e); err != nil {
 				return err
 			}
 		}

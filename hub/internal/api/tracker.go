@@ -203,16 +203,12 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condi
 		if f.GetRevision() != 0 && f.GetRevision() != t.Revision() && !hasExtras(*t) {
 			continue
 		}
-		entries, err := a.entriesOf(ctx, *t)
-		if err != nil {
-			return nil, err
-		}
-		watched, err := a.watchedOf(ctx, *t, entries)
+		listed, err := a.listedOf(ctx, *t)
 		if err != nil {
 			return nil, err
 		}
 		t.ListExtras()
-		for _, row := range tracker.Rows(t.Input, entries, watched) {
+		for _, row := range tracker.Rows(t.Input, listed) {
 			if !matches(f, t, row) {
 				continue
 			}
@@ -229,23 +225,46 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condi
 	return rows, nil
 }
 
-// entriesOf are the objects of the sync, or, as long as the agent has not said how far its removal is, those of the bundle
-// that it reported on last, and so when the assignment is damaged. That one is the agent's word: it need not be there, nor be
-// a bundle.
-func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEntry, error) {
-	damaged := record.Damaged(t.Desired)
-	if s := t.Desired.GetSync(); s != nil && !damaged {
-		b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
-		return assemble.Resolved(b.Entries, s.GetValues()), err
+// listedOf are the names of the objects of a tracker.
+func (a *API) listedOf(ctx context.Context, t record.Tracked) (l tracker.Listed, err error) {
+	if l.Entries, err = a.entriesOf(ctx, t); err != nil {
+		return l, err
 	}
-	if o := t.Input.Observed; !damaged && !t.Input.Leaving() || o == nil || o.Bundle.IsZero() {
+	if l.Watched, err = a.watchedOf(ctx, t, l.Entries); err != nil || !t.Input.Leaving() {
+		return l, err
+	}
+	l.Left, err = a.reportedOf(ctx, t)
+	return l, err
+}
+
+// entriesOf are the objects of the sync, or of what comes when one of its name has gone, whose values are not known before that. Where the
+// assignment is damaged they are those of the bundle that the agent reported on last.
+func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEntry, error) {
+	if record.Damaged(t.Desired) {
+		return a.reportedOf(ctx, t)
+	}
+	digest := record.Digest(t.Desired.GetSync().GetBundle())
+	if t.Input.Before != nil {
+		digest = t.Input.Desired.Bundle
+	}
+	if digest.IsZero() && t.Desired.GetSync() == nil {
 		return nil, nil
 	}
-	b, err := a.o.Bundles.Get(ctx, t.Input.Observed.Bundle)
+	b, err := a.o.Bundles.Get(ctx, digest)
+	return assemble.Resolved(b.Entries, t.Desired.GetSync().GetValues()), err
+}
+
+// reportedOf are the objects of the bundle that the agent reported on last. That is the agent's word: it need not be there, nor be a bundle.
+func (a *API) reportedOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEntry, error) {
+	o := t.Input.Observed
+	if o == nil || o.Bundle.IsZero() {
+		return nil, nil
+	}
+	b, err := a.o.Bundles.Get(ctx, o.Bundle)
 	if errors.Is(err, fleet.ErrUnavailable) {
 		return nil, err
 	}
-	return b.Entries, nil
+	return assemble.Resolved(b.Entries, record.ValuesGiven(t.Desired, o.Bundle)), nil
 }
 
 // watchedOf are the objects that the sync only watches.

@@ -305,7 +305,7 @@ func addToCluster(s *Cluster, t record.Tracked) {
 		entries[i].ID = fleet.ObjectID{Kind: "ConfigMap", Name: fmt.Sprint(i)}
 	}
 	t.ListExtras()
-	rows := len(tracker.Rows(t.Input, entries, nil)) + t.Unlisted()
+	rows := len(tracker.Rows(t.Input, tracker.Listed{Entries: entries, Left: entries})) + t.Unlisted()
 	extras := t.Input.Observed != nil && t.Input.Observed.Extra() > 0
 	unsure := t.Input.Leaving() || extras && t.Desired.GetSync() != nil
 	if unsure {

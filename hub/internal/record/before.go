@@ -50,6 +50,19 @@ func sameGiven(a, b *storev1.Given) bool {
 	return bytes.Equal(a.GetBundle(), b.GetBundle()) && maps.Equal(a.GetValues(), b.GetValues())
 }
 
+// ValuesGiven are the values with which a cluster was given a bundle last; nil: that is not known, or there were none.
+func ValuesGiven(d *storev1.DesiredRecord, bundle fleet.Digest) map[string]string {
+	if s := d.GetSync(); bytes.Equal(s.GetBundle(), bundle.Bytes()) {
+		return s.GetValues()
+	}
+	for _, g := range slices.Backward(d.GetBefore()) {
+		if bytes.Equal(g.GetBundle(), bundle.Bytes()) {
+			return g.GetValues()
+		}
+	}
+	return nil
+}
+
 // mayHave is all that a cluster with the record d may have something of, the extras aside that its agent names. unknown says
 // that there may be more.
 func mayHave(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev1.DesiredRecord) (out []*storev1.Given, unknown bool) {

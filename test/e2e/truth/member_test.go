@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +23,12 @@ func (w *world) leave() bool {
 	}
 	what := []string{"keep", "delete"}[w.Rand.IntN(2)]
 	w.Note("leave", "%s, objects: %s", c.Name, what)
-	w.towline("cluster", "remove", c.Name, "--objects="+what, "--yes")
+	if err := w.CLI(w.T.Context(), "cluster", "remove", c.Name, "--objects="+what, "--yes").Err(); err != nil {
+		if !strings.Contains(err.Error(), "is being deleted, and its agent has not done it yet") {
+			w.Fatal("%v", err)
+		}
+		return true
+	}
 	if what == "delete" {
 		for _, x := range w.pool() {
 			w.touched[place{c.Name, x}] = true

@@ -2958,8 +2958,8 @@ type SyncStatus struct {
 	Holds []*ObjectHold `protobuf:"bytes,22,rep,name=holds,proto3" json:"holds,omitempty"`
 	// Objects whose health does not count for ready, as no_status: their manifests say so, and the policies name them.
 	Uncounted []byte `protobuf:"bytes,23,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
-	// Objects that the module lists and does not own, as no_status: a Namespace that was there before, or that another module has. They stay when
-	// the module goes.
+	// Objects that the module lists and does not own, as no_status: a Namespace that was there before, or that another module has, and what is
+	// somebody else's with whom the module conflicts. They stay when the module goes.
 	Used          []byte `protobuf:"bytes,24,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
