@@ -107,27 +107,32 @@ func (o *Objects[T, P]) on(r *rest.Request) *rest.Request {
 	return r.NamespaceIfScoped(o.namespace, o.namespace != "").Resource(o.resource)
 }
 
-func (o *Objects[T, P]) answer(ctx context.Context, r *rest.Request) (P, error) {
+// answer is the object of that name. What stands between the agent and the API server may answer in its own words under the status 200: that is
+// no empty Secret, no write that was taken, and no namespace of another cluster.
+func (o *Objects[T, P]) answer(ctx context.Context, r *rest.Request, name string) (P, error) {
 	out := P(new(T))
 	if err := r.Do(ctx).Into(out); err != nil {
 		return nil, err
+	}
+	if out.GetName() != name {
+		return nil, fmt.Errorf("%s %s: answer of the API server: is not that object; something else answers in its place", o.resource, name)
 	}
 	return out, nil
 }
 
 // Get reads an object.
 func (o *Objects[T, P]) Get(ctx context.Context, name string, opts metav1.GetOptions) (P, error) {
-	return o.answer(ctx, o.on(o.rest.Get()).Name(name).VersionedParams(&opts, parameters))
+	return o.answer(ctx, o.on(o.rest.Get()).Name(name).VersionedParams(&opts, parameters), name)
 }
 
 // Create creates an object, and returns it as it is now.
 func (o *Objects[T, P]) Create(ctx context.Context, object P, opts metav1.CreateOptions) (P, error) {
-	return o.answer(ctx, o.on(o.rest.Post()).VersionedParams(&opts, parameters).Body(object))
+	return o.answer(ctx, o.on(o.rest.Post()).VersionedParams(&opts, parameters).Body(object), object.GetName())
 }
 
 // Update replaces an object, and returns it as it is now.
 func (o *Objects[T, P]) Update(ctx context.Context, object P, opts metav1.UpdateOptions) (P, error) {
-	return o.answer(ctx, o.on(o.rest.Put()).Name(object.GetName()).VersionedParams(&opts, parameters).Body(object))
+	return o.answer(ctx, o.on(o.rest.Put()).Name(object.GetName()).VersionedParams(&opts, parameters).Body(object), object.GetName())
 }
 
 // Delete deletes an object.
