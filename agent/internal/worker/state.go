@@ -62,6 +62,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	case it.awaits():
 		state.Health = fleet.HealthProgressing // it is on its way from one module to the other
 	case rec == nil || rec.Module != w.ref || !rec.Written():
+		if f != nil && plan.IsNamespace(it.entry.ID) { // every Namespace is seen, whoever has it
+			state.Health, d = f.Health, w.heard(it.liveID(), f.Reason, f.Message)
+		}
 	case f == nil && !(synced && w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)):
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
 		w.seeUse(it, action, rec, nil, false)
