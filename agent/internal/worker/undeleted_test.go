@@ -16,7 +16,7 @@ func TestDeletionThatDoesNothing(t *testing.T) {
 		body, says string
 	}{
 		"refused as a conflict": {http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,"message":"a lock of its own"}`, "a lock of its own"},
-		"not found by its path": {http.StatusNotFound, "404 page not found", "could not find the requested resource"},
+		"not found by its path": {http.StatusNotFound, "404 page not found", "nothing has come of it yet"},
 		"taken":                 {http.StatusOK, `{"kind":"Status","apiVersion":"v1","status":"Success"}`, "is still there"},
 		"taken by a page":       {http.StatusOK, "<html>hello</html>", "is still there"},
 	} {
