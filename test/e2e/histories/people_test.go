@@ -395,8 +395,9 @@ func (w *world) rejoin() bool {
 		return true
 	}
 	gone := func() error {
-		if r := w.CLI(w.T.Context(), "get", "clusters", c.Name); r.Err() == nil {
-			return fmt.Errorf("%s", r.Stdout)
+		r := w.CLI(w.T.Context(), "get", "clusters", c.Name)
+		if !strings.Contains(r.Stderr, "cluster "+c.Name+" not found") {
+			return fmt.Errorf("%s%s", r.Stdout, r.Stderr)
 		}
 		return nil
 	}

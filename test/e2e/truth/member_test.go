@@ -47,8 +47,9 @@ func (w *world) leaving(c *lab.Cluster) bool { return w.Down[leavingKey(c)] != n
 func (w *world) joinAgain(c *lab.Cluster) {
 	w.eventually(func(ctx context.Context) error {
 		w.revive()
-		if r := w.CLI(ctx, "get", "clusters", c.Name); r.Err() == nil {
-			return fmt.Errorf("%s has not left: %s", c.Name, r.Stdout)
+		r := w.CLI(ctx, "get", "clusters", c.Name)
+		if !strings.Contains(r.Stderr, "cluster "+c.Name+" not found") {
+			return fmt.Errorf("%s has not left: %s%s", c.Name, r.Stdout, r.Stderr)
 		}
 		return nil
 	})
