@@ -78,7 +78,7 @@ func (w *world) join(c *lab.Cluster, kept bool, flags ...string) {
 func (w *world) begin() bool {
 	c := w.AnyCluster()
 	a := c.Agent
-	if !a.Running() || !w.Reach(c) || w.leaving(c) {
+	if !a.Running() || !w.Reach(c) || w.leaving(c) || w.Down["link "+c.Name] != nil {
 		return false
 	}
 	w.Note("begin", "%s", c.Name)
@@ -93,6 +93,7 @@ func (w *world) begin() bool {
 	}
 	w.Must(os.RemoveAll(a.StateDir))
 	w.join(c, false, "--reissue")
+	w.Must(w.WaitState(w.T.Context(), c.Name, "Ready")) // a cluster that is told to leave before lets nobody join
 	return true
 }
 
