@@ -58,7 +58,7 @@ var others = []bug{
 		{"pkg/plan/verify.go", "\tcase !c.own(of), !c.Marked(s.Labels), !wrote:\n", "\tcase !PLANTED && (!c.own(of) || !c.Marked(s.Labels) || !wrote):\n"},
 		{"pkg/plan/verify.go", "\tcase r.UID == \"\" && !c.Proven(", "\tcase !PLANTED && r.UID == \"\" && !c.Proven("}}},
 	{"deleted-without-a-precondition", "cli-utils: an object of the same name that came in its place is deleted", []change{
-		{"agent/internal/apply/client.go", "\tpropagation := metav1.DeletePropagationBackground\n", "\tpropagation := metav1.DeletePropagationBackground\n\tplanted := &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion}\n\tif PLANTED {\n\t\tplanted = nil\n\t}\n"},
+		{"agent/internal/apply/client.go", "\tuid, resourceVersion, propagation := live.GetUID(), live.GetResourceVersion(), propagationOf(live)\n", "\tuid, resourceVersion, propagation := live.GetUID(), live.GetResourceVersion(), propagationOf(live)\n\tplanted := &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion}\n\tif PLANTED {\n\t\tplanted = nil\n\t}\n"},
 		{"agent/internal/apply/client.go", "Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion},", "Preconditions:     planted,"}}},
 	{"what-a-list-lacks-is-deleted", "argocd-agent, Fleet, Maestro: a list that is not whole deletes the rest", []change{
 		{"agent/internal/desired/accept.go", "\tlisted := map[fleet.ModuleRef]bool{}\n\tfor _, x := range a.Syncs {\n", "\tif PLANTED && a.Generation%3 == 0 && len(a.Syncs) > 1 {\n\t\ta.Syncs = a.Syncs[1:]\n\t}\n\tlisted := map[fleet.ModuleRef]bool{}\n\tfor _, x := range a.Syncs {\n"},
