@@ -8,44 +8,41 @@ import (
 // Clock remembers from one decision about a rollout to the next what befell the clock by which it notes its times: it is set, forward and back,
 // and another hub may have another one. The zero Clock knows of nothing. It is of one process, and is not stored.
 type Clock struct {
-	behind Instant // since when times that the rollout noted are still to come; 0: none is
-	back   time.Duration
-	steps  []step
-	last   Instant       // the decision before
-	ran    time.Duration // how long the process had run then, by the clock that nobody sets
+	behind Instant // since when times that nobody knows to have been noted here are still to come; 0: none is
+	spans  []span  // in which the clock was not set, the newest last, of one process
 }
 
-// step is by how much the clock was put forward: what was noted before at began later by so much.
-type step struct {
-	at Instant
-	by time.Duration
+// span is from the first decision between two times at which the clock was set to the last, and on to the second of those.
+type span struct {
+	from, to Instant
+	ran      time.Duration // how long the process had run then, by the clock that nobody sets
 }
 
 const (
 	// setBy is from when on a clock was set; less is how long it takes to read two.
 	setBy = 10 * time.Second
-	// maxSteps is how many are remembered.
-	maxSteps = 8
+	// maxSpans is how many are remembered.
+	maxSpans = 8
 )
 
 // At is the Clock for a decision at now, when the process has run for so long.
 func (c Clock) At(now time.Time, ran time.Duration) Clock {
 	at := At(now)
-	if c.last == 0 {
-		c.last, c.ran = at, ran
-		return c
-	}
-	forward := time.Duration(at-c.last) - (ran - c.ran)
-	switch {
-	case forward <= -setBy:
-		c.back, c.behind = c.back-forward, 0 // what is to come begins anew
-	case forward >= setBy:
-		again := min(forward, c.back) // it is put right
-		if c.back, forward = c.back-again, forward-again; forward >= setBy {
-			c.steps = append(slices.Clone(c.steps[max(0, len(c.steps)-maxSteps+1):]), step{at, forward})
+	c.spans = slices.Clone(c.spans)
+	if n := len(c.spans); n > 0 {
+		last := &c.spans[n-1]
+		set := time.Duration(at-last.to) - (ran - last.ran)
+		if set.Abs() < setBy {
+			last.to, last.ran = at, ran
+			return c
 		}
+		if c.behind != 0 {
+			c.behind = c.behind.add(set)
+		}
+		last.to, last.ran = last.to.add(ran-last.ran), ran // as far as it may have come
+		c.spans = c.spans[max(0, n+1-maxSpans):]
 	}
-	c.last, c.ran = at, ran
+	c.spans = append(c.spans, span{from: at, to: at, ran: ran})
 	return c
 }
 
@@ -54,34 +51,51 @@ func (c Clock) Decided(d *Decision) Clock {
 	switch {
 	case !d.Behind:
 		c.behind = 0
-	case c.behind == 0:
-		c.behind = c.last
+	case c.behind == 0 && len(c.spans) > 0:
+		c.behind = c.spans[len(c.spans)-1].to
 	}
 	return c
 }
 
-// since is from when on it counts what began at a time that was noted. One that is still to come was noted by a clock that was ahead, that of
-// another hub or one that was put back since: it counts from when that was seen, else what lasts would last for longer by as much. The note stays,
-// for it may be this clock that is wrong, and is put right. What began before the clock was put forward has not lasted for longer by that.
+// since is a time that was noted by the clock as it stands now. Of two spans that have it, it is of the newer one: what lasts may last for longer,
+// and ends no sooner. What was noted before the first, by another process, is as if it were of that one. found is false for what is of none.
+func (c Clock) since(noted Instant) (began Instant, found bool) {
+	if len(c.spans) == 0 {
+		return noted, false
+	}
+	here := c.spans[len(c.spans)-1]
+	by := func(s span) Instant { return noted.add(time.Duration(here.to-s.to) - (here.ran - s.ran)) }
+	for _, s := range slices.Backward(c.spans) {
+		if s.from <= noted && noted <= s.to {
+			return by(s), true
+		}
+	}
+	if first := c.spans[0]; noted < first.from {
+		return by(first), true
+	}
+	return noted, false
+}
+
+// since is from when on it counts what began at a time that was noted. What began before the clock was set has lasted neither for longer nor less
+// by that. A time that is still to come, and was not noted here, is by a clock that was ahead, as that of another hub: it counts from when that was
+// seen, else what lasts would last for longer by as much. The note stays, for it may be this clock that is wrong, and is put right.
 func (in *Input) since(noted Instant) Instant {
 	now := At(in.Now)
-	if noted > now {
-		if seen := in.Clock.behind; seen != 0 {
-			return min(seen, now)
-		}
-		return now
+	if noted == 0 {
+		return 0
 	}
-	for _, s := range in.Clock.steps {
-		if noted != 0 && noted < s.at {
-			noted = noted.add(s.by)
-		}
+	began, found := in.Clock.since(noted)
+	if seen := in.Clock.behind; !found && began > now && seen != 0 {
+		began = seen
 	}
-	return min(noted, now)
+	return min(began, now)
 }
 
 // since is as that of the input, and says that a time is still to come.
 func (d *decider) since(noted Instant) Instant {
-	d.out.Behind = d.out.Behind || noted > d.now
+	if _, found := d.in.Clock.since(noted); !found && noted > d.now {
+		d.out.Behind = true
+	}
 	return d.in.since(noted)
 }
 

@@ -306,7 +306,7 @@ func (d *decider) lookRecovering(i int, o *Observed) {
 // lookUnseen takes one that has timed out, and that nobody had seen with the revision, for one that has shown what that does there: it says that
 // it fails, or has been heard for as long as a move may take and is not ready.
 func (d *decider) lookUnseen(i int, o *Observed, shown Shown) {
-	if until := elapsed(d.session(o), d.st.ProgressDeadline); shown.Verdict == NotYet && until > d.now {
+	if until := elapsed(d.since(o.Session), d.st.ProgressDeadline); shown.Verdict == NotYet && until > d.now {
 		d.wake(until)
 		return
 	}

@@ -175,7 +175,7 @@ func (g *StageSummary) describe(in Input, n int) {
 		g.Limit = min(spec.MaxConcurrency.limit(max(h.Total, 1)), max(g.Members(), 1))
 	}
 	if h.Quiet != 0 && h.Ended == 0 && g.soaks(h, spec) {
-		g.SoakUntil = h.Quiet.add(spec.Soak).Time()
+		g.SoakUntil = in.since(h.Quiet).add(spec.Soak).Time()
 	}
 	for i := range s.Gates {
 		if s.Gates[i].Stage == n {
