@@ -16,6 +16,9 @@ func TestWhatIsOnlyUsedIsNotSaidToGo(t *testing.T) {
 	w := newWorld(t, true)
 	w.enroll("c", map[string]string{"env": "prod"})
 	w.connectWith("c", simagent.Options{Keep: true, Report: func(s fleet.Sync) fleet.SyncStatus {
+		if s.Revision > 1 {
+			return fleet.SyncStatus{} // it has not said anything of it yet
+		}
 		st := simagent.Ready(s)
 		st.States[len(st.States)-1].Used = true // the last by name
 		return st
@@ -23,23 +26,30 @@ func TestWhatIsOnlyUsedIsNotSaidToGo(t *testing.T) {
 	m := module("shop", map[string]string{"a.yaml": configMap("1")["a.yaml"] + "---\n{apiVersion: v1, kind: Namespace, metadata: {name: ours}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: theirs}}\n"})
 	m.Spec.Placement.Selector = &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}
 	w.await("shop", w.put(m).GetRevision())
-	said := func(when string) {
+	said := func(when string, goes int32) {
 		t.Helper()
-		goes, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true})
+		deleted, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true})
 		must(t, err)
-		if k := goes.GetKeeps(); goes.GetObjects() != 2 || len(k) != 1 || k[0].GetKind() != "Namespace" || k[0].GetObjects() != 1 {
-			t.Errorf("%s: a deletion removes %d objects and keeps %v, want 2, and one Namespace", when, goes.GetObjects(), k)
+		if k := deleted.GetKeeps(); deleted.GetObjects() != goes || len(k) != 1 || k[0].GetKind() != "Namespace" || k[0].GetObjects() != 1 {
+			t.Errorf("%s: a deletion removes %d objects and keeps %v, want %d, and one Namespace", when, deleted.GetObjects(), k, goes)
 		}
 		moved, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{DryRun: true, Apply: true,
 			Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"env": "none"}}}})
 		must(t, err)
-		if moved.GetRemovesObjects() != 2 {
-			t.Errorf("%s: a label removes %d objects, want 2", when, moved.GetRemovesObjects())
+		if moved.GetRemovesObjects() != goes {
+			t.Errorf("%s: a label removes %d objects, want %d", when, moved.GetRemovesObjects(), goes)
 		}
 	}
-	said("connected")
+	said("connected", 2)
+	m.Spec.Source.GetInline().Files["a.yaml"] += "---\n{apiVersion: v1, kind: Namespace, metadata: {name: more}}\n"
+	w.put(m)
+	w.eventually(func() bool { // it is assigned, and nobody has said how far it is there
+		all := w.objects(&towlinev1.ObjectFilter{Cluster: "c"})
+		return len(all) == 4 && all[0].GetRevision() == 2
+	})
+	said("another revision is on its way", 3)
 	w.leaves("c")
-	said("away")
+	said("away", 3)
 }
 
 // TestWhatGoesIsOfTheModuleBefore: a module is deleted, and another one is put under its name before the agent has said what comes of the

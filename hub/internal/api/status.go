@@ -337,6 +337,10 @@ func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, k
 	if err != nil {
 		return err
 	}
+	used, err := a.usedOf(ctx, *t)
+	if err != nil {
+		return err
+	}
 	t.ListExtras()
 	resp.Objects += int32(t.Unlisted())
 	listed.Watched = nil // it stays in any case
@@ -354,17 +358,27 @@ func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, k
 				return err
 			}
 		}
-		said := row.State
-		if row.Was != nil {
-			said = *row.Was
-		}
-		if orphan || said.Used || plan.Survives(policies, row.ID, labels) {
+		if orphan || used[row.ID] || plan.Survives(policies, row.ID, labels) {
 			kept[row.ID.Kind]++
 			continue
 		}
 		resp.Objects++
 	}
 	return nil
+}
+
+// usedOf are the objects that the module only used by the last report, which may be of a revision before: they are no more its own for that.
+func (a *API) usedOf(ctx context.Context, t record.Tracked) (map[fleet.ObjectID]bool, error) {
+	o := t.Input.Observed
+	if o == nil || !slices.ContainsFunc(o.States, func(s fleet.ObjectState) bool { return s.Used }) {
+		return nil, nil
+	}
+	entries, err := a.reportedOf(ctx, t)
+	used := map[fleet.ObjectID]bool{}
+	for i := range min(len(entries), len(o.States)) {
+		used[entries[i].ID] = o.States[i].Used
+	}
+	return used, err
 }
 
 // policiesOf are those of the sync; none once a tombstone has taken its place.
