@@ -80,23 +80,29 @@ func (c Clock) since(noted Instant) (began Instant, found bool) {
 // by that. A time that is still to come, and was not noted here, is by a clock that was ahead, as that of another hub: it counts from when that was
 // seen, else what lasts would last for longer by as much. The note stays, for it may be this clock that is wrong, and is put right.
 func (in *Input) since(noted Instant) Instant {
+	began, _ := in.reckon(noted)
+	return began
+}
+
+// reckon is since, and says whether the time is still to come and was not noted here.
+func (in *Input) reckon(noted Instant) (began Instant, behind bool) {
 	now := At(in.Now)
 	if noted == 0 {
-		return 0
+		return 0, false
 	}
 	began, found := in.Clock.since(noted)
-	if seen := in.Clock.behind; !found && began > now && seen != 0 {
+	behind = !found && noted > now
+	if seen := in.Clock.behind; behind && seen != 0 {
 		began = seen
 	}
-	return min(began, now)
+	return min(began, now), behind
 }
 
 // since is as that of the input, and says that a time is still to come.
 func (d *decider) since(noted Instant) Instant {
-	if _, found := d.in.Clock.since(noted); !found && noted > d.now {
-		d.out.Behind = true
-	}
-	return d.in.since(noted)
+	began, behind := d.in.reckon(noted)
+	d.out.Behind = d.out.Behind || behind
+	return began
 }
 
 // clocksDiffer is by how much the clocks of two hubs may, so that what one notes is not without meaning for the other.

@@ -71,27 +71,33 @@ func without(rows, others []Row) []Row {
 // listedRows are those of what the sync lists, and of what it only watches.
 func listedRows(in Input, l Listed) []Row {
 	rows := make([]Row, 0, len(l.Entries)+len(l.Watched))
-	o, reported := in.Observed, in.Reported() && !in.Leaving()
+	var states, watched []fleet.ObjectState
+	reported := in.Reported() && !in.Leaving()
+	if reported {
+		states, watched = in.Observed.States, in.Observed.Watched
+	}
 	for i, e := range l.Entries {
-		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince()}
-		if reported && i < len(o.States) {
-			r.set(in, o.States[i])
-			r.Reason = o.States[i].Unjudged
-		}
-		rows = append(rows, r)
+		rows = append(rows, in.row(e, false, states, i))
 	}
 	for i, e := range l.Watched {
-		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince(), Watched: true}
-		if reported && i < len(o.Watched) {
-			r.set(in, o.Watched[i])
-			r.Reason = o.Watched[i].Unjudged
-		}
+		r := in.row(e, false, watched, i)
+		r.Watched = true
 		rows = append(rows, r)
 	}
 	if reported {
-		annotate(rows, o.Exceptions, in.Seen())
+		annotate(rows, in.Observed.Exceptions, in.Seen())
 	}
 	return rows
+}
+
+// row is that of the entry whose state is the i-th of a report; where that has none it is Unknown.
+func (in Input) row(e fleet.BundleEntry, extra bool, states []fleet.ObjectState, i int) Row {
+	r := Row{ID: e.ID, Version: e.Version, Extra: extra, State: unknownState(), Since: in.unseenSince()}
+	if i < len(states) {
+		r.set(in, states[i])
+		r.Reason = states[i].Unjudged
+	}
+	return r
 }
 
 // extraRows are those of what is there and the sync does not list. Of a module that is Leaving that is all that it had by the last report.
@@ -105,11 +111,8 @@ func extraRows(in Input, l Listed) (rows []Row) {
 			if i < len(o.States) && o.States[i].Used {
 				continue
 			}
-			r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.unseenSince(), Extra: true, Reason: in.leavingReason()}
-			if i < len(o.States) {
-				r.set(in, o.States[i])
-				r.Reason = cmp.Or(r.Reason, o.States[i].Unjudged)
-			}
+			r := in.row(e, true, o.States, i)
+			r.Reason = in.leavingReason()
 			rows = append(rows, r)
 		}
 	}

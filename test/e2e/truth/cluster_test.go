@@ -203,13 +203,20 @@ func (w *world) loseFiles(dir string) {
 }
 
 func (w *world) loseSecrets(c *lab.Cluster) {
-	secrets, err := c.Resource("v1", "Secret", agentsNamespace)
+	w.loseNotes(c, "v1", "Secret", func(s *unstructured.Unstructured) bool {
+		return s.GetAnnotations()["towline.dev/state-name"] != "identity"
+	})
+}
+
+// loseNotes deletes objects in which an agent that has ended noted something.
+func (w *world) loseNotes(c *lab.Cluster, apiVersion, kind string, which func(*unstructured.Unstructured) bool) {
+	resource, err := c.Resource(apiVersion, kind, agentsNamespace)
 	w.Must(err)
-	list, err := secrets.List(w.T.Context(), listAll)
+	list, err := resource.List(w.T.Context(), listAll)
 	w.Must(err)
-	for _, s := range list.Items {
-		if s.GetAnnotations()["towline.dev/state-name"] != "identity" {
-			w.Must(secrets.Delete(w.T.Context(), s.GetName(), metav1.DeleteOptions{}))
+	for i := range list.Items {
+		if o := &list.Items[i]; which(o) {
+			w.Must(resource.Delete(w.T.Context(), o.GetName(), metav1.DeleteOptions{}))
 		}
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"os"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/test/lab"
 )
@@ -86,28 +85,13 @@ func (w *world) begin() bool {
 	w.forgot[c.Name] = true
 	w.Wake(a)
 	a.Kill()
-	for _, kind := range []string{"Secret", "Lease"} {
-		if kind == "Lease" && w.Rand.IntN(2) == 0 {
-			break
-		}
-		w.loseAll(c, kind)
+	all := func(*unstructured.Unstructured) bool { return true }
+	w.loseNotes(c, "v1", "Secret", all)
+	if w.Rand.IntN(2) > 0 {
+		w.loseNotes(c, "coordination.k8s.io/v1", "Lease", all)
 	}
 	w.Must(os.RemoveAll(a.StateDir))
 	w.join(c, false, "--reissue")
 	w.Must(w.WaitState(w.T.Context(), c.Name, "Ready")) // a cluster that is told to leave before lets nobody join
 	return true
-}
-
-// loseAll deletes all objects of a kind that an agent notes something in.
-func (w *world) loseAll(c *lab.Cluster, kind string) {
-	version := map[string]string{"Secret": "v1", "Lease": "coordination.k8s.io/v1"}[kind]
-	resource, err := c.Resource(version, kind, agentsNamespace)
-	w.Must(err)
-	list, err := resource.List(w.T.Context(), listAll)
-	w.Must(err)
-	for _, o := range list.Items {
-		if err := resource.Delete(w.T.Context(), o.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			w.Must(err)
-		}
-	}
 }
