@@ -297,9 +297,8 @@ func (f *Fence) beat(ctx context.Context) error {
 		began := f.o.Clock()
 		got, err := f.leases.Update(ctx, next, metav1.UpdateOptions{})
 		if err == nil {
-			f.renewed(got, began)
 			f.o.Heard(nil)
-			return nil
+			return f.swapped(next, got, began)
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			f.heard(ctx, err)

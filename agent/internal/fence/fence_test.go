@@ -29,6 +29,7 @@ type server struct {
 	version   int
 	puts      int
 	namespace bool
+	admission func(*coordinationv1.Lease) // changes what is put; nil: it is kept as it is
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -66,6 +67,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fail(409, metav1.StatusReasonConflict)
 			return
 		}
+		if s.admission != nil {
+			s.admission(&in)
+		}
 		s.puts++
 		s.version++
 		in.ResourceVersion = strconv.Itoa(s.version)
@@ -80,6 +84,12 @@ func (s *server) edit(f func(*coordinationv1.Lease)) {
 	s.version++
 	f(s.lease)
 	s.lease.ResourceVersion = strconv.Itoa(s.version)
+}
+
+func (s *server) admit(f func(*coordinationv1.Lease)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.admission = f
 }
 
 func (s *server) state() (holder, epoch string, puts int) {

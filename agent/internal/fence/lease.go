@@ -128,6 +128,9 @@ func (f *Fence) take(ctx context.Context, lease *coordinationv1.Lease, above uin
 	}
 	began := f.o.Clock()
 	got, err := put(ctx, next, metav1.UpdateOptions{})
+	if err == nil {
+		err = f.kept(next, got)
+	}
 	if err != nil {
 		return err
 	}

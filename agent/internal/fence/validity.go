@@ -2,6 +2,9 @@ package fence
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -38,6 +41,41 @@ func (f *Fence) Covered() context.Context {
 func (f *Fence) expired(age time.Duration) error {
 	return fleet.Errorf(fleet.ErrStale, "lease %s was renewed %s ago and may be another's by now: nothing is written until it is renewed", f.name(), age.Round(time.Millisecond))
 }
+
+// swapped takes the answer to a swap. A Lease that does not say what was sent is nobody's: others may take it at any time.
+func (f *Fence) swapped(sent, got *coordinationv1.Lease, began Moment) error {
+	if err := f.kept(sent, got); err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.held != nil {
+			f.drop(err)
+		}
+		return err
+	}
+	f.renewed(got, began)
+	return nil
+}
+
+// kept says what of a Lease that was sent is not in the answer; nil: all by which others tell whose it is, and we what was noted on it.
+func (f *Fence) kept(sent, got *coordinationv1.Lease) error {
+	changed := ""
+	if holder(got) != holder(sent) {
+		changed = "its holder"
+	}
+	for _, key := range slices.Sorted(maps.Keys(sent.Annotations)) {
+		if strings.HasPrefix(key, ownPrefix) && got.Annotations[key] != sent.Annotations[key] {
+			changed = "annotation " + key
+		}
+	}
+	if changed == "" {
+		return nil
+	}
+	return fleet.Errorf(fleet.ErrStale, "lease %s: %s is not kept as it was written: an admission policy or webhook of the cluster changes it; exempt namespace %s from it. Nothing is written meanwhile",
+		f.name(), changed, f.o.Namespace)
+}
+
+// ownPrefix begins the annotations that are the agent's.
+const ownPrefix = "towline.dev/"
 
 // renewed notes a swap that succeeded. A Lease that was dropped meanwhile stays dropped.
 func (f *Fence) renewed(lease *coordinationv1.Lease, began Moment) {

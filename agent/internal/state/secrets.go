@@ -207,7 +207,11 @@ func (s *Secrets) write(ctx context.Context, name string, h *head, sealed []byte
 	}
 	next, rest := chunked(name, sealed, epoch)
 	for _, chunk := range rest {
-		if _, err := s.client.Create(ctx, chunk, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		got, err := s.client.Create(ctx, chunk, metav1.CreateOptions{})
+		if err == nil {
+			err = kept(chunk, got)
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	}
@@ -232,37 +236,37 @@ func (s *Secrets) putHead(ctx context.Context, h *head, next *corev1.Secret) err
 			got, err = s.client.Create(ctx, next, metav1.CreateOptions{})
 		}
 		if err == nil {
-			h.know(got.ObjectMeta)
-			return nil
+			return h.took(next, got)
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) {
 			return err
 		}
-		if err := s.look(ctx, h, next.Name); err != nil {
+		now, err := s.look(ctx, h, next.Name)
+		if err != nil {
 			return err
 		}
 		if h.there && h.set == next.Annotations[setAnnotation] {
-			return nil
+			return keptMeta(next.ObjectMeta, now)
 		}
 	}
 	return fleet.Errorf(fleet.ErrConflict, "somebody else keeps writing it")
 }
 
 // look learns what the head is now. One of a newer epoch is not ours to write.
-func (s *Secrets) look(ctx context.Context, h *head, object string) error {
+func (s *Secrets) look(ctx context.Context, h *head, object string) (metav1.ObjectMeta, error) {
 	now, err := s.meta.Get(ctx, object, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		h.there = false
-		return nil
+		return metav1.ObjectMeta{}, nil
 	}
 	if err != nil {
-		return err
+		return metav1.ObjectMeta{}, err
 	}
 	if epoch, held := epochOf(now.ObjectMeta), s.held(); epoch > held {
-		return s.lose(epoch)
+		return metav1.ObjectMeta{}, s.lose(epoch)
 	}
 	h.know(now.ObjectMeta)
-	return nil
+	return now.ObjectMeta, nil
 }
 
 // WriteAll implements Store.
@@ -308,7 +312,7 @@ func (s *Secrets) remove(ctx context.Context, name string, h *head) error {
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		if err := s.look(ctx, h, headName(name)); err != nil {
+		if _, err := s.look(ctx, h, headName(name)); err != nil {
 			return err
 		}
 	}

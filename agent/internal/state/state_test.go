@@ -58,9 +58,12 @@ func (a *api) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.
 	return s.DeepCopy(), nil
 }
 
-func (a *api) Create(_ context.Context, s *corev1.Secret, _ metav1.CreateOptions) (*corev1.Secret, error) {
+func (a *api) Create(_ context.Context, s *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if len(o.DryRun) > 0 {
+		return s.DeepCopy(), nil
+	}
 	if _, ok := a.secrets[s.Name]; ok {
 		return nil, apierrors.NewAlreadyExists(resource, s.Name)
 	}
@@ -70,9 +73,12 @@ func (a *api) Create(_ context.Context, s *corev1.Secret, _ metav1.CreateOptions
 	return a.put(s, types.UID(fmt.Sprint("uid-", a.version))), nil
 }
 
-func (a *api) Update(_ context.Context, s *corev1.Secret, _ metav1.UpdateOptions) (*corev1.Secret, error) {
+func (a *api) Update(_ context.Context, s *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if len(o.DryRun) > 0 {
+		return s.DeepCopy(), nil
+	}
 	old, ok := a.secrets[s.Name]
 	switch {
 	case !ok:

@@ -68,6 +68,9 @@ func (s *Secrets) take(ctx context.Context, t Tenure) error {
 	if err != nil {
 		return err
 	}
+	if err := s.rehearse(ctx, t, in); err != nil {
+		return err
+	}
 	x := taking{s: s, old: old.Epoch, epoch: t.Epoch, heads: map[string]*head{}}
 	if err := s.each(ctx, headKind, x.one); err != nil {
 		return err
@@ -84,22 +87,41 @@ func (s *Secrets) take(ctx context.Context, t Tenure) error {
 	return nil
 }
 
-func (s *Secrets) putTenure(ctx context.Context, t Tenure, in *corev1.Secret) error {
-	raw, err := json.Marshal(t)
+// rehearse finds out, before any head is changed, whether the cluster keeps what is written: a head whose epoch is taken off counts no more. A
+// rehearsal that fails says nothing, for a webhook may not know of any.
+func (s *Secrets) rehearse(ctx context.Context, t Tenure, in *corev1.Secret) error {
+	next, got, err := s.sendTenure(ctx, t, in, metav1.DryRunAll)
 	if err != nil {
-		return err
+		return nil
 	}
-	next, _ := chunked(tenureName, seal(raw), t.Epoch)
-	if in == nil {
-		_, err = s.client.Create(ctx, next, metav1.CreateOptions{})
-	} else {
-		next.UID, next.ResourceVersion = in.UID, in.ResourceVersion
-		_, err = s.client.Update(ctx, next, metav1.UpdateOptions{})
-	}
+	return kept(next, got)
+}
+
+func (s *Secrets) putTenure(ctx context.Context, t Tenure, in *corev1.Secret) error {
+	next, got, err := s.sendTenure(ctx, t, in)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		return errMoved
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return kept(next, got)
+}
+
+// sendTenure puts the tenure over the Secret that has the last one. It returns what was sent and what came of it.
+func (s *Secrets) sendTenure(ctx context.Context, t Tenure, in *corev1.Secret, dryRun ...string) (next, got *corev1.Secret, err error) {
+	raw, err := json.Marshal(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	next, _ = chunked(tenureName, seal(raw), t.Epoch)
+	if in == nil {
+		got, err = s.client.Create(ctx, next, metav1.CreateOptions{DryRun: dryRun})
+		return next, got, err
+	}
+	next.UID, next.ResourceVersion = in.UID, in.ResourceVersion
+	got, err = s.client.Update(ctx, next, metav1.UpdateOptions{DryRun: dryRun})
+	return next, got, err
 }
 
 // each calls f for the metadata of every Secret of a kind, several at a time.
@@ -187,7 +209,13 @@ func (s *Secrets) mark(ctx context.Context, m *metav1.PartialObjectMetadata, epo
 	if err != nil {
 		return nil, err
 	}
-	return s.meta.Patch(ctx, m.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fleet.FieldManager})
+	got, err := s.meta.Patch(ctx, m.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fleet.FieldManager})
+	if err != nil {
+		return nil, err
+	}
+	sent := *m.ObjectMeta.DeepCopy()
+	sent.Annotations[epochAnnotation] = strconv.FormatUint(epoch, 10)
+	return got, keptMeta(sent, got.ObjectMeta)
 }
 
 func preconditions(m metav1.ObjectMeta) *metav1.Preconditions {

@@ -4,20 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
 
-	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/labtest"
 )
@@ -37,21 +33,8 @@ func places(t *testing.T, f func(t *testing.T, c clients)) {
 		f(t, clients{a, meta{a}})
 	})
 	t.Run("real", func(t *testing.T) {
-		config := labtest.Config(t)
-		client, err := kube.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := metadata.NewForConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := fmt.Sprintf("state-%d", time.Now().UnixNano())
-		if _, err := client.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{}) })
-		f(t, clients{client.Secrets(name), all.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(name)})
+		_, c := realPlace(t)
+		f(t, c)
 	})
 }
 

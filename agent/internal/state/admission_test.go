@@ -1,0 +1,78 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+
+	"towline.dev/towline/agent/internal/kube"
+	"towline.dev/towline/pkg/testkit/labtest"
+)
+
+// What a cluster's admission takes off the Secrets of the state would be missed only when the agent starts anew: its state would be empty then, or in
+// pieces, and an agent that had lost the Lease could write over it. No such write counts as taken, a state is not taken over by one, and none is
+// lost while that is tried.
+func TestStateThatAdmissionChanges(t *testing.T) {
+	for name, patch := range map[string]string{
+		"annotations": `{"op":"remove","path":"/metadata/annotations"}`,
+		"epoch":       `{"op":"add","path":"/metadata/annotations/towline.dev~1state-epoch","value":""}`,
+		"chunks":      `{"op":"add","path":"/metadata/annotations/towline.dev~1state-chunks","value":"7"}`,
+		"labels":      `{"op":"remove","path":"/metadata/labels"}`,
+		"data":        `{"op":"add","path":"/data/data","value":"AAAA"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := labtest.Config(t)
+			ns, c := realPlace(t)
+			p := c.leader(t, 5)
+			p.write("a", "one")
+			var changes atomic.Bool
+			labtest.Webhook(t, config, ns, corev1.SchemeGroupVersion.WithResource("secrets"), "Secret", func(x labtest.Admitted) (string, string) {
+				if x.Operation == "DELETE" || !changes.Load() {
+					return "", ""
+				}
+				return "[" + patch + "]", ""
+			})
+			changes.Store(true)
+			for _, data := range []string{"two", "two", strings.Repeat("x", 700<<10)} {
+				if err := p.Write(t.Context(), "b", []byte(data)); err == nil || !strings.Contains(err.Error(), "state b: secret towline-state-") || !strings.Contains(err.Error(), "admission") {
+					t.Errorf("a write of which something else is kept: %v", err)
+				}
+			}
+			q := c.process(t)
+			if err := q.Take(t.Context(), Tenure{Cluster: "uid-1", Epoch: 6}); err == nil || !strings.Contains(err.Error(), "admission") {
+				t.Errorf("taken, though who takes it next would not know: %v", err)
+			}
+			changes.Store(false)
+			p.write("b", "three")
+			q.take(6)
+			q.holds("a=one", "b=three")
+		})
+	}
+}
+
+// realPlace is a namespace of a real API server, and clients of it.
+func realPlace(t *testing.T) (ns string, c clients) {
+	t.Helper()
+	config := labtest.Config(t)
+	client, err := kube.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := metadata.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns = fmt.Sprintf("state-%d", time.Now().UnixNano())
+	if _, err := client.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{}) })
+	return ns, clients{client.Secrets(ns), all.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(ns)}
+}

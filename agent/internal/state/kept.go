@@ -1,0 +1,53 @@
+package state
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// kept says what of a Secret that was sent is not in the answer; nil: all that is needed to read it again, and to know who may write it. An admission
+// policy or webhook of the cluster may change what is written, and that a write was taken says nothing then.
+func kept(sent, got *corev1.Secret) error {
+	if err := keptMeta(sent.ObjectMeta, got.ObjectMeta); err != nil {
+		return err
+	}
+	if !bytes.Equal(got.Data[dataKey], sent.Data[dataKey]) {
+		return changed(sent.Name, "its data")
+	}
+	return nil
+}
+
+// keptMeta is kept for labels and annotations alone. Those that somebody has added change nothing.
+func keptMeta(sent, got metav1.ObjectMeta) error {
+	for _, key := range slices.Sorted(maps.Keys(sent.Labels)) {
+		if got.Labels[key] != sent.Labels[key] {
+			return changed(sent.Name, "its label "+key)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(sent.Annotations)) {
+		if got.Annotations[key] != sent.Annotations[key] {
+			return changed(sent.Name, "its annotation "+key)
+		}
+	}
+	return nil
+}
+
+func changed(secret, what string) error {
+	return fleet.Errorf(fleet.ErrUnavailable, "secret %s: %s is not kept as it was written: an admission policy or webhook of the cluster changes it; exempt the agent's namespace from it", secret, what)
+}
+
+// took notes what a head is after it was written. One that is not as it was sent is to be written again.
+func (h *head) took(sent, got *corev1.Secret) error {
+	if err := kept(sent, got); err != nil {
+		h.there, h.uid, h.version, h.set = true, got.UID, got.ResourceVersion, ""
+		return err
+	}
+	h.know(got.ObjectMeta)
+	return nil
+}
