@@ -22,7 +22,7 @@ const (
 	// setBy is from when on a clock was set; less is how long it takes to read two.
 	setBy = 10 * time.Second
 	// maxSpans is how many are remembered.
-	maxSpans = 8
+	maxSpans = 32
 )
 
 // At is the Clock for a decision at now, when the process has run for so long.
@@ -39,8 +39,10 @@ func (c Clock) At(now time.Time, ran time.Duration) Clock {
 		if c.behind != 0 {
 			c.behind = c.behind.add(set)
 		}
-		last.to, last.ran = last.to.add(ran-last.ran), ran // as far as it may have come
-		c.spans = c.spans[max(0, n+1-maxSpans):]
+		gap := ran - last.ran // it was set somewhere in it: the one may have come as far, and the other have begun as early
+		last.to, last.ran = last.to.add(gap), ran
+		c.spans = append(c.spans[max(0, n+1-maxSpans):], span{from: at.add(-gap), to: at, ran: ran})
+		return c
 	}
 	c.spans = append(c.spans, span{from: at, to: at, ran: ran})
 	return c
@@ -57,23 +59,27 @@ func (c Clock) Decided(d *Decision) Clock {
 	return c
 }
 
-// since is a time that was noted by the clock as it stands now. Of two spans that have it, it is of the newer one: what lasts may last for longer,
-// and ends no sooner. What was noted before the first, by another process, is as if it were of that one. found is false for what is of none.
+// since is a time that was noted by the clock as it stands now. Of two spans that have it, it is of the one by which it began later: what lasts may
+// last for longer, and ends no sooner. What was noted before the first, by another process, is as if it were of that one. found is false for what
+// is of none.
 func (c Clock) since(noted Instant) (began Instant, found bool) {
 	if len(c.spans) == 0 {
 		return noted, false
 	}
 	here := c.spans[len(c.spans)-1]
-	by := func(s span) Instant { return noted.add(time.Duration(here.to-s.to) - (here.ran - s.ran)) }
-	for _, s := range slices.Backward(c.spans) {
-		if s.from <= noted && noted <= s.to {
-			return by(s), true
+	for i, s := range c.spans {
+		if noted > s.to || noted < s.from && i > 0 {
+			continue
+		}
+		by := noted.add(time.Duration(here.to-s.to) - (here.ran - s.ran))
+		if !found || by > began {
+			began, found = by, true
 		}
 	}
-	if first := c.spans[0]; noted < first.from {
-		return by(first), true
+	if !found {
+		began = noted
 	}
-	return noted, false
+	return began, found
 }
 
 // since is from when on it counts what began at a time that was noted. What began before the clock was set has lasted neither for longer nor less
