@@ -80,7 +80,7 @@ func (p parsed) objects(file string) ([]document, error) {
 		return nil, fleet.Invalidf(at.String(), "is %s, not an object: a document is one Kubernetes object with apiVersion, kind and metadata", typeName(p.value))
 	}
 	if len(m) == 0 {
-		return nil, nil
+		return nil, fleet.Invalid(at.String(), "is {}, which says nothing: write the object, or take the document away")
 	}
 	items, list, err := listItems(m, at)
 	if err != nil {
@@ -104,15 +104,28 @@ func (p parsed) objects(file string) ([]document, error) {
 	return out, nil
 }
 
-// listItems reports whether m is a List: its kind ends so, it has items and no name.
+// listItems reports whether m is a List: its kind ends so and it has items. One that has a name is one, too, if it is of Kubernetes; of
+// another's kind it may be an object. A List whose items are written under another key, as item, would hold nothing, so that all that it had
+// would be dropped.
 func listItems(m map[string]any, at place) (items []any, list bool, err error) {
 	kind, _ := m["kind"].(string)
+	version, _ := m["apiVersion"].(string)
+	group, _, found := strings.Cut(version, "/")
+	if !found {
+		group = ""
+	}
+	of, ends := strings.CutSuffix(kind, "List")
 	content, has := m["items"]
-	if !strings.HasSuffix(kind, "List") || !has && kind != "List" {
+	if !ends || !has && kind != "List" {
 		return nil, false, nil
 	}
-	if meta, _ := m["metadata"].(map[string]any); meta["name"] != nil {
+	_, ours := builtin[kindKey{group, of}]
+	meta, _ := m["metadata"].(map[string]any)
+	switch general := of == "" && group == ""; {
+	case meta["name"] != nil && !ours && !general:
 		return nil, false, nil
+	case !has:
+		return nil, false, fleet.Invalid(at.String(), "List: items is missing: write them, or items: [] where there are none")
 	}
 	if content == nil {
 		return nil, true, nil

@@ -88,20 +88,13 @@ func checkReadsBack(t *testing.T, o Object, opts Options) {
 	}
 }
 
-// FuzzLikeKubectl: what is accepted means what it means to kubectl.
+// FuzzLikeKubectl: what is accepted means what it means to kubectl, and in a chart to Helm.
 func FuzzLikeKubectl(f *testing.F) {
 	seeds(f)
+	f.Add([]byte("x: &x {a: 1, b: 2}\nb: {a: 3, <<: *x, b: 4}\nc: {<<: [*x, {c: 5}], a: 6}\nd: {b: 2, <<: *x}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if bytes.Contains(text, []byte("<<")) || bytes.Contains(text, []byte("!")) {
-			return // merge order and tags are read by the letter of YAML
-		}
-		values, err := readYAML("f.yaml", text, false)
-		if err != nil || checkText("f.yaml", text) != nil || len(values) != 1 {
-			return
-		}
-		ours, ok := values[0].value.(map[string]any)
-		if !ok || json.Valid(text) {
-			return
+		if bytes.Contains(text, []byte("!")) || checkText("f.yaml", text) != nil || json.Valid(text) {
+			return // tags are read by the letter of YAML
 		}
 		asJSON, err := sigs.YAMLToJSON(text)
 		if err != nil {
@@ -111,8 +104,18 @@ func FuzzLikeKubectl(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if a, b := Canonical(ours), Canonical(theirs); !bytes.Equal(a, b) {
-			t.Fatalf("%q\nours   %s\ntheirs %s", text, a, b)
+		for _, chart := range []bool{false, true} {
+			values, err := readYAML("f.yaml", text, chart)
+			if err != nil || len(values) != 1 {
+				continue
+			}
+			ours, ok := values[0].value.(map[string]any)
+			if !ok {
+				continue
+			}
+			if a, b := Canonical(ours), Canonical(theirs); !bytes.Equal(a, b) {
+				t.Fatalf("%q, of a chart %t\nours   %s\ntheirs %s", text, chart, a, b)
+			}
 		}
 	})
 }

@@ -39,7 +39,7 @@ func refused(t *testing.T, err error, want string) {
 
 func TestDocuments(t *testing.T) {
 	text := "\ufeff# a comment\r\n%YAML 1.1\r\n---\r\napiVersion: v1\r\nkind: ConfigMap\r\nmetadata:\r\n  name: one\r\ndata:\r\n  text: |\r\n    a\r\n    b\r\n" +
-		"---\n# nothing\n---\n--- # again\n{}\n---\n" +
+		"---\n# nothing\n---\n--- # again\nnull\n---\n" +
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"two"},"data":{"face":"\ud83d\ude00"}}` + "\n" +
 		"---\n" +
 		"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: three}\n- {apiVersion: v1, kind: Secret, metadata: {name: four}}\n" +
@@ -76,10 +76,51 @@ func TestLinesThatEndWithACarriageReturn(t *testing.T) {
 		"nothing but a comment":  {"# a comment\n# " + one[:14] + "\n", 0},
 		"nothing but separators": {"---\n---\n", 0},
 	} {
-		objects, err := ParseSet(map[string][]byte{"web.yaml": []byte(strings.ReplaceAll(tc.text, "\n", "\r"))}, Options{})
-		if err != nil || len(objects) != tc.want {
-			t.Errorf("%s: %d objects, want %d: %v", name, len(objects), tc.want, err)
+		for _, end := range []string{"\r", "\u0085", "\u2028", "\u2029"} {
+			if end != "\r" && strings.Contains(tc.text, "---") {
+				continue // nobody separates documents by these
+			}
+			objects, err := ParseSet(map[string][]byte{"web.yaml": []byte(strings.ReplaceAll(tc.text, "\n", end))}, Options{})
+			if err != nil || len(objects) != tc.want {
+				t.Errorf("%s, lines end with %q: %d objects, want %d: %v", name, end, len(objects), tc.want, err)
+			}
 		}
+	}
+}
+
+// TestListsThatHaveAName: to kubectl a List is one whatever its metadata say. A kind of somebody else that ends so may be an object.
+func TestListsThatHaveAName(t *testing.T) {
+	const items = "metadata: {name: all}\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n"
+	for head, want := range map[string]string{
+		"apiVersion: v1\nkind: List\n":                               "ConfigMap shop/a",
+		"apiVersion: v1\nkind: ConfigMapList\n":                      "ConfigMap shop/a",
+		"apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleList\n": "ConfigMap shop/a",
+		"apiVersion: net.example.com/v1\nkind: AllowList\n":          "AllowList.net.example.com shop/all",
+		"apiVersion: net.example.com/v1\nkind: List\n":               "List.net.example.com shop/all",
+	} {
+		got := parse(t, head+items, Options{Namespace: "shop"})
+		if len(got) != 1 || got[0].ID.String() != want {
+			t.Errorf("%s: %v, want %s", head, got, want)
+		}
+	}
+}
+
+// TestKeysBeforeAMerge: Helm, as kubectl, has what << brings take the place of the keys that stand before it.
+func TestKeysBeforeAMerge(t *testing.T) {
+	for labels, want := range map[string]string{
+		"{a: own, <<: {a: base, b: base}}":            `{"a":"base","b":"base"}`,
+		"{<<: {a: base, b: base}, a: own}":            `{"a":"own","b":"base"}`,
+		"{a: own, <<: [{a: one}, {a: two, b: two}]}":  `{"a":"one","b":"two"}`,
+		"{a: own, <<: {a: base, b: base}, b: behind}": `{"a":"base","b":"behind"}`,
+	} {
+		o := parse(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, labels: "+labels+"}\n", Options{Chart: true})
+		if raw := string(o[0].Raw); !strings.Contains(raw, `"labels":`+want) {
+			t.Errorf("%s: %s", labels, raw)
+		}
+	}
+	same := "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, labels: {a: base, <<: {a: base}}}\n"
+	if o := parse(t, same, Options{}); !strings.Contains(string(o[0].Raw), `{"a":"base"}`) {
+		t.Errorf("%s", o[0].Raw)
 	}
 }
 
@@ -114,8 +155,8 @@ base: &base {cpu: 1, memory: 2}
 more: &more {memory: 3, disk: 4}
 one: {<<: *base, cpu: 9}
 two:
-  disk: 0
   <<: [*base, *more]
+  disk: 0
 name: &n text
 again: *n
 *n : key

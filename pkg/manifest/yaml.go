@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -75,12 +79,16 @@ func readDocument(name string, text []byte, line int, budget *expansion) ([]pars
 	return parseYAML(name, text, line, budget)
 }
 
+// lineEnds end a line of YAML 1.1: a carriage return alone does, and so do three of Unicode.
+const lineEnds = "\r\n\u0085\u2028\u2029"
+
 // firstLine is the first line with content. A document of nothing but comments, its separator and a %YAML line has none.
 func firstLine(text []byte) (line string, blank bool) {
 	for len(text) > 0 {
 		raw := text
-		if end := bytes.IndexAny(text, "\r\n"); end >= 0 { // a carriage return alone ends a line of YAML, too
-			raw, text = text[:end], text[end+1:]
+		if end := bytes.IndexAny(text, lineEnds); end >= 0 {
+			_, size := utf8.DecodeRune(text[end:])
+			raw, text = text[:end], text[end+size:]
 		} else {
 			text = nil
 		}
@@ -285,35 +293,44 @@ func (r *reader) sequence(n *yaml.Node, depth int) (any, error) {
 
 func (r *reader) mapping(n *yaml.Node, depth int) (map[string]any, error) {
 	out := make(map[string]any, len(n.Content)/2)
-	var merge *yaml.Node
+	var merged map[string]any // what << brings, once it was read
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		if k.Tag == "!!merge" {
-			if merge != nil {
+			if merged != nil {
 				return nil, r.fail(k, "key << is given twice: write << : [*a, *b]")
 			}
-			merge = v
+			var err error
+			if merged, err = r.merged(v, depth); err != nil {
+				return nil, err
+			}
+			if err := r.merge(out, merged, k); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		key, err := r.key(k)
 		if err != nil {
 			return nil, err
 		}
-		if _, twice := out[key]; twice && !r.budget.lastCounts {
+		_, twice := out[key]
+		if _, from := merged[key]; from {
+			twice = false
+			delete(merged, key)
+		}
+		if twice && !r.budget.lastCounts {
 			return nil, r.fail(k, "key %q is given twice", clip(key))
 		}
 		if out[key], err = r.value(v, depth+1); err != nil {
 			return nil, err
 		}
 	}
-	if merge == nil {
-		return out, nil
-	}
-	return out, r.merge(out, merge, depth)
+	return out, nil
 }
 
-// merge adds what << brings: own keys win, then the first map that has the key.
-func (r *reader) merge(into map[string]any, n *yaml.Node, depth int) error {
+// merged is what << brings: of a key that several maps have, the first one counts.
+func (r *reader) merged(n *yaml.Node, depth int) (map[string]any, error) {
+	out := map[string]any{}
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		sources = n.Content
@@ -321,16 +338,32 @@ func (r *reader) merge(into map[string]any, n *yaml.Node, depth int) error {
 	for _, s := range sources {
 		v, err := r.value(s, depth)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		m, ok := v.(map[string]any)
 		if !ok {
-			return r.fail(s, "<< takes a map or a list of maps, not %s", typeName(v))
+			return nil, r.fail(s, "<< takes a map or a list of maps, not %s", typeName(v))
 		}
 		for key, v := range m {
-			if _, own := into[key]; !own {
-				into[key] = v
+			if _, has := out[key]; !has {
+				out[key] = v
 			}
+		}
+	}
+	return out, nil
+}
+
+// merge adds what << brings to the keys that stand before it. YAML has these win, and kubectl and Helm do not: where that makes a difference
+// it is as for Helm in a chart, and refused elsewhere.
+func (r *reader) merge(into, merged map[string]any, at *yaml.Node) error {
+	for _, key := range slices.Sorted(maps.Keys(merged)) {
+		own, has := into[key]
+		if has && !r.budget.lastCounts && !reflect.DeepEqual(own, merged[key]) {
+			return r.fail(at, "<< has another value of key %q, which stands before it: kubectl takes that of <<, and YAML the other one; write << first, or one of them", clip(key))
+		}
+		into[key] = merged[key]
+		if has {
+			delete(merged, key) // so that the key is given twice if it comes once more
 		}
 	}
 	return nil
