@@ -117,7 +117,7 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 			return err
 		}
 		if needed {
-			x.stale = append(x.stale, s)
+			x.stale = append(x.stale, s.in(cluster))
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -67,20 +68,74 @@ func TestRemovalIsNotOrderedAgainInAnotherCluster(t *testing.T) {
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: shop.String(), Generation: generation, Hold: true, Policy: fleet.DeleteDelete}})
 	})
 	had := l.desired("a").GetTombstone().GetGeneration()
-	b.happens = func() {
-		if _, err := l.all.Update(t.Context(), func(w store.Writer) error {
-			rec := clusterRecord("a")
-			rec.Uid, rec.AnewGeneration = "another", record.LastGeneration(w)
-			w.Put(store.ClusterKey("a"), rec)
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-	}
+	b.happens = func() { l.takes("a") }
 	if err := l.Controller.refresh(t.Context(), shop, []refresh{{cluster: "a", generation: had, policy: fleet.DeleteDelete}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := l.desired("a").GetTombstone().GetGeneration(); got != had {
 		t.Errorf("the removal of the cluster before, ordered at %d, is an order of %d to the new one", had, got)
+	}
+}
+
+// A person let objects go that an agent waited with, and in the moment in which that is ordered another Kubernetes cluster joins under the name: the
+// person was shown nothing of what is there, so that the word is not given to it.
+func TestConfirmIsNotCarriedOutInAnotherCluster(t *testing.T) {
+	b := &meanwhile{Backend: memory.New()}
+	l := newLeaderOn(t, b)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(record.NextGeneration(w))})
+	})
+	had := l.desired("a").GetSync().GetGeneration()
+	b.happens = func() { l.takes("a") }
+	shown := []uint64{1}
+	if err := l.Controller.refresh(t.Context(), shop, []refresh{{cluster: "a", generation: had, prune: true, shown: shown}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.desired("a").GetSync(); got.GetGeneration() != had || got.GetPruneConfirmed() {
+		t.Errorf("what was confirmed of the cluster before is an order to the new one: %v", got)
+	}
+}
+
+// takes has another Kubernetes cluster join under a name, as the registry writes that.
+func (l *leader) takes(name fleet.ClusterName) {
+	l.t.Helper()
+	if _, err := l.all.Update(l.t.Context(), func(w store.Writer) error {
+		rec := clusterRecord(string(name))
+		rec.Uid, rec.AnewGeneration = "another", record.LastGeneration(w)
+		taken, _, _ := store.Get[*storev1.Counter](w, store.TakenKey)
+		w.Put(store.TakenKey, &storev1.Counter{Value: taken.GetValue() + 1})
+		w.Put(store.ClusterKey(name), rec)
+		return nil
+	}); err != nil {
+		l.t.Error(err)
+	}
+}
+func TestRemovalGoesOnInManyClustersAtOnce(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.Deleting = fleet.DeleteDelete
+		w.Put(store.ModuleKey(shop), m)
+	})
+	var list []refresh
+	for i := range batchClusters + 1 {
+		name := fleet.ClusterName(fmt.Sprintf("c%d", i))
+		l.put(func(w store.Writer) {
+			held := tomb(record.NextGeneration(w))
+			held.Hold = true
+			list = append(list, refresh{cluster: name, generation: held.GetGeneration(), policy: fleet.DeleteDelete})
+			w.Put(store.ClusterKey(name), clusterRecord(string(name)))
+			w.Put(store.DesiredKey(name, shop), &storev1.DesiredRecord{Tombstone: held})
+		})
+	}
+	if err := l.Controller.refresh(t.Context(), shop, list); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range list {
+		if dead := l.desired(x.cluster).GetTombstone(); dead.GetHold() || dead.GetGeneration() <= x.generation {
+			t.Fatalf("cluster %s: %v", x.cluster, dead)
+		}
 	}
 }

@@ -323,7 +323,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 				} else if x, needed, err := look.removal(ctx, t, v); err != nil {
 					return err
 				} else if needed {
-					stale = append(stale, x)
+					stale = append(stale, x.in(cl))
 				}
 				continue
 			}
@@ -335,7 +335,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 				return err
 			}
 			if needed {
-				stale = append(stale, x)
+				stale = append(stale, x.in(cl))
 			}
 			if h := pruneHold(t); h != nil {
 				holds = append(holds, h)

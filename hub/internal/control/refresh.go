@@ -28,6 +28,7 @@ import (
 type refresh struct {
 	cluster    fleet.ClusterName
 	generation uint64 // of the assignment that was looked at
+	before     uint64 // the last generation of the time when another Kubernetes cluster had the name: what was found out is of the one that has it since
 	values     map[string]string
 	hold       bool
 	held       []uint64
@@ -40,6 +41,12 @@ type refresh struct {
 	again      bool   // the assignment that could not be made can be made, or cannot for another reason
 	anew       int64  // the revision to be assigned anew, since other overrides of it match the cluster; 0: none
 	problem    string // why the assignment could not be made any more, or is not made again
+}
+
+// in is the change in the Kubernetes cluster that has the name now.
+func (x refresh) in(cluster *storev1.ClusterRecord) refresh {
+	x.before = cluster.GetAnewGeneration()
+	return x
 }
 
 // refresher looks for what has to change of a module's assignments, under one view of the store.
@@ -417,7 +424,8 @@ func (x *refresher) module(ref fleet.ModuleRef, number int64) *wire.Module {
 	return m
 }
 
-// refresh gives the changed assignments a new generation, one for each transaction.
+// refresh gives the changed assignments a new generation, one for each transaction. What was found out of one cluster, as that a person let
+// something go there, is no order to another one that has taken the name since.
 func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []refresh) error {
 	for chunk := range slices.Chunk(list, batchClusters) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
@@ -427,6 +435,9 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
 				if !ok || record.Generation(old) != x.generation {
 					continue // assigned anew meanwhile, and looked at again
+				}
+				if record.AnewGeneration(w, x.cluster) != x.before {
+					continue // and that one is looked at
 				}
 				if generation == 0 {
 					generation = record.NextGeneration(w)
@@ -468,11 +479,6 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 	next := proto.CloneOf(old)
 	next.ChosenGeneration = record.ChosenGeneration(old)
 	if dead := next.GetTombstone(); dead != nil {
-		// The commit depends on the cluster's record: who takes the name meanwhile is not to get this as an order of its own.
-		cluster, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(x.cluster))
-		if record.RemovesElsewhere(old, cluster.GetAnewGeneration()) {
-			return old, nil
-		}
 		if dead.Hold && !x.hold {
 			next.LetGoAt = letLoose(w)
 		}

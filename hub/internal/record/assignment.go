@@ -12,8 +12,10 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// NextGeneration allots the next generation of the fleet in the transaction that assigns with it.
+// NextGeneration allots the next generation of the fleet in the transaction that assigns with it. Who has which name is the same until the
+// commit as the transaction finds it: else what is ordered of one cluster would be an order to another one that takes its name meanwhile.
 func NextGeneration(w store.Writer) uint64 {
+	w.Get(store.TakenKey)
 	next := LastGeneration(w) + 1
 	w.Put(store.GenerationKey, &storev1.Counter{Value: next})
 	return next

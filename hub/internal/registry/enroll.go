@@ -249,6 +249,8 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 	if rec.GetUid() != "" && rec.GetUid() != a.uid { // what is known of the cluster before is no word of this one
 		s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
 		rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), record.LastGeneration(w) // what is ordered in this moment is of the cluster before, too
+		taken, _, _ := store.Get[*storev1.Counter](w, store.TakenKey)
+		w.Put(store.TakenKey, &storev1.Counter{Value: taken.GetValue() + 1})
 	}
 	rec.Uid, rec.Revoked, rec.Joined = a.uid, false, timestamppb.New(a.now)
 	rec.JoinGeneration++

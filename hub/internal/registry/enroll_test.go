@@ -237,6 +237,35 @@ func TestAnotherClusterIsGivenNothingOfTheMomentBefore(t *testing.T) {
 	}
 }
 
+// What is decided of a cluster is decided again when another one has taken its name by the commit.
+func TestOrderOfTheMomentBeforeAnotherClusterIsDecidedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", "uid-1")
+	token := w.token("a", true)
+	all := storetest.All(w.store)
+	order := func(meanwhile func()) (last, since uint64) {
+		if _, err := all.Update(t.Context(), func(wr store.Writer) error {
+			last, since = record.NextGeneration(wr), record.AnewGeneration(wr, "a")
+			if meanwhile != nil {
+				meanwhile()
+				meanwhile = nil
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return last, since
+	}
+	before, _ := order(nil)
+	if _, since := order(func() {
+		if _, err := w.enroll(token, "uid-2", newKey(t)); err != nil {
+			t.Error(err)
+		}
+	}); since != before {
+		t.Errorf("it was committed as if no other cluster had the name since %d: %d", before, since)
+	}
+}
+
 // intruder does something once, after a transaction has decided and before it commits.
 type intruder struct {
 	store.Store

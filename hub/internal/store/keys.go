@@ -68,6 +68,10 @@ func AboutRestore(key string) bool {
 // GuardKey is meta/uid/UID: makes two joins with the UID of one cluster meet.
 func GuardKey(uid string) string { return GuardPrefix + uid }
 
+// TakenKey counts how often another Kubernetes cluster has taken the name of one, under a key that is of no UID: an order that is given to a
+// cluster in that moment meets it, and is looked at once more.
+const TakenKey = GuardPrefix + "/taken"
+
 // PeerKey is hubs/INSTANCE: of a hub that runs on this store.
 func PeerKey(instance string) string { return PeerPrefix + instance }
 
