@@ -373,6 +373,11 @@ func (h *Head) awaitsConfirm(r *Record) bool {
 	return r.unconfirmed() && (r.has(flagLate) || !h.State.Ended())
 }
 
+// asksAbout reports that a person is asked whether the member may lose the module.
+func (h *Head) asksAbout(in Input, r *Record) bool {
+	return h.HoldSince != 0 && !h.asksNobody() && in.Module.Successor == 0 && h.awaitsConfirm(r)
+}
+
 // leaving lists the leavers that no person has confirmed, sorted.
 func leaving(p *Plan, s *State) []string {
 	var items []string

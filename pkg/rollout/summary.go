@@ -274,6 +274,8 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		c.Reason, f = ReasonAwaitingRollback, memberFacts{Revision: s.Back.To}
 	case s.unsure(r, o):
 		c.Reason, f = ReasonAwaitingSource, memberFacts{}
+	case r.State == ClusterToApply && s.asksAbout(in, r):
+		c.Reason, f = ReasonWouldLeave, memberFacts{}
 	case s.waitsToBeTold(in, i):
 		c.Reason, f = ReasonNotHeard, memberFacts{Detail: "its agent is about to tell what the cluster can do, which decides what it gets"}
 	case s.waitsForSets(p, r, o) && !s.waitsForBack(in, i):

@@ -463,8 +463,8 @@ func (r *applyRun) follow(ctx, timed context.Context) error {
 	return r.a.followAll(ctx, timed, r.rollouts, &r.o.waitOptions)
 }
 
-// delivered says what a rollout that succeeded has not done of what was put: it went nowhere, or what the revision drops
-// waits for a person. One that another program assigns has nothing to do but to cut the revision.
+// delivered says what a rollout that succeeded has not done of what was put: it went nowhere, or what the revision drops, or the clusters that
+// it leaves, wait for a person. One that another program assigns has nothing to do but to cut the revision.
 func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) error {
 	switch {
 	case r.GetStrategy().GetExternal() != nil:
@@ -488,8 +488,11 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 		}
 		holds = slices.DeleteFunc(holds, func(h *v1.Hold) bool { return h.GetKind() == kindFreeze })
 		if len(holds) > 0 {
-			return &exitError{exitWaits, fmt.Errorf("rollout %s: what r%d does not list waits for a person: towline confirm %s", r.GetId(),
-				r.GetRevision(), holds[0].GetId())}
+			what := fmt.Sprintf("what r%d does not list waits for a person", r.GetRevision())
+			if holds[0].GetCode() == fleet.HoldLeaves {
+				what = count(int32(len(holds[0].GetItems())), "cluster") + " would lose the module; that waits for a person"
+			}
+			return &exitError{exitWaits, fmt.Errorf("rollout %s: %s: towline confirm %s", r.GetId(), what, holds[0].GetId())}
 		}
 		left := false
 		if err := a.insist(ctx, func() (err error) {

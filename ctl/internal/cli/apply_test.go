@@ -170,11 +170,13 @@ func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 		code int
 		says string
 	}{
-		"to no cluster":          {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 }))}, 1, "the placement selects no cluster"},
-		"taken from all it had":  {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total, s.Deferred, s.PassedOver = 2, 1, 2 }))}, 1, "the placement selects no cluster"},
-		"all are pinned":         {&fakeHub{watch: watching(ended("Succeeded", pinned))}, 1, "the placement selects no cluster but such as are skipped or pinned"},
-		"some are pinned":        {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { pinned(s); s.Total, s.Succeeded = 4, 1 }))}, 0, ""},
-		"prune waits":            {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left, holds: []*v1.Hold{{Id: "h-1", Kind: "Confirm"}}}, 3, "towline confirm h-1"},
+		"to no cluster":         {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 }))}, 1, "the placement selects no cluster"},
+		"taken from all it had": {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total, s.Deferred, s.PassedOver = 2, 1, 2 }))}, 1, "the placement selects no cluster"},
+		"all are pinned":        {&fakeHub{watch: watching(ended("Succeeded", pinned))}, 1, "the placement selects no cluster but such as are skipped or pinned"},
+		"some are pinned":       {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { pinned(s); s.Total, s.Succeeded = 4, 1 }))}, 0, ""},
+		"prune waits":           {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left, holds: []*v1.Hold{{Id: "h-1", Kind: "Confirm"}}}, 3, "towline confirm h-1"},
+		"leaving waits": {&fakeHub{watch: watching(ended("Succeeded", some)), holds: []*v1.Hold{{Id: "leave-1", Kind: "Confirm", Code: fleet.HoldLeaves, Items: []string{"c1", "c2"}}}}, 3,
+			"rollout shop/57: 2 clusters would lose the module; that waits for a person: towline confirm leave-1"},
 		"a freeze is no confirm": {&fakeHub{watch: watching(ended("Succeeded", some)), holds: []*v1.Hold{{Id: "h-1", Kind: "Freeze"}}}, 0, ""},
 		"another assigns it":     {&fakeHub{watch: watching(cut)}, 0, ""},
 		"kept on purpose":        {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left}, 0, ""},

@@ -65,6 +65,9 @@ func nextCommands(r *v1.Rollout) []command {
 	explain := "towline explain rollout " + on
 	switch s.GetState() {
 	case stateSucceeded, stateSuperseded:
+		if offered(s.GetWaitingFor(), rollout.DoConfirm) { // clusters are to leave it since
+			return commandsOf(confirmCommand(s), explain)
+		}
 		return nil
 	case stateAborted, stateFailed, stateRolledBack:
 		return nextOfEnded(r, do("retry", ""), back(""), explain)

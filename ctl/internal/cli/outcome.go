@@ -107,8 +107,12 @@ func (a *app) ending(r *v1.Rollout) string {
 	if s.GetDeferred() > 0 {
 		out += fmt.Sprintf(", %d deferred", s.GetDeferred())
 	}
-	if n := s.GetFacts().GetSkipped(); n > 0 && s.GetState() == stateSucceeded {
-		out += fmt.Sprintf(", %d skipped", n)
+	skipped := s.GetFacts().GetSkipped()
+	if skipped > 0 && s.GetState() == stateSucceeded {
+		out += fmt.Sprintf(", %d skipped", skipped)
+	}
+	if n := s.GetPassedOver() - skipped; n > 0 && s.GetState() == stateSucceeded {
+		out += fmt.Sprintf(", %d not to have it", n)
 	}
 	if s.GetSupersededBy() != "" {
 		out += ", by " + s.GetSupersededBy()

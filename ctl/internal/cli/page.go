@@ -319,7 +319,7 @@ func (a *app) clusterTable(r *v1.Rollout, o pageOptions) (*table.Table, int) {
 	t := &table.Table{Columns: left("CLUSTER", "STAGE", "STATE", "REV", "FOR", "WHAT")}
 	var shown []*v1.ClusterProgress
 	for _, c := range r.GetStatus().GetClusters() {
-		if o.all || severity[c.GetState()] > 0 {
+		if o.all || severity[c.GetState()] > 0 || c.GetReason() == rollout.ReasonWouldLeave {
 			shown = append(shown, c)
 		}
 	}
@@ -343,6 +343,9 @@ func (a *app) clusterWhat(c *v1.ClusterProgress) string {
 	what := cmp.Or(a.memberSays(c.GetState(), c.GetReason(), c.GetFacts()), c.GetReason())
 	if c.GetState() == stateDeferred && what != c.GetReason() {
 		what = c.GetReason() + "; " + what
+	}
+	if c.GetReason() == rollout.ReasonWouldLeave {
+		return what + "; waits for a confirm"
 	}
 	running := c.GetState() == stateProgressing || c.GetState() == stateSoaking
 	if running && c.GetDeadline() != nil {

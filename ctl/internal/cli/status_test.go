@@ -54,6 +54,29 @@ func TestSucceededNamesWhoIsLeftOut(t *testing.T) {
 	}
 }
 
+// TestStatusListsWhoWaitsToLeave: clusters that are to lose the module after its rollout wait for a person. The page, which has them under TO GO
+// of a stage that is done, names them and the command; a rollout beside them offers none.
+func TestStatusListsWhoWaitsToLeave(t *testing.T) {
+	over := ended("Succeeded", func(s *v1.RolloutStatus) {
+		s.Clusters = []*v1.ClusterProgress{{Cluster: "c1", Stage: "canary", State: "ToApply", Revision: 42, Reason: rollout.ReasonWouldLeave},
+			{Cluster: "c2", Stage: "canary", State: "Succeeded", Revision: 42}}
+		s.WaitingFor = []*v1.Reason{{Subject: &v1.Subject{Kind: rollout.AboutLeavers, Name: "shop/57"}, Reason: rollout.ReasonConfirm, Blocks: true,
+			Actions: []*v1.Action{{Method: rollout.DoConfirm, Hold: "leave-1"}}}}
+	})
+	got := (&fakeHub{rollouts: []*v1.Rollout{over}, watch: watching(over)}).run(t, run{}, "rollout", "status", "shop", "--watch=false")
+	for _, want := range []string{"c1       canary  ToApply  r42  -    would lose the module; waits for a confirm", "towline confirm leave-1"} {
+		if !strings.Contains(got.out, want) {
+			t.Errorf("lacks %q:\n%s%s", want, got.out, got.err)
+		}
+	}
+	if strings.Contains(got.out, "c2 ") {
+		t.Errorf("lists a cluster that stays:\n%s", got.out)
+	}
+	if plain := (&fakeHub{rollouts: []*v1.Rollout{ended("Succeeded", nil)}, watch: watching(ended("Succeeded", nil))}).run(t, run{}, "rollout", "status", "shop", "--watch=false"); strings.Contains(plain.out, "Next") {
+		t.Errorf("offers something where nothing waits:\n%s", plain.out)
+	}
+}
+
 func TestRolloutExitCodes(t *testing.T) {
 	deferred := ended("Succeeded", func(s *v1.RolloutStatus) { s.Deferred, s.Succeeded = 3, 297 })
 	leftOut := ended("Succeeded", func(s *v1.RolloutStatus) {
@@ -80,6 +103,9 @@ func TestRolloutExitCodes(t *testing.T) {
 		{"a canary that was away is told", watching(untried), "", 0, "299 of 300 clusters, 1 deferred; none of canary has tried it: all are deferred\n"},
 		{"a canary that failed has tried it", watching(tried), "", 0, "298 of 300 clusters, 1 failed, 1 deferred\n"},
 		{"who is left out is told", watching(leftOut), "", 0, ": r41 → r42, 294 of 300 clusters, 1 failed, 3 deferred, 2 skipped\n"},
+		{"who is not to have it any more is told", watching(ended("Succeeded", func(s *v1.RolloutStatus) {
+			s.Total, s.Succeeded, s.PassedOver, s.Facts = 300, 295, 5, &v1.Facts{Skipped: 2}
+		})), "", 0, ": r41 → r42, 295 of 300 clusters, 2 skipped, 3 not to have it\n"},
 		{"deferred clusters with --strict", watching(deferred), "--strict", 1, "3 deferred"},
 		{"failed", watching(ended("Failed", nil)), "", 1, "shop/57 Failed"},
 		{"aborted", watching(ended("Aborted", nil)), "", 1, "shop/57 Aborted"},

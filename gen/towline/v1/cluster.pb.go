@@ -270,7 +270,8 @@ type ClusterStatus struct {
 	// And how many objects drifted.
 	WasDrift int32 `protobuf:"varint,19,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
 	// What stops all writes there (kind Freeze): holds of the cluster, of modules that it has, and of such a module in this
-	// cluster. And what waits there for a person (kind Confirm).
+	// cluster. And what waits there for a person (kind Confirm): of one that asks whether clusters may lose a module the items are
+	// this cluster and how many others it lists.
 	Holds []*Hold `protobuf:"bytes,20,rep,name=holds,proto3" json:"holds,omitempty"`
 	// Modules that keep their revision there, whatever is rolled out.
 	Pins []*Pin `protobuf:"bytes,21,rep,name=pins,proto3" json:"pins,omitempty"`

@@ -2517,7 +2517,7 @@ type ListHoldsRequest struct {
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// Empty: all modules. Holds of whole clusters are of no module.
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
-	// Empty: all clusters.
+	// Empty: all clusters. What asks whether several clusters may lose a module is among the holds of each.
 	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// How many items at most; 0: 500, at most 5000.
 	PageSize int32 `protobuf:"varint,19,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`

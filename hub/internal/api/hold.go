@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -22,7 +23,7 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 	err := a.overview(ctx, req.GetMinRevision(), func(o overview) error {
 		record.EachHold(o, func(h *towlinev1.Hold, e store.Entry) {
 			if (req.GetProject() == "" || h.GetProject() == req.GetProject() || h.GetModule() == "" && h.GetCatalog() == "") &&
-				(req.GetModule() == "" || h.GetModule() == req.GetModule()) && (req.GetCluster() == "" || h.GetCluster() == req.GetCluster()) {
+				(req.GetModule() == "" || h.GetModule() == req.GetModule()) && (req.GetCluster() == "" || concerns(h, req.GetCluster())) {
 				lines = append(lines, shown(showHold(h, e), oldestFirst))
 			}
 		})
@@ -37,6 +38,11 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 	resp := &towlinev1.ListHoldsResponse{}
 	resp.Holds, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 	return resp, err
+}
+
+// concerns reports that a hold is of this cluster, or asks whether it may lose a module.
+func concerns(h *towlinev1.Hold, cluster string) bool {
+	return h.GetCluster() == cluster || h.GetCode() == fleet.HoldLeaves && slices.Contains(h.GetItems(), cluster)
 }
 
 // eachAnnotation calls fn for the holds that annotations in clusters put on objects, in the order of clusters and modules. Only where

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,5 +146,42 @@ func TestHoldsOfTwoClustersAreTwo(t *testing.T) {
 	list, err := a.ListHolds(t.Context(), &towlinev1.ListHoldsRequest{MinRevision: last})
 	if err != nil || len(list.GetHolds()) != 2 {
 		t.Errorf("of %s and %s are held: %v, %v", one, other, list.GetHolds(), err)
+	}
+}
+
+// A rollout that asks whether clusters may lose a module asks about each of them: whoever looks at one of the clusters, or at the holds there, sees
+// that, and nobody else does. The list of a hold may have thousands of clusters, so the status of each has its own and how many others there are.
+func TestClusterShowsThatItWaitsForAConfirmToLeave(t *testing.T) {
+	leave := &towlinev1.Hold{Id: "leave-1", Kind: record.HoldConfirm, Project: "team", Module: "shop", Code: fleet.HoldLeaves, Items: []string{"c1", "c2"}, Digest: "d"}
+	a := newAPI(t, func(w store.Writer) {
+		for _, name := range []string{"c1", "c2", "c3", "shop"} {
+			w.Put(store.ClusterKey(fleet.ClusterName(name)), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}})
+		}
+		w.Put(store.HoldPrefix+leave.Id, &storev1.HoldRecord{Hold: leave})
+		prunes := &towlinev1.Hold{Id: "prune-1", Kind: record.HoldConfirm, Project: "team", Catalog: "base", Code: fleet.HoldPrunes, Items: []string{"shop"}}
+		w.Put(store.HoldPrefix+prunes.Id, &storev1.HoldRecord{Hold: prunes}) // its items are modules
+	})
+	for name, others := range map[string]string{"c1": "and 1 more", "c2": "and 1 more", "c3": "", "shop": ""} {
+		c, err := a.GetCluster(t.Context(), &towlinev1.GetClusterRequest{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := a.ListHolds(t.Context(), &towlinev1.ListHoldsRequest{Cluster: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds := c.GetCluster().GetStatus().GetHolds()
+		if others == "" {
+			if len(holds)+len(list.GetHolds()) != 0 {
+				t.Errorf("cluster %s is to stay, and shows %v, %v", name, holds, list.GetHolds())
+			}
+			continue
+		}
+		if len(holds) != 1 || holds[0].GetId() != leave.Id || holds[0].GetDigest() != leave.Digest || !slices.Equal(holds[0].GetItems(), []string{name, others}) {
+			t.Errorf("cluster %s waits for a confirm to leave, and shows %v", name, holds)
+		}
+		if got := list.GetHolds(); len(got) != 1 || !slices.Equal(got[0].GetItems(), leave.Items) {
+			t.Errorf("the holds of cluster %s are %v", name, got)
+		}
 	}
 }

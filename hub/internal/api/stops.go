@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -21,7 +22,7 @@ import (
 // stops are what keeps clusters where they are by the word of a person: read once for a list of clusters, because a hold
 // of a module and the pins of its rollout speak of many.
 type stops struct {
-	cluster map[fleet.ClusterName][]*towlinev1.Hold // of the whole cluster, or of one module there
+	cluster map[fleet.ClusterName][]*towlinev1.Hold // of the whole cluster, of one module there, or of its leaving a module
 	module  map[fleet.ModuleRef][]*towlinev1.Hold   // freezes of a module in every cluster
 	pins    map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin
 }
@@ -34,6 +35,10 @@ func readStops(r store.Reader, sums *counts.View, now time.Time) stops {
 		case !record.Lasts(h, now):
 		case name != "":
 			s.cluster[name] = append(s.cluster[name], h)
+		case h.GetCode() == fleet.HoldLeaves:
+			for _, item := range h.GetItems() {
+				s.cluster[fleet.ClusterName(item)] = append(s.cluster[fleet.ClusterName(item)], leaveOf(h, item))
+			}
 		case h.GetKind() == record.HoldFreeze && h.GetModule() != "":
 			ref := fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}
 			s.module[ref] = append(s.module[ref], h)
@@ -60,6 +65,17 @@ func readStops(r store.Reader, sums *counts.View, now time.Time) stops {
 		return true
 	})
 	return s
+}
+
+// leaveOf is a hold of clusters that would leave a module, as one of them shows it: with that cluster and the number of the others, since
+// whole lists would make the statuses of all clusters as large as the square of their number.
+func leaveOf(h *towlinev1.Hold, cluster string) *towlinev1.Hold {
+	items := []string{cluster}
+	if more := len(h.GetItems()) - 1; more > 0 {
+		items = append(items, fmt.Sprintf("and %d more", more))
+	}
+	return &towlinev1.Hold{Id: h.GetId(), Kind: h.GetKind(), Project: h.GetProject(), Module: h.GetModule(), Code: h.GetCode(), Items: items,
+		Digest: h.GetDigest(), By: h.GetBy(), Since: h.GetSince(), ResourceVersion: h.GetResourceVersion()}
 }
 
 // describeStops fills in what stops a cluster.
