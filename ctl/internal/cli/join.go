@@ -92,7 +92,11 @@ func (a *app) join(ctx context.Context, name string, o *joinOptions) error {
 			return err
 		}
 	}
-	resp, err := c.Clusters.JoinCluster(ctx, &v1.JoinClusterRequest{Name: name, Labels: labels, Ttl: o.ttl.String(), Reissue: o.reissue, Reason: o.reason})
+	uid, err := reissued(ctx, c, name, o)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Clusters.JoinCluster(ctx, &v1.JoinClusterRequest{Name: name, Labels: labels, Ttl: o.ttl.String(), Reissue: o.reissue, Reason: o.reason, Uid: uid})
 	if err != nil {
 		return err
 	}
@@ -120,6 +124,19 @@ func (a *app) join(ctx context.Context, name string, o *joinOptions) error {
 		}
 	}
 	return a.waitReady(ctx, c, name, o.timeout)
+}
+
+// reissued is the UID of the cluster that a new token is for. The hub would make one that is not there, which is right for programs that repeat a
+// call, and not for a name that was mistyped: an agent that took that token would join as a cluster without labels.
+func reissued(ctx context.Context, c *client.Client, name string, o *joinOptions) (string, error) {
+	if !o.reissue {
+		return "", nil
+	}
+	resp, err := c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: name})
+	if errors.Is(err, fleet.ErrNotFound) {
+		return "", fleet.Errorf(fleet.ErrNotFound, "cluster %s not found; to make it run: towline cluster join %s", name, name)
+	}
+	return resp.GetCluster().GetMetadata().GetUid(), err
 }
 
 // sayToken prints a join token, and what to do with it.

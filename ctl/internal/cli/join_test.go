@@ -541,3 +541,21 @@ func TestWhatLastsForAWhileEndsByTheHubsClock(t *testing.T) {
 		}
 	}
 }
+
+// A new token is for a cluster that is there, and for the one that was seen: a name that was mistyped would else be another cluster, without labels,
+// whose token the agent takes.
+func TestReissueMakesNoCluster(t *testing.T) {
+	hub := fullHub()
+	got := hub.run(t, run{}, "cluster", "join", "prod-eu-1", "--reissue")
+	if got.code != 1 || got.out != "" || got.err != "Error: cluster prod-eu-1 not found; to make it run: towline cluster join prod-eu-1\n" || timesAsked[*v1.JoinClusterRequest](hub) != 0 {
+		t.Errorf("exit %d, stdout %q, stderr %q, the hub was asked %v", got.code, got.out, got.err, hub.requests)
+	}
+	hub.clusters[0].Metadata.Uid = "uid-1"
+	name := hub.clusters[0].GetMetadata().GetName()
+	if got := hub.run(t, run{}, "cluster", "join", name, "--reissue"); got.code != 0 || asked[*v1.JoinClusterRequest](hub).GetUid() != "uid-1" {
+		t.Errorf("exit %d, stderr %q, the hub was asked %v", got.code, got.err, hub.requests)
+	}
+	if got := hub.run(t, run{}, "cluster", "join", "prod-eu-1"); got.code != 0 || asked[*v1.JoinClusterRequest](hub).GetUid() != "" {
+		t.Errorf("without --reissue: exit %d, stderr %q", got.code, got.err)
+	}
+}

@@ -194,6 +194,9 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		key := store.ProjectPrefix + req.GetName()
 		p, _, ok := store.Get[*storev1.ProjectRecord](w, key)
+		if !ok && req.GetName() == fleet.DefaultProject { // it is listed all the same
+			return fleet.Forbids(projectObject(req.GetName()), "project %s is always there", req.GetName())
+		}
 		if !ok {
 			return fleet.NotFound(projectObject(req.GetName()), "project %s not found", req.GetName())
 		}

@@ -65,6 +65,10 @@ func TestErrorsNameTheObject(t *testing.T) {
 		}, fleet.ErrNotFound, fleet.Object{Kind: "Cluster", Name: "x"}},
 		"DeleteProject": {func() error { _, err := a.DeleteProject(ctx, &towlinev1.DeleteProjectRequest{Name: "web"}); return err },
 			fleet.ErrPrecondition, fleet.Object{Kind: "Project", Name: "web"}},
+		"DeleteProject of the one that is always there": {func() error {
+			_, err := a.DeleteProject(ctx, &towlinev1.DeleteProjectRequest{Name: "default"})
+			return err
+		}, fleet.ErrPrecondition, fleet.Object{Kind: "Project", Name: "default"}},
 		"PauseRollout": {func() error {
 			_, err := a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: "going"})
 			return err

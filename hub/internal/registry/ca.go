@@ -44,6 +44,9 @@ const (
 
 	// AdminName is the user whose identity is the client certificate that the hub makes at its first start.
 	AdminName = "admin"
+
+	// hubName is who did what the hub does by itself, in locks and in the audit. No user may have it.
+	hubName = "hub"
 )
 
 // CA signs every certificate of a hub.

@@ -164,7 +164,7 @@ func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, what alarm) {
 		}
 		attend(rec, code, r.now())
 		if locked {
-			lock(w, rec, &v1.ClusterLock{By: "hub", Reason: "a certificate was shown that the agent has replaced", Since: timestamppb.New(r.now())})
+			lock(w, rec, &v1.ClusterLock{By: hubName, Reason: "a certificate was shown that the agent has replaced", Since: timestamppb.New(r.now())})
 		}
 		w.Put(store.ClusterKey(c), rec)
 		return nil
@@ -191,7 +191,7 @@ func forgets(r store.Reader, c fleet.ClusterName) bool {
 // noted puts what the hub did by itself into the audit.
 func (r *Registry) noted(ctx context.Context, method string, c fleet.ClusterName, detail string) {
 	if r.audit != nil {
-		r.audit(ctx, &v1.AuditEntry{Caller: "hub", Method: method, Subject: string(c), Result: codes.OK.String(), Detail: detail})
+		r.audit(ctx, &v1.AuditEntry{Caller: hubName, Method: method, Subject: string(c), Result: codes.OK.String(), Detail: detail})
 	}
 }
 

@@ -49,8 +49,11 @@ func (r *Registry) CreateUser(ctx context.Context, caller rpc.Caller, q UserRequ
 	if q.TTL < 0 {
 		return NewUser{}, fleet.Invalidf("ttl", "%s is in the past", q.TTL)
 	}
-	if q.Name == AdminName {
+	switch q.Name {
+	case AdminName:
 		return NewUser{}, fleet.Errorf(fleet.ErrExists, "user %s is the identity that the hub makes at its first start; choose another name", q.Name)
+	case hubName:
+		return NewUser{}, fleet.Errorf(fleet.ErrExists, "user %s is who does what the hub does by itself, as the audit has it; choose another name", q.Name)
 	}
 	now := r.now()
 	u := &v1.User{ApiVersion: fleet.APIVersion, Kind: "User", Role: string(role), Metadata: &v1.Metadata{Name: q.Name, Uid: newUID(),

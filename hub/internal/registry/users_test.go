@@ -31,6 +31,7 @@ func TestUsers(t *testing.T) {
 		"twice":    {registry.UserRequest{Name: "maria", Role: "admin"}, fleet.ErrExists},
 		"role":     {registry.UserRequest{Name: "x", Role: "root"}, fleet.ErrInvalid},
 		"name":     {registry.UserRequest{Name: "X", Role: "admin"}, fleet.ErrInvalid},
+		"the hub":  {registry.UserRequest{Name: "hub", Role: "viewer"}, fleet.ErrExists}, // locks and entries of the audit by it are the hub's own
 		"reserved": {registry.UserRequest{Name: "admin", Role: "viewer"}, fleet.ErrExists},
 	} {
 		if _, err := w.CreateUser(t.Context(), ana, q.r); !errors.Is(err, q.kind) {
