@@ -220,8 +220,10 @@ func (x *session) dismissed(rec *storev1.ClusterRecord) error {
 		return registry.Locked(x.cluster)
 	case rec != nil && !rec.GetRevoked():
 		return nil
+	case rec == nil || rec.GetRemoving() != "":
+		return registry.Revoked(rec, fleet.Errorf(fleet.ErrDenied, "cluster %s was removed from the hub; its agent must join again: towline cluster join %s", x.cluster, x.cluster))
 	}
-	return registry.Revoked(rec, fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster))
+	return registry.Revoked(rec, fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster))
 }
 
 // stalled says why the agent counts as lost.
