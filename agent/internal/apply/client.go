@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/version"
 )
@@ -127,7 +128,7 @@ func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, 
 		validation = "Strict"
 	}
 	req := write(c.rest.Patch(types.ApplyYAMLPatchType)).AbsPath(r.segments(namespace, name)...).
-		Param("fieldManager", cmp.Or(o.Manager, fleet.FieldManager)).Param("fieldValidation", validation).Body(body)
+		Param("fieldManager", cmp.Or(o.Manager, fleet.FieldManager)).Param("fieldValidation", validation).Body(manifest.AsYAML(body))
 	if o.Force {
 		req = req.Param("force", "true")
 	}

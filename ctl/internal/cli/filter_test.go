@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // A list that was not selected looks as if all of it were what was asked for, and an empty one as if all were well.
@@ -69,5 +73,23 @@ func TestRenderOfAModuleWithANameLikeARevision(t *testing.T) {
 	hub.run(t, run{}, "render", "web-r2", "--revision", "r3")
 	if r := asked[*v1.GetRevisionObjectsRequest](hub); r.GetModule() != "web-r2" || r.GetNumber() != 3 {
 		t.Errorf("asked for %s r%d", r.GetModule(), r.GetNumber())
+	}
+}
+
+// TestYAMLSaysWhatTheObjectHas: what is printed as YAML reads back to the object, also a text with characters that end a line of YAML, or that
+// may not stand in it.
+func TestYAMLSaysWhatTheObjectHas(t *testing.T) {
+	const text = "a \u2028  b \u0085  c\u007f"
+	object := manifest.Canonical(map[string]any{"data": map[string]any{"a": text}})
+	rendered := (&fakeHub{revisions: []*v1.Revision{{Number: 3}}, rendered: [][]byte{object}}).run(t, run{}, "render", "shop")
+	var live bytes.Buffer
+	if err := (&app{Streams: Streams{Out: &live}}).writeLive(&getOptions{}, []liveObject{{Cluster: "east", Module: "shop", Object: object}}); err != nil {
+		t.Error(err)
+	}
+	for what, printed := range map[string]string{"render": rendered.out, "get --live": live.String()} {
+		var got struct{ Data map[string]string }
+		if err := yaml.Unmarshal([]byte(printed), &got); err != nil || got.Data["a"] != text {
+			t.Errorf("%s: %v, %q, printed %q", what, err, got.Data["a"], printed+rendered.err)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // maxLive is how many agents' answers one command asks for: each is a request to an API server.
@@ -54,7 +55,7 @@ func (a *app) writeLive(o *getOptions, list []liveObject) error {
 		return err
 	}
 	for _, x := range list {
-		text, err := yaml.JSONToYAML(x.Object)
+		text, err := yaml.JSONToYAML(manifest.AsYAML(x.Object))
 		if err != nil {
 			return fmt.Errorf("object of %s: %w", x.Cluster, err)
 		}

@@ -16,6 +16,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/resource"
 )
 
@@ -289,7 +290,7 @@ func (a *app) printManifests(all []manifests, spec *v1.ModuleSpec, format string
 			a.printf("# %s\n", wavesText(waves))
 		}
 		for i, o := range m.objects {
-			data, err := yaml.JSONToYAML(o)
+			data, err := yaml.JSONToYAML(manifest.AsYAML(o))
 			if err != nil {
 				return fleet.Errorf(fleet.ErrCorrupt, "the hub sent a manifest that is no JSON: %v", err)
 			}
