@@ -163,7 +163,7 @@ func (c *Client) Get(ctx context.Context, r Resource, namespace, name string) (m
 const acceptMeta = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 const acceptMetaList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
-// GetMeta reads the metadata of an object from the server's storage.
+// GetMeta reads the metadata of an object from the server's storage. What the server answers is returned with ErrNotKept, too.
 func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string) (*metav1.PartialObjectMetadata, error) {
 	raw, err := bytesOf(c.rest.Get().AbsPath(r.segments(namespace, name)...).SetHeader("Accept", acceptMeta).Do(ctx))
 	if err != nil {
@@ -175,14 +175,15 @@ func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string
 	}
 	switch {
 	case out.UID == "" && out.Kind == "PartialObjectMetadata" && out.Name == name:
-		return nil, ErrNotKept
+		return out, ErrNotKept
 	case out.UID == "":
 		return nil, errNoObject
 	}
 	return out, nil
 }
 
-// ErrNotKept is of what an API server makes up for each answer and keeps nowhere, as a ComponentStatus or PodMetrics: nobody wrote it.
+// ErrNotKept is of what an API server makes up for each answer and keeps nowhere, as a ComponentStatus or PodMetrics: nobody wrote it, unless it
+// carries the marks of who did.
 var ErrNotKept = errors.New("answer of the API server: is no object that it keeps, for it has no UID")
 
 // Pods lists some pods of a namespace.

@@ -59,7 +59,7 @@ func (k *kind) run(ctx context.Context) {
 		k.w.o.Log.Error("kind is not watched", "kind", k.resource.String(), "error", err)
 		return
 	}
-	lw := k.observed(source(k.objects(), stream, k.ask, k.reduce))
+	lw := k.observed(source(k.resource.Kind, k.objects(), stream, k.ask, k.reduce))
 	for ctx.Err() == nil {
 		k.reflect(ctx, lw)
 	}

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -25,8 +26,8 @@ type itemList struct {
 func (l *itemList) DeepCopyObject() runtime.Object { return l }
 
 // source lists and watches what ask narrows a resource to. Every object is reduced where it arrives, in pages of a list as in a stream, so
-// that no whole object outlives its decoding.
-func source(c dynamic.ResourceInterface, stream func(context.Context, metav1.ListOptions) (watch.Interface, error), ask func(*metav1.ListOptions),
+// that no whole object outlives its decoding. What is no list passes for an empty one with the client, and not here: of is the kind of the objects.
+func source(of string, c dynamic.ResourceInterface, stream func(context.Context, metav1.ListOptions) (watch.Interface, error), ask func(*metav1.ListOptions),
 	reduce func(map[string]any) *Fingerprint) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -37,6 +38,9 @@ func source(c dynamic.ResourceInterface, stream func(context.Context, metav1.Lis
 			page, err := c.List(ctx, o)
 			if err != nil {
 				return nil, err
+			}
+			if kind := page.GetKind(); kind == "Status" || kind == of {
+				return nil, fmt.Errorf("list of %s: answer of the API server: is no list but a %s; something else answers in its place", of, kind)
 			}
 			out := &itemList{Items: make([]*item, 0, len(page.Items))}
 			out.SetResourceVersion(page.GetResourceVersion())

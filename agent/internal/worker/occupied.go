@@ -127,7 +127,11 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 		err := w.m.client.EachMeta(ctx, res, id.Name, "", func(o *metav1.PartialObjectMetadata) bool {
 			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: id.Name, Name: o.Name}
 			ours := w.isRecorded(id, o.UID)
-			all.all[o.UID] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
+			key := o.UID
+			if key == "" { // as some API servers of their own have them: each is one all the same
+				key = types.UID(id.String())
+			}
+			all.all[key] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
 				ours: ours, goes: ours && e.goes(ctx, id, o), free: ofEveryNamespace(id, o)}
 			return true
 		})
@@ -304,7 +308,7 @@ func (c census) isGarbage(f *found, depth int) bool {
 		owner := c.all[o.UID]
 		gv, _ := schema.ParseGroupVersion(o.APIVersion)
 		switch {
-		case owner == nil && !c.erased(o.UID) && !c.namespaced[schema.GroupKind{Group: gv.Group, Kind: o.Kind}]:
+		case o.UID == "", owner == nil && !c.erased(o.UID) && !c.namespaced[schema.GroupKind{Group: gv.Group, Kind: o.Kind}]:
 			return false
 		case owner != nil && !owner.ours && !owner.leaving && !c.isGarbage(owner, depth+1):
 			return false

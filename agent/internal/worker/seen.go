@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -28,6 +29,8 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 	case apierrors.IsNotFound(err):
 		w.m.mapper.Reset(res.Group)
 		return plan.Seen{}, nil, err
+	case errors.Is(err, apply.ErrNotKept):
+		return w.seenOn(r.ID, live), nil, err
 	case err != nil:
 		return plan.Seen{}, nil, err
 	}

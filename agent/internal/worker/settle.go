@@ -80,6 +80,10 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 	return changed || forgot
 }
 
+// noUIDText is said of what the agent wrote to an API server that gives objects no UID.
+const noUIDText = "is there with the marks of this module, and its API server gives it no UID, by which one object is told from another: it is neither changed nor deleted. " +
+	"Delete it by hand, or the module with --orphan"
+
 // intended looks whether the object of an intent is there and the module's, or says why that cannot be told.
 func (w *worker) intended(ctx context.Context, in plan.PruneInput, kind located, r plan.Record) (seen plan.Seen, ours bool, undecided *plan.Kept) {
 	unsettled := func(rule plan.Rule, message string) *plan.Kept {
@@ -92,15 +96,19 @@ func (w *worker) intended(ctx context.Context, in plan.PruneInput, kind located,
 		return seen, false, unsettled(plan.RuleUnknownKind, "whether it was written cannot be found out now: "+why)
 	}
 	seen, _, err := w.see(ctx, kind.Resource, r)
-	if r.UID == "" && errors.Is(err, apply.ErrNotKept) {
-		return seen, false, nil
-	}
-	if err != nil {
+	kept := !errors.Is(err, apply.ErrNotKept)
+	if err != nil && (kept || r.UID != "") {
 		return seen, false, unsettled(plan.RuleIntentIsNotOwned, "cannot be looked at: "+err.Error())
 	}
 	claimant, err := w.m.claimantOf(ctx, w.ref, seen.Labels)
 	if err != nil {
 		return seen, false, unsettled(plan.RuleIntentIsNotOwned, err.Error())
+	}
+	if !kept {
+		if of, exact := claimant.Mark(seen.Annotations, r.ID); exact && of == w.ref && !(in.Tombstone && in.Policy == fleet.DeleteOrphan) {
+			return seen, false, unsettled(plan.RuleIntentIsNotOwned, noUIDText)
+		}
+		return seen, false, nil
 	}
 	verdict, _ := plan.Verify(in, r, seen, claimant)
 	if verdict == plan.Gone && w.m.late.mayLand(r.ID, time.Now()) {

@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// noUID has the server give its objects no UID, as one may that keeps them elsewhere.
+func (a *aggregate) noUID() {
+	a.with(func(a *aggregate) {
+		a.shows = func(obj map[string]any) { unstructured.RemoveNestedField(obj, "metadata", "uid") }
+	})
+}
+
+// What was written to an API server that gives objects no UID is there, though it can neither be watched over nor deleted safely. Its module is not
+// called removed before it is gone, unless it is to be left.
+func TestObjectWithoutAUIDIsNotCalledRemoved(t *testing.T) {
+	for _, policy := range []string{fleet.DeleteDelete, fleet.DeleteOrphan} {
+		t.Run(policy, func(t *testing.T) {
+			r := aloneRig(t)
+			a := r.aggregated("Widget")
+			a.noUID()
+			s := r.bundle("shop", nil, a.manifest("Widget", "a", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.wait("shop", "told", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 && !x.Ready })
+			if len(a.names()) != 1 {
+				t.Fatal("nothing was written")
+			}
+			r.set(nil, r.tombstone("shop", policy))
+			removed := func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved }
+			if policy == fleet.DeleteDelete {
+				x := r.wait("shop", "removed, or told of the object", func(x fleet.SyncStatus) bool {
+					return removed(x) || len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "no UID")
+				})
+				if removed(x) {
+					t.Fatal("the module is called removed, and its object is there")
+				}
+				a.with(func(a *aggregate) { clear(a.objects) })
+			}
+			r.wait("shop", "removed", removed)
+		})
+	}
+}
+
+// Objects without a UID are each one in a namespace.
+func TestObjectsWithoutUIDsKeepTheirNamespace(t *testing.T) {
+	r := aloneRig(t)
+	a := r.aggregated("Gadget", "Widget")
+	ns := r.ns + "-in"
+	s := r.bundle("shop", nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	t.Cleanup(func() {
+		_ = r.res("v1", "namespaces", "").Delete(context.Background(), ns, metav1.DeleteOptions{})
+	})
+	now := metav1.Now()
+	for resource, leaves := range map[string]*metav1.Time{"gadgets": nil, "widgets": &now} {
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": a.gv(), "kind": a.kinds[resource]}}
+		u.SetName("hers")
+		u.SetNamespace(ns)
+		u.SetDeletionTimestamp(leaves)
+		if _, err := r.res(a.gv(), resource, ns).Create(context.Background(), u, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.noUID()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	x := r.wait("shop", "removed, or waiting", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseRemoved || len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "hers")
+	})
+	if x.Phase != fleet.PhaseRemoved || !strings.Contains(x.Message, "Gadget hers") {
+		t.Errorf("status %+v", x)
+	}
+}
