@@ -159,7 +159,30 @@ func EncodeChunk(p *Plan, s *State, chunk int) []byte {
 		e.text(r.Reason)
 		e.text(r.Message)
 	}
+	e.taken(records)
 	return e.b
+}
+
+// taken writes behind the records which of them are of a cluster that took the name of another one. A program that does not know of it reads
+// the records without.
+func (e *encoder) taken(records []Record) {
+	for k := range records {
+		if r := &records[k]; r.Taken != 0 {
+			e.uint(uint64(k))
+			e.uint(r.Taken)
+		}
+	}
+}
+
+func (d *decoder) taken(records []Record) {
+	for d.err == nil && len(d.b) > 0 {
+		k, taken := d.uint(), d.uint()
+		if k >= uint64(len(records)) {
+			d.err = fmt.Errorf("record %d of %d", k, len(records))
+			return
+		}
+		records[k].Taken = taken
+	}
 }
 
 // DecodeChunk reads what EncodeChunk wrote into a plan and a state of DecodeHead.
@@ -191,6 +214,7 @@ func DecodeChunk(p *Plan, s *State, chunk int, b []byte) error {
 			s.Joined[i-len(p.Members)] = m
 		}
 	}
+	d.taken(records)
 	if d.err != nil {
 		return fleet.Errorf(fleet.ErrCorrupt, "rollout %s: chunk %d: %v", p.ID, chunk, d.err)
 	}

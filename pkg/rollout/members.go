@@ -53,6 +53,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 		d.registered(i)
 		r = d.s.record(i)
 	}
+	defer d.taken(i, o)
 	if d.s.Back != nil && !d.s.State.Ended() {
 		return false // who goes back does so whatever the placement of the new revision says
 	}
@@ -67,6 +68,15 @@ func (d *decider) membership(i int, o *Observed) bool {
 		d.turn(i, memberLast, "", "")
 	}
 	return d.s.record(i).State == ClusterRemoved
+}
+
+// taken has a person be asked of the cluster that has the name of a leaver, if it is another one than was asked about.
+func (d *decider) taken(i int, o *Observed) {
+	if r := d.s.record(i); !r.has(flagLeave) || r.State == ClusterRemoved || r.Taken == o.Taken {
+		return
+	}
+	d.turn(i, memberTaken, "", "")
+	d.edit(i).Taken = o.Taken
 }
 
 // keepsNew reports that a member is not one of those that go back, has something newer than they go back to, and is placed by the
@@ -390,13 +400,17 @@ func leaving(p *Plan, s *State) []string {
 	return items
 }
 
-// leaveDigest is what a person confirms: the exact list in this rollout, with the step that gave each cluster what it would lose.
-// Clusters that came back and are to leave again are another list.
+// leaveDigest is what a person confirms: the exact list in this rollout, with the step that gave each cluster what it would lose, and which
+// cluster has the name. Clusters that came back and are to leave again are another list.
 func leaveDigest(p *Plan, s *State) fleet.Digest {
 	var lines []string
 	for i := range s.Len(p) {
 		if r := s.record(i); s.awaitsConfirm(r) {
-			lines = append(lines, fmt.Sprintf("%s %d", s.Member(p, i).Cluster, r.Step))
+			line := fmt.Sprintf("%s %d", s.Member(p, i).Cluster, r.Step)
+			if r.Taken != 0 {
+				line += fmt.Sprintf(" %d", r.Taken)
+			}
+			lines = append(lines, line)
 		}
 	}
 	slices.Sort(lines)

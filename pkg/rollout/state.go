@@ -33,6 +33,9 @@ type Record struct {
 	Previous int64
 	// Generation of the assignment; 0 until the step is stamped.
 	Generation uint64
+	// Taken is of the cluster that is to lose the module: what a person said of that is of this one, and of no other that takes its name. See
+	// Observed.Taken.
+	Taken      uint64
 	Since      Instant // the state
 	Started    Instant // the assignment, or the return of the cluster: the deadline counts from here
 	ReadySince Instant

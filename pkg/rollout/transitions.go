@@ -40,6 +40,7 @@ const (
 	memberHadNothing // the same, and there is nothing to take from it
 	memberLast       // when it has left, its cluster has nothing any more
 	memberConfirmed  // a person confirmed that it may leave
+	memberTaken      // another cluster has the name, of which nobody has confirmed that
 	memberStays      // it is selected again
 	memberLeft       // the module is removed there
 	memberRestaged   // after the end its labels lead to another stage, which wants another revision
@@ -133,6 +134,7 @@ var transitions = [...]transition{
 	memberHadNothing: {from: always, to: ClusterRemoved, set: flagLeave, clear: flagBaseline | flagLate},
 	memberLast:       {from: whileThere, to: stays, set: flagLast},
 	memberConfirmed:  {from: whileThere, to: stays, set: flagConfirmed},
+	memberTaken:      {from: whileThere, to: stays, clear: flagConfirmed},
 	memberStays:      {from: always, to: ClusterToApply, set: flagLate, clear: flagLeave | flagConfirmed | flagLast},
 	memberLeft:       {from: whileFlying | whileFailing, to: ClusterRemoved},
 	memberRestaged:   {from: whileToApply | whileDone | whileFailing | whileDeferred | whileBack, to: ClusterToApply, set: flagLate, clear: flagBaseline},

@@ -27,6 +27,7 @@ type world struct {
 	plan     *rollout.Plan
 	state    rollout.State
 	last     rollout.Decision
+	before   []rollout.Hold // of the decision before that
 	clock    rollout.Clock
 	ran      time.Duration // of the process, whatever the clock says
 	module   rollout.Module
@@ -113,8 +114,12 @@ func (w *world) command(line string) {
 		w.printf("%v", w.strategy.Validate())
 	case "check": // check STAGE before|after GATE OUTCOME [value=…] [m=…]
 		w.check(words, kv)
-	case "confirm":
-		for _, h := range w.last.Holds {
+	case "confirm": // confirm [late]: what is asked now, or what was asked when the rollout was looked at for the last time before
+		holds := w.last.Holds
+		if len(words) > 0 {
+			holds = w.before
+		}
+		for _, h := range holds {
 			w.confirm = append(w.confirm, h.Digest)
 		}
 		w.decide()
@@ -419,7 +424,7 @@ func (w *world) commit(d rollout.Decision) {
 		c.o.Well = false
 		c.o.Anew = false
 	}
-	w.last = d
+	w.last, w.before = d, w.last.Holds
 }
 
 // store writes and reads the state, as the hub does.
@@ -497,6 +502,9 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Gone = true
 	case "register", "anew": // again: nothing is left of what was there; anew: nobody saw it gone
 		c.o = rollout.Observed{Connected: true, Anew: what == "anew"}
+	case "taken": // by another Kubernetes cluster, which joins under the name
+		w.gen++
+		c.o.Taken, c.o.Unheard, c.o.Ready, c.o.Failed = w.gen, true, false, false
 	case "unselect", "select": // unselect CLUSTERS [now|before]: by its labels, or by the new placement only, or by the older
 		by := strings.Join(words, "")
 		if by != "before" {

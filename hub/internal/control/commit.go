@@ -123,20 +123,26 @@ func (e *placedError) Error() string {
 func (e *placedError) Unwrap() error { return fleet.ErrConflict }
 
 // mayLeave refuses a decision that takes the module from clusters in which the placement has it that is in force under the
-// decision's own state, or leaves a cluster with nothing though no person has confirmed that, whatever led to it: an older look, or
-// a mistake.
+// decision's own state, leaves a cluster with nothing though no person has confirmed that, or was made of another cluster of the name,
+// whatever led to it: an older look, or a mistake.
 func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []group) error {
 	i := slices.IndexFunc(groups, func(g group) bool { return g.revision == 0 })
 	if i < 0 {
 		return nil
 	}
 	exit := record.ExitBy(r, run.Module, run.Record, d.State.PlacedBy())
+	if len(d.Assign) > inlineDesired { // whoever carries the step out asks once more
+		r = store.Untracked(r)
+	}
 	closed := slices.DeleteFunc(names(groups[i].clusters), func(c fleet.ClusterName) bool { return exit.Open(r, c) })
 	if len(closed) > 0 {
 		return &placedError{closed}
 	}
 	for _, a := range d.Assign {
 		m, name := d.State.Record(int(a.Member)), d.State.Member(run.Plan, int(a.Member)).Cluster
+		if a.Leave && m.Taken != record.AnewGeneration(r, name) {
+			return fleet.Errorf(fleet.ErrConflict, "rollout %s: another cluster has taken the name of cluster %s since that was looked at", run.Plan.ID, name)
+		}
 		if a.Leave && !m.Confirmed() && exit.Empties(r, name) {
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s has nothing any more when it loses the module: another one went, or does not come, since that was looked at", run.Plan.ID, name)
 		}

@@ -13,6 +13,7 @@ import (
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // meanwhile is a backend in which something happens right before a commit.
@@ -95,6 +96,46 @@ func TestConfirmIsNotCarriedOutInAnotherCluster(t *testing.T) {
 	}
 	if got := l.desired("a").GetSync(); got.GetGeneration() != had || got.GetPruneConfirmed() {
 		t.Errorf("what was confirmed of the cluster before is an order to the new one: %v", got)
+	}
+}
+
+// A person confirms that a module leaves a cluster, and in the moment in which its removal is ordered another Kubernetes cluster joins under the
+// name: he was asked of the one before, and is asked of this one.
+func TestLeaveIsNotOrderedInAnotherCluster(t *testing.T) {
+	b := &meanwhile{Backend: memory.New()}
+	l := newLeaderOn(t, b)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.RevisionKey(shop, 1), nowhere(l.revision(1)))
+		w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Progressing)))
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(record.NextGeneration(w))})
+	})
+	confirm := func() (id string) {
+		l.must(l.reconcileModule(t.Context(), shop))
+		l.put(func(w store.Writer) {
+			store.Scan(w, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
+				id = h.GetHold().GetId()
+				w.Put(store.ConfirmPrefix+id, &storev1.ConfirmRecord{Digest: h.GetHold().GetDigest()})
+				return true
+			})
+		})
+		l.state(shop).markAll()
+		return id
+	}
+	asked := confirm()
+	b.happens = func() { l.takes("a") }
+	_ = l.reconcileModule(t.Context(), shop)
+	if d := l.desired("a"); asked == "" || b.happens != nil || d.GetTombstone() != nil {
+		t.Fatalf("asked in %q; what was confirmed of the cluster before is an order to the new one: %v", asked, d)
+	}
+	l.state(shop).markAll()
+	if again := confirm(); again == "" || again == asked {
+		t.Errorf("nobody is asked of the new one: %q", again)
+	}
+	l.must(l.reconcileModule(t.Context(), shop))
+	if l.desired("a").GetTombstone() == nil {
+		t.Error("what is confirmed of the new one is not ordered")
 	}
 }
 
