@@ -153,7 +153,7 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 			}
 		}
 		h.Id = freezeID(w, h, a.now())
-		w.Put(store.HoldPrefix+h.Id, &storev1.HoldRecord{Hold: proto.CloneOf(h)})
+		record.PutFreeze(w, proto.CloneOf(h))
 		return nil
 	})
 	h.ResourceVersion = rev

@@ -325,7 +325,11 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	if l.policy == "" {
 		l.policy = fleet.DeleteDelete
 	}
-	for chunk := range slices.Chunk(clusters, batchClusters) {
+	many := batchClusters
+	if l.rollout != 0 { // whose placement is looked at, too
+		many = inlineDesired
+	}
+	for chunk := range slices.Chunk(clusters, many) {
 		var kept []fleet.ClusterName
 		err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {
 			kept, err = leaveSome(ctx, w, o, ref, chunk, l)

@@ -49,6 +49,18 @@ func (x refresh) in(cluster *storev1.ClusterRecord) refresh {
 	return x
 }
 
+// heldSince reports that something is held that was not when the assignment was looked at. What is made anew is held as it is made.
+func (x refresh) heldSince(holds record.Holds, ref fleet.ModuleRef, old *storev1.DesiredRecord) bool {
+	if x.problem != "" || x.again || x.anew != 0 {
+		return false
+	}
+	if dead := old.GetTombstone(); dead != nil {
+		return !x.hold && holds.StopsRemoval(ref, x.cluster, dead.GetHold())
+	}
+	s := old.GetSync()
+	return !x.hold && holds.Freezes(ref, x.cluster, s.GetHold()) || !slices.Equal(x.held, holds.Objects(ref, x.cluster, s.GetHeld()))
+}
+
 // refresher looks for what has to change of a module's assignments, under one view of the store.
 type refresher struct {
 	c         *Controller
@@ -430,14 +442,15 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 	for chunk := range slices.Chunk(list, batchClusters) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			var generation uint64
+			holds := record.ReadHolds(w, o.now)
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
 				if !ok || record.Generation(old) != x.generation {
 					continue // assigned anew meanwhile, and looked at again
 				}
-				if record.AnewGeneration(w, x.cluster) != x.before {
-					continue // and that one is looked at
+				if record.AnewGeneration(w, x.cluster) != x.before || x.heldSince(holds, ref, old) {
+					continue // and that is looked at
 				}
 				if generation == 0 {
 					generation = record.NextGeneration(w)

@@ -33,7 +33,7 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 	case store.VerbPrefix:
 		return &storev1.VerbRecord{}, false // its number is taken, and it says nothing
 	case firstOfGuard:
-		if strings.HasPrefix(key, store.GuardPrefix) {
+		if strings.HasPrefix(key, store.GuardPrefix) || key == store.HeldKey {
 			return &storev1.Counter{}, false // all that counts is that it changes
 		}
 	case store.BatchPrefix:
@@ -59,7 +59,7 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 	return nil, false
 }
 
-// firstOfGuard is the first component of the keys of guards, and of others that have no stand-in.
+// firstOfGuard is the first component of the keys of guards and counts, and of others that have no stand-in.
 const firstOfGuard = "meta/"
 
 // lostSession stands in for the session from which on reports count when the record of the newest one is damaged: none does,

@@ -33,12 +33,14 @@ func ExitOf(r store.Reader, ref fleet.ModuleRef, number int64) Exit {
 	return ExitBy(r, ref, ro, rollouts.OutlookOf(ro).Places)
 }
 
-// Open reports that the module may be taken from a cluster, or is not there to be taken. It does not make the commit depend on the
-// cluster's record, which changes for other reasons, too.
+// Open reports that the module may be taken from a cluster, or is not there to be taken. The commit depends on that, unless the reader is
+// store.Untracked.
 func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
-	r = store.Untracked(r)
 	if !Has(r, name, x.ref) {
 		return true
+	}
+	if store.DamageOf(r, store.ClusterKey(name)) != nil {
+		return false
 	}
 	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 	if !ok {

@@ -114,8 +114,16 @@ type Holds struct {
 	objects map[string][]fleet.ObjectID // single ones, of a module in a cluster
 }
 
-// ReadHolds collects the freezes that are in force.
+// PutFreeze puts a hold that a person wants.
+func PutFreeze(w store.Writer, h *towlinev1.Hold) {
+	w.Put(store.HoldPrefix+h.GetId(), &storev1.HoldRecord{Hold: h})
+	count, _, _ := store.Get[*storev1.Counter](w, store.HeldKey)
+	w.Put(store.HeldKey, &storev1.Counter{Value: count.GetValue() + 1})
+}
+
+// ReadHolds collects the freezes that are in force. What a transaction commits depends on that no other was put since.
 func ReadHolds(r store.Reader, now time.Time) Holds {
+	r.Get(store.HeldKey)
 	h := Holds{frozen: map[string]bool{}, objects: map[string][]fleet.ObjectID{}}
 	store.Scan(r, store.FreezePrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
 		x := rec.GetHold()

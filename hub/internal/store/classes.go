@@ -80,6 +80,7 @@ var Classes = []Class{
 	{Prefix: ResumedKey, New: func() proto.Message { return new(storev1.Acceptance) }, Owner: API},
 	{Prefix: SettledKey, New: func() proto.Message { return new(storev1.Acceptance) }, Owner: Leader},
 	{Prefix: GuardPrefix, New: func() proto.Message { return new(storev1.Counter) }, Owner: Registry},
+	{Prefix: HeldKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: API},
 	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Clears: Leader},
 	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: ProjectPrefix, New: func() proto.Message { return new(storev1.ProjectRecord) }, Owner: API},

@@ -72,6 +72,9 @@ func GuardKey(uid string) string { return GuardPrefix + uid }
 // cluster in that moment meets it, and is looked at once more.
 const TakenKey = GuardPrefix + "/taken"
 
+// HeldKey counts the holds that people put: an order that is given in that moment meets it, and is looked at once more.
+const HeldKey = "meta/held"
+
 // PeerKey is hubs/INSTANCE: of a hub that runs on this store.
 func PeerKey(instance string) string { return PeerPrefix + instance }
 

@@ -1,0 +1,117 @@
+package control
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// A person says that something is not to go, or that nothing is to be written, and in that moment the leader orders just that: between what it has
+// read and its commit. What the person said counts as of its own commit.
+func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
+	type said struct {
+		says func(*leader)
+		// goes says that an order of the kind may be given in spite of it.
+		goes func(order string) bool
+	}
+	never := func(string) bool { return false }
+	all := map[string]said{
+		"a hold of the module":  {func(l *leader) { l.holds(&towlinev1.Hold{Project: shop.Project, Module: shop.Name}) }, never},
+		"a hold of the cluster": {func(l *leader) { l.holds(&towlinev1.Hold{Cluster: "a"}) }, never},
+		"the label that places it": {func(l *leader) {
+			l.writes(func(w store.Writer) {
+				rec := clusterRecord("a")
+				rec.Cluster.Metadata.Labels = map[string]string{"in": "no"}
+				w.Put(store.ClusterKey("a"), rec)
+			})
+		}, func(order string) bool { return order != "a step that takes it away" }},
+		"another cluster has the name": {func(l *leader) { l.takes("a") }, func(order string) bool { return order == "a step that takes it away" || order == "a deletion" }},
+	}
+	orders := map[string]func(l *leader, had uint64){
+		"a step that takes it away": func(l *leader, had uint64) {
+			_, _ = l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{policy: fleet.DeleteDelete, generation: had + 1, rollout: 1})
+		},
+		"a deletion": func(l *leader, had uint64) {
+			l.put(func(w store.Writer) {
+				m := moduleRecord()
+				m.Deleting = fleet.DeleteDelete
+				w.Put(store.ModuleKey(shop), m)
+			})
+			_, _ = l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{policy: fleet.DeleteDelete, deleted: true})
+		},
+		"what was confirmed": func(l *leader, had uint64) {
+			_ = l.Controller.refresh(t.Context(), shop, []refresh{{cluster: "a", generation: had, prune: true}})
+		},
+		"the end of another hold": func(l *leader, had uint64) {
+			l.put(func(w store.Writer) {
+				held := tomb(had)
+				held.Hold = true
+				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: held})
+			})
+			_ = l.Controller.refresh(t.Context(), shop, []refresh{{cluster: "a", generation: had, policy: fleet.DeleteDelete}})
+		},
+	}
+	for order, give := range orders {
+		for what, x := range all {
+			t.Run(order+", and "+what, func(t *testing.T) {
+				b := &meanwhile{Backend: memory.New()}
+				l := newLeaderOn(t, b)
+				l.put(func(w store.Writer) {
+					w.Put(store.ModuleKey(shop), moduleRecord())
+					w.Put(store.RevisionKey(shop, 1), nowhere(l.revision(1)))
+					w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Progressing)))
+					w.Put(store.ClusterKey("a"), clusterRecord("a"))
+					w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(record.NextGeneration(w))})
+				})
+				had := l.desired("a").GetSync().GetGeneration()
+				said := false
+				b.happens = func() {
+					if order == "a deletion" || order == "the end of another hold" { // that is put first
+						b.happens = func() { said = true; x.says(l) }
+						return
+					}
+					said = true
+					x.says(l)
+				}
+				give(l, had)
+				d := l.desired("a")
+				deletes := d.GetTombstone() != nil && !d.GetTombstone().GetHold() && !record.RemovesElsewhere(d, l.since("a")) || d.GetSync().GetPruneConfirmed() && !d.GetSync().GetHold()
+				if !said || deletes && !x.goes(order) {
+					t.Errorf("said %v; the cluster has %v", said, d)
+				}
+			})
+		}
+	}
+}
+
+// writes is what others commit.
+func (l *leader) writes(change func(w store.Writer)) {
+	l.t.Helper()
+	if _, err := l.all.Update(l.t.Context(), func(w store.Writer) error {
+		change(w)
+		return nil
+	}); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// holds puts a hold, as the API writes it.
+func (l *leader) holds(h *towlinev1.Hold) {
+	h = proto.CloneOf(h)
+	h.Kind, h.Id = record.HoldFreeze, record.FreezeID+"test"
+	l.writes(func(w store.Writer) { record.PutFreeze(w, h) })
+}
+
+// since is since when the Kubernetes cluster of a name has it.
+func (l *leader) since(c fleet.ClusterName) (generation uint64) {
+	l.read(func(r store.Reader) { generation = record.AnewGeneration(r, c) })
+	return generation
+}
