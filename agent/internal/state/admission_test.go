@@ -57,6 +57,38 @@ func TestStateThatAdmissionChanges(t *testing.T) {
 	}
 }
 
+// TestStateThatAdmissionStamps: what others put on the Secrets of the state is theirs to change with every write, as a policy that notes who wrote last
+// and when does.
+func TestStateThatAdmissionStamps(t *testing.T) {
+	for name, patch := range map[string]string{
+		"annotation": `{"op":"add","path":"/metadata/annotations/example.com~1written","value":"%d"}`,
+		"label":      `{"op":"add","path":"/metadata/labels/example.com~1written","value":"%d"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			large := strings.Repeat("x", 700<<10)
+			config := labtest.Config(t)
+			ns, c := realPlace(t)
+			p := c.leader(t, 5)
+			var writes atomic.Int64
+			labtest.Webhook(t, config, ns, corev1.SchemeGroupVersion.WithResource("secrets"), "Secret", func(x labtest.Admitted) (string, string) {
+				if x.Operation == "DELETE" {
+					return "", ""
+				}
+				return "[" + fmt.Sprintf(patch, writes.Add(1)) + "]", ""
+			})
+			p.write("a", "one")
+			p.write("b", large)
+			p.write("a", "two")
+			for epoch := uint64(6); epoch < 9; epoch++ {
+				p = c.process(t)
+				p.take(epoch)
+				p.write("a", "two")
+			}
+			p.holds("a=two", "b="+large[:10])
+		})
+	}
+}
+
 // realPlace is a namespace of a real API server, and clients of it.
 func realPlace(t *testing.T) (ns string, c clients) {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,20 +24,24 @@ func kept(sent, got *corev1.Secret) error {
 	return nil
 }
 
-// keptMeta is kept for labels and annotations alone. Those that somebody has added change nothing.
+// keptMeta is kept for labels and annotations alone. Those of others change nothing: a policy may note on each Secret who wrote it last, and a
+// Secret that is marked has the note of the write before.
 func keptMeta(sent, got metav1.ObjectMeta) error {
 	for _, key := range slices.Sorted(maps.Keys(sent.Labels)) {
-		if got.Labels[key] != sent.Labels[key] {
+		if strings.HasPrefix(key, ownPrefix) && got.Labels[key] != sent.Labels[key] {
 			return changed(sent.Name, "its label "+key)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(sent.Annotations)) {
-		if got.Annotations[key] != sent.Annotations[key] {
+		if strings.HasPrefix(key, ownPrefix) && got.Annotations[key] != sent.Annotations[key] {
 			return changed(sent.Name, "its annotation "+key)
 		}
 	}
 	return nil
 }
+
+// ownPrefix begins the labels and annotations that are the agent's.
+const ownPrefix = "towline.dev/"
 
 func changed(secret, what string) error {
 	return fleet.Errorf(fleet.ErrUnavailable, "secret %s: %s is not kept as it was written: an admission policy or webhook of the cluster changes it; exempt the agent's namespace from it", secret, what)
