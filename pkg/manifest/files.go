@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"path"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -24,7 +25,7 @@ type parsed struct {
 
 // readFile reads the documents of a file. lastCounts: of a key that is given twice the last one counts; else that is an error.
 func readFile(name string, data []byte, lastCounts bool) ([]document, error) {
-	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	data = WithoutMarks(data)
 	if err := checkText(name, data); err != nil {
 		return nil, err
 	}
@@ -47,6 +48,23 @@ func readFile(name string, data []byte, lastCounts bool) ([]document, error) {
 		out = append(out, docs...)
 	}
 	return out, nil
+}
+
+// byteOrderMark is a mark before the first line of a document, or between its separator and that, as cat leaves it of files that begin with one.
+// No text of YAML can have a separator at the beginning of a line.
+var byteOrderMark = regexp.MustCompile(`\A\x{FEFF}|\n\x{FEFF}---[ \t\r\n]|(?:\A|\n)---[ \t]*\r?\n\x{FEFF}`)
+
+// WithoutMarks is YAML without the byte order marks that stand at the beginning of its documents; its lines keep their numbers. A parser takes one
+// in the middle of a file for a part of the first key, or of the separator.
+func WithoutMarks(data []byte) []byte {
+	const mark = "\ufeff"
+	if !bytes.Contains(data, []byte(mark)) {
+		return data
+	}
+	for range 2 { // a mark before a separator hides one behind it
+		data = byteOrderMark.ReplaceAllFunc(data, func(found []byte) []byte { return bytes.ReplaceAll(found, []byte(mark), nil) })
+	}
+	return data
 }
 
 func isJSON(name string) bool { return strings.EqualFold(path.Ext(name), ".json") }

@@ -88,6 +88,30 @@ func TestLinesThatEndWithACarriageReturn(t *testing.T) {
 	}
 }
 
+// TestByteOrderMarkInTheMiddle: files that begin with a byte order mark and were put one behind the other, as by cat, have the objects of all.
+func TestByteOrderMarkInTheMiddle(t *testing.T) {
+	const one, two = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: two}\n"
+	const json = `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "two"}}`
+	for name, text := range map[string]string{
+		"behind a separator":         one + "---\n\ufeff" + two,
+		"behind one with CRLF":       one + "---\r\n\ufeff" + two,
+		"before a separator":         one + "\ufeff---\n" + two,
+		"before one and behind":      "\ufeff---\n\ufeff" + one + "\ufeff---\n\ufeff" + two,
+		"between two separators":     one + "---\n\ufeff---\n\ufeff# a comment\n" + two,
+		"before a JSON":              one + "---\n\ufeff" + json,
+		"before an empty one":        one + "---\n\ufeff\n---\n" + two,
+		"in a text, where it stands": one + "---\n" + two + "data: {a: \"\ufeff\"}\n",
+	} {
+		objects := parse(t, text, Options{Namespace: "shop"})
+		if len(objects) != 2 || objects[0].ID.Name != "one" || objects[1].ID.Name != "two" {
+			t.Errorf("%s: %v", name, objects)
+		}
+		if raw := string(objects[len(objects)-1].Raw); strings.Contains(raw, "\ufeff") != strings.HasPrefix(name, "in a text") {
+			t.Errorf("%s: %s", name, raw)
+		}
+	}
+}
+
 // TestListsThatHaveAName: to kubectl a List is one whatever its metadata say. A kind of somebody else that ends so may be an object.
 func TestListsThatHaveAName(t *testing.T) {
 	const items = "metadata: {name: all}\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n"

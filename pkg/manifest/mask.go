@@ -47,7 +47,7 @@ func MaskFile(name string, data []byte) ([]byte, error) {
 func withoutComments(data []byte) ([]byte, error) {
 	var out bytes.Buffer
 	enc := newEncoder(&out)
-	for rest := bytes.TrimPrefix(data, []byte("\ufeff")); len(rest) > 0; {
+	for rest := WithoutMarks(data); len(rest) > 0; {
 		var text []byte
 		text, rest = cutDocument(rest)
 		if _, blank := firstLine(text); blank {

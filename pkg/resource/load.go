@@ -336,7 +336,7 @@ func documents(source string, data []byte) ([]*yaml.Node, error) {
 
 func yamlDocuments(data []byte) ([]*yaml.Node, error) {
 	var docs []*yaml.Node
-	for dec := yaml.NewDecoder(bytes.NewReader(data)); ; {
+	for dec := yaml.NewDecoder(bytes.NewReader(manifest.WithoutMarks(data))); ; {
 		var doc yaml.Node
 		err := manifest.DecodeYAML(dec, &doc)
 		if errors.Is(err, io.EOF) {
