@@ -50,6 +50,11 @@ func TestTextsComeThroughAsTheyAre(t *testing.T) {
 	for _, text := range []string{"a \u2028  b", "a \u2029\u2029  b", "a \u0085  b", "a\u0085b", "\u0085", "\u007f", "\u0080\u009f", "\ufeffa", "\uffff \ufffe", "é\u00a0", "\U0001f600"} {
 		send(text)
 	}
+	for _, n := range []int{900, 998, 1000, 1021, 1022, 1023, 1024, 5000} { // YAML looks no farther than 1024 characters for the colon behind a key
+		send(strings.Repeat("k", n))
+		send(strings.Repeat("\u2028", n/6+1))
+		send(strings.Repeat(`"\\:`, n/3) + "é")
+	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	parts := []string{" ", "\n", "\t", "\r", "\"", "\\", "\\u2028", "a", "é", "\u0085", "\u2028", "\u2029", "\u007f", "\u009f", "\ufeff", "\uffff", "\u00a0", "\u20ac", "\ufffd", "\U0010ffff", "\x00", "\x1f", "<", "{", ":", "#"}
 	for range 300 {

@@ -77,10 +77,10 @@ func TestRenderOfAModuleWithANameLikeARevision(t *testing.T) {
 }
 
 // TestYAMLSaysWhatTheObjectHas: what is printed as YAML reads back to the object, also a text with characters that end a line of YAML, or that
-// may not stand in it.
+// may not stand in it, and a key that is longer than YAML looks for one.
 func TestYAMLSaysWhatTheObjectHas(t *testing.T) {
 	const text = "a \u2028  b \u0085  c\u007f"
-	object := manifest.Canonical(map[string]any{"data": map[string]any{"a": text}})
+	object := manifest.Canonical(map[string]any{"data": map[string]any{"a": text, strings.Repeat("k", 2000): "long"}})
 	rendered := (&fakeHub{revisions: []*v1.Revision{{Number: 3}}, rendered: [][]byte{object}}).run(t, run{}, "render", "shop")
 	var live bytes.Buffer
 	if err := (&app{Streams: Streams{Out: &live}}).writeLive(&getOptions{}, []liveObject{{Cluster: "east", Module: "shop", Object: object}}); err != nil {
@@ -88,7 +88,7 @@ func TestYAMLSaysWhatTheObjectHas(t *testing.T) {
 	}
 	for what, printed := range map[string]string{"render": rendered.out, "get --live": live.String()} {
 		var got struct{ Data map[string]string }
-		if err := yaml.Unmarshal([]byte(printed), &got); err != nil || got.Data["a"] != text {
+		if err := yaml.Unmarshal([]byte(printed), &got); err != nil || got.Data["a"] != text || got.Data[strings.Repeat("k", 2000)] != "long" {
 			t.Errorf("%s: %v, %q, printed %q", what, err, got.Data["a"], printed+rendered.err)
 		}
 	}
