@@ -217,7 +217,8 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 }
 
 // putAssigned writes the desired records of clusters that are to have a revision, and says of how many, for it stops when they
-// are writeBytes. What the commit finds to be of a later generation stays: it was assigned after the step.
+// are writeBytes. What the commit finds to be of a later generation stays: it was assigned after the step. Who is given something is
+// there as of the commit: what is left of a cluster that was forgotten would be an order to another one that is made under its name.
 func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside, run *rollouts.Run, g group, generation uint64) (done, bytes int, err error) {
 	a, err := c.newAssigner(ctx, w, o, run.Module, g.revision, run.Number)
 	if err != nil {
@@ -240,6 +241,7 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 		if !ok || cluster.GetRemoving() != "" || record.Generation(old) >= generation {
 			continue
 		}
+		w.Get(store.ClusterKey(name))
 		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
 		if errors.Is(err, errLacks) { // the bundles of other variants are found to be lacking in the same run
 			lacks = true

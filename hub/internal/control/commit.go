@@ -105,6 +105,9 @@ func (c *Controller) writeDecision(ctx context.Context, w store.Writer, o outsid
 			if err := mayLeave(w, run, d, groups); err != nil {
 				return 0, err
 			}
+			if err := mayMove(w, run, d); err != nil {
+				return 0, err
+			}
 			generation := record.NextGeneration(w)
 			return generation, c.putStep(ctx, w, o, run, next, groups, generation, inline)
 		}
@@ -145,6 +148,19 @@ func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []gr
 		}
 		if a.Leave && !m.Confirmed() && exit.Empties(r, name) {
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s has nothing any more when it loses the module: another one went, or does not come, since that was looked at", run.Plan.ID, name)
+		}
+	}
+	return nil
+}
+
+// mayMove refuses a decision that moves a cluster which was cordoned since that was looked at. The commit of a small step depends on the records of
+// the clusters that it moves, so that a cordon which comes before it is seen here; a large step has no room for that many.
+func mayMove(r store.Reader, run *rollouts.Run, d rollout.Decision) error {
+	for _, a := range d.Assign {
+		name := d.State.Member(run.Plan, int(a.Member)).Cluster
+		rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name))
+		if rec.GetCluster().GetSpec().GetCordoned() {
+			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s was cordoned since that was looked at", run.Plan.ID, name)
 		}
 	}
 	return nil

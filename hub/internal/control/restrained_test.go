@@ -2,12 +2,14 @@ package control
 
 import (
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
@@ -114,4 +116,73 @@ func (l *leader) holds(h *towlinev1.Hold) {
 func (l *leader) since(c fleet.ClusterName) (generation uint64) {
 	l.read(func(r store.Reader) { generation = record.AnewGeneration(r, c) })
 	return generation
+}
+
+// A cluster is cordoned, or removed and forgotten, between what a decision was made of and its commit. A cordoned one is given no new revision, and
+// no record is left of one that is gone: it would be the order of another cluster that is made under the name.
+func TestStepIsForTheClustersAsOfItsCommit(t *testing.T) {
+	cordoned := func(l *leader) {
+		l.writes(func(w store.Writer) { w.Put(store.ClusterKey("a"), member("a", true, true)) })
+	}
+	gone := func(l *leader) { l.writes(func(w store.Writer) { w.Delete(store.ClusterKey("a")) }) }
+	for name, happens := range map[string]func(*leader){"cordoned": cordoned, "gone": gone} {
+		t.Run("a decision, "+name, func(t *testing.T) {
+			b := &meanwhile{Backend: memory.New()}
+			l := newLeaderOn(t, b)
+			run := l.undecided("a", "b")
+			b.happens = func() { happens(l) }
+			_, _ = l.commit(t.Context(), run, rollout.Decide(run.Input(time.Now())))
+			if d := l.desired("a"); b.happens != nil || d != nil {
+				t.Fatalf("a is %s, and has %v", name, d)
+			}
+			l.again()
+			if d := l.desired("a"); d != nil {
+				t.Errorf("looked at once more: a is %s, and has %v", name, d)
+			}
+			if d := l.desired("b"); d.GetSync().GetRevision() != 2 {
+				t.Errorf("b has %v, want r2", d)
+			}
+		})
+	}
+	t.Run("what a large step left, gone", func(t *testing.T) {
+		b := &meanwhile{Backend: memory.New()}
+		l := newLeaderOn(t, b)
+		l.put(func(w store.Writer) {
+			w.Put(store.RevisionKey(shop, 1), l.revision(1))
+			w.Put(store.StepKey(shop, 1, 1), &storev1.StepRecord{Generation: 9, Revision: 1, Clusters: []string{"a", "b"}})
+			w.Put(store.ClusterKey("a"), clusterRecord("a"))
+			w.Put(store.ClusterKey("b"), clusterRecord("b"))
+		})
+		b.happens = func() { gone(l) }
+		l.finish(&rollouts.Run{Module: shop, Number: 1})
+		if a, other := l.desired("a"), l.desired("b"); a != nil || other.GetSync().GetRevision() != 1 {
+			t.Errorf("a has %v, b has %v", a, other)
+		}
+	})
+}
+
+// undecided is the run of a rollout of r2 that has seen its clusters, and has given them nothing.
+func (l *leader) undecided(clusters ...string) (run *rollouts.Run) {
+	l.t.Helper()
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.RevisionKey(shop, 1), l.revision(1))
+		w.Put(store.RevisionKey(shop, 2), l.revision(2))
+		ro := rolloutRecord(2, string(rollout.Progressing))
+		ro.Rollout.FromRevision = 1
+		w.Put(rolloutKey(shop, ro), ro)
+		for _, c := range clusters {
+			w.Put(store.ClusterKey(fleet.ClusterName(c)), member(c, true, false))
+		}
+	})
+	l.read(func(r store.Reader) {
+		rec, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 2))
+		var err error
+		run, err = loadRun(r, shop, rec, nil)
+		l.must(err)
+		view, err := l.presence().Over(r, time.Now(), run, nil)
+		l.must(err)
+		view.All(r, run)
+	})
+	return run
 }
