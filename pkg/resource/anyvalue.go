@@ -32,8 +32,6 @@ func (d *decoder) anyMap(into *structpb.Struct, n *yaml.Node, path string) {
 		return
 	}
 	defer d.leave(n)
-	d.values++
-	defer func() { d.values-- }()
 	into.Fields = map[string]*structpb.Value{}
 	for _, p := range d.pairs(n, path) {
 		at := join(path, p.key.Value)

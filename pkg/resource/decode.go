@@ -35,7 +35,6 @@ type decoder struct {
 	errs   []error
 	nodes  int
 	inside map[*yaml.Node]bool // mappings and lists that are being read, to find an alias to one of them
-	values int                 // maps of anything that are being read, which are as Helm reads them
 }
 
 // fail collects an error, and ends the reading where there are too many of them.
@@ -93,14 +92,10 @@ type pair struct{ key, value *yaml.Node }
 func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 	var out []pair
 	at := map[string]int{}
-	own := 0 // so many of out are the mapping's own, once they were read
-	add := func(p pair, merge *yaml.Node) {
+	add := func(p pair, merged bool) {
 		if i, taken := at[p.key.Value]; taken {
-			switch {
-			case merge == nil:
+			if !merged {
 				d.fail(p.key, join(path, p.key.Value), "is set twice, first in line %d", out[i].key.Line)
-			case d.values > 0 && i < own && before(out[i].key, merge) && !sameScalar(out[i].value, p.value):
-				d.fail(out[i].key, join(path, p.key.Value), "stands before <<, which has another value of it: Helm takes that of <<, and YAML this one; write << first, or one of them")
 			}
 			return
 		}
@@ -109,27 +104,16 @@ func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if k := n.Content[i]; k.Tag != "!!merge" {
-			add(pair{k, n.Content[i+1]}, nil)
+			add(pair{k, n.Content[i+1]}, false)
 		}
 	}
-	own = len(out)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		merge := n.Content[i]
-		if merge.Tag != "!!merge" {
+		if n.Content[i].Tag != "!!merge" {
 			continue
 		}
-		d.merged(n.Content[i+1], path, func(p pair) { add(p, merge) })
+		d.merged(n.Content[i+1], path, func(p pair) { add(p, true) })
 	}
 	return out
-}
-
-// before reports that a is written before b.
-func before(a, b *yaml.Node) bool {
-	return a.Line < b.Line || a.Line == b.Line && a.Column < b.Column
-}
-
-func sameScalar(a, b *yaml.Node) bool {
-	return a.Kind == yaml.ScalarNode && b.Kind == yaml.ScalarNode && a.Tag == b.Tag && a.Value == b.Value
 }
 
 // merged adds what a merge key brings. All of it counts, also what the mapping has already: each alias may bring very much of that.

@@ -335,23 +335,6 @@ func TestByteOrderMarkInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestValuesBeforeAMerge: Helm, unlike YAML, has what << brings take the place of what stands before it. Values of a chart for which that makes a
-// difference are refused, and named; fields of a module are as in YAML.
-func TestValuesBeforeAMerge(t *testing.T) {
-	for values, refused := range map[string]bool{
-		"{a: 1, <<: {a: 2}}": true, "{b: {a: 1, <<: [{c: 1}, {a: 2}]}}": true, "{<<: {a: 1, <<: {a: 2}}}": true,
-		"{<<: {a: 2}, a: 1}": false, "{a: 1, <<: {a: 1, b: 2}}": false, "{a: 1, <<: {b: 2}}": false, "{<<: [{a: 1}, {a: 2}]}": false,
-	} {
-		_, err := Parse("shop.yaml", []byte(head+"spec:\n  package:\n    helm:\n      values: "+values+"\n"), Options{Kinds: inFiles})
-		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "a: stands before <<, which has another value of it") {
-			t.Errorf("%s: %v", values, err)
-		}
-	}
-	if _, err := Parse("shop.yaml", []byte(head+"spec: {namespace: own, <<: {namespace: merged}}\n"), Options{Kinds: inFiles}); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestValuesOfAChart: they are read as Helm reads its files, and what is written is read as the same.
 func TestValuesOfAChart(t *testing.T) {
 	const values = `
