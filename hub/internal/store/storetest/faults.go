@@ -304,7 +304,7 @@ func testBrokenWatch(t *testing.T, open Opener) {
 	defer sub.Stop()
 	for n, after := range []error{nil, fmt.Errorf("test: %w", backend.ErrCompacted)} {
 		resume := make(chan struct{})
-		f.cutWatch(resume, after)
+		<-f.cutWatch(resume, after)
 		where := raw(t, f, key("k/0"))
 		change := []backend.Part{{Then: []backend.Op{
 			{Key: where[:len(where)-1] + "1", Delete: true},
