@@ -2,6 +2,7 @@ package health
 
 import (
 	"strings"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -11,12 +12,15 @@ type condition struct {
 	kind, status, reason, message, severity string
 	// observed is the generation that it speaks of; 0: not said.
 	observed int64
+	// changed is when its status did last, as it is written; empty: not said.
+	changed string
 }
 
 func conditionOf(x any) condition {
 	m, _ := x.(map[string]any)
 	c := condition{kind: text(m, "type"), reason: text(m, "reason"), message: text(m, "message"), severity: text(m, "severity")}
 	c.observed, _ = generationIn(m, "observedGeneration")
+	c.changed = text(m, "lastTransitionTime")
 	switch v := m["status"].(type) {
 	case string:
 		c.status = v
@@ -175,7 +179,18 @@ func (s *signs) conditions(o *object, list []any) {
 	}
 }
 
-func (o *object) stale(c condition) bool { return c.observed != 0 && c.observed < o.generation }
+// stale reports that a condition is of another generation than the object's. One that is greater is of another object of the name, whose status this
+// one was made again with, unless something was said since.
+func (o *object) stale(c condition) bool {
+	switch {
+	case c.observed == 0 || o.generation == 0 || c.observed == o.generation:
+		return false
+	case c.observed < o.generation:
+		return true
+	}
+	changed, _ := time.Parse(time.RFC3339, c.changed)
+	return !o.countsAnother() && !changed.After(o.made()) && !o.saidSince(o.made())
+}
 
 func (s *signs) condition(o *object, c condition, summed bool) {
 	k := conditionClass(c.kind)

@@ -50,9 +50,9 @@ func (o *object) unobserved() (Result, bool) {
 
 // countsAnother reports that what the kind calls observed is a generation of what its controller made: KServe copies that of a Deployment, which
 // grows each time that is scaled, begins anew with another Deployment, and stays where a change does not reach it. It tells nothing, also where it
-// is by chance the object's own.
+// is by chance the object's own. The conditions of a TigeraStatus have the generation of the Installation.
 func (o *object) countsAnother() bool {
-	return o.group == "serving.kserve.io" && has("InferenceService InferenceGraph", o.kind)
+	return o.group == "serving.kserve.io" && has("InferenceService InferenceGraph", o.kind) || o.group == "operator.tigera.io" && o.kind == "TigeraStatus"
 }
 
 // unsaid is of such a status until a condition of it changes after what the object says now, or until its controller had its time for that.
