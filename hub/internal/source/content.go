@@ -33,8 +33,8 @@ func open(ctx context.Context, body []byte, from *url.URL, tempDir string) (map[
 	if gzipped(body) {
 		return unpack(ctx, body, tempDir)
 	}
-	if len(bytes.TrimSpace(body)) == 0 {
-		return nil, refused("is empty: check what the server serves")
+	if saysNothing(body) {
+		return nil, refused("is empty: check what the server serves, and have it serve a comment where it is to have nothing")
 	}
 	for _, p := range packings {
 		if len(body) > p.at && bytes.HasPrefix(body[p.at:], []byte(p.magic)) && !isText(body) {
@@ -48,6 +48,17 @@ func open(ctx context.Context, body []byte, from *url.URL, tempDir string) (map[
 		return nil, refused("is an HTML or XML page, perhaps one to log in: serve a YAML or JSON file or a tar.gz")
 	}
 	return map[string][]byte{fileName(body, from): body}, nil
+}
+
+// saysNothing reports white space, separators and nulls alone, as a program prints them that found nothing, or failed. Whoever means it writes a
+// comment.
+func saysNothing(body []byte) bool {
+	for word := range bytes.FieldsSeq(bytes.TrimPrefix(body, []byte("\ufeff"))) {
+		if !slices.Contains([]string{"---", "...", "null", "~"}, string(word)) {
+			return false
+		}
+	}
+	return true
 }
 
 func isText(body []byte) bool { return utf8.Valid(body) && bytes.IndexByte(body, 0) < 0 }

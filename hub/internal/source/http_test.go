@@ -89,6 +89,20 @@ func TestFetchArchive(t *testing.T) {
 	}
 }
 
+// TestFileThatSaysNothing: what a program prints that found nothing, or failed, is no file without objects, by which a module that may be empty
+// would lose all that it has. A comment says that nothing is meant, and so does an empty List.
+func TestFileThatSaysNothing(t *testing.T) {
+	for text, refused := range map[string]bool{
+		"null": true, "null\n": true, "~\n": true, "---\n": true, "--- null\n...\n": true, "\ufeff---\r\n---\r\n": true,
+		"# nothing\n": false, "---\n# nothing\n": false, "apiVersion: v1\nkind: List\nitems: []\n": false,
+	} {
+		_, err := fetcher(t, Options{}).Fetch(t.Context(), "default", httpSource(serve(t, body([]byte(text)))))
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "is empty: check what the server serves") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // TestHostileServers: each gives an error that names the source and what is wrong, and shows no secret of the URL.
 func TestHostileServers(t *testing.T) {
 	wait := func(r *http.Request) { <-r.Context().Done() }
