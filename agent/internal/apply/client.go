@@ -135,13 +135,13 @@ func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, 
 	if o.DryRun {
 		req = req.Param("dryRun", metav1.DryRunAll)
 	}
-	return decode(req.Do(ctx))
+	return decode(req.Do(ctx), namespace, name)
 }
 
 // Patch sends a JSON patch and returns the object as it is now.
 func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, patch []byte) (map[string]any, error) {
 	return decode(write(c.rest.Patch(types.JSONPatchType)).AbsPath(r.segments(namespace, name)...).
-		Param("fieldManager", fleet.FieldManager).Body(patch).Do(ctx))
+		Param("fieldManager", fleet.FieldManager).Body(patch).Do(ctx), namespace, name)
 }
 
 // Scale sets replicas of exactly the object with this UID, as a program does that scales objects.
@@ -157,7 +157,7 @@ func (c *Client) Scale(ctx context.Context, r Resource, namespace, name string, 
 
 // Get reads an object.
 func (c *Client) Get(ctx context.Context, r Resource, namespace, name string) (map[string]any, error) {
-	return decode(c.rest.Get().AbsPath(r.segments(namespace, name)...).Do(ctx))
+	return decode(c.rest.Get().AbsPath(r.segments(namespace, name)...).Do(ctx), namespace, name)
 }
 
 const acceptMeta = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -179,7 +179,7 @@ func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string
 	case out.UID == "":
 		return nil, errNoObject
 	}
-	return out, nil
+	return out, unlessOf(out.Namespace, out.Name, namespace, name)
 }
 
 // ErrNotKept is of what an API server makes up for each answer and keeps nowhere, as a ComponentStatus or PodMetrics: nobody wrote it, unless it
@@ -364,7 +364,7 @@ func (c *Client) mergeMeta(ctx context.Context, r Resource, namespace, name stri
 		return err
 	}
 	_, err = decode(write(c.rest.Patch(types.MergePatchType)).AbsPath(r.segments(namespace, name)...).
-		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx))
+		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx), namespace, name)
 	return err
 }
 
@@ -401,7 +401,7 @@ func bytesOf(r rest.Result) ([]byte, error) {
 	return r.Raw()
 }
 
-func decode(r rest.Result) (map[string]any, error) {
+func decode(r rest.Result, namespace, name string) (map[string]any, error) {
 	raw, err := bytesOf(r)
 	if err != nil {
 		return nil, err
@@ -410,10 +410,25 @@ func decode(r rest.Result) (map[string]any, error) {
 	if err := utiljson.Unmarshal(raw, &out); err != nil {
 		return nil, fmt.Errorf("answer of the API server: %w", err)
 	}
-	if metadata, _ := out["metadata"].(map[string]any); metadata["uid"] == nil {
+	metadata, _ := out["metadata"].(map[string]any)
+	if metadata["uid"] == nil {
 		return nil, errNoObject
 	}
+	ns, _ := metadata["namespace"].(string)
+	as, _ := metadata["name"].(string)
+	if err := unlessOf(ns, as, namespace, name); err != nil {
+		return nil, err
+	}
 	return out, nil
+}
+
+// unlessOf says that an answer is of another object than the one that was asked for. An API server that does not tell large letters from small
+// ones may give an object under another name than it was written by: nothing that is known of either would be of the other.
+func unlessOf(namespace, name, askedNamespace, asked string) error {
+	if name == asked && (namespace == askedNamespace || namespace == "") {
+		return nil
+	}
+	return fmt.Errorf("answer of the API server: is of %q, and %q was asked for; its names have to be as they were written", namespace+"/"+name, askedNamespace+"/"+asked)
 }
 
 // errNoObject is of an answer that says nothing about any object. What stands between the agent and the API server may

@@ -47,6 +47,8 @@ func TestAnswerThatIsNoObjectSaysNothing(t *testing.T) {
 		"half an object":      {200, "application/json", `{"kind":"ConfigMap","metadata":{"name":"a","uid":"u`},
 		"another kind":        {200, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Success"}`},
 		"an object unnamed":   {200, "application/json", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`},
+		"another object":      {200, "application/json", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"A","namespace":"n","uid":"u"}}`},
+		"another namespace":   {200, "application/json", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"N","uid":"u"}}`},
 		"a page, not found":   {404, "text/html", page},
 		"JSON, not found":     {404, "application/json", `{"message":"no route"}`},
 		"nothing, not found":  {404, "", ""},

@@ -78,3 +78,39 @@ func TestObjectsWithoutUIDsKeepTheirNamespace(t *testing.T) {
 		t.Errorf("status %+v", x)
 	}
 }
+
+// An API server that gives an object under another name than it was written by says nothing of what was asked for. It is told, the server is not
+// asked over and over, and nothing is deleted.
+func TestObjectUnderAnotherNameIsToldOf(t *testing.T) {
+	r := aloneRig(t)
+	a := r.aggregated("Widget")
+	a.with(func(a *aggregate) {
+		a.shows = func(obj map[string]any) {
+			u := unstructured.Unstructured{Object: obj}
+			u.SetName(strings.ToUpper(u.GetName()))
+		}
+	})
+	r.count.take()
+	s := r.bundle("shop", nil, a.manifest("Widget", "a", "k: v"))
+	r.set([]fleet.Sync{s})
+	for _, tries := range []string{"it is made", "another revision"} {
+		x := r.wait("shop", "told, "+tries, func(x fleet.SyncStatus) bool {
+			return x.Generation == s.Generation && (x.Ready || strings.Contains(x.Message, "its names have to be as they were written"))
+		})
+		if x.Ready {
+			t.Errorf("%s: status %+v", tries, x)
+		}
+		if counts, _ := r.count.take(); counts["GET"]+counts["PATCH"] > 60 {
+			t.Errorf("%s: %d requests", tries, counts["GET"]+counts["PATCH"])
+		}
+		s = r.bundle("shop", nil, a.manifest("Widget", "a", "k: w"))
+		r.set([]fleet.Sync{s})
+	}
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "not removed, and told why", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseRemoving && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "its names have to be")
+	})
+	if len(a.names()) != 1 {
+		t.Errorf("there is %v", a.names())
+	}
+}
