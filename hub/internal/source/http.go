@@ -168,6 +168,8 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 	switch {
 	case int64(len(body)) > most:
 		return nil, false, tooMuch
+	case resp.Header.Get("Content-Range") != "" && r.want.IsZero():
+		return nil, false, refused("is a part of it, by its Content-Range, though nobody asked for one: what the rest lists would be deleted; look at what caches it, or set the sha256")
 	case endless(resp) && r.want.IsZero() && !gzipped(body):
 		return nil, false, refused("may be cut off: the server says neither its length (Content-Length) nor where it ends (chunked): have it say that, serve a tar.gz, or set the sha256")
 	}

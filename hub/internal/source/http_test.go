@@ -162,6 +162,10 @@ func TestHostileServers(t *testing.T) {
 				_ = conn.Close()
 			}
 		}, "may be cut off", fleet.ErrInvalid, nil},
+		{"a part as the whole", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-%d/1000", len(manifestText)-1))
+			_, _ = w.Write([]byte(manifestText))
+		}, "is a part of it, by its Content-Range", fleet.ErrInvalid, nil},
 		{"closes at once", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "cannot be reached", fleet.ErrUnavailable, nil},
 		{"redirect loop", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.String()+"x", http.StatusFound)
