@@ -56,12 +56,16 @@ func (w *worker) seeUse(it *item, action plan.Action, rec *apply.Record, f *watc
 		return
 	}
 	w.noteBack(rec, f)
-	it.old, it.differs = f.Old, differs(it.entry.ID, action.Drift, f.Change)
+	drift := action.Drift
+	if action.Verb == plan.Repeat { // what an admission policy makes of the writes of others stands in our own name
+		drift = fleet.DriftDrifted
+	}
+	it.old, it.differs = f.Old, differs(it.entry.ID, drift, f.Change)
 	if !it.writtenAs(rec, action) {
 		return
 	}
 	// What is to be corrected, and is not, is as what is left so: another tool has it back each time, or the correction is refused.
-	stands := action.Verb == plan.Leave || action.Verb == plan.Correct
+	stands := action.Verb == plan.Leave || action.Verb == plan.Correct || action.Verb == plan.Repeat
 	switch {
 	case it.differs:
 		held := action.Drift != fleet.DriftIgnored && w.writesNothing(it.entry.ID)

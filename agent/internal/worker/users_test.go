@@ -132,6 +132,7 @@ func TestRevisionThatNeverRan(t *testing.T) {
 			return strings.Replace(s, "envFrom:", `env: [{name: NEW, value: "1"}], envFrom:`, 1)
 		}, back},
 		"replicas as well":            {fleet.DriftReport, func(s string) string { return strings.Replace(s, "replicas: 2", "replicas: 3", 1) }, back},
+		"a policy of the cluster":     {fleet.DriftCorrect, func(s string) string { return s }, (*rig).turnsBack},
 		"another tool":                {fleet.DriftCorrect, func(s string) string { return s }, (*rig).keepUndoing},
 		"the correction is forbidden": {fleet.DriftCorrect, func(s string) string { return s }, func(r *rig) { forbidden.Store(true); r.undo("web-1") }},
 	} {
@@ -199,6 +200,40 @@ func (r *rig) keepUndoing() {
 		for ctx.Err() == nil {
 			_, _ = r.res("apps/v1", "deployments", r.ns).Patch(ctx, "web", types.MergePatchType,
 				[]byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"nginx:1","envFrom":[{"configMapRef":{"name":"web-1"}}]}]}}}}`), metav1.PatchOptions{FieldManager: "argocd-controller"})
+		}
+	}()
+}
+
+// turnsBack has a policy of the cluster turn the workload back whenever somebody else writes it, and somebody who does.
+func (r *rig) turnsBack() {
+	r.clusterScoped("mutatingadmissionpolicies", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: back-$NS}
+spec:
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  matchConstraints: {resourceRules: [{apiGroups: [apps], apiVersions: [v1], operations: [UPDATE], resources: [deployments]}]}
+  matchConditions: [{name: others, expression: "request.options.?fieldManager.orValue('') != 'towline'"}]
+  mutations:
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: >-
+        [JSONPatch{op: 'replace', path: '/spec/template/spec/containers/0/image', value: 'nginx:1'},
+        JSONPatch{op: 'replace', path: '/spec/template/spec/containers/0/envFrom/0/configMapRef/name', value: 'web-1'}]
+`)
+	r.clusterScoped("mutatingadmissionpolicybindings", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: back-$NS}
+spec: {policyName: back-$NS, matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: $NS}}}}
+`)
+	ctx, stop := context.WithCancel(context.Background())
+	r.t.Cleanup(stop)
+	go func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			beat := fmt.Sprintf(`{"metadata":{"annotations":{"beat":"%d"}}}`, i)
+			_, _ = r.res("apps/v1", "deployments", r.ns).Patch(ctx, "web", types.MergePatchType, []byte(beat), metav1.PatchOptions{FieldManager: "heart"})
 		}
 	}()
 }
