@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -241,6 +242,17 @@ const (
 	HoldUntilAnnotation = "towline.dev/hold-until"
 	FieldManager        = "towline"
 )
+
+// ChangedMark is the first of Towline's own labels, or annotations, that were sent and are otherwise in the answer; empty: none is. What others put
+// there is theirs to change.
+func ChangedMark(sent, got map[string]string) (key string) {
+	for _, key := range slices.Sorted(maps.Keys(sent)) {
+		if strings.HasPrefix(key, "towline.dev/") && got[key] != sent[key] {
+			return key
+		}
+	}
+	return ""
+}
 
 // OwnerMark is the value of OwnerAnnotation: the module, the cluster, and a digest of the identity that the object has
 // there, so that a copy of it under another name does not pass for an object of the module. The group is no part of it:

@@ -128,10 +128,7 @@ func (p parsed) objects(file string) ([]document, error) {
 func listItems(m map[string]any, at place) (items []any, list bool, err error) {
 	kind, _ := m["kind"].(string)
 	version, _ := m["apiVersion"].(string)
-	group, _, found := strings.Cut(version, "/")
-	if !found {
-		group = ""
-	}
+	group, _ := fleet.SplitAPIVersion(version)
 	of, ends := strings.CutSuffix(kind, "List")
 	content, has := m["items"]
 	if !ends || !has && kind != "List" {

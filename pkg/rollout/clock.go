@@ -28,6 +28,7 @@ const (
 // At is the Clock for a decision at now, when the process has run for so long.
 func (c Clock) At(now time.Time, ran time.Duration) Clock {
 	at := At(now)
+	next := span{from: at, to: at, ran: ran}
 	c.spans = slices.Clone(c.spans)
 	if n := len(c.spans); n > 0 {
 		last := &c.spans[n-1]
@@ -41,10 +42,10 @@ func (c Clock) At(now time.Time, ran time.Duration) Clock {
 		}
 		gap := ran - last.ran // it was set somewhere in it: the one may have come as far, and the other have begun as early
 		last.to, last.ran = last.to.add(gap), ran
-		c.spans = append(c.spans[max(0, n+1-maxSpans):], span{from: at.add(-gap), to: at, ran: ran})
-		return c
+		next.from = at.add(-gap)
+		c.spans = c.spans[max(0, n+1-maxSpans):]
 	}
-	c.spans = append(c.spans, span{from: at, to: at, ran: ran})
+	c.spans = append(c.spans, next)
 	return c
 }
 

@@ -2,9 +2,6 @@ package fence
 
 import (
 	"context"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -59,23 +56,16 @@ func (f *Fence) swapped(sent, got *coordinationv1.Lease, began Moment) error {
 // kept says what of a Lease that was sent is not in the answer; nil: all by which others tell whose it is, and we what was noted on it.
 func (f *Fence) kept(sent, got *coordinationv1.Lease) error {
 	changed := ""
-	if holder(got) != holder(sent) {
+	if key := fleet.ChangedMark(sent.Annotations, got.Annotations); key != "" {
+		changed = "annotation " + key
+	} else if holder(got) != holder(sent) {
 		changed = "its holder"
-	}
-	for _, key := range slices.Sorted(maps.Keys(sent.Annotations)) {
-		if strings.HasPrefix(key, ownPrefix) && got.Annotations[key] != sent.Annotations[key] {
-			changed = "annotation " + key
-		}
-	}
-	if changed == "" {
+	} else {
 		return nil
 	}
 	return fleet.Errorf(fleet.ErrStale, "lease %s: %s is not kept as it was written: an admission policy or webhook of the cluster changes it; exempt namespace %s from it. Nothing is written meanwhile",
 		f.name(), changed, f.o.Namespace)
 }
-
-// ownPrefix begins the annotations that are the agent's.
-const ownPrefix = "towline.dev/"
 
 // renewed notes a swap that succeeded. A Lease that was dropped meanwhile stays dropped.
 func (f *Fence) renewed(lease *coordinationv1.Lease, began Moment) {

@@ -2,9 +2,6 @@ package state
 
 import (
 	"bytes"
-	"maps"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,21 +24,14 @@ func kept(sent, got *corev1.Secret) error {
 // keptMeta is kept for labels and annotations alone. Those of others change nothing: a policy may note on each Secret who wrote it last, and a
 // Secret that is marked has the note of the write before.
 func keptMeta(sent, got metav1.ObjectMeta) error {
-	for _, key := range slices.Sorted(maps.Keys(sent.Labels)) {
-		if strings.HasPrefix(key, ownPrefix) && got.Labels[key] != sent.Labels[key] {
-			return changed(sent.Name, "its label "+key)
-		}
+	if key := fleet.ChangedMark(sent.Labels, got.Labels); key != "" {
+		return changed(sent.Name, "its label "+key)
 	}
-	for _, key := range slices.Sorted(maps.Keys(sent.Annotations)) {
-		if strings.HasPrefix(key, ownPrefix) && got.Annotations[key] != sent.Annotations[key] {
-			return changed(sent.Name, "its annotation "+key)
-		}
+	if key := fleet.ChangedMark(sent.Annotations, got.Annotations); key != "" {
+		return changed(sent.Name, "its annotation "+key)
 	}
 	return nil
 }
-
-// ownPrefix begins the labels and annotations that are the agent's.
-const ownPrefix = "towline.dev/"
 
 func changed(secret, what string) error {
 	return fleet.Errorf(fleet.ErrUnavailable, "secret %s: %s is not kept as it was written: an admission policy or webhook of the cluster changes it; exempt the agent's namespace from it", secret, what)

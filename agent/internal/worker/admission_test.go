@@ -1,86 +1,27 @@
 package worker
 
 import (
-	"context"
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	corev1 "k8s.io/api/core/v1"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/labtest"
 )
 
-// admitted is what a webhook is asked about.
-type admitted struct {
-	Operation string         `json:"operation"`
-	Name      string         `json:"name"`
-	Object    map[string]any `json:"object"`
-	Options   struct {
-		FieldManager string `json:"fieldManager"`
-	} `json:"options"`
-}
-
-// webhook has the API server ask about every write to ConfigMaps of the rig's namespace. The answer is a JSON patch, or why
-// the write is denied; empty: it goes on as it is.
-func (r *rig) webhook(answer func(admitted) (patch, denied string)) {
+// webhook has the API server ask about every write to ConfigMaps of the rig's namespace (labtest.Webhook).
+func (r *rig) webhook(answer func(labtest.Admitted) (patch, denied string)) {
 	r.t.Helper()
 	r.webhookDenying(http.StatusForbidden, answer)
 }
 
 // webhookDenying is webhook with the code that a denial has.
-func (r *rig) webhookDenying(code int, answer func(admitted) (patch, denied string)) {
+func (r *rig) webhookDenying(code int, answer func(labtest.Admitted) (patch, denied string)) {
 	r.t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		var review struct {
-			Request struct {
-				admitted
-				UID string `json:"uid"`
-			} `json:"request"`
-		}
-		if err := json.NewDecoder(q.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		response := map[string]any{"uid": review.Request.UID, "allowed": true}
-		patch, denied := "", "probed"
-		if review.Request.Name != "probe" {
-			patch, denied = answer(review.Request.admitted)
-		}
-		switch {
-		case denied != "":
-			response["allowed"], response["status"] = false, map[string]any{"message": denied, "code": code}
-		case patch != "":
-			response["patchType"], response["patch"] = "JSONPatch", base64.StdEncoding.EncodeToString([]byte(patch))
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
-	}))
-	r.t.Cleanup(server.Close)
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
-	r.clusterScoped("mutatingwebhookconfigurations", `
-apiVersion: admissionregistration.k8s.io/v1
-kind: MutatingWebhookConfiguration
-metadata: {name: $NS}
-webhooks:
-- name: a.example.com
-  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: $NS}}
-  failurePolicy: Fail
-  sideEffects: None
-  admissionReviewVersions: [v1]
-  clientConfig: {url: "`+server.URL+`", caBundle: `+ca+`}
-  rules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: ["*"]}]
-`)
-	probe := &unstructured.Unstructured{Object: r.configMapObject("probe", nil, nil)}
-	r.eventually("the webhook is asked", func() bool {
-		_, err := r.res("v1", "configmaps", r.ns).Create(context.Background(), probe, metav1.CreateOptions{DryRun: []string{"All"}})
-		return err != nil && strings.Contains(err.Error(), "probed")
-	})
+	labtest.WebhookDenying(r.t, code, labConfig(r.t), r.ns, corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap", answer)
 }
 
 // An admission policy that takes our label off makes the object one that no watch shows. It is not called Synced then: what
@@ -94,7 +35,7 @@ func TestMarkThatAdmissionTakesOff(t *testing.T) {
 			r := newRig(t)
 			var strips atomic.Bool
 			strips.Store(true)
-			r.webhook(func(x admitted) (string, string) {
+			r.webhook(func(x labtest.Admitted) (string, string) {
 				if x.Operation == "DELETE" || x.Options.FieldManager != fleet.FieldManager || !strips.Load() {
 					return "", ""
 				}
@@ -119,7 +60,7 @@ func TestMarkThatAdmissionTakesOffLater(t *testing.T) {
 	s := r.bundle("shop", nil, configMap("a", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	r.webhook(func(x admitted) (string, string) {
+	r.webhook(func(x labtest.Admitted) (string, string) {
 		labels, _ := x.Object["metadata"].(map[string]any)["labels"].(map[string]any)
 		if x.Operation == "DELETE" || labels[fleet.HubLabel] == nil {
 			return "", ""
@@ -137,7 +78,7 @@ func TestMarkThatAdmissionTakesOffLater(t *testing.T) {
 // What admission makes of an object is what the API server answered. It is no drift, and nothing is written again and again.
 func TestValueThatAdmissionChanges(t *testing.T) {
 	r := newRig(t)
-	changes := func(x admitted) (string, string) {
+	changes := func(x labtest.Admitted) (string, string) {
 		if x.Operation == "DELETE" {
 			return "", ""
 		}
@@ -169,7 +110,7 @@ func TestDriftThatAdmissionKeeps(t *testing.T) {
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	var open atomic.Bool
-	r.webhook(func(x admitted) (string, string) {
+	r.webhook(func(x labtest.Admitted) (string, string) {
 		if x.Options.FieldManager == fleet.FieldManager && !open.Load() {
 			return "", "the cluster is read-only for a while"
 		}

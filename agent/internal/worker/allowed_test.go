@@ -12,6 +12,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/labtest"
 )
 
 // TestQuotaThatIsRaisedWithWhatNeedsIt: a revision raises a quota and brings what needs the room. The API server goes by the quota
@@ -35,7 +36,7 @@ func TestDenialThatPasses(t *testing.T) {
 			r := newRig(t)
 			var denials atomic.Int32
 			denials.Store(1)
-			r.webhookDenying(code, func(x admitted) (string, string) {
+			r.webhookDenying(code, func(x labtest.Admitted) (string, string) {
 				if x.Name == "a" && denials.Add(-1) >= 0 {
 					return "", "class web is not known"
 				}

@@ -12,6 +12,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/labtest"
 )
 
 // carrier is a ConfigMap with a Secret as text, beside what is none of it.
@@ -102,7 +103,7 @@ func TestRefusedApplyDoesNotTellWhatOnlyTheLiveObjectCarries(t *testing.T) {
 // TestBusyWebhookDoesNotTellWhatTheLiveObjectCarries: also where it denies as if the server had failed.
 func TestBusyWebhookDoesNotTellWhatTheLiveObjectCarries(t *testing.T) {
 	r := carryingRig(t)
-	r.webhookDenying(http.StatusInternalServerError, func(x admitted) (string, string) {
+	r.webhookDenying(http.StatusInternalServerError, func(x labtest.Admitted) (string, string) {
 		if x.Name == "carrier" && x.Operation == "UPDATE" {
 			return "", "cannot judge open-text of canary-carried"
 		}

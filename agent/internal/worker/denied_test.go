@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/labtest"
 )
 
 // Webhooks deny with codes of their own, such as that of a conflict, or that of another object which does not exist. Whatever it
@@ -18,7 +19,7 @@ func TestDenialInOtherWords(t *testing.T) {
 			r := newRig(t)
 			var denies atomic.Value
 			denies.Store("CREATE")
-			r.webhookDenying(code, func(x admitted) (string, string) {
+			r.webhookDenying(code, func(x labtest.Admitted) (string, string) {
 				if x.Name == "a" && x.Operation == denies.Load() {
 					return "", "team web has one already"
 				}
@@ -76,7 +77,7 @@ func TestDenialAsIfTheServerFailed(t *testing.T) {
 			r := newRig(t)
 			var denies atomic.Bool
 			denies.Store(true)
-			r.webhookDenying(code, func(x admitted) (string, string) {
+			r.webhookDenying(code, func(x labtest.Admitted) (string, string) {
 				if x.Name == "a" && denies.Load() {
 					return "", "cannot judge"
 				}

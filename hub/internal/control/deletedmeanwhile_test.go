@@ -76,14 +76,11 @@ func TestStepIsNoLastWordOfADeletedModule(t *testing.T) {
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(5)})
 	})
 	b.happens = func() {
-		if _, err := l.all.Update(t.Context(), func(w store.Writer) error {
+		l.writes(func(w store.Writer) {
 			m := moduleRecord()
 			m.Deleting = fleet.DeleteOrphan
 			w.Put(store.ModuleKey(shop), m)
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
+		})
 	}
 	_, _ = l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{policy: fleet.DeleteDelete, generation: 9, rollout: 1})
 	if d := l.desired("a"); d.GetTombstone() != nil {

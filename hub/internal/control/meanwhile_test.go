@@ -142,17 +142,14 @@ func TestLeaveIsNotOrderedInAnotherCluster(t *testing.T) {
 // takes has another Kubernetes cluster join under a name, as the registry writes that.
 func (l *leader) takes(name fleet.ClusterName) {
 	l.t.Helper()
-	if _, err := l.all.Update(l.t.Context(), func(w store.Writer) error {
+	l.writes(func(w store.Writer) {
 		rec := clusterRecord(string(name))
-		rec.Uid, rec.AnewGeneration = "another", record.LastGeneration(w)
-		taken, _, _ := store.Get[*storev1.Counter](w, store.TakenKey)
-		w.Put(store.TakenKey, &storev1.Counter{Value: taken.GetValue() + 1})
+		rec.Uid = "another"
+		record.TakeName(w, name, rec)
 		w.Put(store.ClusterKey(name), rec)
-		return nil
-	}); err != nil {
-		l.t.Error(err)
-	}
+	})
 }
+
 func TestRemovalGoesOnInManyClustersAtOnce(t *testing.T) {
 	l := newLeader(t)
 	l.put(func(w store.Writer) {

@@ -12,6 +12,12 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// Count adds one to the counter of a key, on which others depend who only look at it.
+func Count(w store.Writer, key string) {
+	count, _, _ := store.Get[*storev1.Counter](w, key)
+	w.Put(key, &storev1.Counter{Value: count.GetValue() + 1})
+}
+
 // NextGeneration allots the next generation of the fleet in the transaction that assigns with it. Who has which name is the same until the
 // commit as the transaction finds it: else what is ordered of one cluster would be an order to another one that takes its name meanwhile.
 func NextGeneration(w store.Writer) uint64 {

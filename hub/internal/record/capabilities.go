@@ -35,6 +35,14 @@ func anew(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
 	return rec
 }
 
+// TakeName notes in a cluster's record that another Kubernetes cluster takes its name: what is known of the one before, and what is ordered in this
+// moment, is no word of this one.
+func TakeName(w store.Writer, c fleet.ClusterName, rec *storev1.ClusterRecord) {
+	s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
+	rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), LastGeneration(w)
+	Count(w, store.TakenKey)
+}
+
 // AnewGeneration is the last generation that was given out before another Kubernetes cluster took the name; 0: none did.
 func AnewGeneration(r store.Reader, c fleet.ClusterName) uint64 {
 	return anew(r, c).GetAnewGeneration()

@@ -117,8 +117,7 @@ type Holds struct {
 // PutFreeze puts a hold that a person wants.
 func PutFreeze(w store.Writer, h *towlinev1.Hold) {
 	w.Put(store.HoldPrefix+h.GetId(), &storev1.HoldRecord{Hold: h})
-	count, _, _ := store.Get[*storev1.Counter](w, store.HeldKey)
-	w.Put(store.HeldKey, &storev1.Counter{Value: count.GetValue() + 1})
+	Count(w, store.HeldKey)
 }
 
 // ReadHolds collects the freezes that are in force. What a transaction commits depends on that no other was put since.

@@ -246,11 +246,8 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 	used.Used, used.KeyHash = timestamppb.New(a.now), a.keyHash[:]
 	w.Put(tokenKey(a.token.ID), used)
 	endSession(w, c, a.now)
-	if rec.GetUid() != "" && rec.GetUid() != a.uid { // what is known of the cluster before is no word of this one
-		s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
-		rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), record.LastGeneration(w) // what is ordered in this moment is of the cluster before, too
-		taken, _, _ := store.Get[*storev1.Counter](w, store.TakenKey)
-		w.Put(store.TakenKey, &storev1.Counter{Value: taken.GetValue() + 1})
+	if rec.GetUid() != "" && rec.GetUid() != a.uid {
+		record.TakeName(w, c, rec)
 	}
 	rec.Uid, rec.Revoked, rec.Joined = a.uid, false, timestamppb.New(a.now)
 	rec.JoinGeneration++
@@ -295,7 +292,6 @@ func (a *attempt) repeats(token *storev1.TokenRecord, rec *storev1.ClusterRecord
 // meet: the later one runs again and sees the earlier one.
 func (a *attempt) unclaimed(w store.Writer) error {
 	guard := store.GuardKey(a.uid)
-	count, _, _ := store.Get[*storev1.Counter](w, guard)
 	var err error
 	store.Scan(w, store.ClusterPrefix, func(rec *storev1.ClusterRecord, e store.Entry) bool {
 		other := e.Key[len(store.ClusterPrefix):]
@@ -310,7 +306,7 @@ func (a *attempt) unclaimed(w store.Writer) error {
 		}
 		return err == nil
 	})
-	w.Put(guard, &storev1.Counter{Value: count.GetValue() + 1})
+	record.Count(w, guard)
 	return err
 }
 

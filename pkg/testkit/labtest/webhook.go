@@ -25,12 +25,20 @@ type Admitted struct {
 	Name      string         `json:"name"`
 	DryRun    bool           `json:"dryRun"`
 	Object    map[string]any `json:"object"`
+	Options   struct {
+		FieldManager string `json:"fieldManager"`
+	} `json:"options"`
 }
 
-// Webhook has the API server ask about every write to a resource ("GROUP/VERSION/RESOURCE" without a version: the core group) in a
-// namespace, for as long as the test runs. The answer is a JSON patch, or why the write is denied; both empty: it goes on as it is.
-// It returns when the API server asks.
+// Webhook has the API server ask about every write to a resource in a namespace, for as long as the test runs. The answer is a JSON patch, or why the
+// write is denied; both empty: it goes on as it is. It returns when the API server asks.
 func Webhook(t *testing.T, config *rest.Config, namespace string, of schema.GroupVersionResource, kind string, answer func(Admitted) (patch, denied string)) {
+	t.Helper()
+	WebhookDenying(t, http.StatusForbidden, config, namespace, of, kind, answer)
+}
+
+// WebhookDenying is Webhook with the code that a denial has.
+func WebhookDenying(t *testing.T, code int, config *rest.Config, namespace string, of schema.GroupVersionResource, kind string, answer func(Admitted) (patch, denied string)) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		var review struct {
@@ -47,7 +55,7 @@ func Webhook(t *testing.T, config *rest.Config, namespace string, of schema.Grou
 		}
 		switch {
 		case denied != "":
-			response["allowed"], response["status"] = false, map[string]any{"message": denied, "code": http.StatusForbidden}
+			response["allowed"], response["status"] = false, map[string]any{"message": denied, "code": code}
 		case patch != "":
 			response["patchType"], response["patch"] = "JSONPatch", base64.StdEncoding.EncodeToString([]byte(patch))
 		}
