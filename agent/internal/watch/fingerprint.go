@@ -98,6 +98,7 @@ func (o Owner) In(namespace string) (id fleet.ObjectID, version string, ok bool)
 type grace struct {
 	ends  time.Time
 	after health.Result
+	late  bool // it was over while nobody listened; the lock of the kind guards it
 }
 
 // reduce makes the fingerprint of a live object. record is what the inventory has for it, or nil.

@@ -198,8 +198,12 @@ func (k *kind) place(f *Fingerprint) {
 	}
 }
 
-// endGrace changes the health of an object whose grace is over: no event tells of that.
+// endGrace changes the health of an object whose grace is over: no event tells of that. While no watch is open none tells of anything, so that
+// nobody knows yet that its controller has said nothing.
 func (k *kind) endGrace(f *Fingerprint) {
+	if k.defers(f) {
+		return
+	}
 	after := *f
 	after.grace = nil
 	after.setHealth(f.grace.after)

@@ -38,6 +38,47 @@ type sight struct {
 	why   error     // of the last attempt
 	timer *time.Timer
 	blind bool // for too long
+	// opened is when the watch that is open was, and dark for how long none had been; zero: it never was closed.
+	opened time.Time
+	dark   time.Duration
+	// late are objects whose grace was over while no watch was open.
+	late []*Fingerprint
+}
+
+// catchUp is how long a watch has to bring what happened while none was open.
+const catchUp = time.Second
+
+// defers has the grace of an object end later if no watch is open, or one is only since a moment ago. One that was opened after the grace was over
+// has had its time, though it has ended since: there may be a server whose watches never last.
+func (k *kind) defers(f *Fingerprint) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	left := catchUp - time.Since(k.sight.opened)
+	switch {
+	case f.grace.late || k.prints[f.Key()] != f:
+		return false
+	case !k.sight.since.IsZero():
+		k.sight.late = append(k.sight.late, f)
+	case left > 0:
+		time.AfterFunc(left, func() { k.endGrace(f) })
+	default:
+		return false
+	}
+	f.grace.late = true
+	return true
+}
+
+// lag is for how long nobody may have heard what happened to the objects.
+func (k *kind) lag() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch s := &k.sight; {
+	case !s.since.IsZero():
+		return time.Since(s.since)
+	case time.Since(s.opened) < catchUp:
+		return s.dark + time.Since(s.opened)
+	}
+	return 0
 }
 
 // attempt says that a watch is about to be opened, so that none is.
@@ -68,8 +109,14 @@ func (k *kind) failed(err error) error {
 func (k *kind) sees() {
 	k.mu.Lock()
 	was := k.sight
-	k.sight = sight{}
+	k.sight = sight{opened: time.Now()}
+	if !was.since.IsZero() {
+		k.sight.dark = time.Since(was.since)
+	}
 	k.mu.Unlock()
+	for _, f := range was.late {
+		time.AfterFunc(catchUp, func() { k.endGrace(f) })
+	}
 	if was.timer != nil {
 		was.timer.Stop()
 	}

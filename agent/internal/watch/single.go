@@ -57,15 +57,21 @@ func (w *Watcher) ReadOne(s Single) (object map[string]any, known bool) {
 	return f.whole.object, true
 }
 
-// JudgeOne is SeeOne by these health rules. Each reader of an object has its own, so that what such an object says is kept whole.
+// JudgeOne is SeeOne by these health rules. Each reader of an object has its own, so that what such an object says is kept whole. Time in which
+// nobody may have heard what it says does not count.
 func (w *Watcher) JudgeOne(s Single, rules *health.Rules) (f *Fingerprint, known bool) {
-	f, known = w.SeeOne(s)
+	k := w.single(s)
+	f, known = k.see(s.Key)
 	if f == nil || f.whole == nil {
 		return f, known
 	}
+	lag, now := k.lag(), w.now()
 	out := *f
 	out.grace = nil
-	out.judge(f.whole.judged, f.whole.facts(w.now()), rules)
+	out.judge(f.whole.judged, f.whole.facts(now.Add(-lag)), rules)
+	if lag > 0 && out.grace != nil {
+		out.grace.ends = now.Add(max(out.grace.ends.Add(lag).Sub(now), catchUp))
+	}
 	return &out, known
 }
 
