@@ -3,6 +3,7 @@ package health
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -283,7 +284,8 @@ func definitionHealth(o *object) Result {
 	if c := o.condition("Terminating"); c.is("True") {
 		return o.terminating()
 	}
-	if c := o.condition("NamesAccepted"); c.is("False") {
+	accepted, told := o.namesAccepted()
+	if c := o.condition("NamesAccepted"); c.is("False") && !accepted { // of names that it has again nobody takes the word back
 		return degraded(c.reason, nonEmpty(c.message, "its names are not accepted"))
 	}
 	established := o.condition("Established")
@@ -296,7 +298,36 @@ func definitionHealth(o *object) Result {
 	if c := o.condition("NonStructuralSchema"); c.is("True") {
 		return degraded(nonEmpty(c.reason, c.kind), c.message)
 	}
+	if told && !accepted {
+		if r, waits := o.graced(progressing(ReasonOldGeneration, "whether nobody else has its names is not said yet")); waits {
+			return r
+		}
+	}
 	return healthy()
+}
+
+// namesAccepted reports whether the names that the status has as accepted are those of now, and whether it has any.
+func (o *object) namesAccepted() (accepted, told bool) {
+	has := mapOf(o.status, "acceptedNames")
+	if len(has) == 0 {
+		return false, false
+	}
+	wants := mapOf(o.spec, "names")
+	for _, key := range []string{"plural", "singular", "kind", "listKind"} {
+		if text(has, key) != text(wants, key) {
+			return false, true
+		}
+	}
+	return sameTexts(has, wants, "shortNames") && sameTexts(has, wants, "categories"), true
+}
+
+// sameTexts reports that two maps have the same texts in a list; one that is missing is empty.
+func sameTexts(a, b map[string]any, key string) bool {
+	return slices.EqualFunc(listOf(a, key), listOf(b, key), func(x, y any) bool {
+		s, known := x.(string)
+		t, too := y.(string)
+		return known && too && s == t
+	})
 }
 
 func signingRequestHealth(o *object) Result {

@@ -3,6 +3,7 @@ package health
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -176,7 +177,7 @@ func (o *object) runningPod() Result {
 	}
 	ready := o.condition("Ready")
 	if ready.is("True") {
-		return healthy()
+		return o.readyPod()
 	}
 	for _, x := range listOf(o.status, "containerStatuses") {
 		c, _ := x.(map[string]any)
@@ -186,6 +187,42 @@ func (o *object) runningPod() Result {
 		}
 	}
 	return progressing(nonEmpty(ready.reason, "NotReady"), nonEmpty(ready.message, "the pod is not ready yet"))
+}
+
+// readyPod is of a pod that is ready as it was before our last change until its node has carried that out: it sees a change before it ends a
+// container of another image, which may take until the pod's grace period is over.
+func (o *object) readyPod() Result {
+	if r, old := o.unobserved(); old {
+		return r
+	}
+	images := map[string]string{}
+	for _, x := range listOf(o.spec, "containers") {
+		c, _ := x.(map[string]any)
+		images[text(c, "name")] = text(c, "image")
+	}
+	for _, x := range listOf(o.status, "containerStatuses") {
+		c, _ := x.(map[string]any)
+		began, err := time.Parse(time.RFC3339, text(mapOf(c, "state", "running"), "startedAt"))
+		if err != nil || !began.Before(o.facts.Changed) || runs(c, images[text(c, "name")]) {
+			continue
+		}
+		old := progressing("OldImage", fmt.Sprintf("container %s runs %s, started before the change", text(c, "name"), text(c, "image")))
+		if r, waits := o.graced(old); waits { // an image may have several names
+			return r
+		}
+	}
+	return o.unheard(healthy())
+}
+
+// runs reports that what a node says of a container is of this image, by its name or digest alone.
+func runs(container map[string]any, image string) bool {
+	for _, name := range []string{image, image + ":latest"} {
+		if said := text(container, "image"); said == name || strings.HasSuffix(said, "/"+name) {
+			return true
+		}
+	}
+	_, digest, named := strings.Cut(image, "@")
+	return named && strings.HasSuffix(text(container, "imageID"), digest)
 }
 
 // stuckContainer finds a container that cannot start: a wrong image, a wrong configuration, a crash loop.
