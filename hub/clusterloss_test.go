@@ -83,13 +83,20 @@ func TestRemovalIsOfTheClusterThatHadTheName(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before, after func(w *world)
 		told          string
+		held          bool // its removal is not ordered
 	}{
-		"deleted":                   {func(w *world) { w.delete("shop", false) }, func(w *world) { w.gone("shop") }, "nothing"},
-		"deleted, its objects left": {func(w *world) { w.delete("shop", true) }, func(w *world) { w.gone("shop") }, "nothing"},
+		"deleted": {func(w *world) { w.delete("shop", false) }, func(w *world) { w.gone("shop") }, "nothing", false},
+		"deleted, and held there": {func(w *world) {
+			_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "b"})
+			must(w.t, err)
+			w.delete("shop", false)
+			w.eventually(func() bool { held := w.agents["a"].Held(); return len(held.Syncs)+len(held.Tombstones) == 0 })
+		}, func(w *world) { w.gone("shop") }, "nothing", true},
+		"deleted, its objects left": {func(w *world) { w.delete("shop", true) }, func(w *world) { w.gone("shop") }, "nothing", false},
 		"deleted, and put again": {func(w *world) {
 			w.delete("shop", false)
 			w.put(placed())
-		}, func(w *world) { w.eventually(func() bool { return w.module("shop").GetStatus().GetHealthy() == 2 }) }, "r2"},
+		}, func(w *world) { w.eventually(func() bool { return w.module("shop").GetStatus().GetHealthy() == 2 }) }, "r2", false},
 		"it left the placement": {func(w *world) {
 			w.stops["b"] = w.run(w.agents["b"])
 			w.labelled("b", no)
@@ -98,7 +105,7 @@ func TestRemovalIsOfTheClusterThatHadTheName(t *testing.T) {
 			w.leaves("b")
 		}, func(w *world) {
 			w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetClusters() == 1 && s.GetHealthy() == 1 })
-		}, "nothing"},
+		}, "nothing", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, true)
@@ -110,7 +117,7 @@ func TestRemovalIsOfTheClusterThatHadTheName(t *testing.T) {
 			tt.before(w)
 			w.eventually(func() bool {
 				rows := w.trackers(&towlinev1.ObjectFilter{Cluster: "b"})
-				return len(rows) == 1 && (rows[0].GetRemoving() || rows[0].GetRevision() == 2)
+				return len(rows) == 1 && (tt.held || rows[0].GetRemoving() || rows[0].GetRevision() == 2)
 			})
 			got, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "b", Reissue: true})
 			must(t, err)

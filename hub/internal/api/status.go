@@ -195,7 +195,7 @@ func (a *API) markDeleted(ctx context.Context, w store.Writer, ref fleet.ModuleR
 		return err
 	}
 	next := proto.CloneOf(rec)
-	next.Deleting = policy
+	record.Delete(w, next, policy)
 	meta := next.Module.Metadata
 	if meta.DeletionTimestamp == nil {
 		meta.DeletionTimestamp = timestamppb.New(a.now())

@@ -359,7 +359,7 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 	heirs, holds := newSuccession(o, ref), record.ReadHolds(w, o.now)
 	for _, name := range clusters {
 		old, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
-		if !ok || record.Leaves(old, l.deleted) || l.late(old) {
+		if !ok || record.Leaves(old, l.deleted) || l.late(old) || l.elsewhere(w, ref, name, old) {
 			continue
 		}
 		if l.rollout != 0 && !exit.Open(w, name) {
@@ -379,6 +379,16 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 // late reports that something was assigned after the step was taken.
 func (l leaving) late(old *storev1.DesiredRecord) bool {
 	return l.rollout != 0 && record.Generation(old) >= l.generation
+}
+
+// elsewhere reports that the module was deleted before another Kubernetes cluster took the name; who has it is the same until the commit, for a
+// generation is allotted in that.
+func (l leaving) elsewhere(w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord) bool {
+	if !l.deleted {
+		return false
+	}
+	rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+	return record.Elsewhere(old, rec, record.Anew(w, cluster))
 }
 
 // isDeleted reads whether the module is being deleted, so that the commit fails if that changes.
@@ -402,7 +412,7 @@ func putLeaving(ctx context.Context, w store.Writer, heirs *record.Succession, h
 	return nil
 }
 
-// gone is a tombstone that is carried out, or that nobody will ever carry out.
+// gone is a tombstone that is carried out, or that nobody will ever carry out; or a sync of a deleted module that is Elsewhere.
 type gone struct {
 	cluster    fleet.ClusterName
 	generation uint64
@@ -418,7 +428,7 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 			for _, x := range chunk {
 				name := x.cluster
 				d, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
-				if !ok || d.GetTombstone().GetGeneration() != x.generation {
+				if !ok || record.GivenGeneration(d) != x.generation {
 					continue
 				}
 				if err := c.putNext(ctx, w, o, ref, name, d, gen); err != nil {

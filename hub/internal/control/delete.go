@@ -91,8 +91,8 @@ type remains struct {
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
 	dead := t.Desired.GetTombstone()
-	if record.RemovesElsewhere(t.Desired, cluster.GetAnewGeneration()) {
-		x.ended(gone{t.Cluster, dead.GetGeneration()}, "nothing was removed, for another Kubernetes cluster has the name since: what the one before has stays there")
+	if record.Elsewhere(t.Desired, look.deleting, cluster) {
+		x.ended(gone{t.Cluster, record.GivenGeneration(t.Desired)}, "nothing was removed, for another Kubernetes cluster has the name since: what the one before has stays there")
 		return nil
 	}
 	if dead == nil && look.holds.StopsRemoval(t.Module, t.Cluster, stopped(t.Desired)) {

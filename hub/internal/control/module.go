@@ -318,7 +318,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 				continue
 			}
 			if dead := t.Desired.GetTombstone(); dead != nil {
-				if t.Tracker.Removed || neverJoined(cl) || record.RemovesElsewhere(t.Desired, cl.GetAnewGeneration()) {
+				if t.Tracker.Removed || neverJoined(cl) || record.Elsewhere(t.Desired, nil, cl) {
 					done = append(done, gone{v.Name, dead.GetGeneration()})
 				} else if x, needed, err := look.removal(ctx, t, v); err != nil {
 					return err

@@ -35,7 +35,7 @@ func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
 				w.Put(store.ClusterKey("a"), rec)
 			})
 		}, func(order string) bool { return order != "a step that takes it away" }},
-		"another cluster has the name": {func(l *leader) { l.takes("a") }, func(order string) bool { return order == "a step that takes it away" || order == "a deletion" }},
+		"another cluster has the name": {func(l *leader) { l.takes("a") }, func(order string) bool { return order == "a step that takes it away" }},
 	}
 	orders := map[string]func(l *leader, had uint64){
 		"a step that takes it away": func(l *leader, had uint64) {
@@ -44,7 +44,7 @@ func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
 		"a deletion": func(l *leader, had uint64) {
 			l.put(func(w store.Writer) {
 				m := moduleRecord()
-				m.Deleting = fleet.DeleteDelete
+				record.Delete(w, m, fleet.DeleteDelete)
 				w.Put(store.ModuleKey(shop), m)
 			})
 			_, _ = l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{policy: fleet.DeleteDelete, deleted: true})
@@ -85,7 +85,7 @@ func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
 				}
 				give(l, had)
 				d := l.desired("a")
-				deletes := d.GetTombstone() != nil && !d.GetTombstone().GetHold() && !record.RemovesElsewhere(d, l.since("a")) || d.GetSync().GetPruneConfirmed() && !d.GetSync().GetHold()
+				deletes := d.GetTombstone() != nil && !d.GetTombstone().GetHold() && !l.elsewhere("a") || d.GetSync().GetPruneConfirmed() && !d.GetSync().GetHold()
 				if !said || deletes && !x.goes(order) {
 					t.Errorf("said %v; the cluster has %v", said, d)
 				}
@@ -112,10 +112,14 @@ func (l *leader) holds(h *towlinev1.Hold) {
 	l.writes(func(w store.Writer) { record.PutFreeze(w, h) })
 }
 
-// since is since when the Kubernetes cluster of a name has it.
-func (l *leader) since(c fleet.ClusterName) (generation uint64) {
-	l.read(func(r store.Reader) { generation = record.AnewGeneration(r, c) })
-	return generation
+// elsewhere reports that what a cluster is told of the module is nothing of the one that has the name now.
+func (l *leader) elsewhere(c fleet.ClusterName) (is bool) {
+	l.read(func(r store.Reader) {
+		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, shop))
+		m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(shop))
+		is = record.Elsewhere(d, m, record.Anew(r, c))
+	})
+	return is
 }
 
 // A cluster is cordoned, or removed and forgotten, between what a decision was made of and its commit. A cordoned one is given no new revision, and

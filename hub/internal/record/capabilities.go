@@ -23,14 +23,14 @@ func CapabilitiesSum(r store.Reader, c fleet.ClusterName) *storev1.CapabilitiesS
 // that was made anew, says nothing of this one.
 func capabilitiesRecord(r store.Reader, c fleet.ClusterName) *storev1.CapabilitiesRecord {
 	rec, _, _ := store.Get[*storev1.CapabilitiesRecord](r, store.CapabilityKey(c))
-	if since := anew(r, c).GetAnewEpoch(); since > 0 && rec.GetEpoch() <= since {
+	if since := Anew(r, c).GetAnewEpoch(); since > 0 && rec.GetEpoch() <= since {
 		return nil
 	}
 	return rec
 }
 
-// anew is the record that says since when another cluster has the name.
-func anew(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
+// Anew is a cluster's record, which says since when another Kubernetes cluster has the name; nil: there is none. No commit depends on it.
+func Anew(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
 	rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(c))
 	return rec
 }
@@ -41,11 +41,12 @@ func TakeName(w store.Writer, c fleet.ClusterName, rec *storev1.ClusterRecord) {
 	s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
 	rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), LastGeneration(w)
 	Count(w, store.TakenKey)
+	rec.AnewTake = takes(w)
 }
 
 // AnewGeneration is the last generation that was given out before another Kubernetes cluster took the name; 0: none did.
 func AnewGeneration(r store.Reader, c fleet.ClusterName) uint64 {
-	return anew(r, c).GetAnewGeneration()
+	return Anew(r, c).GetAnewGeneration()
 }
 
 // capabilities is the digest of what a cluster can do; zero: it has not told.

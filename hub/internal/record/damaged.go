@@ -73,7 +73,7 @@ func LostSession(s *storev1.SessionRecord) bool { return s.GetVoidBefore() == lo
 func LastEpoch(r store.Reader, c fleet.ClusterName) uint64 {
 	ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(c))
 	told, _, _ := store.Get[*storev1.ConditionsRecord](r, store.ConditionKey(c))
-	last := max(ack.GetEpoch(), told.GetEpoch(), anew(r, c).GetAnewEpoch())
+	last := max(ack.GetEpoch(), told.GetEpoch(), Anew(r, c).GetAnewEpoch())
 	store.Scan(r, store.ObservedPrefix+string(c)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
 		last = max(last, o.GetEpoch())
 		return true

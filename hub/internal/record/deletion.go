@@ -23,10 +23,27 @@ func Undone(r store.Reader, c fleet.ClusterName) map[fleet.ModuleRef]string {
 	return out
 }
 
-// RemovesElsewhere reports that a removal was ordered before another Kubernetes cluster took the name, which AnewGeneration tells: what is to go is in
-// the one before, and nothing in this one goes for it.
-func RemovesElsewhere(d *storev1.DesiredRecord, anew uint64) bool {
-	return d.GetTombstone() != nil && d.GetTombstone().GetGeneration() <= anew
+// Delete notes in a module's record that it is deleted, and by which word it is to go. The first word tells as of when, among those who take names.
+func Delete(r store.Reader, rec *storev1.ModuleRecord, policy string) {
+	if rec.GetDeleting() == "" {
+		rec.DeletedTakes = new(takes(r))
+	}
+	rec.Deleting = policy
+}
+
+// Elsewhere reports that what a cluster is told of a module is of another Kubernetes cluster, which had the name before: a removal that was ordered
+// there, or what the module had there when it was deleted. What is to go is in that one: nothing in this one goes for it, nor comes.
+func Elsewhere(d *storev1.DesiredRecord, module *storev1.ModuleRecord, cluster *storev1.ClusterRecord) bool {
+	if GivenGeneration(d) > cluster.GetAnewGeneration() {
+		return false
+	}
+	return d.GetTombstone() != nil || d.GetSync() != nil && module.GetDeleting() != "" && module.DeletedTakes != nil && module.GetDeletedTakes() < cluster.GetAnewTake()
+}
+
+// takes is how often another Kubernetes cluster has taken a name. The commit depends on it.
+func takes(r store.Reader) uint64 {
+	count, _, _ := store.Get[*storev1.Counter](r, store.TakenKey)
+	return count.GetValue()
 }
 
 // deletion is the word by which what a cluster has of a module is to go there, or to stay, because the module is deleted; empty: it is not.

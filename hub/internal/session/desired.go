@@ -33,8 +33,8 @@ type desired struct {
 	listless bool
 	// unordered says that the agent knows no order of modules: it is not sent any.
 	unordered bool
-	// anew is the last generation of the time when another cluster had the name: what was to be removed by then is not in this one.
-	anew uint64
+	// cluster says since when this one has the name: what was to be removed by then is not in it, and what was deleted by then does not come.
+	cluster *storev1.ClusterRecord
 	// keeps says that no module is removed for now: all tombstones are held.
 	keeps bool
 	// replaced are the syncs that stand in the place of another one in what made is of otherwise, by their index in read. They
@@ -86,7 +86,7 @@ func (x *desired) follow(r store.Reader, c fleet.ClusterName, log *changes) {
 func (x *desired) readAll(r store.Reader, c fleet.ClusterName) {
 	before := x.read
 	x.read, x.syncs, x.tombstones, x.stale = make([]reading, 0, len(before)+1), nil, nil, true
-	x.anew = record.AnewGeneration(r, c)
+	x.cluster = record.Anew(r, c)
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		for len(before) > 0 && before[0].key < e.Key {
 			before = before[1:]
@@ -94,7 +94,7 @@ func (x *desired) readAll(r store.Reader, c fleet.ClusterName) {
 		if len(before) > 0 && before[0].key == e.Key && before[0].revision == e.ModRevision {
 			x.insert(len(x.read), before[0])
 		} else {
-			x.insert(len(x.read), x.readRecord(d, e))
+			x.insert(len(x.read), x.readRecord(r, d, e))
 		}
 		return true
 	})
@@ -107,9 +107,9 @@ func (x *desired) readAgain(r store.Reader, key string) {
 	switch {
 	case has && had && x.read[at].revision == e.ModRevision:
 	case has && had:
-		x.replace(at, x.readRecord(d, e))
+		x.replace(at, x.readRecord(r, d, e))
 	case has:
-		x.insert(at, x.readRecord(d, e))
+		x.insert(at, x.readRecord(r, d, e))
 	case had:
 		x.drop(at)
 	}
@@ -176,12 +176,12 @@ func (x *desired) encoding(got *reading, at int) (in *[]byte, offset int) {
 
 // readRecord reads one record. One that is not valid keeps only its own module back: the agent keeps what it has of that,
 // because it is no longer listed and has no tombstone.
-func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
+func (x *desired) readRecord(r store.Reader, d *storev1.DesiredRecord, e store.Entry) reading {
 	out := reading{key: e.Key, revision: e.ModRevision}
 	var err error
 	switch {
-	case record.RemovesElsewhere(d, x.anew): // the leader is about to forget it
-		out.generation = d.GetTombstone().GetGeneration()
+	case record.Elsewhere(d, x.deleted(r, d, e.Key), x.cluster): // the leader is about to forget it
+		out.generation = record.GivenGeneration(d)
 	case d.GetTombstone() != nil:
 		var t fleet.Tombstone
 		if t, err = wire.TombstoneFromProto(d.GetTombstone()); err == nil {
@@ -218,6 +218,16 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 		out.generation = max(out.generation, x.given) // any generation up to this one may have been in it
 	}
 	return out
+}
+
+// deleted is the record of the module of a sync that was given before another cluster took the name; nil: of any other, for which nobody asks.
+func (x *desired) deleted(r store.Reader, d *storev1.DesiredRecord, key string) *storev1.ModuleRecord {
+	_, ref, ok := store.SplitClusterModule(key)
+	if !ok || d.GetSync() == nil || record.GivenGeneration(d) > x.cluster.GetAnewGeneration() {
+		return nil
+	}
+	rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
+	return rec
 }
 
 // coarsen takes out of a sync what the agent does not know, and reports whether there was anything of that.

@@ -8,6 +8,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
@@ -130,17 +131,29 @@ func TestNoChangeIsSeenWithoutThoseBeforeIt(t *testing.T) {
 }
 
 // TestRemovalOfTheClusterBeforeIsNotSent: what was to be removed before another cluster took the name is not in this one, whatever the
-// leader has come to by now. What is ordered since is.
+// leader has come to by now, and what was deleted by then does not come to it. What is ordered since is, and what was deleted since it has.
 func TestRemovalOfTheClusterBeforeIsNotSent(t *testing.T) {
 	s := newServer(t, &gates{})
 	withCluster(t, s)
 	rev, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		rec, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey("a"))
-		rec.AnewGeneration = 5
+		rec.AnewGeneration, rec.AnewTake = 5, 2
 		w.Put(store.ClusterKey("a"), rec)
 		for name, generation := range map[string]uint64{"before": 5, "since": 6} {
 			ref := fleet.ModuleRef{Project: "default", Name: name}
 			w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: fleet.DeleteDelete}})
+		}
+		for name, given := range map[string]struct {
+			at      uint64
+			deleted *uint64
+		}{"deleted-before": {4, new(uint64(1))}, "deleted-since": {4, new(uint64(2))}, "given-since": {6, new(uint64(1))}, "there": {4, nil}} {
+			ref := fleet.ModuleRef{Project: "default", Name: name}
+			m := &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: "default"}}, DeletedTakes: given.deleted}
+			if given.deleted != nil {
+				m.Deleting = fleet.DeleteDelete
+			}
+			w.Put(store.ModuleKey(ref), m)
+			w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: ref.String(), Generation: given.at, Revision: 1, Bundle: fleet.DigestOf(nil).Bytes(), Policies: fleet.DigestOf(nil).Bytes()}})
 		}
 		return nil
 	})
@@ -156,5 +169,12 @@ func TestRemovalOfTheClusterBeforeIsNotSent(t *testing.T) {
 	}
 	if got := sn.target.assemblage.Tombstones; len(got) != 1 || got[0].Module.Name != "since" {
 		t.Errorf("told to remove %v, want what was ordered since", got)
+	}
+	var given []string
+	for _, s := range sn.target.assemblage.Syncs {
+		given = append(given, s.Module.Name)
+	}
+	if want := []string{"deleted-since", "given-since", "there"}; !slices.Equal(given, want) {
+		t.Errorf("given %q, want %q", given, want)
 	}
 }

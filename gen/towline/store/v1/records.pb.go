@@ -726,7 +726,10 @@ type ModuleRecord struct {
 	// Of a module of a catalog the metadata.generation that had last what its files say; 0: a hub put it that did not note this.
 	PutGeneration int64 `protobuf:"varint,8,opt,name=put_generation,json=putGeneration,proto3" json:"put_generation,omitempty"`
 	// SHA-256 of the canonical spec of that.
-	PutDigest     []byte `protobuf:"bytes,9,opt,name=put_digest,json=putDigest,proto3" json:"put_digest,omitempty"`
+	PutDigest []byte `protobuf:"bytes,9,opt,name=put_digest,json=putDigest,proto3" json:"put_digest,omitempty"`
+	// How often another Kubernetes cluster had taken a name in the fleet when it was deleted: one that takes a name after that was never
+	// given the module. Unset: it is not deleted, or a hub deleted it that did not note this.
+	DeletedTakes  *uint64 `protobuf:"varint,10,opt,name=deleted_takes,json=deletedTakes,proto3,oneof" json:"deleted_takes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -817,6 +820,13 @@ func (x *ModuleRecord) GetPutDigest() []byte {
 	return nil
 }
 
+func (x *ModuleRecord) GetDeletedTakes() uint64 {
+	if x != nil && x.DeletedTakes != nil {
+		return *x.DeletedTakes
+	}
+	return 0
+}
+
 // ClusterRecord is clusters/NAME. Written by the API and, for identity, by the registry through the API.
 type ClusterRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -850,8 +860,10 @@ type ClusterRecord struct {
 	AnewEpoch uint64 `protobuf:"varint,14,opt,name=anew_epoch,json=anewEpoch,proto3" json:"anew_epoch,omitempty"`
 	// The last generation that was given out before that.
 	AnewGeneration uint64 `protobuf:"varint,15,opt,name=anew_generation,json=anewGeneration,proto3" json:"anew_generation,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The how manieth it was of all that took a name in the fleet. 0: none did, or a hub let it that did not note this.
+	AnewTake      uint64 `protobuf:"varint,16,opt,name=anew_take,json=anewTake,proto3" json:"anew_take,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterRecord) Reset() {
@@ -985,6 +997,13 @@ func (x *ClusterRecord) GetAnewEpoch() uint64 {
 func (x *ClusterRecord) GetAnewGeneration() uint64 {
 	if x != nil {
 		return x.AnewGeneration
+	}
+	return 0
+}
+
+func (x *ClusterRecord) GetAnewTake() uint64 {
+	if x != nil {
+		return x.AnewTake
 	}
 	return 0
 }
@@ -4109,7 +4128,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
-	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xbc\x02\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xf8\x02\n" +
 	"\fModuleRecord\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
@@ -4121,7 +4140,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"origin_uid\x18\a \x01(\tR\toriginUid\x12%\n" +
 	"\x0eput_generation\x18\b \x01(\x03R\rputGeneration\x12\x1d\n" +
 	"\n" +
-	"put_digest\x18\t \x01(\fR\tputDigestJ\x04\b\x02\x10\x03R\flast_rollout\"\xee\x04\n" +
+	"put_digest\x18\t \x01(\fR\tputDigest\x12(\n" +
+	"\rdeleted_takes\x18\n" +
+	" \x01(\x04H\x00R\fdeletedTakes\x88\x01\x01B\x10\n" +
+	"\x0e_deleted_takesJ\x04\b\x02\x10\x03R\flast_rollout\"\x8b\x05\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -4139,7 +4161,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x04lock\x18\r \x01(\v2\x17.towline.v1.ClusterLockR\x04lock\x12\x1d\n" +
 	"\n" +
 	"anew_epoch\x18\x0e \x01(\x04R\tanewEpoch\x12'\n" +
-	"\x0fanew_generation\x18\x0f \x01(\x04R\x0eanewGeneration\"\xf5\x01\n" +
+	"\x0fanew_generation\x18\x0f \x01(\x04R\x0eanewGeneration\x12\x1b\n" +
+	"\tanew_take\x18\x10 \x01(\x04R\banewTake\"\xf5\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x19\n" +
 	"\bkey_hash\x18\x02 \x01(\fR\akeyHash\x127\n" +
@@ -4568,6 +4591,7 @@ func file_towline_store_v1_records_proto_init() {
 	if File_towline_store_v1_records_proto != nil {
 		return
 	}
+	file_towline_store_v1_records_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
