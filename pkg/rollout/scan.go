@@ -204,7 +204,7 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 	}
 	switch {
 	case shown.Verdict == Fine:
-		d.lookReady(i)
+		d.lookReady(i, o)
 	case shown.Verdict == Failing:
 		d.lookFailed(i, memberFailed, o.Reason, o.Message)
 	case shown.Reason != "":
@@ -255,14 +255,8 @@ func (h *Head) errand(r *Record) (reason string) {
 }
 
 // lookReady counts the time for which a member has been ready, to its success.
-func (d *decider) lookReady(i int) {
-	r := d.s.record(i)
-	since := r.ReadySince
-	if since == 0 {
-		since = d.now
-		d.edit(i).ReadySince = since
-	}
-	if d.watched(r, since) {
+func (d *decider) lookReady(i int, o *Observed) {
+	if d.watched(i, o) {
 		if d.s.record(i).State != ClusterSoaking {
 			d.turn(i, memberReady, "", "")
 		}
@@ -271,10 +265,23 @@ func (d *decider) lookReady(i int) {
 	d.done(i)
 }
 
+// readySince is since when a member is known to be ready. It counts from the session in which its agent says so: how it did while there was none
+// nobody knows, whether that was seen or not.
+func (d *decider) readySince(i int, o *Observed) Instant {
+	since, now := d.s.record(i).ReadySince, d.now
+	if since != 0 {
+		now = max(since, min(d.session(o), d.now))
+	}
+	if now != since {
+		d.edit(i).ReadySince = now
+	}
+	return now
+}
+
 // watched reports that a member has to stay ready for longer before it counts.
-func (d *decider) watched(r *Record, since Instant) bool {
-	until := elapsed(d.since(since), d.st.MinReadyTime)
-	if until <= d.now || r.has(flagLeave) {
+func (d *decider) watched(i int, o *Observed) bool {
+	until := elapsed(d.since(d.readySince(i, o)), d.st.MinReadyTime)
+	if until <= d.now || d.s.record(i).has(flagLeave) {
 		return false
 	}
 	d.wake(until)
@@ -294,10 +301,8 @@ func (d *decider) lookRecovering(i int, o *Observed) {
 		return
 	case !ready:
 		return
-	case r.ReadySince == 0:
-		d.edit(i).ReadySince = d.now
 	}
-	if r = d.s.record(i); !d.watched(r, r.ReadySince) {
+	if !d.watched(i, o) {
 		d.turn(i, memberRecovered, "", "")
 		d.done(i)
 	}
