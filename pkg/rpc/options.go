@@ -116,7 +116,7 @@ func APIDialOptions(t *tls.Config) []grpc.DialOption { return dialOptions(t, Max
 
 func dialOptions(t *tls.Config, maxAnswer int) []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithTransportCredentials(credentials.NewTLS(t)),
+		grpc.WithTransportCredentials(refusalCreds{credentials.NewTLS(t)}),
 		grpc.WithReadBufferSize(0),
 		grpc.WithStaticStreamWindowSize(clientWindow),
 		grpc.WithStaticConnWindowSize(2 * clientWindow),
