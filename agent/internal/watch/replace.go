@@ -47,6 +47,7 @@ func (k *kind) Replace(list []any, version string) error {
 		if f.lost {
 			lost = append(lost, Lost{k.id(at), f.UID, f.Version})
 		}
+		f.stillSays(old[at])
 		if was := old[at]; was != nil && was.same(f) {
 			k.prints[at] = was
 			continue
@@ -104,7 +105,8 @@ func (f *Fingerprint) disproved(list *Fingerprint) bool {
 	return f.Version == list.Version && f.UID == list.UID && f.Paths != nil && f.Paths == list.Paths && f.Values != list.Values
 }
 
-// same reports that f says nothing new.
+// same reports that g says nothing new. What the API server shows under one version may change: see disproved.
 func (f *Fingerprint) same(g *Fingerprint) bool {
-	return f.Version != 0 && f.Version == g.Version && f.UID == g.UID && f.Paths == g.Paths && f.Values == g.Values && f.Owner == g.Owner
+	return f.Version != 0 && f.Version == g.Version && f.UID == g.UID && f.Paths == g.Paths && f.Values == g.Values && f.Owner == g.Owner &&
+		f.Health == g.Health && f.Reason == g.Reason && f.Message == g.Message && f.Old == g.Old && f.Outcome == g.Outcome && f.Terminating == g.Terminating
 }

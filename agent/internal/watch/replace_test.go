@@ -4,9 +4,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -177,6 +179,34 @@ func TestNumberThatIsGivenAgainIsAnotherWrite(t *testing.T) {
 	l.list(t, "3", object("a", 2))
 	if i := decodeItem(t, l.kind, live); i.print == before {
 		t.Error("the event of another write was taken for the answer of before")
+	}
+}
+
+// TestListThatSaysAnotherHealth: a status that a list shows otherwise under the number of before, as a restored store may, or one whose definition
+// drops other fields now, is what counts. That an operator's word on a change of a label is not awaited stays so.
+func TestListThatSaysAnotherHealth(t *testing.T) {
+	l := newListing()
+	healthy := func() *Fingerprint {
+		f := object("a", 7)
+		f.Health, f.Generation = fleet.HealthHealthy, 2
+		return f
+	}
+	was := healthy()
+	l.begin()
+	l.list(t, "10", was)
+	l.begin()
+	waits := healthy()
+	waits.Health, waits.Reason = fleet.HealthProgressing, health.ReasonOldGeneration
+	waits.grace = &grace{ends: time.Now().Add(time.Hour), after: health.Result{Health: fleet.HealthHealthy}}
+	l.list(t, "20", waits)
+	l.has(t, was)
+	l.begin()
+	fails := healthy()
+	fails.Health, fails.Reason = fleet.HealthDegraded, "Failed"
+	l.list(t, "30", fails)
+	l.has(t, fails)
+	if len(l.changed) != 1 {
+		t.Errorf("told of %v", l.changed)
 	}
 }
 
