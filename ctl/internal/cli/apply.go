@@ -490,7 +490,7 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 		if len(holds) > 0 {
 			what := fmt.Sprintf("what r%d does not list waits for a person", r.GetRevision())
 			if holds[0].GetCode() == fleet.HoldLeaves {
-				what = count(int32(len(holds[0].GetItems())), "cluster") + " would lose the module; that waits for a person"
+				what = count(int32(itemCount(holds[0])), "cluster") + " would lose the module; that waits for a person"
 			}
 			return &exitError{exitWaits, fmt.Errorf("rollout %s: %s: towline confirm %s", r.GetId(), what, holds[0].GetId())}
 		}

@@ -46,7 +46,7 @@ func fullHub() *fakeHub {
 				Object: &v1.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}},
 		},
 		holds: []*v1.Hold{{Id: "h-7", Kind: "Confirm", Project: "default", Module: "shop", Code: "DropsMostObjects", Digest: "d1", By: "hub", Since: ago(4 * time.Minute),
-			Items: []string{"Deployment shop/old", "Service shop/old"}},
+			Items: []string{"Deployment shop/old", "Service shop/old"}, Count: 2},
 			{Id: "freeze-1", Kind: "Freeze", Cluster: "prod-eu-11", By: "ana", Reason: "debugging", Since: ago(time.Hour), Until: in(2 * time.Hour), Digest: "d2"}},
 		certs: []*v1.Certificate{{Kind: "Certificate", Metadata: &v1.Metadata{Name: "0f3a5c9e1b7d2468ace013579bdf0246"}, User: "admin", Role: "admin", State: "Valid", Issued: ago(day), Expires: in(day)},
 			{Kind: "Certificate", Metadata: &v1.Metadata{Name: "5b1fa0c2d4e6f80123456789abcdef01", ChangedBy: "maria", ChangeReason: "laptop stolen"}, User: "admin", Role: "admin", State: "Revoked", Issued: ago(day), Expires: in(day), Revoked: ago(time.Hour)}},

@@ -60,6 +60,9 @@ func confirmable(h *v1.Hold) error {
 	return usagef("hold %s was put by %s and waits for no confirm: nothing is confirmed; to end it: towline unhold %s", h.GetId(), h.GetBy(), h.GetId())
 }
 
+// itemCount is how many items a hold has with those that it does not list.
+func itemCount(h *v1.Hold) int { return max(int(h.GetCount()), len(h.GetItems())) }
+
 func (a *app) confirm(ctx context.Context, id, reason string, yes bool) error {
 	h, err := a.hold(ctx, id)
 	if err != nil {

@@ -510,7 +510,7 @@ var holdView = view[*v1.Hold]{
 		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER", "OBJECT"), right("ITEMS"), left("SOURCE", "BY", "SINCE", "UNTIL"), prose("REASON"))}
 		for _, h := range items {
 			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(holdSubject(h))),
-				text(orDash(h.GetCluster())), text(heldObjectText(h)), num(len(h.GetItems())), text(holdSource(h)), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
+				text(orDash(h.GetCluster())), text(heldObjectText(h)), num(itemCount(h)), text(holdSource(h)), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
 				text(a.clock(h.GetUntil())), text(orDash(holdSays(h))))
 		}
 		return t

@@ -3106,8 +3106,10 @@ type Hold struct {
 	// Of a Confirm why it waits: LeavesClusters, DropsMostObjects or PrunesMostModules. DamagedRecord of a Freeze whose record cannot be read.
 	// UnreadEnd of a Freeze by an annotation whose end is no time, so that it has none.
 	Code string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
-	// Exactly what it would do, or what is stopped.
+	// Exactly what it would do, or what is stopped. Where that is too long it ends by how many more there are.
 	Items []string `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
+	// How many items there are with those that are not listed. Output only.
+	Count int32 `protobuf:"varint,17,opt,name=count,proto3" json:"count,omitempty"`
 	// Digest over kind, module, cluster and items; confirm releases exactly this.
 	Digest string `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Who put it; of an annotation the field manager that set it, if that is known.
@@ -3223,6 +3225,13 @@ func (x *Hold) GetItems() []string {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *Hold) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
 }
 
 func (x *Hold) GetDigest() string {
@@ -3842,7 +3851,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12-\n" +
-	"\x12suspended_revision\x18\a \x01(\x03R\x11suspendedRevision\"\xd6\x03\n" +
+	"\x12suspended_revision\x18\a \x01(\x03R\x11suspendedRevision\"\xec\x03\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -3853,7 +3862,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x18\n" +
 	"\acatalog\x18\x10 \x01(\tR\acatalog\x12\x12\n" +
 	"\x04code\x18\r \x01(\tR\x04code\x12\x14\n" +
-	"\x05items\x18\a \x03(\tR\x05items\x12\x16\n" +
+	"\x05items\x18\a \x03(\tR\x05items\x12\x14\n" +
+	"\x05count\x18\x11 \x01(\x05R\x05count\x12\x16\n" +
 	"\x06digest\x18\b \x01(\tR\x06digest\x12\x0e\n" +
 	"\x02by\x18\t \x01(\tR\x02by\x12\x16\n" +
 	"\x06source\x18\x0f \x01(\tR\x06source\x120\n" +

@@ -77,6 +77,7 @@ func eachAnnotation(r store.Reader, sums *counts.View, of *towlinev1.ObjectFilte
 func showHold(h *towlinev1.Hold, e store.Entry) *towlinev1.Hold {
 	out := proto.CloneOf(h)
 	out.ResourceVersion = e.ModRevision
+	out.Count = max(out.Count, int32(len(out.Items)))
 	return out
 }
 

@@ -74,7 +74,7 @@ func leaveOf(h *towlinev1.Hold, cluster string) *towlinev1.Hold {
 	if more := len(h.GetItems()) - 1; more > 0 {
 		items = append(items, fmt.Sprintf("and %d more", more))
 	}
-	return &towlinev1.Hold{Id: h.GetId(), Kind: h.GetKind(), Project: h.GetProject(), Module: h.GetModule(), Code: h.GetCode(), Items: items,
+	return &towlinev1.Hold{Id: h.GetId(), Kind: h.GetKind(), Project: h.GetProject(), Module: h.GetModule(), Code: h.GetCode(), Items: items, Count: int32(len(h.GetItems())),
 		Digest: h.GetDigest(), By: h.GetBy(), Since: h.GetSince(), ResourceVersion: h.GetResourceVersion()}
 }
 

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -29,16 +28,14 @@ func pruneHold(t record.Tracked) *storev1.HoldRecord {
 		return nil
 	}
 	t.ListExtras()
-	items := t.Input.Observed.Held()
-	if more := o.Waiting() - len(items); more > 0 {
-		items = append(items, fmt.Sprintf("and %d more", more))
-	}
+	names := t.Input.Observed.Held()
+	items := andMore(names, o.Waiting())
 	h := &towlinev1.Hold{Kind: record.HoldConfirm, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
-		Code: fleet.HoldDrops, Items: items, By: "agent of " + string(t.Cluster),
+		Code: fleet.HoldDrops, Count: int32(o.Waiting()), By: "agent of " + string(t.Cluster),
 		Since: timestamppb.New(t.Input.Since)} // of the wait, also while the cluster is away
 	d := pruneDigest(t, items)
 	h.Digest, h.Id = d.String(), record.HoldID("prune-", d)
-	h.Items = fitItems(items)
+	h.Items = fitItems(names, o.Waiting())
 	return &storev1.HoldRecord{Hold: h}
 }
 

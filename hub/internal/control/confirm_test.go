@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -61,6 +62,38 @@ func TestConfirmTellsWhatWasShown(t *testing.T) {
 			report("b")
 			if s := l.desired("a").GetSync(); s.GetPruneConfirmed() || len(s.GetPruneShown()) > 0 {
 				t.Errorf("told %v of what came later", s)
+			}
+		})
+	}
+}
+
+// TestQuestionSaysHowManyItemsItHas: an agent lists some of what it waits with, and the hub keeps some of that list. A person reads how many there are
+// of all.
+func TestQuestionSaysHowManyItemsItHas(t *testing.T) {
+	for name, tt := range map[string]struct {
+		names, bytes int
+		cut          bool // by the hub, too
+	}{"the agent's list": {3, 1, false}, "cut by the hub, too": {2000, 200, true}} {
+		t.Run(name, func(t *testing.T) {
+			l, look := newAssigned(t)
+			var names []string
+			for i := range tt.names {
+				names = append(names, fmt.Sprintf("%04d-%s", i, strings.Repeat("x", tt.bytes)))
+			}
+			l.waitsWith("a", names...)
+			l.cutList("a", 40_000)
+			look()
+			asked := l.asked()
+			if len(asked) != 1 {
+				t.Fatalf("asked %v", asked)
+			}
+			items, count := asked[0].GetItems(), asked[0].GetCount()
+			shown := len(items) - 1
+			if last, want := items[shown], fmt.Sprintf("and %d more", 40_000-shown); count != 40_000 || last != want {
+				t.Errorf("%d items are shown, the last says %q, want %q; %d are counted", shown, last, want, count)
+			}
+			if (shown < tt.names) != tt.cut {
+				t.Errorf("%d of %d items are shown", shown, tt.names)
 			}
 		})
 	}

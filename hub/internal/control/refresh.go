@@ -516,18 +516,26 @@ const (
 	maxItemBytes = 256 << 10
 )
 
-// fitItems cuts a list to what a record may hold, and counts what it leaves out.
-func fitItems(items []string) []string {
+// fitItems cuts a list of some of what there is to what a record may hold, and says how many are left out of all.
+func fitItems(items []string, all int) []string {
 	var out []string
 	bytes := 0
-	for i, item := range items {
+	for _, item := range items {
 		if len(item) > maxItem {
 			item = strings.ToValidUTF8(item[:maxItem], "") + "…"
 		}
 		if bytes += len(item); bytes > maxItemBytes {
-			return append(out, fmt.Sprintf("and %d more", len(items)-i))
+			break
 		}
 		out = append(out, item)
 	}
-	return out
+	return andMore(out, all)
+}
+
+// andMore ends a list by how many of all are not on it.
+func andMore(list []string, all int) []string {
+	if more := all - len(list); more > 0 {
+		return append(list, fmt.Sprintf("and %d more", more))
+	}
+	return list
 }

@@ -28,7 +28,7 @@ func (t Tracked) HeldThere() []fleet.ObjectHold {
 func (t Tracked) AnnotationHolds() (out []*towlinev1.Hold) {
 	for _, x := range t.HeldThere() {
 		h := &towlinev1.Hold{Kind: HoldFreeze, Source: fleet.HoldOfAnnotation, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
-			Object: objectReference(x.ID, x.Version), Items: []string{x.ID.String()}, Reason: x.Reason, By: x.By}
+			Object: objectReference(x.ID, x.Version), Items: []string{x.ID.String()}, Count: 1, Reason: x.Reason, By: x.By}
 		if x.Unread != "" {
 			h.Code = fleet.HoldUnreadEnd
 		}
