@@ -44,7 +44,11 @@ func Plain(files map[string][]byte, opts Options) ([]manifest.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(objects) > 0 || opts.AllowEmpty && (root == "." || isThere(files, root)) {
+	_, isFile := files[root]
+	switch {
+	case isFile && !isManifest(root): // a symbolic link to the folder, say, that was copied where there are none
+		return nil, fleet.Invalidf("package.plain.path", "%q is a file that is no *.yaml, *.yml or *.json: name a folder, or such a file", opts.Path)
+	case len(objects) > 0 || opts.AllowEmpty && (root == "." || isThere(files, root)):
 		return objects, nil
 	}
 	if len(taken) > 0 {

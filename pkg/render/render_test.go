@@ -87,6 +87,14 @@ func TestFolderThatIsNotThereIsNotEmpty(t *testing.T) {
 	}
 }
 
+// A folder that comes to be a file, as a symbolic link does that was copied where there are none, is not there any more either.
+func TestFolderThatBecameAFileIsNotEmpty(t *testing.T) {
+	files := map[string][]byte{"deploy": []byte("../k8s/prod"), "k8s/prod/a.yaml": configMap("a")}
+	if got, err := Plain(files, Options{Path: "deploy", AllowEmpty: true}); err == nil || !strings.Contains(err.Error(), `"deploy" is a file that is no *.yaml, *.yml or *.json`) {
+		t.Errorf("rendered to %d objects, %v", len(got), err)
+	}
+}
+
 func TestPlainPassesOptionsOn(t *testing.T) {
 	files := map[string][]byte{"a.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'a-${CLUSTER}'}\n")}
 	objects, err := Plain(files, Options{Options: manifest.Options{Namespace: "shop", Declared: []string{"CLUSTER"}}})
