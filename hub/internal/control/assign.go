@@ -450,13 +450,13 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 	return nil
 }
 
-// putNext puts what follows a tombstone that is carried out: what waited for that, made anew, or nothing.
+// putNext puts what follows a tombstone that is carried out: what waited for that, made anew, or nothing. Of a deleted module nothing follows.
 func (c *Controller) putNext(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, generation uint64) error {
 	key := store.DesiredKey(cluster, ref)
 	revision := max(old.GetNextRevision(), old.GetProblemRevision())
 	to, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(cluster))
 	w.Delete(key)
-	if revision == 0 || !ok {
+	if revision == 0 || !ok || isDeleted(w, ref) {
 		return nil
 	}
 	a, err := c.newAssigner(ctx, w, o, ref, revision, old.GetRollout())

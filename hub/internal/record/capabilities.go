@@ -40,8 +40,8 @@ func Anew(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
 func TakeName(w store.Writer, c fleet.ClusterName, rec *storev1.ClusterRecord) {
 	s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
 	rec.AnewEpoch, rec.AnewGeneration = s.GetEpoch(), LastGeneration(w)
-	Count(w, store.TakenKey)
-	rec.AnewTake = takes(w)
+	rec.AnewTake = takes(w) + 1
+	w.Put(store.TakenKey, &storev1.Counter{Value: rec.AnewTake})
 }
 
 // AnewGeneration is the last generation that was given out before another Kubernetes cluster took the name; 0: none did.

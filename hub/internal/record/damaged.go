@@ -33,6 +33,9 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 	case store.VerbPrefix:
 		return &storev1.VerbRecord{}, false // its number is taken, and it says nothing
 	case firstOfGuard:
+		if key == store.TakenKey {
+			return &storev1.Counter{Value: lostTakes}, false
+		}
 		if strings.HasPrefix(key, store.GuardPrefix) || key == store.HeldKey {
 			return &storev1.Counter{}, false // all that counts is that it changes
 		}
@@ -61,6 +64,9 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 
 // firstOfGuard is the first component of the keys of guards and counts, and of others that have no stand-in.
 const firstOfGuard = "meta/"
+
+// lostTakes stands in for how often names were taken when the record of that is damaged.
+const lostTakes = math.MaxUint64
 
 // lostSession stands in for the session from which on reports count when the record of the newest one is damaged: none does,
 // until the agent has a session again and says everything anew.

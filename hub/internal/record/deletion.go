@@ -40,10 +40,23 @@ func Elsewhere(d *storev1.DesiredRecord, module *storev1.ModuleRecord, cluster *
 	return d.GetTombstone() != nil || d.GetSync() != nil && module.GetDeleting() != "" && module.DeletedTakes != nil && module.GetDeletedTakes() < cluster.GetAnewTake()
 }
 
-// takes is how often another Kubernetes cluster has taken a name. The commit depends on it.
+// takes is how often another Kubernetes cluster has taken a name. The commit depends on it. When the record of that is damaged it is more than anything
+// that was noted by it, so that nothing that is deleted, and no name that is taken, counts as before what was noted.
 func takes(r store.Reader) uint64 {
 	count, _, _ := store.Get[*storev1.Counter](r, store.TakenKey)
-	return count.GetValue()
+	if count.GetValue() != lostTakes {
+		return count.GetValue()
+	}
+	var last uint64
+	store.Scan(store.Untracked(r), store.ClusterPrefix, func(c *storev1.ClusterRecord, _ store.Entry) bool {
+		last = max(last, c.GetAnewTake())
+		return true
+	})
+	store.Scan(store.Untracked(r), store.ModulePrefix, func(m *storev1.ModuleRecord, _ store.Entry) bool {
+		last = max(last, m.GetDeletedTakes())
+		return true
+	})
+	return last + generationLeap
 }
 
 // deletion is the word by which what a cluster has of a module is to go there, or to stay, because the module is deleted; empty: it is not.
