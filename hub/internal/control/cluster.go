@@ -18,7 +18,6 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 	if err := c.holdCluster(ctx, name); err != nil {
 		return err
 	}
-	var keys []string
 	done, leaving := false, false
 	// Before the look: a report that comes after it must bring us here again.
 	c.mu.Lock()
@@ -26,26 +25,13 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 	c.mu.Unlock()
 	err := c.view(ctx, func(r store.Reader) error {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
-		if !ok || rec.GetRemoving() == "" {
-			return nil
-		}
-		leaving = true
-		done = rec.GetRevoked() || rec.GetJoined() == nil || leftFleet(r, name)
-		for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix, store.RecyclePrefix} {
-			r.Scan(prefix+string(name)+"/", func(e store.Entry) bool {
-				keys = append(keys, e.Key)
-				return true
-			})
-		}
-		keys = append(keys, record.HoldKeys(r, func(h *towlinev1.Hold) bool { return h.GetCluster() == string(name) })...) // they must not freeze another cluster of that name
-		store.Scan(r, store.TokenPrefix, func(t *storev1.TokenRecord, e store.Entry) bool {
-			if t.GetToken().GetCluster() == string(name) {
-				keys = append(keys, e.Key)
-			}
-			return true
-		})
+		leaving = ok && rec.GetRemoving() != ""
+		done = leaving && mayBeForgotten(r, name, rec)
 		return nil
 	})
+	if err == nil && done {
+		done, err = c.forgetCluster(ctx, name)
+	}
 	c.mu.Lock()
 	if !leaving || done {
 		delete(c.leaving, name)
@@ -54,20 +40,59 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 	if err != nil || !done {
 		return err
 	}
-	keys = append(keys, store.SessionKey(name), store.AckKey(name), store.ConditionKey(name), store.CapabilityKey(name), store.FloorKey(name), store.AcceptedFor(name), store.ClusterKey(name))
-	for chunk := range slices.Chunk(keys, store.MaxOps) {
-		if err := c.update(ctx, func(w store.Writer) error {
-			for _, k := range chunk {
-				w.Delete(k)
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-	}
 	c.o.Log.Info("cluster forgotten", "cluster", name)
 	c.touchCluster(name)
 	return nil
+}
+
+// mayBeForgotten reports that nobody waits any more for the agent of a cluster that is to leave.
+func mayBeForgotten(r store.Reader, name fleet.ClusterName, rec *storev1.ClusterRecord) bool {
+	return rec.GetRevoked() || rec.GetJoined() == nil || leftFleet(r, name)
+}
+
+// forgetCluster deletes all that is stored of a cluster that may be forgotten, as of each commit: what another part of the hub writes of it in that
+// moment would be of the next cluster of the name.
+func (c *Controller) forgetCluster(ctx context.Context, name fleet.ClusterName) (forgotten bool, err error) {
+	own := []string{store.SessionKey(name), store.AckKey(name), store.ConditionKey(name), store.CapabilityKey(name), store.FloorKey(name), store.AcceptedFor(name), store.ClusterKey(name)}
+	for more := true; more && err == nil; {
+		err = c.update(ctx, func(w store.Writer) error {
+			for _, k := range append(own, store.HeldKey) {
+				if store.DamageOf(w, k) == nil {
+					w.Get(k)
+				}
+			}
+			rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(name))
+			more, forgotten = false, ok && rec.GetRemoving() != "" && mayBeForgotten(store.Untracked(w), name, rec)
+			if !forgotten {
+				return nil
+			}
+			keys := append(keysOfCluster(w, name), own...)
+			more = len(keys) > store.MaxOps
+			for _, k := range keys[:min(len(keys), store.MaxOps)] {
+				w.Delete(k)
+			}
+			return nil
+		})
+	}
+	return forgotten, err
+}
+
+// keysOfCluster are those of what is stored of a cluster beside what each has one of.
+func keysOfCluster(r store.Reader, name fleet.ClusterName) (keys []string) {
+	for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix, store.RecyclePrefix} {
+		r.Scan(prefix+string(name)+"/", func(e store.Entry) bool {
+			keys = append(keys, e.Key)
+			return true
+		})
+	}
+	keys = append(keys, record.HoldKeys(r, func(h *towlinev1.Hold) bool { return h.GetCluster() == string(name) })...) // they must not freeze another cluster of that name
+	store.Scan(r, store.TokenPrefix, func(t *storev1.TokenRecord, e store.Entry) bool {
+		if t.GetToken().GetCluster() == string(name) {
+			keys = append(keys, e.Key)
+		}
+		return true
+	})
+	return keys
 }
 
 // leftFleet reports that the agent has confirmed for every module that it is removed or let go. What it says it has counts,

@@ -231,10 +231,13 @@ func (c *Controller) fence() store.Fence {
 	return c.lead.Fence()
 }
 
+// watched are the prefixes of the keys whose changes concern the drivers.
+var watched = []string{store.ModulePrefix, store.RevisionPrefix, store.FollowPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
+	store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.CatalogStates, store.AcceptedKey, store.ResumedKey, store.SettledKey}
+
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
-	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.FollowPrefix, store.StartPrefix, store.BatchPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix, store.SecretPrefix, store.CatalogPrefix, store.CatalogStates, store.AcceptedKey, store.ResumedKey, store.SettledKey)
+	sub := c.o.Store.Subscribe(c.takeStock, watched...)
 	defer sub.Stop()
 	for {
 		select {

@@ -192,10 +192,46 @@ func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error
 var historyPrefixes = []string{store.VerbPrefix, store.StepPrefix, store.ChunkPrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix}
 
 // forgetModule deletes what is stored of the module, its own record last. If another module takes the name meanwhile, that
-// forgets the rest, even if it is deleted at once: it may have records that were not there at the look.
+// forgets the rest, even if it is deleted at once: it may have records that were not there at the look. If a person puts a hold meanwhile, it is
+// looked at again: one of this module that stayed would hold the next one of the name.
 func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef, uid string) error {
-	var keys []string
-	err := c.view(ctx, func(r store.Reader) error {
+	for {
+		keys, held, err := c.keysOfModule(ctx, ref)
+		if err != nil {
+			return err
+		}
+		forgotten, again := true, false
+		for chunk := range slices.Chunk(append(keys, store.ModuleKey(ref)), store.MaxOps) {
+			if err := c.update(ctx, func(w store.Writer) error {
+				m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+				now, _ := w.Get(store.HeldKey)
+				forgotten, again = m.GetDeleting() != "" && uidOf(m) == uid, now.ModRevision != held
+				if !forgotten || again {
+					return nil
+				}
+				for _, k := range chunk {
+					w.Delete(k)
+				}
+				return nil
+			}); err != nil || !forgotten {
+				return err
+			}
+			if again {
+				break
+			}
+		}
+		if !again {
+			break
+		}
+	}
+	c.o.Log.Info("module gone", "module", ref.String())
+	c.dropState(ref)
+	return nil
+}
+
+// keysOfModule are those of what is stored of a module beside its own record, and the revision of the last hold that a person put before that look.
+func (c *Controller) keysOfModule(ctx context.Context, ref fleet.ModuleRef) (keys []string, held int64, err error) {
+	err = c.view(ctx, func(r store.Reader) error {
 		for _, prefix := range append(slices.Clone(historyPrefixes), store.RequestPrefix, store.AnswerPrefix) {
 			r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
 				keys = append(keys, e.Key)
@@ -208,27 +244,9 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef, uid 
 		keys = append(keys, store.FollowKey(ref), store.WantedKey(ref))
 		keys = append(keys, recycleKeys(r, ref)...)
 		keys = append(keys, record.HoldKeys(r, func(h *towlinev1.Hold) bool { return record.HoldModule(h) == ref.String() })...)
+		last, _ := r.Get(store.HeldKey)
+		held = last.ModRevision
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	forgotten := true
-	for chunk := range slices.Chunk(append(keys, store.ModuleKey(ref)), store.MaxOps) {
-		if err := c.update(ctx, func(w store.Writer) error {
-			m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
-			if forgotten = m.GetDeleting() != "" && uidOf(m) == uid; !forgotten {
-				return nil
-			}
-			for _, k := range chunk {
-				w.Delete(k)
-			}
-			return nil
-		}); err != nil || !forgotten {
-			return err
-		}
-	}
-	c.o.Log.Info("module gone", "module", ref.String())
-	c.dropState(ref)
-	return nil
+	return keys, held, err
 }

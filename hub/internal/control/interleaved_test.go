@@ -1,0 +1,271 @@
+package control
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/hub/internal/api"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// Whatever the leader and the API do rests on a look at the store, and is committed after it. Here something else commits in between, at random:
+// a person's word, a join, a report, or another part of the leader. What must be true of each commit is judged by the records as they are right
+// before it, and not by what led to it; and whatever happened, all comes to rest as the last words say.
+
+// tape is what a run is made of: each choice takes its next number. After its end everything is the first choice, which does nothing or little.
+type tape struct {
+	list []byte
+	at   int
+}
+
+func (x *tape) pick(n int) int {
+	if x.at >= len(x.list) {
+		return 0
+	}
+	x.at++
+	return int(x.list[x.at-1]) % n
+}
+
+// one is one of some.
+func one[T any](x *tape, of ...T) T { return of[x.pick(len(of))] }
+
+// interleaved is a hub without its network: the API, the registry and the leader on one store, all driven from one goroutine, one after
+// another, but for what is put before a commit.
+type interleaved struct {
+	*Controller
+	t        *testing.T
+	ctx      context.Context
+	tape     *tape
+	store    *storetest.Store
+	api      *api.API
+	registry *registry.Registry
+	lead     store.Leadership
+	sub      store.Subscription
+	quiet    bool // nothing happens in between any more
+	depth    int  // of operations that are under way
+	last     store.Reader
+	kubes    map[fleet.ClusterName]*kube // that have the names now
+	made     int                         // of kubes
+	number   int                         // of puts
+	said     words
+	log      []string
+	found    string
+}
+
+// driven marks what the run does itself: what the store does beside it is not interleaved.
+type driven struct{}
+
+// commits is a backend that has the run do something else before a commit.
+type commits struct {
+	backend.Backend
+	run *interleaved
+}
+
+// Commit is of the backend.
+func (b *commits) Commit(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
+	if ctx.Value(driven{}) == nil {
+		return b.Backend.Commit(ctx, parts)
+	}
+	b.run.before()
+	rev, happened, err := b.Backend.Commit(ctx, parts)
+	if err == nil && slices.Contains(happened, true) {
+		b.run.committed()
+	}
+	return rev, happened, err
+}
+
+// there has an agent connected where its cluster says so.
+type there struct{ run *interleaved }
+
+func (s there) Connected(c fleet.ClusterName) bool {
+	k := s.run.kubes[c]
+	return k != nil && k.epoch > 0 && k.up
+}
+func (s there) Started() time.Time                           { return time.Time{} }
+func (s there) Lost(fleet.ClusterName) time.Time             { return time.Time{} }
+func (s there) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
+func (s there) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agentv1.QueryResult, error) {
+	return nil, fleet.Errorf(fleet.ErrUnavailable, "no agent in this test")
+}
+
+func newInterleaved(t *testing.T, x *tape) *interleaved {
+	w := &interleaved{t: t, tape: x, ctx: context.WithValue(rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: "ana", Role: rpc.RoleAdmin}), driven{}, true),
+		kubes: map[fleet.ClusterName]*kube{}}
+	w.said.confirmed = map[string]bool{}
+	b := &commits{memory.New(), w}
+	w.store = storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+	ca, err := registry.OpenCA(t.TempDir(), nil)
+	w.must(err)
+	w.registry, err = registry.New(registry.Options{Store: w.store.As(store.Registry), CA: ca, HubID: "h", Log: slog.New(slog.DiscardHandler)})
+	w.must(err)
+	w.lead, err = w.store.Campaign(t.Context(), store.Candidate{Instance: "test"})
+	w.must(err)
+	bundles := bundle.New(outsideBlobs{w.store.Blobs(), t})
+	w.leads(bundles)
+	w.api, err = api.New(api.Options{Store: w.store.As(store.API), Bundles: bundles, Sessions: there{w}, Registry: w.registry, Log: slog.New(slog.DiscardHandler), HubID: "h", Incarnation: "i",
+		Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, io.EOF }})
+	w.must(err)
+	w.look()
+	return w
+}
+
+func (w *interleaved) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatalf("%v\n%s", err, strings.Join(w.log, "\n"))
+	}
+}
+
+// leads has a hub lead that knows nothing but the store.
+func (w *interleaved) leads(bundles *bundle.Cache) {
+	fetcher, err := source.New(source.Options{})
+	w.must(err)
+	c, err := New(Options{Store: w.store.As(store.Leader), Bundles: bundles, Source: fetcher, Sessions: there{w}, Log: slog.New(slog.DiscardHandler),
+		Campaign: func(context.Context) (store.Leadership, error) { return w.lead, nil }})
+	w.must(err)
+	c.lead = w.lead
+	c.states, c.backoff, c.leaving = map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}, map[fleet.ClusterName]bool{}
+	c.dropping, c.headings = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}, map[fleet.ModuleRef]record.Heading{}
+	c.modules, c.resolver, c.fetcher = newRunner(4, c.runModule), newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch)
+	c.origins = &origins{}
+	c.looker, c.lookedAt = newRunner(1, c.runLook), &origins{}
+	c.looks.begin(time.Now())
+	c.cataloguer, c.catalogHosts = newRunner(1, c.runCatalog), &origins{}
+	c.catalogs.begin(time.Now())
+	c.variants = newRunner(maxResolvers, c.runVariants)
+	if w.sub != nil {
+		w.sub.Stop()
+	}
+	w.Controller = c
+	w.sub = w.store.Subscribe(c.takeStock, watched...)
+}
+
+func (w *interleaved) note(format string, args ...any) {
+	w.log = append(w.log, strings.Repeat("    ", w.depth)+fmt.Sprintf(format, args...))
+}
+
+func (w *interleaved) finds(format string, args ...any) {
+	if w.found == "" {
+		w.found = fmt.Sprintf(format, args...)
+		w.note("!!! %s", w.found)
+	}
+}
+
+// maxDepth is how many operations are under way at once.
+const maxDepth = 3
+
+// before has something else happen now and then, which is over when the commit goes on.
+func (w *interleaved) before() {
+	if w.quiet || w.depth == 0 || w.depth >= maxDepth || w.found != "" || w.tape.pick(4) != 1 {
+		return
+	}
+	w.note("... and before that is committed:")
+	w.step()
+}
+
+// committed judges what a commit has changed.
+func (w *interleaved) committed() {
+	was := w.last
+	w.look()
+	if was != nil && w.found == "" && was.Revision() != w.last.Revision() {
+		w.judge(was, w.last)
+	}
+}
+
+// look waits until the commit is in the read model, and has everybody told.
+func (w *interleaved) look() {
+	synctest.Wait()
+	_ = w.store.View(context.Background(), 0, func(r store.Reader) error {
+		w.last = r
+		return nil
+	})
+}
+
+// step is one operation, in the middle of which others may happen.
+func (w *interleaved) step() {
+	w.depth++
+	defer func() { w.depth-- }()
+	w.operation()
+	w.follows()
+}
+
+// follows tells the leader what has changed.
+func (w *interleaved) follows() {
+	synctest.Wait()
+	keys, _ := w.sub.Take()
+	for _, k := range keys {
+		w.follow(k)
+	}
+}
+
+// leader runs what is due of the leader, of one of its parts; false: nothing is.
+func (w *interleaved) leader() bool {
+	w.follows()
+	all := []*runner{w.modules, w.resolver, w.fetcher, w.variants, w.looker, w.cataloguer}
+	first := w.tape.pick(len(all))
+	for i := range all {
+		r := all[(first+i)%len(all)]
+		if key, ok := r.take(w.tape); ok {
+			w.note("leader: %s", key)
+			r.one(w.ctx, key)
+			return true
+		}
+	}
+	return false
+}
+
+// take begins a run that is due.
+func (r *runner) take(x *tape) (key string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var due []string
+	for k, e := range r.entries {
+		if _, runs := r.running[k]; !runs && !e.at.After(time.Now()) {
+			due = append(due, k)
+		}
+	}
+	if len(due) == 0 || r.active >= r.workers {
+		return "", false
+	}
+	slices.Sort(due)
+	key = one(x, due...)
+	e := r.entries[key]
+	delete(r.entries, key)
+	heap.Remove(&r.due, e.index)
+	r.running[key] = false
+	r.active++
+	return key, true
+}
+
+// wakes is when the next run of a part is due; zero: none is.
+func (w *interleaved) wakes() (next time.Time) {
+	for _, r := range []*runner{w.modules, w.resolver, w.fetcher, w.variants} {
+		r.mu.Lock()
+		for _, e := range r.entries {
+			if next.IsZero() || e.at.Before(next) {
+				next = e.at
+			}
+		}
+		r.mu.Unlock()
+	}
+	return next
+}

@@ -1,0 +1,275 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+type recordOrNone = proto.Message
+
+var (
+	wovenModules  = []fleet.ModuleRef{{Project: "default", Name: "one"}, {Project: "default", Name: "two"}}
+	wovenClusters = []fleet.ClusterName{"a", "b", "c"}
+)
+
+// words are what people said, as far as the store does not have it.
+type words struct {
+	confirmed map[string]bool // see confirmation
+}
+
+// confirmation names what a person let go: a module of a Kubernetes cluster.
+func confirmation(code string, ref fleet.ModuleRef, uid string) string {
+	return code + " " + ref.String() + " " + uid
+}
+
+// brief is how long a call waits for what others are to do first.
+const brief = 50 * time.Millisecond
+
+// call says what a person says, who does not wait for what comes of it.
+func (w *interleaved) call(what string, fn func(ctx context.Context) error) {
+	w.note("%s", what)
+	ctx, cancel := context.WithTimeout(w.ctx, brief)
+	defer cancel()
+	if err := fn(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		w.note("%s: %v", what, err)
+	}
+}
+
+// operation is one thing that somebody does. In the middle of another one it is mostly a person's word, else all goes on for a while.
+func (w *interleaved) operation() {
+	ref, name := one(w.tape, wovenModules...), one(w.tape, wovenClusters...)
+	n := w.tape.pick(24)
+	if w.depth > 1 {
+		n = 9 + n%15
+	}
+	switch {
+	case n < 10:
+		w.goesOn()
+	case n < 12:
+		w.acts(name)
+	case n < 14:
+		w.puts(ref)
+	case n < 15:
+		w.deletes(ref)
+	case n < 16:
+		w.holds(ref, name)
+	case n < 18:
+		w.answers()
+	case n < 20:
+		w.changes(name)
+	case n < 21:
+		w.leaves(name)
+	case n < 22:
+		w.joins(name)
+	case n < 23:
+		w.steers(ref, name)
+	default:
+		w.turns(ref, name)
+	}
+}
+
+// goesOn has the leader and the agents do what is due, for some time.
+func (w *interleaved) goesOn() {
+	if w.depth > 1 {
+		w.leader()
+		return
+	}
+	for range 1 + w.tape.pick(4) {
+		for range 12 {
+			if w.found != "" || !w.leader() {
+				break
+			}
+		}
+		for _, name := range wovenClusters {
+			w.acts(name)
+		}
+		if w.tape.pick(3) == 1 {
+			w.note("time passes")
+			<-time.After(time.Second)
+		}
+	}
+}
+
+func (w *interleaved) spec(ref fleet.ModuleRef, objects int, zone string) *towlinev1.Module {
+	var files strings.Builder
+	for i := range objects {
+		fmt.Fprintf(&files, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s-%d, namespace: default}\ndata: {a: \"%d\"}\n", ref.Name, i, w.number)
+	}
+	m := &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: &towlinev1.ModuleSpec{
+		Source:    &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": files.String()}}},
+		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}
+	if zone != "" {
+		m.Spec.Placement.Selector.MatchLabels = map[string]string{"zone": zone}
+	}
+	return m
+}
+
+func (w *interleaved) puts(ref fleet.ModuleRef) {
+	w.number++
+	objects, zone := one(w.tape, 1, 4), one(w.tape, "", "x", "y")
+	m := w.spec(ref, objects, zone)
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: one(w.tape, "", "Queue", "Reject"), OnFailure: one(w.tape, "", "Rollback", "Abort")}
+	if w.tape.pick(2) == 1 {
+		m.Spec.Rollout.Stages = []*towlinev1.Stage{{Name: "first", MaxConcurrency: "1"}}
+	}
+	w.call(fmt.Sprintf("put %s, %d objects in %q", ref.Name, objects, zone), func(ctx context.Context) error {
+		_, err := w.api.PutModule(ctx, &towlinev1.PutModuleRequest{Module: m})
+		return err
+	})
+}
+
+func (w *interleaved) deletes(ref fleet.ModuleRef) {
+	orphan := w.tape.pick(3) == 1
+	w.call(fmt.Sprintf("delete %s, orphan %t", ref.Name, orphan), func(ctx context.Context) error {
+		_, err := w.api.DeleteModule(ctx, &towlinev1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: orphan})
+		return err
+	})
+}
+
+func (w *interleaved) holds(ref fleet.ModuleRef, name fleet.ClusterName) {
+	req := &towlinev1.PutHoldRequest{}
+	what := w.tape.pick(3)
+	if what != 1 {
+		req.Project, req.Module = ref.Project, ref.Name
+	}
+	if what != 2 {
+		req.Cluster = string(name)
+	}
+	w.call(fmt.Sprintf("hold %q in %q", req.GetModule(), req.GetCluster()), func(ctx context.Context) error {
+		_, err := w.api.PutHold(ctx, req)
+		return err
+	})
+}
+
+// answers ends a hold, or confirms what is asked.
+func (w *interleaved) answers() {
+	got, err := w.api.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+	w.must(err)
+	if len(got.GetHolds()) == 0 {
+		return
+	}
+	w.confirms(one(w.tape, got.GetHolds()...))
+}
+
+func (w *interleaved) confirms(h *towlinev1.Hold) {
+	w.call(fmt.Sprintf("confirm %s %s %q in %q: %v", h.GetKind(), h.GetCode(), h.GetModule(), h.GetCluster(), h.GetItems()), func(ctx context.Context) error {
+		_, err := w.api.ConfirmHold(ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId(), Digest: h.GetDigest()})
+		if err != nil {
+			return err
+		}
+		for _, c := range append(slices.Clone(h.GetItems()), h.GetCluster()) {
+			if k := w.kubes[fleet.ClusterName(c)]; k != nil {
+				w.said.confirmed[confirmation(h.GetCode(), fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}, k.uid)] = true
+			}
+		}
+		return nil
+	})
+}
+
+// changes puts another label on a cluster, or cordons it, or ends that.
+func (w *interleaved) changes(name fleet.ClusterName) {
+	zone, cordoned := one(w.tape, "x", "y", ""), w.tape.pick(2) == 1
+	c := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: map[string]string{"zone": zone}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(cordoned)}}
+	if _, there := w.last.Get(store.ClusterKey(name)); !there {
+		return
+	}
+	w.call(fmt.Sprintf("%s is in %q, cordoned %t", name, zone, cordoned), func(ctx context.Context) error {
+		_, err := w.api.PutCluster(ctx, &towlinev1.PutClusterRequest{Cluster: c})
+		return err
+	})
+}
+
+func (w *interleaved) leaves(name fleet.ClusterName) {
+	objects, force := one(w.tape, "keep", "delete"), w.tape.pick(3) == 1
+	w.call(fmt.Sprintf("remove %s, objects %s, force %t", name, objects, force), func(ctx context.Context) error {
+		_, err := w.api.RemoveCluster(ctx, &towlinev1.RemoveClusterRequest{Name: string(name), Objects: objects, Force: force})
+		return err
+	})
+}
+
+// turns has an agent come or go, a module fail there, or another hub lead.
+func (w *interleaved) turns(ref fleet.ModuleRef, name fleet.ClusterName) {
+	k := w.kubes[name]
+	switch w.tape.pick(3) {
+	case 0:
+		if k != nil {
+			k.up = !k.up
+			w.note("agent of %s is up: %t", name, k.up)
+			w.ClusterChanged(name)
+		}
+	case 1:
+		if k != nil {
+			k.fails[ref] = !k.fails[ref]
+			w.note("%s fails in %s: %t", ref.Name, name, k.fails[ref])
+		}
+	case 2:
+		if w.depth == 1 { // not in the middle of what this one does
+			w.note("another hub leads")
+			w.leads(w.o.Bundles)
+		}
+	}
+}
+
+func (w *interleaved) steers(ref fleet.ModuleRef, name fleet.ClusterName) {
+	p, m, some := ref.Project, ref.Name, []string{string(name)}
+	verbs := []string{"pause", "resume", "abort", "retry", "skip", "pin", "unpin", "roll back"}
+	verb := w.tape.pick(len(verbs))
+	w.call(fmt.Sprintf("%s %s in %s", verbs[verb], ref.Name, name), func(ctx context.Context) (err error) {
+		switch verbs[verb] {
+		case "pause":
+			_, err = w.api.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Project: p, Module: m})
+		case "resume":
+			_, err = w.api.ResumeRollout(ctx, &towlinev1.ResumeRolloutRequest{Project: p, Module: m})
+		case "abort":
+			_, err = w.api.AbortRollout(ctx, &towlinev1.AbortRolloutRequest{Project: p, Module: m})
+		case "retry":
+			_, err = w.api.RetryRollout(ctx, &towlinev1.RetryRolloutRequest{Project: p, Module: m})
+		case "skip":
+			_, err = w.api.SkipClusters(ctx, &towlinev1.SkipClustersRequest{Project: p, Module: m, Clusters: some})
+		case "pin":
+			_, err = w.api.PinClusters(ctx, &towlinev1.PinClustersRequest{Project: p, Module: m, Clusters: some})
+		case "unpin":
+			_, err = w.api.UnpinClusters(ctx, &towlinev1.UnpinClustersRequest{Project: p, Module: m, Clusters: some})
+		case "roll back":
+			_, err = w.api.RollBackRollout(ctx, &towlinev1.RollBackRolloutRequest{Project: p, Module: m})
+		}
+		return err
+	})
+}
+
+// all are the records below a prefix, by their keys.
+func all[T proto.Message](r store.Reader, prefix string) map[string]T {
+	out := map[string]T{}
+	store.Scan(r, prefix, func(v T, e store.Entry) bool {
+		out[e.Key] = v
+		return true
+	})
+	return out
+}
+
+// frozen are the holds that people put.
+func frozen(r store.Reader) record.Holds { return record.ReadHolds(store.Untracked(r), time.Now()) }
+
+// clusterOf is the record of a cluster; nil: there is none.
+func clusterOf(r store.Reader, name fleet.ClusterName) *storev1.ClusterRecord {
+	rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name))
+	return rec
+}
+
+// moduleOf is the record of a module; nil: there is none.
+func moduleOf(r store.Reader, ref fleet.ModuleRef) *storev1.ModuleRecord {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
+	return rec
+}
