@@ -191,11 +191,14 @@ func adminCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			path := filepath.Join(dir, AdminFile)
+			if !c.Flags().Changed("server") {
+				server = serverOf(path, server)
+			}
 			context, err := ca.IssueAdmin(server)
 			if err != nil {
 				return err
 			}
-			path := filepath.Join(dir, AdminFile)
 			if err := clientconfig.New(context).Save(path); err != nil {
 				return err
 			}
@@ -211,7 +214,20 @@ func adminCommand() *cobra.Command {
 		}}
 	c.Flags().StringVar(&dir, "data-dir", "", "the hub's directory (required)")
 	c.Flags().StringVar(&caDir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
-	c.Flags().StringVar(&server, "server", "127.0.0.1:7444", "address of the hub's API to write into the configuration")
+	c.Flags().StringVar(&server, "server", "127.0.0.1:7444", "address of the hub's API to write into the configuration, in the place of the one that is there")
 	_ = c.MarkFlagRequired("data-dir")
 	return c
+}
+
+// serverOf is the address of the hub's API in the configuration that the hub has written; otherwise where there is none.
+func serverOf(path, otherwise string) string {
+	old, err := clientconfig.Load(path)
+	if err != nil {
+		return otherwise
+	}
+	context, err := old.Context(clientconfig.Local)
+	if err != nil || context.Server == "" {
+		return otherwise
+	}
+	return context.Server
 }

@@ -12,6 +12,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub"
+	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/rpc/clientconfig"
 )
@@ -82,5 +83,46 @@ func TestFlagsOfASharedEtcdAreRefusedWithoutOne(t *testing.T) {
 		if err := serve.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v: %v, want %q", args, err, says)
 		}
+	}
+}
+
+// A certificate that is issued anew is for the hub that the configuration was for: who has revoked the last one gets in with it.
+func TestAdminCertKeepsWhereTheHubIs(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, hub.AdminFile)
+	issue := func(args ...string) clientconfig.Context {
+		t.Helper()
+		issued := hub.Command()
+		issued.SetArgs(append([]string{"admin-cert", "--data-dir", dir}, args...))
+		issued.SetOut(io.Discard)
+		issued.SetErr(io.Discard)
+		must(t, issued.ExecuteContext(t.Context()))
+		written, err := clientconfig.Load(path)
+		must(t, err)
+		context, err := written.Context("")
+		must(t, err)
+		return context
+	}
+	_, err := registry.OpenCA(dir, time.Now)
+	must(t, err)
+	first := issue()
+	if first.Server != "127.0.0.1:7444" {
+		t.Errorf("without a configuration it is for %q", first.Server)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--server", "hub.example.com:8444"}, "hub.example.com:8444"},
+		{nil, "hub.example.com:8444"},
+		{[]string{"--server", "127.0.0.1:7444"}, "127.0.0.1:7444"},
+	} {
+		if now := issue(tc.args...); now.Server != tc.want || bytes.Equal(now.CertificateData, first.CertificateData) {
+			t.Errorf("admin-cert %q: it is for %q, want %q", tc.args, now.Server, tc.want)
+		}
+	}
+	must(t, os.WriteFile(path, []byte("no configuration"), 0o600))
+	if now := issue(); now.Server != "127.0.0.1:7444" {
+		t.Errorf("in the place of what cannot be read it is for %q", now.Server)
 	}
 }
