@@ -224,6 +224,7 @@ func TestHostileRegistries(t *testing.T) {
 		thief.Store(req.Header.Get("Authorization") + req.Header.Get("X-Own"))
 		w.WriteHeader(404)
 	})
+	cut := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("half")) })
 	wait := func(req *http.Request) { <-req.Context().Done() }
 	status := func(code int) func(http.Handler) http.Handler {
 		return func(http.Handler) http.Handler {
@@ -271,6 +272,7 @@ func TestHostileRegistries(t *testing.T) {
 			w.WriteHeader(200)
 		}), "the server does not answer as a registry does", fleet.ErrInvalid, ""},
 		{"another layer", on("/blobs/", body(other)), "sends something else than its digest says", fleet.ErrCorrupt, ""},
+		{"half of a layer, at an address that is signed", on("/blobs/", redirect(cut+"/blob?sig=hunter-signed")), "sends something else than its digest says: mismatch Content-Length", fleet.ErrCorrupt, ""},
 		{"drip of a layer", on("/blobs/", func(w http.ResponseWriter, req *http.Request) {
 			_, _ = w.Write(other[:1])
 			w.(http.Flusher).Flush()
@@ -310,5 +312,14 @@ func TestHostileRegistries(t *testing.T) {
 	}
 	if got, _ := thief.Load().(string); got != "" {
 		t.Errorf("the other host got %q", got)
+	}
+}
+
+// TestTagsThatAreAPage: a page to log in is no list of tags, and no server that is away.
+func TestTagsThatAreAPage(t *testing.T) {
+	reg := serve(t, body([]byte("<html>log in</html>")))
+	_, err := fetcher(t, Options{}).Fetch(t.Context(), "default", ociSource(strings.TrimPrefix(reg, "http://"), "shop", &towlinev1.OciRef{Semver: "1.x"}))
+	if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "the server does not answer as a registry does: failed to decode response") {
+		t.Errorf("got %v", err)
 	}
 }
