@@ -13,6 +13,11 @@ func SameUpstream(a, b *towlinev1.Source) bool {
 	return of != "" && of == Upstream(b)
 }
 
+// SameFiles reports that two sources of the same upstream come to the same files. What a server answers over http may depend on who asks.
+func SameFiles(a, b *towlinev1.Source) bool {
+	return SameUpstream(a, b) && a.GetHttp().GetUrl() == b.GetHttp().GetUrl() && a.GetHttp().GetSecretName() == b.GetHttp().GetSecretName()
+}
+
 // Upstream names what a source takes its files from, whichever folder of it is used and with whatever credentials: when it moves, it does so
 // for all sources of the same name. Empty: nothing moves that could be followed.
 func Upstream(src *towlinev1.Source) string {

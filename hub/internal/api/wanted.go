@@ -116,13 +116,13 @@ func (a *API) prunesNot(r store.Reader, ref fleet.ModuleRef, rec *storev1.Module
 	return nil
 }
 
-// listedBy is a catalog of another source than that of the one that prunes, whose files have a module; empty: there is none. What those of the same
-// source have, the files say that the one was looked at with.
+// listedBy is a catalog of other files than those of the one that prunes, which has a module in them; empty: there is none. What those of the same
+// files have, these say, which the one was looked at with.
 func (a *API) listedBy(r store.Reader, ref fleet.ModuleRef, by *author) (name string) {
 	own, _, _ := store.Get[*storev1.CatalogRecord](r, store.CatalogKey(by.catalog))
 	store.Scan(r, store.CatalogPrefix+ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
 		other, ok := store.SplitCatalog(e.Key)
-		same := wire.SameUpstream(rec.GetCatalog().GetSpec().GetSource(), own.GetCatalog().GetSpec().GetSource())
+		same := wire.SameFiles(rec.GetCatalog().GetSpec().GetSource(), own.GetCatalog().GetSpec().GetSource())
 		if ok && other != by.catalog && !rec.GetDeleting() && !same && record.CatalogHas(rec, a.catalogState(r, other, rec))[ref.Name].At != "" {
 			name = other.Name
 		}

@@ -7,17 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
 )
@@ -97,24 +101,21 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		}
 		unknown = record.DamagedCatalogs(r, x.ref.Project)
 		store.Scan(r, store.CatalogPrefix+x.ref.Project+"/", func(rec *storev1.CatalogRecord, e store.Entry) bool {
-			other, err := wire.CatalogFromProto(rec.GetCatalog())
 			ref, ok := store.SplitCatalog(e.Key)
-			same := wire.SameUpstream(rec.GetCatalog().GetSpec().GetSource(), x.rec.GetCatalog().GetSpec().GetSource())
-			switch {
-			case !ok || ref == x.ref || rec.GetDeleting():
+			if !ok || ref == x.ref || rec.GetDeleting() {
+				return true
+			}
+			other, err := wire.CatalogFromProto(rec.GetCatalog())
+			from, own := rec.GetCatalog().GetSpec().GetSource(), x.rec.GetCatalog().GetSpec().GetSource()
+			switch same := wire.SameUpstream(from, own); {
 			case same && err != nil:
 				unknown = append(unknown, fmt.Sprintf("catalog %s, which is not valid (%v): put that catalog as it is to be, or delete it: towline delete catalog %s", ref.Name, err, ref.Name))
+				return true
 			case same:
 				others = append(others, other)
-			default:
-				seen, _ := c.CatalogSeen(ref)
-				state := record.CatalogState(r, ref, rec, seen)
-				for name, at := range record.CatalogHas(rec, state) {
-					out[name] = at
-				}
-				if record.CatalogNeverRead(rec, state) {
-					unknown = append(unknown, record.CatalogUnread(ref.Name, state))
-				}
+			}
+			if !wire.SameFiles(from, own) {
+				unknown = append(unknown, c.had(r, ref, rec, out)...)
 			}
 			return true
 		})
@@ -123,7 +124,14 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		return nil, nil, nil, err
 	}
 	for _, other := range others {
+		files, why, err := c.filesFor(ctx, x, other, files)
+		if err != nil {
+			return nil, nil, nil, err
+		}
 		names, _ := resource.InFolder(files, other.Folder, other.Recursive)
+		if why = cmp.Or(why, opaque(files, names)); why != nil {
+			unknown = append(unknown, fmt.Sprintf("catalog %s, whose folder cannot be read as it is now (%v): mend that, or delete that catalog, which leaves its modules: towline delete catalog %s", other.Ref.Name, why, other.Ref.Name))
+		}
 		found, broken, err := modulesIn(ctx, files, names)
 		if err != nil {
 			return nil, nil, nil, err
@@ -134,6 +142,53 @@ func (c *Controller) elsewhere(ctx context.Context, x *catalogue, lists []record
 		}
 	}
 	return out, unread, unknown, nil
+}
+
+// had notes which modules another catalog had in its files when these could be read last, and says what is not known of them.
+func (c *Controller) had(r store.Reader, ref fleet.ModuleRef, rec *storev1.CatalogRecord, out map[string]catalog.Place) (unknown []string) {
+	seen, _ := c.CatalogSeen(ref)
+	state := record.CatalogState(r, ref, rec, seen)
+	maps.Copy(out, record.CatalogHas(rec, state))
+	if record.CatalogNeverRead(rec, state) {
+		unknown = append(unknown, record.CatalogUnread(ref.Name, state))
+	}
+	return unknown
+}
+
+// filesFor are the files of a catalog's source with those of the folder of another one. A Git source leaves out without a word what it cannot
+// deliver beside its own path, so that the folder is fetched by itself; why says that something in it cannot be delivered.
+func (c *Controller) filesFor(ctx context.Context, x *catalogue, other *wire.Catalog, files map[string][]byte) (_ map[string][]byte, why, err error) {
+	own := path.Clean("/" + x.c.Source.GetGit().GetPath())
+	if own == "/" || strings.HasPrefix("/"+other.Folder+"/", own+"/") {
+		return files, nil, nil
+	}
+	src := proto.CloneOf(x.c.Source)
+	src.Git.Path = other.Folder
+	a, err := c.o.Source.Fetch(ctx, x.ref.Project, src)
+	switch {
+	case errors.As(err, new(*source.NoFolderError)):
+		return files, nil, nil
+	case err != nil && follow.OfServer(lookReason(err)):
+		return nil, nil, &lookError{err, lookReason(err)}
+	case err != nil:
+		return files, err, ctx.Err()
+	case a.Ref != x.next.GetStatus().GetResolvedRef():
+		return nil, nil, fleet.Errorf(fleet.ErrConflict, "the branch of catalog %s has moved meanwhile; try again", x.ref.Display())
+	}
+	return a.Files, nil, nil
+}
+
+// opaque says that one of some files is no text, as one that is encrypted: no name that it may have is to be found in it.
+func opaque(files map[string][]byte, names []string) error {
+	for _, name := range names {
+		if utf8.Valid(files[name]) && bytes.IndexByte(files[name], 0) < 0 {
+			continue
+		}
+		if _, err := resource.ParseDocuments(name, files[name]); err != nil { // else it is in another encoding that YAML has
+			return fmt.Errorf("%s is no text", name)
+		}
+	}
+	return nil
 }
 
 // lists notes which modules the files have. That counts from now on, before the look has come to its end: whose they are may prune meanwhile.

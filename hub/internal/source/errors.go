@@ -38,6 +38,14 @@ func (e *UnverifiedError) Error() string { return e.Err.Error() }
 // Unwrap yields the cause.
 func (e *UnverifiedError) Unwrap() error { return e.Err }
 
+// NoFolderError says that a source has no file at its path.
+type NoFolderError struct{ Err error }
+
+func (e *NoFolderError) Error() string { return e.Err.Error() }
+
+// Unwrap yields the cause.
+func (e *NoFolderError) Unwrap() error { return e.Err }
+
 // AwayError says that the server of a source does not answer, or answers that it cannot now: it may be back later.
 type AwayError struct {
 	// Host is the server.
@@ -89,6 +97,9 @@ func (r place) explain(ctx context.Context, err error) error {
 	}
 	if unverified := (*UnverifiedError)(nil); errors.As(err, &unverified) {
 		return &UnverifiedError{r.fail(fleet.ErrDenied, "%s", unverified)}
+	}
+	if none := (*NoFolderError)(nil); errors.As(err, &none) {
+		return &NoFolderError{r.fail(fleet.ErrInvalid, "%s", none)}
 	}
 	var named *fleet.Named
 	var field *fleet.FieldError

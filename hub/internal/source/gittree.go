@@ -52,7 +52,7 @@ func treeFiles(ctx context.Context, store *memory.Storage, c gitCommit, folder s
 		return t.files, err
 	}
 	if !t.uses {
-		return nil, fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(folder), c.hash)
+		return nil, t.nothingIn(folder, c)
 	}
 	all, err := used.reach(ctx, t.files)
 	if err != nil || len(all) == len(used) {
@@ -60,6 +60,29 @@ func treeFiles(ctx context.Context, store *memory.Storage, c gitCommit, folder s
 	}
 	t, err = takeTree(ctx, store, c, all)
 	return t.files, err
+}
+
+// nothingIn is why a folder has no files: what it is in may have been left out.
+func (t *gitTree) nothingIn(folder string, c gitCommit) error {
+	for _, e := range t.entries {
+		if strings.HasPrefix(folder, e.name+"/") && !t.shows(e) {
+			return fleet.Invalidf("source.git.path", "%q is in %q, which cannot be delivered at commit %s: it is a submodule, a symbolic link to what is not in the repository, or has a name that is not allowed", clip(folder), clip(e.name), c.hash)
+		}
+	}
+	return &NoFolderError{fleet.Invalidf("source.git.path", "%q is no folder with files at commit %s", clip(folder), c.hash)}
+}
+
+// shows reports that all there is of an entry was taken: it is a file, or a link that leads to some.
+func (t *gitTree) shows(e gitEntry) bool {
+	if _, is := t.files[e.name]; is {
+		return true
+	}
+	for name := range t.files {
+		if strings.HasPrefix(name, e.name+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // takeTree makes the files of a tree of which some folders are used.
