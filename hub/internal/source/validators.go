@@ -17,8 +17,8 @@ type validators struct {
 const (
 	// settled is how old a file has to be for the second of its change to name it: it may change again within that.
 	settled = time.Minute
-	// maxUnread is for how long the time of its last change stands for a file. One that is put back to an older file has an older time, and many
-	// servers call that unchanged.
+	// maxUnread is for how long what a server says of a file stands for it. One that is put back to an older file has an older time, and many
+	// servers call that unchanged; and where tags are made of that time and the length, as nginx does, files that a build gives one time have one tag.
 	maxUnread = time.Hour
 )
 
@@ -37,10 +37,11 @@ func validatorsOf(h http.Header, redirected bool, now time.Time) validators {
 
 // ask puts the question whether the file is still the one into a request.
 func (v validators) ask(h http.Header, now time.Time) (asks bool) {
+	if age := now.Sub(v.at); age < 0 || age >= maxUnread {
+		return false
+	}
 	if v.etag != "" {
 		h.Set("If-None-Match", v.etag)
-	} else if age := now.Sub(v.at); age < 0 || age >= maxUnread {
-		return false
 	}
 	if v.modified != "" {
 		h.Set("If-Modified-Since", v.modified)
