@@ -73,6 +73,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		}
 	case (f == nil || f.UID != rec.UID) && rec.Ran():
 		state.Health, d = ranHealth(rec.Outcome), detail{reason: rec.Outcome.String(), message: ranText(rec.ID, rec.Outcome)}
+		if f != nil {
+			d.message += "; another object is in its place, which somebody else made: nothing is said of that"
+		}
 		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced
 		}
