@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -42,7 +43,7 @@ func (c *Client) Log(ctx context.Context, namespace, pod string, r LogRequest) (
 	}
 	body, err := q.Stream(ctx)
 	if err != nil {
-		return nil, false, denied(err)
+		return nil, false, kube.Denied(err)
 	}
 	defer func() { _ = body.Close() }()
 	text, err = io.ReadAll(io.LimitReader(body, int64(r.Bytes)))

@@ -23,6 +23,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
@@ -318,7 +319,7 @@ func (c *Client) Delete(ctx context.Context, r Resource, namespace string, live 
 	if err != nil {
 		return err
 	}
-	return denied(write(c.rest.Delete()).AbsPath(r.segments(namespace, live.GetName())...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+	return kube.Denied(write(c.rest.Delete()).AbsPath(r.segments(namespace, live.GetName())...).SetHeader("Content-Type", runtime.ContentTypeJSON).
 		Body(body).Do(ctx).Error())
 }
 
@@ -396,7 +397,7 @@ func (c *Client) raw(ctx context.Context, path ...string) ([]byte, error) {
 // bytesOf is the answer; Error is asked first because only it reads the server's own words from the body.
 func bytesOf(r rest.Result) ([]byte, error) {
 	if err := r.Error(); err != nil {
-		return nil, denied(err)
+		return nil, kube.Denied(err)
 	}
 	return r.Raw()
 }

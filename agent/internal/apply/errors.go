@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -118,7 +119,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 			Message: fmt.Sprintf("%s: namespace %s is being deleted", id, id.Namespace)}
-	case strings.Contains(text, kindTerminating):
+	case strings.Contains(text, kindTerminating) && !kube.ByWebhook(text):
 		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 			Message: fmt.Sprintf("%s: the definition of its kind is being deleted, and goes when all objects of the kind are gone", id)}
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -211,7 +212,7 @@ func Unanswered(err error) bool {
 		return false
 	}
 	s := apiStatus(err)
-	return s == nil || s.Code == 0 || (s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError) && !byWebhook(s.Message)
+	return s == nil || s.Code == 0 || (s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError) && !kube.ByWebhook(s.Message)
 }
 
 // MayLand reports that a request which failed may be carried out still: it was sent, and nothing came back, or only that the
@@ -255,25 +256,22 @@ var immutableTexts = []string{"field is immutable", "is immutable", "may not cha
 func IsImmutable(err error) bool {
 	s := apiStatus(err)
 	if s == nil || s.Code != http.StatusUnprocessableEntity || s.Reason != metav1.StatusReasonInvalid || s.Details == nil ||
-		len(s.Details.Causes) == 0 || byWebhook(s.Message) {
+		len(s.Details.Causes) == 0 || kube.ByWebhook(s.Message) {
 		return false
 	}
 	return !slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return !saysImmutable(c) })
 }
 
-// byWebhook reports that the API server says something in the name of a webhook that denies, whose causes are the webhook's own.
-func byWebhook(text string) bool { return strings.HasPrefix(text, "admission webhook ") }
-
-// webhookFails reports that a webhook does not answer, or says with the code of a server that it could not make up its mind (see denied).
+// webhookFails reports that a webhook does not answer, or says with the code of a server that it could not make up its mind (see kube.Denied).
 func webhookFails(code int32, text string) bool {
-	return code >= http.StatusInternalServerError && (byWebhook(text) || strings.Contains(text, "failed calling webhook")) ||
+	return code >= http.StatusInternalServerError && (kube.ByWebhook(text) || strings.Contains(text, "failed calling webhook")) ||
 		strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: ")
 }
 
 // deniedForNow reports that not the object is wrong: a webhook or an admission policy speaks, in whatever words and with whichever
 // code, or another object has its port or address.
 func deniedForNow(text string) bool {
-	return byWebhook(text) || strings.Contains(text, ": ValidatingAdmissionPolicy '") || strings.Contains(text, allocated)
+	return kube.ByWebhook(text) || kube.ByPolicy(text) || strings.Contains(text, allocated)
 }
 
 // allocated is said of a port or an address that another Service has.
@@ -288,27 +286,6 @@ func UndefinedVersion(err error) (gv string, found bool) {
 	_, rest, found := strings.Cut(s.Message, "request to convert CR to an invalid group/version: ")
 	gv, _, _ = strings.Cut(rest, " ")
 	return gv, found && gv != ""
-}
-
-// denied is an error in which the word of a webhook is a denial, whatever code the webhook gave it. Those of a conflict and of
-// something that does not exist would tell of the object that is written, and validators pass them on of other objects; those of a
-// server that is busy or gives up would tell that the API server did not do its work, or may do it still. A webhook that could not
-// make up its mind says so with a code of the server's side, and may have more to say a moment later.
-func denied(err error) error {
-	s := apiStatus(err)
-	if s == nil || !byWebhook(s.Message) {
-		return err
-	}
-	out := *s
-	switch {
-	case s.Code >= http.StatusInternalServerError, s.Code == http.StatusRequestTimeout, s.Code == http.StatusTooManyRequests:
-		out.Code, out.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
-	case s.Code == http.StatusNotFound, s.Code == http.StatusConflict, s.Code == http.StatusGone, s.Code == http.StatusRequestEntityTooLarge:
-		out.Code, out.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
-	default:
-		return err
-	}
-	return &apierrors.StatusError{ErrStatus: out}
 }
 
 // saysImmutable reports that a cause is an error of a field, and of one that cannot be changed. What an admission policy

@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 )
 
 // Rehearse has the API server judge a new object without storing it. The object has its own name, for admission may go by
 // that: the server asks all that may refuse a new object before it finds that there is one of the name.
 func (c *Client) Rehearse(ctx context.Context, r Resource, namespace, name string, body []byte) error {
-	err := c.rest.Post().AbsPath(r.segments(namespace, "")...).SetHeader("Content-Type", runtime.ContentTypeJSON).
-		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", "Strict").Param("dryRun", "All").Body(body).Do(ctx).Error()
+	err := kube.Denied(c.rest.Post().AbsPath(r.segments(namespace, "")...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", "Strict").Param("dryRun", "All").Body(body).Do(ctx).Error())
 	if s := apiStatus(err); apierrors.IsAlreadyExists(err) && s.Details != nil && s.Details.Name == name {
 		return nil
 	}

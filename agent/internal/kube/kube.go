@@ -1,4 +1,4 @@
-// Package kube owns typed clients of the few kinds that the agent needs for itself. It must not know what for. The
+// Package kube owns typed clients of the few kinds that the agent needs for itself, and what is a denial in an answer. It must not know what for. The
 // clients of client-go register every kind of every version of the Kubernetes API, whose code and tables would be a
 // quarter of the memory of an agent with nothing to do.
 package kube
@@ -112,7 +112,7 @@ func (o *Objects[T, P]) on(r *rest.Request) *rest.Request {
 func (o *Objects[T, P]) answer(ctx context.Context, r *rest.Request, name string) (P, error) {
 	out := P(new(T))
 	if err := r.Do(ctx).Into(out); err != nil {
-		return nil, err
+		return nil, Denied(err)
 	}
 	if out.GetName() != name {
 		return nil, fmt.Errorf("%s %s: answer of the API server: is not that object; something else answers in its place", o.resource, name)
@@ -137,5 +137,5 @@ func (o *Objects[T, P]) Update(ctx context.Context, object P, opts metav1.Update
 
 // Delete deletes an object.
 func (o *Objects[T, P]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
-	return o.on(o.rest.Delete()).Name(name).Body(&opts).Do(ctx).Error()
+	return Denied(o.on(o.rest.Delete()).Name(name).Body(&opts).Do(ctx).Error())
 }

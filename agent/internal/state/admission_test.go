@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -85,6 +86,46 @@ func TestStateThatAdmissionStamps(t *testing.T) {
 				p.write("a", "two")
 			}
 			p.holds("a=two", "b="+large[:10])
+		})
+	}
+}
+
+// TestStateThatAdmissionDenies: a webhook that denies a write as if the Secret did not exist, or existed already, as validators do that look for another
+// object, takes nothing from the state. Who takes it fails, and has it all when the webhook lets it.
+func TestStateThatAdmissionDenies(t *testing.T) {
+	large := strings.Repeat("x", 700<<10)
+	for name, says := range map[string]metav1.Status{
+		"not found": {Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "no tenant"},
+		"exists":    {Code: http.StatusConflict, Reason: metav1.StatusReasonAlreadyExists, Message: "no tenant"},
+		"conflict":  {Code: http.StatusConflict, Message: "no tenant"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := labtest.Config(t)
+			ns, c := realPlace(t)
+			p := c.leader(t, 5)
+			p.write("a", "one")
+			p.write("b", large)
+			var denies atomic.Bool
+			denies.Store(true)
+			labtest.WebhookSaying(t, config, ns, corev1.SchemeGroupVersion.WithResource("secrets"), "Secret", func(x labtest.Admitted) (string, *metav1.Status) {
+				if !denies.Load() || x.Name == headName(tenureName) {
+					return "", nil
+				}
+				said := says
+				return "", &said
+			})
+			q := c.process(t)
+			for what, err := range map[string]error{
+				"a new part": p.Write(t.Context(), "c", []byte("one")), "a large one": p.Write(t.Context(), "d", []byte(large)), "a change": p.Write(t.Context(), "a", []byte("two")),
+				"the end of a part": p.Remove(t.Context(), "b"), "the taking": q.Take(t.Context(), Tenure{Cluster: "uid-1", Epoch: 6}),
+			} {
+				if err == nil || !strings.Contains(err.Error(), "no tenant") {
+					t.Errorf("%s is denied: %v", what, err)
+				}
+			}
+			denies.Store(false)
+			q.take(6)
+			q.holds("a=one", "b="+large[:10])
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -211,7 +212,7 @@ func (s *Secrets) mark(ctx context.Context, m *metav1.PartialObjectMetadata, epo
 	}
 	got, err := s.meta.Patch(ctx, m.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fleet.FieldManager})
 	if err != nil {
-		return nil, err
+		return nil, kube.Denied(err)
 	}
 	sent := *m.ObjectMeta.DeepCopy()
 	sent.Annotations[epochAnnotation] = strconv.FormatUint(epoch, 10)

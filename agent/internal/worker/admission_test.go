@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/labtest"
@@ -22,6 +24,20 @@ func (r *rig) webhook(answer func(labtest.Admitted) (patch, denied string)) {
 func (r *rig) webhookDenying(code int, answer func(labtest.Admitted) (patch, denied string)) {
 	r.t.Helper()
 	labtest.WebhookDenying(r.t, code, labConfig(r.t), r.ns, corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap", answer)
+}
+
+// denies has a webhook deny an operation on an object by its name, in these words, as long as it is to; who did not is asked about everything else.
+func (r *rig) denies(of schema.GroupVersionResource, kind, operation, name string, says metav1.Status) (stop func()) {
+	r.t.Helper()
+	var over atomic.Bool
+	labtest.WebhookSaying(r.t, labConfig(r.t), r.ns, of, kind, func(x labtest.Admitted) (string, *metav1.Status) {
+		if x.Name != name || x.Operation != operation || over.Load() {
+			return "", nil
+		}
+		said := says
+		return "", &said
+	})
+	return func() { over.Store(true) }
 }
 
 // An admission policy that takes our label off makes the object one that no watch shows. It is not called Synced then: what

@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/labtest"
 )
@@ -14,21 +17,29 @@ import (
 // Webhooks deny with codes of their own, such as that of a conflict, or that of another object which does not exist. Whatever it
 // is, the denial is said, and the API server is not asked again all the time.
 func TestDenialInOtherWords(t *testing.T) {
-	for name, code := range map[string]int{"conflict": http.StatusConflict, "not found": http.StatusNotFound} {
+	const why = "team web has one already"
+	for name, says := range map[string]metav1.Status{
+		"conflict": {Code: http.StatusConflict, Message: why}, "not found": {Code: http.StatusNotFound, Message: why},
+		"the reason of a conflict": {Reason: metav1.StatusReasonConflict, Message: why}, "the reason of what is not found": {Reason: metav1.StatusReasonNotFound, Message: why},
+		"locked": {Code: http.StatusLocked, Message: why}, "the reason of what exists": {Reason: metav1.StatusReasonAlreadyExists, Message: why},
+		"an error about a namespace": {Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: why,
+			Details: &metav1.StatusDetails{RetryAfterSeconds: 3600, Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			var denies atomic.Value
 			denies.Store("CREATE")
-			r.webhookDenying(code, func(x labtest.Admitted) (string, string) {
+			labtest.WebhookSaying(t, labConfig(t), r.ns, corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap", func(x labtest.Admitted) (string, *metav1.Status) {
 				if x.Name == "a" && x.Operation == denies.Load() {
-					return "", "team web has one already"
+					said := says
+					return "", &said
 				}
-				return "", ""
+				return "", nil
 			})
 			s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
 			r.set([]fleet.Sync{s})
 			said := func(x fleet.SyncStatus) bool {
-				return x.Reason == "Forbidden" && strings.Contains(x.Message, "team web has one already")
+				return x.Reason == "Forbidden" && strings.Contains(x.Message, why)
 			}
 			r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && said(x) })
 			if counts, _ := r.count.take(); counts["PATCH"] > 20 {

@@ -2,11 +2,13 @@ package worker
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -51,6 +53,11 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 		}},
 		{"a policy that names the object", "batch/v1", "jobs", "once", jobOf("a:1"), "not to come back", func(r *rig) string {
 			r.forbidsOnce()
+			return jobOf("a:2")
+		}},
+		{"a webhook that knows one of the name", "batch/v1", "jobs", "once", jobOf("a:1"), "in another cluster", func(r *rig) string {
+			r.denies(batchv1.SchemeGroupVersion.WithResource("jobs"), "Job", "CREATE", "once", metav1.Status{Code: http.StatusConflict,
+				Reason: metav1.StatusReasonAlreadyExists, Message: "jobs.batch \"once\" already exists in another cluster", Details: &metav1.StatusDetails{Kind: "jobs", Name: "once"}})
 			return jobOf("a:2")
 		}},
 		{"a quota that counts only the new one", "v1", "pods", "web", pod("web", ""), "exceeded quota", func(r *rig) string {

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -245,5 +248,31 @@ func TestObjectThatIsLeftOutlivesItsOwner(t *testing.T) {
 	r.collected()
 	if got := r.uidOf("v1", "secrets", "s"); got != uid {
 		t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
+	}
+}
+
+// TestOwnerStaysWhereAWebhookKeepsItsObject: a webhook denies to free an object of its owner, as if the object did not exist.
+func TestOwnerStaysWhereAWebhookKeepsItsObject(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	stop := r.denies(corev1.SchemeGroupVersion.WithResource("secrets"), "Secret", "UPDATE", "s", metav1.Status{Reason: metav1.StatusReasonNotFound, Message: "no team web"})
+	next := r.bundle("shop", nil, certificate("b2xk"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "stuck with the owner, or rid of it", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && (len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "no team web") || r.get("v1", "configmaps", "owner") == nil)
+	})
+	if r.get("v1", "configmaps", "owner") == nil {
+		t.Error("the owner was deleted before its object was freed of it")
+	}
+	stop()
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one: %s was %s", got, uid)
 	}
 }

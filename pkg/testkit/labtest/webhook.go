@@ -40,6 +40,18 @@ func Webhook(t *testing.T, config *rest.Config, namespace string, of schema.Grou
 // WebhookDenying is Webhook with the code that a denial has.
 func WebhookDenying(t *testing.T, code int, config *rest.Config, namespace string, of schema.GroupVersionResource, kind string, answer func(Admitted) (patch, denied string)) {
 	t.Helper()
+	WebhookSaying(t, config, namespace, of, kind, func(x Admitted) (string, *metav1.Status) {
+		patch, denied := answer(x)
+		if denied == "" {
+			return patch, nil
+		}
+		return "", &metav1.Status{Message: denied, Code: int32(code)}
+	})
+}
+
+// WebhookSaying is Webhook with all that a denial says; nil: the write is not denied.
+func WebhookSaying(t *testing.T, config *rest.Config, namespace string, of schema.GroupVersionResource, kind string, answer func(Admitted) (patch string, denied *metav1.Status)) {
+	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		var review struct {
 			Request Admitted `json:"request"`
@@ -49,13 +61,13 @@ func WebhookDenying(t *testing.T, code int, config *rest.Config, namespace strin
 			return
 		}
 		response := map[string]any{"uid": review.Request.UID, "allowed": true}
-		patch, denied := "", probed
+		patch, denied := "", &metav1.Status{Message: probed, Code: http.StatusForbidden}
 		if review.Request.Name != probeName {
 			patch, denied = answer(review.Request)
 		}
 		switch {
-		case denied != "":
-			response["allowed"], response["status"] = false, map[string]any{"message": denied, "code": code}
+		case denied != nil:
+			response["allowed"], response["status"] = false, denied
 		case patch != "":
 			response["patchType"], response["patch"] = "JSONPatch", base64.StdEncoding.EncodeToString([]byte(patch))
 		}
