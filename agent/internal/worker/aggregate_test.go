@@ -25,6 +25,7 @@ type aggregate struct {
 	r     *rig
 	group string
 	kinds map[string]string // by resource
+	web   *httptest.Server
 
 	mu      sync.Mutex
 	version int
@@ -56,6 +57,7 @@ func (r *rig) aggregated(kinds ...string) *aggregate {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(a.serve))
 	server.EnableHTTP2 = true
 	server.StartTLS()
+	a.web = server
 	r.t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
@@ -87,6 +89,31 @@ func (a *aggregate) with(f func(*aggregate)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f(a)
+}
+
+// away has the server answer nothing but that it is not there.
+func (a *aggregate) away() {
+	a.with(func(a *aggregate) {
+		a.instead = func(w http.ResponseWriter, _ *http.Request) bool {
+			fails(w, http.StatusServiceUnavailable, "ServiceUnavailable", "is away")
+			return true
+		}
+	})
+	a.web.CloseClientConnections()
+}
+
+// back has it begin anew with what it keeps, whose versions it counts from the start.
+func (a *aggregate) back() {
+	a.with(func(a *aggregate) {
+		a.log, a.version, a.instead = nil, 10, nil
+		for at, obj := range a.objects {
+			a.version++
+			u := (&unstructured.Unstructured{Object: obj}).DeepCopy()
+			u.SetResourceVersion(fmt.Sprint(a.version))
+			a.objects[at] = u.Object
+		}
+	})
+	a.web.CloseClientConnections()
 }
 
 // names are those of the objects that are kept.

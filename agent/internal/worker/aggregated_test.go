@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,4 +114,27 @@ func TestObjectUnderAnotherNameIsToldOf(t *testing.T) {
 	if len(a.names()) != 1 {
 		t.Errorf("there is %v", a.names())
 	}
+}
+
+// An API server of its own that begins anew with an older copy, or that counts versions anew whenever it begins, says nothing of the cluster's store:
+// nobody is told that this was restored. A restore of the cluster is told of all the same.
+func TestAPIServerThatBeginsAnewIsNotTheCluster(t *testing.T) {
+	r := aloneRig(t)
+	var restored atomic.Int64
+	r.restart(func(o *Options) { o.Restored = func() { restored.Add(1) } })
+	a := r.aggregated("Widget")
+	s := r.bundle("shop", nil, a.manifest("Widget", "a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	a.away()
+	a.back()
+	r.eventually("it is seen that it counts anew", func() bool { return strings.Contains(r.heard.String(), "everything is looked at anew") })
+	next := r.bundle("shop", nil, a.manifest("Widget", "a", "k: w"))
+	r.set([]fleet.Sync{next})
+	r.ready(next)
+	if len(a.names()) != 1 || restored.Load() != 0 {
+		t.Errorf("there is %v; the cluster is said to be restored %d times", a.names(), restored.Load())
+	}
+	r.m.WentBack()
+	r.eventually("a restore of the cluster is told", func() bool { return restored.Load() == 1 })
 }

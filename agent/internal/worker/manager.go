@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -67,8 +68,10 @@ type Manager struct {
 	open    context.Context    // of writes; ends when they are forbidden
 	shut    context.CancelFunc // ends open
 	signal  chan struct{}
-	back    chan struct{}              // the cluster's store went back
-	listed  map[fleet.ModuleRef]listed // see keeps
+	back    chan struct{} // a store went back
+	// storeBack: it was the cluster's.
+	storeBack atomic.Bool
+	listed    map[fleet.ModuleRef]listed // see keeps
 }
 
 // desired is the newest word of Set and Leave.
