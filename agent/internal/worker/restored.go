@@ -71,7 +71,7 @@ func (m *Manager) restored(ctx context.Context, cluster bool) {
 		m.o.Restored()
 		m.inventory.Rewrite()
 	}
-	m.o.Log.Warn(why + " from an older copy; everything is looked at anew")
+	m.o.Log.Warn("restored from an older copy; everything is looked at anew", "cause", why)
 	m.mapper.ResetAll()
 	m.watcher.Restart()
 	m.finder.begin(ctx, why)
