@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -196,11 +197,11 @@ func (o *object) readyPod() Result {
 		return r
 	}
 	images := map[string]string{}
-	for _, x := range listOf(o.spec, "containers") {
+	for _, x := range slices.Concat(listOf(o.spec, "initContainers"), listOf(o.spec, "containers")) { // of the first those run on that are sidecars
 		c, _ := x.(map[string]any)
 		images[text(c, "name")] = text(c, "image")
 	}
-	for _, x := range listOf(o.status, "containerStatuses") {
+	for _, x := range slices.Concat(listOf(o.status, "initContainerStatuses"), listOf(o.status, "containerStatuses")) {
 		c, _ := x.(map[string]any)
 		began, err := time.Parse(time.RFC3339, text(mapOf(c, "state", "running"), "startedAt"))
 		if err != nil || !began.Before(o.facts.Changed) || runs(c, images[text(c, "name")]) {
