@@ -141,7 +141,8 @@ func deletes(d *storev1.DesiredRecord, cluster *storev1.ClusterRecord) bool {
 	return dead != nil && !dead.GetHold() && dead.GetPolicy() != fleet.DeleteOrphan && !record.Elsewhere(d, nil, cluster)
 }
 
-// goes: what is ordered to go is of a deleted module, or is not to be there by some placement that may be in force.
+// goes: what is ordered to go is of a deleted module, or is not to be there by any placement that may be in force; and nothing takes the last
+// module of a cluster but a person's word.
 func (o order) goes(there *storev1.ClusterRecord) {
 	if !deletes(o.has, there) || deletes(o.had, clusterOf(o.was, o.cluster)) {
 		return
@@ -155,6 +156,9 @@ func (o order) goes(there *storev1.ClusterRecord) {
 	}
 	if !o.mayLeave(m) {
 		o.finds("goes, and every placement has it there")
+	}
+	if o.had.GetSync() != nil && o.had.GetTombstone() == nil && o.isLast() && !o.said.confirmed[confirmation(fleet.HoldLeaves, o.ref, there.GetUid())] {
+		o.finds("was the last module there, and goes without a word")
 	}
 }
 
@@ -173,6 +177,23 @@ func (o order) mayLeave(m *storev1.ModuleRecord) bool {
 		placed, err := wire.ModuleFromProto(record.ModuleOfRevision(o.ref, rev))
 		return err == nil && assemble.MayLeave(&placed.Placement, &c)
 	})
+}
+
+// isLast reports that no other module is in the cluster, or is placed there.
+func (o order) isLast() bool {
+	c := record.Cluster(clusterOf(o.was, o.cluster))
+	for _, other := range wovenModules {
+		m, _, ok := store.Get[*storev1.ModuleRecord](store.Untracked(o.was), store.ModuleKey(other))
+		if other == o.ref || !ok || m.GetDeleting() != "" {
+			continue
+		}
+		d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(o.is), store.DesiredKey(o.cluster, other))
+		placed, err := wire.ModuleFromProto(m.GetModule())
+		if d.GetSync() != nil && d.GetTombstone() == nil || err == nil && !assemble.MayLeave(&placed.Placement, &c) {
+			return false
+		}
+	}
+	return true
 }
 
 // lets: what a person let go goes in the cluster that he was asked about.

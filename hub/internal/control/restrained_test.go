@@ -190,3 +190,48 @@ func (l *leader) undecided(clusters ...string) (run *rollouts.Run) {
 	})
 	return run
 }
+
+// A module leaves a cluster in which another one stays, so that nobody is asked, and in the moment of any commit on the way somebody deletes that one: a
+// cluster loses its last module by a person's word only.
+func TestLastModuleIsAskedForThoughAnotherOneGoesInThatMoment(t *testing.T) {
+	base := fleet.ModuleRef{Project: "default", Name: "base"}
+	for at, happened := 1, true; happened; at++ {
+		b := &meanwhile{Backend: memory.New()}
+		l := newLeaderOn(t, b)
+		l.narrowed(member("a", true, false), member("c", false, false))
+		happened = false
+		b.happensAt(at, func() {
+			if l.desired("c").GetTombstone() != nil {
+				return
+			}
+			happened = true
+			l.writes(func(w store.Writer) {
+				m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
+				m = proto.CloneOf(m)
+				record.Delete(w, m, fleet.DeleteDelete)
+				w.Put(store.ModuleKey(base), m)
+			})
+		})
+		for range 4 {
+			l.state(shop).markAll()
+			_ = l.reconcileModule(t.Context(), shop)
+		}
+		if d := l.desired("c"); happened && (d.GetTombstone() != nil || len(l.asked()) != 1) {
+			t.Errorf("before commit %d: c has %v, and %d questions are asked", at, d, len(l.asked()))
+		}
+		if at == 1 && !happened {
+			t.Fatal("nothing was committed")
+		}
+	}
+}
+
+// happensAt has something happen right before the commit of a number, from 1 on.
+func (m *meanwhile) happensAt(at int, happens func()) {
+	m.happens = func() {
+		if at--; at > 0 {
+			m.happensAt(at, happens)
+			return
+		}
+		happens()
+	}
+}

@@ -16,15 +16,20 @@ type Exit struct {
 	ref       fleet.ModuleRef
 	placement *fleet.Placement
 	others    *neighbours
+	// keepers are the modules on which the commit depends since they stay in clusters that this one leaves.
+	keepers map[fleet.ModuleRef]bool
 }
+
+// maxKeepers is on how many such modules a commit depends, which has no room for one of each cluster of a step.
+const maxKeepers = 16
 
 // ExitBy goes by the placement that is in force under a rollout.
 func ExitBy(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, placedBy int64) Exit {
 	m, err := InForce(r, ref, ro, placedBy)
 	if err != nil {
-		return Exit{ref: ref, others: &neighbours{}}
+		return Exit{ref: ref, others: &neighbours{}, keepers: map[fleet.ModuleRef]bool{}}
 	}
-	return Exit{ref, &m.Placement, &neighbours{}}
+	return Exit{ref, &m.Placement, &neighbours{}, map[fleet.ModuleRef]bool{}}
 }
 
 // ExitOf goes by the rollout as it is stored.
@@ -72,13 +77,21 @@ func AsksToPart(r store.Reader, m *wire.Module, c fleet.Cluster) bool {
 	return rollout.AsksToLeave(all)
 }
 
-// Empties reports that a cluster has nothing any more when the module has left it, or perhaps nothing.
+// Empties reports that a cluster has nothing any more when the module has left it, or perhaps nothing. The commit depends on it that what stays there
+// does, unless the reader is store.Untracked, or has too many of such modules.
 func (x Exit) Empties(r store.Reader, name fleet.ClusterName) bool {
-	r = store.Untracked(r)
-	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
-	if !ok || !Has(r, name, x.ref) {
+	still := store.Untracked(r)
+	rec, _, ok := store.Get[*storev1.ClusterRecord](still, store.ClusterKey(name))
+	if !ok || !Has(still, name, x.ref) {
 		return false
 	}
-	none, maybe := x.others.none(r, x.ref, Cluster(rec))
-	return none || maybe
+	stays, _ := x.others.keeper(r, x.ref, Cluster(rec))
+	if stays == (fleet.ModuleRef{}) {
+		return true
+	}
+	if len(x.keepers) < maxKeepers && !x.keepers[stays] {
+		x.keepers[stays] = true
+		r.Get(store.ModuleKey(stays))
+	}
+	return false
 }

@@ -49,21 +49,30 @@ func (n neighbour) mayCome(c fleet.Cluster, has bool) bool {
 // none reports that a cluster has nothing any more when a module has left it: no other one stays there, or is to come. maybe: one
 // comes if its source can be fetched.
 func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) (none, maybe bool) {
+	stays, maybe := x.keeper(r, ref, c)
+	if stays != (fleet.ModuleRef{}) {
+		return false, false
+	}
+	return !maybe, maybe
+}
+
+// keeper is a module that stays in a cluster when another one has left it, or is to come; zero: there is none.
+func (x *neighbours) keeper(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) (stays fleet.ModuleRef, maybe bool) {
 	r = store.Untracked(r)
 	there := map[fleet.ModuleRef]bool{}
 	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
 		if there[in] = stands(r, c.Name, in); in != ref && x.keeps(r, in, x.of(r, in), c, there[in]) {
-			return false, false
+			return in, false
 		}
 	}
 	x.readAll(r)
 	for in, n := range x.known {
 		if in != ref && x.keeps(r, in, n, c, there[in]) {
-			return false, false
+			return in, false
 		}
 		maybe = maybe || in != ref && n.mayCome(c, there[in])
 	}
-	return !maybe, maybe
+	return fleet.ModuleRef{}, maybe
 }
 
 // stands reports that a module is in a cluster, or comes as soon as a removal is carried out: not that it could not be assigned.
