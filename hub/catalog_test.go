@@ -75,6 +75,13 @@ func (w *catalogWorld) catalog() *towlinev1.Catalog {
 		Source: &towlinev1.Source{Git: &towlinev1.GitSource{Url: w.url, Ref: &towlinev1.GitRef{Branch: "main"}}}}}
 }
 
+// catalogOf is a catalog that fetches one folder of the repository.
+func (w *catalogWorld) catalogOf(name, folder string) *towlinev1.Catalog {
+	c := w.catalog()
+	c.Metadata.Name, c.Spec.Path, c.Spec.Source.Git.Path = name, "", folder
+	return c
+}
+
 func (w *catalogWorld) putCatalog(c *towlinev1.Catalog) {
 	w.t.Helper()
 	_, err := w.Catalogs.PutCatalog(w.ctx, &towlinev1.PutCatalogRequest{Catalog: c})

@@ -33,14 +33,9 @@ func TestMovedIntoAFileThatCannotBeDelivered(t *testing.T) {
 				w.repo.Branch("main", all)
 			}
 			push(map[string]any{"modules/shop.yaml": inGit("shop", "1"), "other/in/cart.yaml": inGit("cart", "1")})
-			in := func(name, folder string) *towlinev1.Catalog {
-				c := w.catalog()
-				c.Metadata.Name, c.Spec.Path, c.Spec.Source.Git.Path = name, "", folder
-				return c
-			}
-			w.putCatalog(in("team", "modules"))
+			w.putCatalog(w.catalogOf("team", "modules"))
 			w.applied(1)
-			w.putCatalog(in("other", "other/in"))
+			w.putCatalog(w.catalogOf("other", "other/in"))
 			w.eventually(func() bool { return w.modules() == "cart more news shop" })
 			w.await("shop", 0)
 			w.await("cart", 0)

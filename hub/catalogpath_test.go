@@ -3,8 +3,6 @@ package hub_test
 import (
 	"strings"
 	"testing"
-
-	towlinev1 "towline.dev/towline/gen/towline/v1"
 )
 
 // TestCatalogLeavesWhatMovedToAnotherPath: two catalogs of one branch say in their sources which folder they read, so that neither fetches what the
@@ -15,14 +13,9 @@ func TestCatalogLeavesWhatMovedToAnotherPath(t *testing.T) {
 		w.repo.Branch("main", map[string]any{"modules/news.yaml": inGit("news", "1"), "other/cart.yaml": inGit("cart", "1"), shop + "/shop.yaml": inGit("shop", "1") + slip})
 	}
 	push("modules", "")
-	in := func(name, folder string) *towlinev1.Catalog {
-		c := w.catalog()
-		c.Metadata.Name, c.Spec.Path, c.Spec.Source.Git.Path = name, "", folder
-		return c
-	}
-	w.putCatalog(in("team", "modules"))
+	w.putCatalog(w.catalogOf("team", "modules"))
 	w.applied(1)
-	w.putCatalog(in("other", "other"))
+	w.putCatalog(w.catalogOf("other", "other"))
 	w.eventually(func() bool { return w.modules() == "cart news shop" })
 	w.await("shop", 0)
 	w.await("cart", 0)

@@ -33,6 +33,14 @@ func Clip(s string, most int) string {
 	return strings.ToValidUTF8(s[:most-len(clipMark)], "") + clipMark
 }
 
+// AndMore ends a list of some things by how many of all are not on it.
+func AndMore(list []string, all int) []string {
+	if more := all - len(list); more > 0 {
+		return append(list, fmt.Sprintf("and %d more", more))
+	}
+	return list
+}
+
 // Some names the first of some things, at most most of them, in the order in which they come, and counts the others.
 func Some[S ~string](list []S, most int) string {
 	var out strings.Builder

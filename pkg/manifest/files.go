@@ -69,8 +69,11 @@ func WithoutMarks(data []byte) []byte {
 
 func isJSON(name string) bool { return strings.EqualFold(path.Ext(name), ".json") }
 
+// IsText reports that something is text in UTF-8, and not what is packed, encrypted or in another encoding.
+func IsText(data []byte) bool { return utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 }
+
 func checkText(name string, data []byte) error {
-	if utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 {
+	if IsText(data) {
 		return nil
 	}
 	line := 1

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -94,15 +95,21 @@ func TestObjectOutlivesAnOwnerThatIsDropped(t *testing.T) {
 	}
 }
 
-// TestOwnerStaysWhereItsObjectCannotBeSpared: what would go with an object cannot be freed of it. The object stays, and says why.
-func TestOwnerStaysWhereItsObjectCannotBeSpared(t *testing.T) {
-	r := newRig(t)
+// ownedSecret has the module shop list an owner and a Secret that it owns, and returns the Secret's UID.
+func (r *rig) ownedSecret() types.UID {
+	r.t.Helper()
 	s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	uid := r.uidOf("v1", "secrets", "s")
 	r.ownedBy("secrets", "s", "owner")
 	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	return r.uidOf("v1", "secrets", "s")
+}
+
+// TestOwnerStaysWhereItsObjectCannotBeSpared: what would go with an object cannot be freed of it. The object stays, and says why.
+func TestOwnerStaysWhereItsObjectCannotBeSpared(t *testing.T) {
+	r := newRig(t)
+	uid := r.ownedSecret()
 	r.count.upset(func(q *http.Request) error {
 		if q.Method == http.MethodPatch && strings.HasSuffix(q.URL.Path, "/secrets/s") {
 			return errors.New("cannot be written")
@@ -254,12 +261,7 @@ func TestObjectThatIsLeftOutlivesItsOwner(t *testing.T) {
 // TestOwnerStaysWhereAWebhookKeepsItsObject: a webhook denies to free an object of its owner, as if the object did not exist.
 func TestOwnerStaysWhereAWebhookKeepsItsObject(t *testing.T) {
 	r := newRig(t)
-	s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
-	r.set([]fleet.Sync{s})
-	r.ready(s)
-	uid := r.uidOf("v1", "secrets", "s")
-	r.ownedBy("secrets", "s", "owner")
-	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	uid := r.ownedSecret()
 	stop := r.denies(corev1.SchemeGroupVersion.WithResource("secrets"), "Secret", "UPDATE", "s", metav1.Status{Reason: metav1.StatusReasonNotFound, Message: "no team web"})
 	next := r.bundle("shop", nil, certificate("b2xk"))
 	r.set([]fleet.Sync{next})

@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -70,12 +69,8 @@ func readStops(r store.Reader, sums *counts.View, now time.Time) stops {
 // leaveOf is a hold of clusters that would leave a module, as one of them shows it: with that cluster and the number of the others, since
 // whole lists would make the statuses of all clusters as large as the square of their number.
 func leaveOf(h *towlinev1.Hold, cluster string) *towlinev1.Hold {
-	items := []string{cluster}
-	if more := len(h.GetItems()) - 1; more > 0 {
-		items = append(items, fmt.Sprintf("and %d more", more))
-	}
-	return &towlinev1.Hold{Id: h.GetId(), Kind: h.GetKind(), Project: h.GetProject(), Module: h.GetModule(), Code: h.GetCode(), Items: items, Count: int32(len(h.GetItems())),
-		Digest: h.GetDigest(), By: h.GetBy(), Since: h.GetSince(), ResourceVersion: h.GetResourceVersion()}
+	return &towlinev1.Hold{Id: h.GetId(), Kind: h.GetKind(), Project: h.GetProject(), Module: h.GetModule(), Code: h.GetCode(),
+		Items: fleet.AndMore([]string{cluster}, int(h.GetCount())), Count: h.GetCount(), Digest: h.GetDigest(), By: h.GetBy(), Since: h.GetSince(), ResourceVersion: h.GetResourceVersion()}
 }
 
 // describeStops fills in what stops a cluster.

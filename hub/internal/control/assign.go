@@ -346,8 +346,11 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 }
 
 func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, clusters []fleet.ClusterName, l leaving) (refused []fleet.ClusterName, err error) {
-	if l.deleted && !isDeleted(w, ref) {
-		return nil, nil
+	var deleted *storev1.ModuleRecord
+	if l.deleted {
+		if deleted = deletedModule(w, ref); deleted == nil {
+			return nil, nil
+		}
 	}
 	var exit record.Exit
 	if l.rollout != 0 {
@@ -359,7 +362,11 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 	heirs, holds := newSuccession(o, ref), record.ReadHolds(w, o.now)
 	for _, name := range clusters {
 		old, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
-		if !ok || record.Leaves(old, l.deleted) || l.late(old) || l.elsewhere(w, ref, name, old) {
+		if !ok || record.Leaves(old, l.deleted) || l.late(old) {
+			continue
+		}
+		// Who has the name is the same until the commit, for a generation is allotted in that.
+		if l.deleted && record.Elsewhere(old, deleted, record.Anew(w, name)) {
 			continue
 		}
 		if l.rollout != 0 && !exit.Open(w, name) {
@@ -381,20 +388,16 @@ func (l leaving) late(old *storev1.DesiredRecord) bool {
 	return l.rollout != 0 && record.Generation(old) >= l.generation
 }
 
-// elsewhere reports that the module was deleted before another Kubernetes cluster took the name; who has it is the same until the commit, for a
-// generation is allotted in that.
-func (l leaving) elsewhere(w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord) bool {
-	if !l.deleted {
-		return false
-	}
-	rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
-	return record.Elsewhere(old, rec, record.Anew(w, cluster))
-}
-
 // isDeleted reads whether the module is being deleted, so that the commit fails if that changes.
-func isDeleted(w store.Writer, ref fleet.ModuleRef) bool {
-	rec, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
-	return ok && rec.GetDeleting() != ""
+func isDeleted(w store.Writer, ref fleet.ModuleRef) bool { return deletedModule(w, ref) != nil }
+
+// deletedModule is the record of a module that is being deleted; nil: it is not. The commit depends on it.
+func deletedModule(w store.Writer, ref fleet.ModuleRef) *storev1.ModuleRecord {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+	if rec.GetDeleting() == "" {
+		return nil
+	}
+	return rec
 }
 
 func putLeaving(ctx context.Context, w store.Writer, heirs *record.Succession, holds record.Holds, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) error {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -233,10 +232,7 @@ func fitProblems(list []string) []string {
 	for _, p := range list[:min(len(list), maxProblems)] {
 		out = append(out, fleet.Clip(p, maxLookMessage))
 	}
-	if more := len(list) - maxProblems; more > 0 {
-		out = append(out, fmt.Sprintf("and %d more", more))
-	}
-	return out
+	return fleet.AndMore(out, len(list))
 }
 
 // failure is what those are told who wait for a look that came to nothing.

@@ -10,7 +10,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 
@@ -22,6 +21,7 @@ import (
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/wire"
 )
@@ -181,7 +181,7 @@ func (c *Controller) filesFor(ctx context.Context, x *catalogue, other *wire.Cat
 // opaque says that one of some files is no text, as one that is encrypted: no name that it may have is to be found in it.
 func opaque(files map[string][]byte, names []string) error {
 	for _, name := range names {
-		if utf8.Valid(files[name]) && bytes.IndexByte(files[name], 0) < 0 {
+		if manifest.IsText(files[name]) {
 			continue
 		}
 		if _, err := resource.ParseDocuments(name, files[name]); err != nil { // else it is in another encoding that YAML has

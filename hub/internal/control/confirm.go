@@ -29,7 +29,7 @@ func pruneHold(t record.Tracked) *storev1.HoldRecord {
 	}
 	t.ListExtras()
 	names := t.Input.Observed.Held()
-	items := andMore(names, o.Waiting())
+	items := fleet.AndMore(names, o.Waiting())
 	h := &towlinev1.Hold{Kind: record.HoldConfirm, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
 		Code: fleet.HoldDrops, Count: int32(o.Waiting()), By: "agent of " + string(t.Cluster),
 		Since: timestamppb.New(t.Input.Since)} // of the wait, also while the cluster is away

@@ -195,38 +195,41 @@ var historyPrefixes = []string{store.VerbPrefix, store.StepPrefix, store.ChunkPr
 // forgets the rest, even if it is deleted at once: it may have records that were not there at the look. If a person puts a hold meanwhile, it is
 // looked at again: one of this module that stayed would hold the next one of the name.
 func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef, uid string) error {
-	for {
+	for again := true; again; {
 		keys, held, err := c.keysOfModule(ctx, ref)
 		if err != nil {
 			return err
 		}
-		forgotten, again := true, false
-		for chunk := range slices.Chunk(append(keys, store.ModuleKey(ref)), store.MaxOps) {
-			if err := c.update(ctx, func(w store.Writer) error {
-				m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
-				now, _ := w.Get(store.HeldKey)
-				forgotten, again = m.GetDeleting() != "" && uidOf(m) == uid, now.ModRevision != held
-				if !forgotten || again {
-					return nil
-				}
-				for _, k := range chunk {
-					w.Delete(k)
-				}
-				return nil
-			}); err != nil || !forgotten {
-				return err
-			}
-			if again {
-				break
-			}
-		}
-		if !again {
-			break
+		forgotten := false
+		if forgotten, again, err = c.forgetKeys(ctx, ref, uid, append(keys, store.ModuleKey(ref)), held); err != nil || !forgotten {
+			return err
 		}
 	}
 	c.o.Log.Info("module gone", "module", ref.String())
 	c.dropState(ref)
 	return nil
+}
+
+// forgetKeys deletes what is stored of a module that is deleted; forgotten is false of any other. again: a hold was put since held.
+func (c *Controller) forgetKeys(ctx context.Context, ref fleet.ModuleRef, uid string, keys []string, held int64) (forgotten, again bool, err error) {
+	for chunk := range slices.Chunk(keys, store.MaxOps) {
+		err = c.update(ctx, func(w store.Writer) error {
+			m := deletedModule(w, ref)
+			last, _ := w.Get(store.HeldKey)
+			forgotten, again = m != nil && uidOf(m) == uid, last.ModRevision != held
+			if !forgotten || again {
+				return nil
+			}
+			for _, k := range chunk {
+				w.Delete(k)
+			}
+			return nil
+		})
+		if err != nil || !forgotten || again {
+			return forgotten, again, err
+		}
+	}
+	return forgotten, again, nil
 }
 
 // keysOfModule are those of what is stored of a module beside its own record, and the revision of the last hold that a person put before that look.

@@ -30,6 +30,17 @@ func (m *meanwhile) Commit(ctx context.Context, parts []backend.Part) (int64, []
 	return m.Backend.Commit(ctx, parts)
 }
 
+// happensAt has something happen right before the commit of a number, from 1 on.
+func (m *meanwhile) happensAt(at int, happens func()) {
+	m.happens = func() {
+		if at--; at > 0 {
+			m.happensAt(at, happens)
+			return
+		}
+		happens()
+	}
+}
+
 // What another program assigns between a look of the leader and its commit stays: it is of a later generation than the step.
 func TestStepLeavesWhatIsAssignedMeanwhile(t *testing.T) {
 	b := &meanwhile{Backend: memory.New()}

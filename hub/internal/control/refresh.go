@@ -529,13 +529,5 @@ func fitItems(items []string, all int) []string {
 		}
 		out = append(out, item)
 	}
-	return andMore(out, all)
-}
-
-// andMore ends a list by how many of all are not on it.
-func andMore(list []string, all int) []string {
-	if more := all - len(list); more > 0 {
-		return append(list, fmt.Sprintf("and %d more", more))
-	}
-	return list
+	return fleet.AndMore(out, all)
 }

@@ -224,14 +224,3 @@ func TestLastModuleIsAskedForThoughAnotherOneGoesInThatMoment(t *testing.T) {
 		}
 	}
 }
-
-// happensAt has something happen right before the commit of a number, from 1 on.
-func (m *meanwhile) happensAt(at int, happens func()) {
-	m.happens = func() {
-		if at--; at > 0 {
-			m.happensAt(at, happens)
-			return
-		}
-		happens()
-	}
-}

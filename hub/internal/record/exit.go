@@ -25,11 +25,11 @@ const maxKeepers = 16
 
 // ExitBy goes by the placement that is in force under a rollout.
 func ExitBy(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, placedBy int64) Exit {
-	m, err := InForce(r, ref, ro, placedBy)
-	if err != nil {
-		return Exit{ref: ref, others: &neighbours{}, keepers: map[fleet.ModuleRef]bool{}}
+	x := Exit{ref: ref, others: &neighbours{}, keepers: map[fleet.ModuleRef]bool{}}
+	if m, err := InForce(r, ref, ro, placedBy); err == nil {
+		x.placement = &m.Placement
 	}
-	return Exit{ref, &m.Placement, &neighbours{}, map[fleet.ModuleRef]bool{}}
+	return x
 }
 
 // ExitOf goes by the rollout as it is stored.

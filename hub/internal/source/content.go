@@ -8,9 +8,9 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"towline.dev/towline/pkg/artifact"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // packings are formats that are recognised only to say what to do instead.
@@ -37,11 +37,11 @@ func open(ctx context.Context, body []byte, from *url.URL, tempDir string) (map[
 		return nil, refused("is empty: check what the server serves, and have it serve a comment where it is to have nothing")
 	}
 	for _, p := range packings {
-		if len(body) > p.at && bytes.HasPrefix(body[p.at:], []byte(p.magic)) && !isText(body) {
+		if len(body) > p.at && bytes.HasPrefix(body[p.at:], []byte(p.magic)) && !manifest.IsText(body) {
 			return nil, refused("is %s: serve a YAML or JSON file or a tar.gz", p.name)
 		}
 	}
-	if !isText(body) {
+	if !manifest.IsText(body) {
 		return nil, refused("is neither YAML, JSON nor a tar.gz: check source.http.url")
 	}
 	if bytes.HasPrefix(bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\ufeff"))), []byte("<")) {
@@ -60,8 +60,6 @@ func saysNothing(body []byte) bool {
 	}
 	return true
 }
-
-func isText(body []byte) bool { return utf8.Valid(body) && bytes.IndexByte(body, 0) < 0 }
 
 // fileName is the URL's last element if it says what the file is; messages about the content name it.
 func fileName(body []byte, from *url.URL) string {

@@ -187,14 +187,15 @@ func cause(err error) string {
 	if strings.Contains(err.Error(), "Location header") {
 		return "it redirects to what is no URL"
 	}
-	return clip(withoutRequest(err))
+	return clipError(err)
 }
 
 // ofRequest is how a library begins to say what is wrong: with the request. Its query is a credential where a registry has a layer be fetched
 // elsewhere, by an address that it has signed.
 var ofRequest = regexp.MustCompile(`[A-Z]+ "https?://(?:[^"\\]|\\.)*": `)
 
-func withoutRequest(err error) string { return ofRequest.ReplaceAllString(err.Error(), "") }
+// clipError shortens what a library says, without the request.
+func clipError(err error) string { return clip(ofRequest.ReplaceAllString(err.Error(), "")) }
 
 // clip shortens what others have written, for messages.
 func clip(s string) string { return fleet.Clip(s, 200) }

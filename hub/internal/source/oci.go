@@ -271,15 +271,15 @@ func ociError(err error) error {
 	case errors.Is(err, errdef.ErrNotFound):
 		return &statusError{http.StatusNotFound}
 	case errors.Is(err, ocicontent.ErrMismatchedDigest) || errors.Is(err, ocicontent.ErrTrailingData) || strings.Contains(err.Error(), "mismatch"):
-		return fleet.Errorf(fleet.ErrCorrupt, "the registry sends something else than its digest says: %s", clip(withoutRequest(err)))
+		return fleet.Errorf(fleet.ErrCorrupt, "the registry sends something else than its digest says: %s", clipError(err))
 	case errors.Is(err, errdef.ErrSizeExceedsLimit) || errors.Is(err, errdef.ErrTooManyPages):
-		return fleet.Errorf(fleet.ErrExhausted, "the registry sends more than is taken: %s", clip(withoutRequest(err)))
+		return fleet.Errorf(fleet.ErrExhausted, "the registry sends more than is taken: %s", clipError(err))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.Join(errBroken, err)
 	case strings.Contains(err.Error(), "bearer realm"):
 		return fleet.Errorf(fleet.ErrDenied, "the registry has its tokens issued where the hub sends no login: %s. A host at a private address has to have the registry's own name; else set a token of it in the secret, as header.Authorization=\"Bearer TOKEN\"", clip(realmError(err)))
 	case slices.ContainsFunc([]string{"invalid response", "unknown response", "failed to decode response"}, func(said string) bool { return strings.Contains(err.Error(), said) }):
-		return refused("the server does not answer as a registry does: %s", clip(withoutRequest(err)))
+		return refused("the server does not answer as a registry does: %s", clipError(err))
 	}
 	return err
 }
