@@ -89,7 +89,7 @@ func TestVendorStopsInTime(t *testing.T) {
 	var charts []map[string]string
 	own := map[string][]byte{}
 	text := "apiVersion: v2\nname: all\nversion: 1.0.0\ndependencies:\n"
-	for _, v := range []string{"1.0.0", "1.0.1", "1.0.2", "1.0.3", "1.0.4", "1.0.5", "1.0.6", "1.0.7"} {
+	for _, v := range []string{"1.0.0", "1.0.1", "1.0.2", "1.0.3", "1.0.4", "1.0.5"} {
 		charts = append(charts, map[string]string{"Chart.yaml": "apiVersion: v2\nname: big\nversion: " + v + "\n", "data": zeros})
 		text += "- {name: big, version: " + v + ", repository: REPO}\n"
 	}
@@ -102,7 +102,9 @@ func TestVendorStopsInTime(t *testing.T) {
 		})
 	}, charts...)
 	own["Chart.yaml"] = []byte(strings.ReplaceAll(text, "REPO", repo))
-	_, err := fetcher(t, Options{}).Vendor(t.Context(), "default", httpSource(repo), ".", newArtifact(own))
+	src := httpSource(repo)
+	src.Http.Timeout = "10m" // it is the bytes that must stop it: the race detector takes seconds for each archive
+	_, err := fetcher(t, Options{}).Vendor(t.Context(), "default", src, ".", newArtifact(own))
 	if err == nil || !strings.Contains(err.Error(), "have more than 200 MiB unpacked") || archives.Load() > 4 {
 		t.Errorf("%d archives were fetched: %v", archives.Load(), err)
 	}
