@@ -82,10 +82,13 @@ func TestCatalogIsRefused(t *testing.T) {
 		"a chart": {"spec.source.helm: is a chart", func(c *towlinev1.Catalog) {
 			c.Spec.Source = &towlinev1.Source{Helm: &towlinev1.HelmSource{Repo: "https://x.test", Chart: "a"}}
 		}},
-		"an upload":   {"spec.source.upload: is for modules", func(c *towlinev1.Catalog) { c.Spec.Source = &towlinev1.Source{Upload: &towlinev1.UploadSource{}} }},
-		"outside":     {"spec.path", func(c *towlinev1.Catalog) { c.Spec.Path = "../x" }},
-		"no project":  {"project none does not exist", func(c *towlinev1.Catalog) { c.Metadata.Project = "none" }},
-		"no spec":     {"spec: is required", func(c *towlinev1.Catalog) { c.Spec = nil }},
+		"an upload":  {"spec.source.upload: is for modules", func(c *towlinev1.Catalog) { c.Spec.Source = &towlinev1.Source{Upload: &towlinev1.UploadSource{}} }},
+		"outside":    {"spec.path", func(c *towlinev1.Catalog) { c.Spec.Path = "../x" }},
+		"no project": {"project none does not exist", func(c *towlinev1.Catalog) { c.Metadata.Project = "none" }},
+		"no spec":    {"spec: is required", func(c *towlinev1.Catalog) { c.Spec = nil }},
+		"a key that is none": {"catalog team: spec.source.verify.sshKeys: [0]", func(c *towlinev1.Catalog) {
+			c.Spec.Source.Verify = &towlinev1.Verify{SshKeys: []string{"nonsense"}}
+		}},
 		"an old face": {"another one by now", func(c *towlinev1.Catalog) { c.Metadata.Uid = "x" }},
 	} {
 		in := w.catalog()

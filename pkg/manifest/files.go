@@ -41,7 +41,7 @@ func readFile(name string, data []byte, lastCounts bool) ([]document, error) {
 	}
 	var out []document
 	for _, v := range values {
-		docs, err := v.objects(name)
+		docs, err := v.objects(name, lastCounts)
 		if err != nil {
 			return nil, err
 		}
@@ -90,8 +90,9 @@ func checkText(name string, data []byte) error {
 	return fleet.Invalid(place{name, line}.String(), "is not UTF-8 text: save it as UTF-8, and put binary content into binaryData as base64")
 }
 
-// objects are the objects of a document: none of an empty one, the items of a List.
-func (p parsed) objects(file string) ([]document, error) {
+// objects are the objects of a document: none of an empty one, the items of a List. What a program prints that found nothing may be a List of null,
+// which is no word that there are to be none; that of a chart is what its values say, and to Helm it is empty.
+func (p parsed) objects(file string, ofChart bool) ([]document, error) {
 	if p.value == nil {
 		return nil, nil
 	}
@@ -107,8 +108,11 @@ func (p parsed) objects(file string) ([]document, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !list {
+	switch {
+	case !list:
 		return []document{{m, at}}, nil
+	case m["items"] == nil && !ofChart:
+		return nil, fleet.Invalidf(at.String(), "%s: items is null: write them, or items: [] where there are none", m["kind"])
 	}
 	out := make([]document, 0, len(items))
 	for i, item := range items {

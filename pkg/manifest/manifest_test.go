@@ -129,6 +129,29 @@ func TestListsThatHaveAName(t *testing.T) {
 	}
 }
 
+// TestListOfNull: a program prints null for a list that it made of nothing, as of what it did not find. All that the file had would go. To Helm,
+// as to kubectl, such a List of a chart's has no items: its values may say so.
+func TestListOfNull(t *testing.T) {
+	for name, text := range map[string]string{
+		"a.yaml": "apiVersion: v1\nkind: List\nitems: null\n",
+		"b.yaml": "apiVersion: v1\nkind: List\nitems:\n",
+		"c.yaml": "apiVersion: v1\nkind: ConfigMapList\nmetadata: {}\nitems: ~\n",
+		"d.json": `{"apiVersion": "v1", "kind": "List", "items": null}`,
+	} {
+		files := map[string][]byte{name: []byte(text)}
+		got, err := ParseSet(files, Options{Namespace: "shop"})
+		if err == nil {
+			t.Errorf("%s: read as %d objects", name, len(got))
+			continue
+		}
+		refused(t, err, name+":1: ")
+		refused(t, err, "items is null: write them, or items: [] where there are none")
+		if got, err := ParseSet(files, Options{Namespace: "shop", Chart: true}); err != nil || len(got) != 0 {
+			t.Errorf("%s of a chart: %d objects, %v", name, len(got), err)
+		}
+	}
+}
+
 // TestKeysBeforeAMerge: Helm, as kubectl, has what << brings take the place of the keys that stand before it.
 func TestKeysBeforeAMerge(t *testing.T) {
 	for labels, want := range map[string]string{

@@ -40,6 +40,9 @@ func Plain(files map[string][]byte, opts Options) ([]manifest.Object, error) {
 	if len(taken) > MaxFiles {
 		return nil, fleet.Invalidf("package.plain.path", "%q has %d manifest files; at most %d are allowed", opts.Path, len(taken), MaxFiles)
 	}
+	if err := textLinks(files, root); err != nil {
+		return nil, err
+	}
 	objects, err := twice(taken, opts.Options)
 	if err != nil {
 		return nil, err

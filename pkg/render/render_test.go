@@ -2,6 +2,7 @@ package render
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -92,6 +93,30 @@ func TestFolderThatBecameAFileIsNotEmpty(t *testing.T) {
 	files := map[string][]byte{"deploy": []byte("../k8s/prod"), "k8s/prod/a.yaml": configMap("a")}
 	if got, err := Plain(files, Options{Path: "deploy", AllowEmpty: true}); err == nil || !strings.Contains(err.Error(), `"deploy" is a file that is no *.yaml, *.yml or *.json`) {
 		t.Errorf("rendered to %d objects, %v", len(got), err)
+	}
+}
+
+// TestFolderBelowThatBecameAFile: git on Windows, and what copies files, may leave a symbolic link as a file with the path that it leads to. What is
+// there is left out, and all of it goes where it was a folder before.
+func TestFolderBelowThatBecameAFile(t *testing.T) {
+	for text, refused := range map[string]bool{
+		"../base": true, "../k8s/prod": true, "./../base": true, "../base/": true, "../../elsewhere": true, "../base/a.yaml": true,
+		"../nowhere": false, "base": false, "prod": false, "see ../base\n": false, "../base\n\nmore": false, "": false,
+	} {
+		files := map[string][]byte{"deploy/a.yaml": configMap("a"), "deploy/shared": []byte(text), "deploy/prod/b.yaml": configMap("b"),
+			"base/a.yaml": configMap("c"), "k8s/prod/a.yaml": configMap("d"), "shared": []byte("../base")}
+		got, err := Plain(files, Options{Path: "deploy"})
+		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("\"deploy/shared\" is a file with the path %q in it, as a symbolic link is that was copied as text", text)) {
+			t.Errorf("%q: rendered to %d objects, %v", text, len(got), err)
+		}
+	}
+	nested := map[string][]byte{"a/a.yaml": configMap("a"), "a/shared": []byte("../base"), "base/a.yaml": configMap("c")}
+	if _, err := Plain(nested, Options{}); err != nil { // what is there is read all the same
+		t.Error(err)
+	}
+	dots := map[string][]byte{"deploy/a.yaml": configMap("a"), "deploy/.shared": []byte("../base"), "base/a.yaml": configMap("c")}
+	if _, err := Plain(dots, Options{Path: "deploy"}); err != nil { // what begins with a dot is not read either way
+		t.Error(err)
 	}
 }
 

@@ -196,6 +196,8 @@ func TestApplyPrunesNothingThatMayBeBelow(t *testing.T) {
 		"a chart's template":  {"team/old.yaml", "{{ if .Values.old }}\na: b\n{{ end }}\n", ""},
 		"a link to nowhere":   {"team/link", "../../away", "module old is in the files no more, and may be in what cannot be read: "},
 		"a list of something": {"team/values.yaml", "- old\n", ""},
+		"encrypted":           {"team/secret.yaml", "\x00GITCRYPT\x00\xd7\x1e\x82\x9a", "module old is in the files no more, and may be in what cannot be read: "},
+		"in Git LFS":          {"team/all.yaml", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n", "module old is in the files no more, and may be in what cannot be read: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

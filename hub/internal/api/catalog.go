@@ -12,6 +12,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
@@ -58,6 +59,9 @@ func (a *API) PutCatalog(ctx context.Context, req *towlinev1.PutCatalogRequest) 
 	c, err := wire.CatalogFromProto(in)
 	if err != nil {
 		return nil, named("catalog", in.GetMetadata().GetName(), err)
+	}
+	if err := source.CheckVerify(c.Source); err != nil {
+		return nil, named("catalog", c.Ref.Display(), fleet.Join("spec.source", err))
 	}
 	resp := &towlinev1.PutCatalogResponse{}
 	put := func(w store.Writer) error { return a.putCatalog(ctx, w, c, req, resp) }

@@ -309,7 +309,7 @@ type ociLayer struct {
 func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (unpacker, error) {
 	left := int64(MaxLayerBytes)
 	var layers []ociLayer
-	var others []string
+	var others []ocispec.Descriptor
 	for _, layer := range x.manifest.Layers {
 		kind, _, _ := mime.ParseMediaType(layer.MediaType)
 		name := plainName(kind, layer)
@@ -318,7 +318,7 @@ func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (unpacker, error)
 		case isTar(kind) && (layer.Annotations[titleAnnotation] == "" || strings.Contains(kind, "+")): // else it is a file that was pushed with its name
 			return nil, refused("has a layer of the type %s, which is not unpacked: pack it as tar+gzip", clip(kind))
 		default:
-			others = append(others, clip(kind))
+			others = append(others, layer)
 			continue
 		}
 		data, err := x.fetchLayer(ctx, layer, left)
@@ -329,8 +329,17 @@ func (f *Fetcher) ociFiles(ctx context.Context, x ociArtifact) (unpacker, error)
 		layers = append(layers, ociLayer{kind, name, data})
 	}
 	if len(layers) == 0 {
-		slices.Sort(others)
-		return nil, refused("has no layer that is an archive (tar+gzip) or a manifest with a name, but %d others: %s", len(others), strings.Join(slices.Compact(others), ", "))
+		var kinds []string
+		for _, layer := range others {
+			kinds = append(kinds, layerType(layer))
+		}
+		slices.Sort(kinds)
+		return nil, refused("has no layer that is an archive (tar+gzip) or a manifest with a name, but %d others: %s", len(others), strings.Join(slices.Compact(kinds), ", "))
+	}
+	for _, layer := range others {
+		if err := mayBeLeftOut(layer); err != nil {
+			return nil, err
+		}
 	}
 	return func(ctx context.Context) (map[string][]byte, error) { return f.layerFiles(ctx, layers) }, nil
 }
@@ -369,6 +378,30 @@ func isArchive(kind string) bool {
 func isTar(kind string) bool {
 	return strings.HasSuffix(kind, ".tar") || strings.HasSuffix(kind, "+tar") || strings.Contains(kind, "tar+") || strings.Contains(kind, ".tar.")
 }
+
+func layerType(layer ocispec.Descriptor) string {
+	kind, _, _ := mime.ParseMediaType(layer.MediaType)
+	return clip(kind)
+}
+
+// Types of layers that only say something of the others.
+var besides = []string{"provenance", "in-toto", "spdx", "cyclonedx", "sigstore", "oci.empty."}
+
+// mayBeLeftOut refuses to leave out beside the others what may hold objects, which would go: an archive that is not unpacked, and what nobody says
+// what it is. A file with a name that is no manifest's, such as a README, is left out as it would be in a folder.
+func mayBeLeftOut(layer ocispec.Descriptor) error {
+	name, kind := layer.Annotations[titleAnnotation], layerType(layer)
+	switch {
+	case slices.Contains(packedEnds, strings.ToLower(path.Ext(name))):
+		return refused("has the layer %q, an archive that is not unpacked: push it as %s, or leave it out", clip(name), ocispec.MediaTypeImageLayerGzip)
+	case name == "" && !slices.ContainsFunc(besides, func(word string) bool { return strings.Contains(kind, word) }):
+		return refused("has a layer of the type %s that has no name, and is not read: pack it as tar+gzip, give it a name (%s), or leave it out", kind, titleAnnotation)
+	}
+	return nil
+}
+
+// packedEnds end the names of archives.
+var packedEnds = []string{".tar", ".tgz", ".gz", ".zip", ".zst", ".xz", ".bz2", ".7z"}
 
 // plainName is the name of a layer that is one file; "": it is none that is taken.
 func plainName(kind string, layer ocispec.Descriptor) string {
