@@ -241,7 +241,7 @@ func (a *API) DeleteCatalog(ctx context.Context, req *towlinev1.DeleteCatalogReq
 			return nil
 		}
 		next := proto.CloneOf(rec)
-		next.Deleting = true
+		record.DeleteWithModules(w, next)
 		next.Catalog.Metadata.DeletionTimestamp = timestamppb.New(a.now())
 		next.Catalog.Metadata.ChangedBy, next.Catalog.Metadata.ChangeReason = who(ctx), req.GetReason()
 		w.Put(store.CatalogKey(ref), next)

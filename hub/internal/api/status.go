@@ -195,7 +195,7 @@ func (a *API) markDeleted(ctx context.Context, w store.Writer, ref fleet.ModuleR
 		return err
 	}
 	next := proto.CloneOf(rec)
-	record.Delete(w, next, policy)
+	record.Delete(w, ref, next, policy)
 	meta := next.Module.Metadata
 	if meta.DeletionTimestamp == nil {
 		meta.DeletionTimestamp = timestamppb.New(a.now())

@@ -366,7 +366,7 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 			continue
 		}
 		// Who has the name is the same until the commit, for a generation is allotted in that.
-		if l.deleted && record.Elsewhere(old, deleted, record.Anew(w, name)) {
+		if l.deleted && record.Elsewhere(old, deleted.DeletedTakes, record.Anew(w, name)) {
 			continue
 		}
 		if l.rollout != 0 && !exit.Open(w, name) {

@@ -91,7 +91,7 @@ type remains struct {
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
 	dead := t.Desired.GetTombstone()
-	if record.Elsewhere(t.Desired, look.deleting, cluster) {
+	if record.Elsewhere(t.Desired, look.deleting.DeletedTakes, cluster) {
 		x.ended(gone{t.Cluster, record.GivenGeneration(t.Desired)}, "nothing was removed, for another Kubernetes cluster has the name since: what the one before has stays there")
 		return nil
 	}

@@ -29,7 +29,7 @@ func TestNothingOfADeletedModuleComesToAnotherCluster(t *testing.T) {
 				w.Put(store.RevisionKey(shop, 2), l.revision(2))
 				w.Put(store.ClusterKey("a"), clusterRecord("a"))
 				w.Put(store.DesiredKey("a", shop), had(l, record.NextGeneration(w)))
-				record.Delete(w, m, fleet.DeleteDelete)
+				record.Delete(w, shop, m, fleet.DeleteDelete)
 				w.Put(store.ModuleKey(shop), m)
 			})
 			l.takes("a")
@@ -56,7 +56,7 @@ func TestDamageOfTheTakesTurnsNoDeletionRound(t *testing.T) {
 	deleted := func(l *leader) {
 		l.put(func(w store.Writer) {
 			m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
-			record.Delete(w, m, fleet.DeleteDelete)
+			record.Delete(w, shop, m, fleet.DeleteDelete)
 			w.Put(store.ModuleKey(shop), m)
 		})
 	}

@@ -151,7 +151,7 @@ func (w *interleaved) does(k *kube) map[string]recordOrNone {
 				if record.GivenGeneration(d) > 0 {
 					report(ref, simagent.Removed(fleet.Tombstone{Module: ref, Generation: record.GivenGeneration(d)}))
 				}
-			case record.Elsewhere(d, moduleOf(r, ref), rec):
+			case record.Elsewhere(d, record.DeletedTakes(r, ref, moduleOf(r, ref)), rec):
 			case d.GetTombstone() != nil:
 				dead, err := wire.TombstoneFromProto(d.GetTombstone())
 				w.must(err)

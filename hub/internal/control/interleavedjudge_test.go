@@ -206,7 +206,7 @@ func (o order) lets(there *storev1.ClusterRecord) {
 // forgotten: a removal that is ordered is forgotten when the agent has done it, or nobody ever will.
 func (o order) forgotten() {
 	rec := clusterOf(o.was, o.cluster)
-	if rec == nil || rec.GetRemoving() != "" || rec.GetJoined() == nil || record.Elsewhere(o.had, moduleOf(o.was, o.ref), rec) {
+	if rec == nil || rec.GetRemoving() != "" || rec.GetJoined() == nil || record.Elsewhere(o.had, record.DeletedTakes(o.was, o.ref, moduleOf(o.was, o.ref)), rec) {
 		return
 	}
 	t, _ := record.Track(store.Untracked(o.was), o.cluster, o.ref, true)

@@ -44,7 +44,7 @@ func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
 		"a deletion": func(l *leader, had uint64) {
 			l.put(func(w store.Writer) {
 				m := moduleRecord()
-				record.Delete(w, m, fleet.DeleteDelete)
+				record.Delete(w, shop, m, fleet.DeleteDelete)
 				w.Put(store.ModuleKey(shop), m)
 			})
 			_, _ = l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{policy: fleet.DeleteDelete, deleted: true})
@@ -117,7 +117,7 @@ func (l *leader) elsewhere(c fleet.ClusterName) (is bool) {
 	l.read(func(r store.Reader) {
 		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, shop))
 		m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(shop))
-		is = record.Elsewhere(d, m, record.Anew(r, c))
+		is = record.Elsewhere(d, record.DeletedTakes(r, shop, m), record.Anew(r, c))
 	})
 	return is
 }
@@ -208,7 +208,7 @@ func TestLastModuleIsAskedForThoughAnotherOneGoesInThatMoment(t *testing.T) {
 			l.writes(func(w store.Writer) {
 				m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
 				m = proto.CloneOf(m)
-				record.Delete(w, m, fleet.DeleteDelete)
+				record.Delete(w, base, m, fleet.DeleteDelete)
 				w.Put(store.ModuleKey(base), m)
 			})
 		})

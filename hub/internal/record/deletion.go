@@ -23,21 +23,59 @@ func Undone(r store.Reader, c fleet.ClusterName) map[fleet.ModuleRef]string {
 	return out
 }
 
-// Delete notes in a module's record that it is deleted, and by which word it is to go. The first word tells as of when, among those who take names.
-func Delete(r store.Reader, rec *storev1.ModuleRecord, policy string) {
+// Delete notes in a module's record that it is deleted, and by which word it is to go. The first word tells as of when, among those who take names; that
+// its catalog is deleted with its modules is one.
+func Delete(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, policy string) {
 	if rec.GetDeleting() == "" {
-		rec.DeletedTakes = new(takes(r))
+		if rec.DeletedTakes = DeletedTakes(store.Untracked(r), ref, rec); rec.DeletedTakes == nil {
+			rec.DeletedTakes = new(takes(r))
+		}
 	}
 	rec.Deleting = policy
 }
 
+// DeleteWithModules notes in a catalog's record that it is deleted with its modules.
+func DeleteWithModules(r store.Reader, rec *storev1.CatalogRecord) {
+	rec.Deleting, rec.DeletedTakes = true, new(takes(r))
+}
+
+// DeletedTakes is how many names had been taken in the fleet when a module was deleted, or the catalog with which it goes; nil: it is not deleted, or
+// nobody noted that.
+func DeletedTakes(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) *uint64 {
+	if m.GetDeleting() != "" {
+		return m.DeletedTakes
+	}
+	if by := goesWith(r, ref, m); by != nil {
+		return by.DeletedTakes
+	}
+	return nil
+}
+
+// goesWith is the catalog that has a module and is being deleted with all that it has; nil: there is none, or nobody can read whether there is.
+func goesWith(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) *storev1.CatalogRecord {
+	name, is := fleet.OfCatalog(OwnerOf(r, ref, m))
+	if !is {
+		return nil
+	}
+	key := store.CatalogKey(fleet.ModuleRef{Project: ref.Project, Name: name})
+	if store.DamageOf(r, key) != nil { // no write is to fail for it
+		return nil
+	}
+	by, _, _ := store.Get[*storev1.CatalogRecord](r, key)
+	if !by.GetDeleting() {
+		return nil
+	}
+	return by
+}
+
 // Elsewhere reports that what a cluster is told of a module is of another Kubernetes cluster, which had the name before: a removal that was ordered
-// there, or what the module had there when it was deleted. What is to go is in that one: nothing in this one goes for it, nor comes.
-func Elsewhere(d *storev1.DesiredRecord, module *storev1.ModuleRecord, cluster *storev1.ClusterRecord) bool {
+// there, or what the module had there when it was deleted. What is to go is in that one: nothing in this one goes for it, nor comes. deleted are the
+// DeletedTakes of the module.
+func Elsewhere(d *storev1.DesiredRecord, deleted *uint64, cluster *storev1.ClusterRecord) bool {
 	if GivenGeneration(d) > cluster.GetAnewGeneration() {
 		return false
 	}
-	return d.GetTombstone() != nil || d.GetSync() != nil && module.GetDeleting() != "" && module.DeletedTakes != nil && module.GetDeletedTakes() < cluster.GetAnewTake()
+	return d.GetTombstone() != nil || d.GetSync() != nil && deleted != nil && *deleted < cluster.GetAnewTake()
 }
 
 // takes is how often another Kubernetes cluster has taken a name. The commit depends on it. When the record of that is damaged it is more than anything
@@ -56,6 +94,10 @@ func takes(r store.Reader) uint64 {
 		last = max(last, m.GetDeletedTakes())
 		return true
 	})
+	store.Scan(store.Untracked(r), store.CatalogPrefix, func(c *storev1.CatalogRecord, _ store.Entry) bool {
+		last = max(last, c.GetDeletedTakes())
+		return true
+	})
 	return last + generationLeap
 }
 
@@ -68,16 +110,7 @@ func deletion(r store.Reader, ref fleet.ModuleRef, d *storev1.DesiredRecord) str
 	case rec.GetDeleting() != "":
 		return rec.GetDeleting()
 	}
-	name, is := fleet.OfCatalog(OwnerOf(r, ref, rec))
-	if !is {
-		return ""
-	}
-	key := store.CatalogKey(fleet.ModuleRef{Project: ref.Project, Name: name})
-	if store.DamageOf(r, key) != nil { // whether it goes, nobody knows, and no write is to fail for it
-		return ""
-	}
-	by, _, _ := store.Get[*storev1.CatalogRecord](r, key)
-	if by.GetDeleting() {
+	if goesWith(r, ref, rec) != nil {
 		return fleet.DeleteDelete
 	}
 	return ""

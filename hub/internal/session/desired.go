@@ -51,6 +51,8 @@ type reading struct {
 	// generation is that of the sync or the tombstone; of a record that is not valid, the newest that may have been in it.
 	generation uint64
 	encoded    int // bytes that it takes in syncs or tombstones
+	// elsewhere says that it is of another cluster that had the name, and is not told.
+	elsewhere bool
 	// sentSync and sentTombstone are those of the record, as they go over the wire.
 	sentSync      *agentv1.Sync
 	sentTombstone *agentv1.Tombstone
@@ -78,8 +80,22 @@ func (x *desired) follow(r store.Reader, c fleet.ClusterName, log *changes) {
 		for _, key := range keys {
 			x.readAgain(r, key)
 		}
+		x.readSpared(r)
 	}
 	x.at = r.Revision()
+}
+
+// readSpared looks at what is not told because a catalog is deleted with its modules: one of them that somebody has taken over since is told again.
+func (x *desired) readSpared(r store.Reader) {
+	for at := range x.read {
+		if got := &x.read[at]; got.elsewhere {
+			if d, e, ok := store.Get[*storev1.DesiredRecord](store.Untracked(r), got.key); ok {
+				if again := x.readRecord(r, d, e); !again.elsewhere {
+					x.replace(at, again)
+				}
+			}
+		}
+	}
 }
 
 // readAll looks at all records of the cluster. What has the same revision as before stays the same value.
@@ -181,7 +197,7 @@ func (x *desired) readRecord(r store.Reader, d *storev1.DesiredRecord, e store.E
 	var err error
 	switch {
 	case record.Elsewhere(d, x.deleted(r, d, e.Key), x.cluster): // the leader is about to forget it
-		out.generation = record.GivenGeneration(d)
+		out.generation, out.elsewhere = record.GivenGeneration(d), true
 	case d.GetTombstone() != nil:
 		var t fleet.Tombstone
 		if t, err = wire.TombstoneFromProto(d.GetTombstone()); err == nil {
@@ -220,14 +236,15 @@ func (x *desired) readRecord(r store.Reader, d *storev1.DesiredRecord, e store.E
 	return out
 }
 
-// deleted is the record of the module of a sync that was given before another cluster took the name; nil: of any other, for which nobody asks.
-func (x *desired) deleted(r store.Reader, d *storev1.DesiredRecord, key string) *storev1.ModuleRecord {
+// deleted are the DeletedTakes of the module of a sync that was given before another cluster took the name; nil: of any other, for which nobody asks.
+func (x *desired) deleted(r store.Reader, d *storev1.DesiredRecord, key string) *uint64 {
 	_, ref, ok := store.SplitClusterModule(key)
 	if !ok || d.GetSync() == nil || record.GivenGeneration(d) > x.cluster.GetAnewGeneration() {
 		return nil
 	}
-	rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
-	return rec
+	r = store.Untracked(r)
+	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	return record.DeletedTakes(r, ref, rec)
 }
 
 // coarsen takes out of a sync what the agent does not know, and reports whether there was anything of that.

@@ -6,12 +6,15 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -139,6 +142,9 @@ func TestRemovalOfTheClusterBeforeIsNotSent(t *testing.T) {
 		rec, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey("a"))
 		rec.AnewGeneration, rec.AnewTake = 5, 2
 		w.Put(store.ClusterKey("a"), rec)
+		for name, takes := range map[string]uint64{"before": 1, "since": 2} {
+			w.Put(store.CatalogKey(fleet.ModuleRef{Project: "default", Name: name}), &storev1.CatalogRecord{Deleting: true, DeletedTakes: new(takes)})
+		}
 		for name, generation := range map[string]uint64{"before": 5, "since": 6} {
 			ref := fleet.ModuleRef{Project: "default", Name: name}
 			w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: fleet.DeleteDelete}})
@@ -146,9 +152,14 @@ func TestRemovalOfTheClusterBeforeIsNotSent(t *testing.T) {
 		for name, given := range map[string]struct {
 			at      uint64
 			deleted *uint64
-		}{"deleted-before": {4, new(uint64(1))}, "deleted-since": {4, new(uint64(2))}, "given-since": {6, new(uint64(1))}, "there": {4, nil}} {
+			with    string // its catalog, that goes
+		}{"deleted-before": {4, new(uint64(1)), ""}, "deleted-since": {4, new(uint64(2)), ""}, "given-since": {6, new(uint64(1)), ""}, "there": {4, nil, ""},
+			"with-before": {4, nil, "before"}, "with-since": {4, nil, "since"}, "with-given-since": {6, nil, "before"}} {
 			ref := fleet.ModuleRef{Project: "default", Name: name}
 			m := &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: "default"}}, DeletedTakes: given.deleted}
+			if given.with != "" {
+				m.Module.Metadata.Origin = fleet.CatalogOrigin(given.with)
+			}
 			if given.deleted != nil {
 				m.Deleting = fleet.DeleteDelete
 			}
@@ -163,18 +174,41 @@ func TestRemovalOfTheClusterBeforeIsNotSent(t *testing.T) {
 	if err := s.o.Store.View(t.Context(), rev, func(store.Reader) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	sn, err := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{}).snapshot(t.Context())
+	one := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	told := func() (given []string, a assemble.Listed) {
+		t.Helper()
+		sn, err := one.snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range sn.target.assemblage.Syncs {
+			given = append(given, s.Module.Name)
+		}
+		return given, sn.target.assemblage
+	}
+	given, all := told()
+	if got := all.Tombstones; len(got) != 1 || got[0].Module.Name != "since" {
+		t.Errorf("told to remove %v, want what was ordered since", got)
+	}
+	if want := []string{"deleted-since", "given-since", "there", "with-given-since", "with-since"}; !slices.Equal(given, want) {
+		t.Errorf("given %q, want %q", given, want)
+	}
+	// Before the leader comes to the catalog somebody takes a module of it over, which so stays.
+	rev, err = storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
+		key := store.ModuleKey(fleet.ModuleRef{Project: "default", Name: "with-before"})
+		m, _, _ := store.Get[*storev1.ModuleRecord](w, key)
+		m = proto.CloneOf(m)
+		m.Module.Metadata.Origin = fleet.SetOrigin("mine")
+		w.Put(key, m)
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := sn.target.assemblage.Tombstones; len(got) != 1 || got[0].Module.Name != "since" {
-		t.Errorf("told to remove %v, want what was ordered since", got)
+	if err := s.o.Store.View(t.Context(), rev, func(store.Reader) error { return nil }); err != nil {
+		t.Fatal(err)
 	}
-	var given []string
-	for _, s := range sn.target.assemblage.Syncs {
-		given = append(given, s.Module.Name)
-	}
-	if want := []string{"deleted-since", "given-since", "there"}; !slices.Equal(given, want) {
-		t.Errorf("given %q, want %q", given, want)
+	if given, _ := told(); !slices.Contains(given, "with-before") {
+		t.Errorf("given %q, and not what another one has by now", given)
 	}
 }

@@ -3660,7 +3660,10 @@ type CatalogRecord struct {
 	// Metadata and spec; status is empty.
 	Catalog *v1.Catalog `protobuf:"bytes,1,opt,name=catalog,proto3" json:"catalog,omitempty"`
 	// It is being deleted with its modules; the leader deletes the record when all of these are on their way.
-	Deleting      bool `protobuf:"varint,2,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	Deleting bool `protobuf:"varint,2,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// How often another Kubernetes cluster had taken a name in the fleet when that was said: its modules count as deleted as of then
+	// (ModuleRecord.deleted_takes). Unset: it is not deleted with them, or a hub took the word that did not note this.
+	DeletedTakes  *uint64 `protobuf:"varint,3,opt,name=deleted_takes,json=deletedTakes,proto3,oneof" json:"deleted_takes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3707,6 +3710,13 @@ func (x *CatalogRecord) GetDeleting() bool {
 		return x.Deleting
 	}
 	return false
+}
+
+func (x *CatalogRecord) GetDeletedTakes() uint64 {
+	if x != nil && x.DeletedTakes != nil {
+		return *x.DeletedTakes
+	}
+	return 0
 }
 
 // CatalogState is catalogstates/PROJECT/NAME: what came of the last look at a catalog. Written by the leader, when something has changed,
@@ -4388,10 +4398,12 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\afetched\x18\n" +
 	" \x01(\fR\afetched\x12\x14\n" +
 	"\x05began\x18\v \x01(\x03R\x05began\x12 \n" +
-	"\vincarnation\x18\f \x01(\tR\vincarnation\"Z\n" +
+	"\vincarnation\x18\f \x01(\tR\vincarnation\"\x96\x01\n" +
 	"\rCatalogRecord\x12-\n" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
-	"\bdeleting\x18\x02 \x01(\bR\bdeleting\"\xc1\x02\n" +
+	"\bdeleting\x18\x02 \x01(\bR\bdeleting\x12(\n" +
+	"\rdeleted_takes\x18\x03 \x01(\x04H\x00R\fdeletedTakes\x88\x01\x01B\x10\n" +
+	"\x0e_deleted_takes\"\xc1\x02\n" +
 	"\fCatalogState\x12\x1f\n" +
 	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
 	"catalogUid\x121\n" +
@@ -4592,6 +4604,7 @@ func file_towline_store_v1_records_proto_init() {
 		return
 	}
 	file_towline_store_v1_records_proto_msgTypes[10].OneofWrappers = []any{}
+	file_towline_store_v1_records_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
