@@ -259,12 +259,14 @@ func holdText(h *v1.Hold) string {
 func (a *app) holdCommand() *cobra.Command {
 	var cluster, reason, until string
 	var length time.Duration
+	var shorten bool
 	cmd := &cobra.Command{
 		Use: "hold module/X [--cluster C] | cluster/Y | KIND/NAMESPACE/NAME --cluster C", Short: "Stop all writes of a module, a cluster, a module in a cluster, or one object",
 		Long: "Nothing is written there any more: no correction of drift, no other revision, no deletion, until `towline unhold`, --until or\n" +
 			"the end of --for. Rollouts pass a cluster by in which a module or one of its objects is held, and the deletion of the module\n" +
 			"waits there. An object is one that a module has in the cluster; one without a namespace is KIND/NAME. In its\n" +
 			"cluster the annotation towline.dev/hold=REASON on an object does the same, until it is taken away there.\n" +
+			"Your hold of the same for the same reason ends later with this; sooner only with --shorten, for others who go by your name may count on it.\n" +
 			"An agent that is away hears of a hold when it is back, and corrects drift until then; the annotation counts at once.",
 		Example: "  towline hold module/shop --for 2h -m 'migration of the data'\n  towline hold cluster/prod-eu-01 --until 2026-07-03T12:00:00Z\n" +
 			"  towline hold Deployment/shop/web --cluster prod-eu-01 --for 30m -m 'looking at it'",
@@ -274,7 +276,7 @@ func (a *app) holdCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			req := &v1.PutHoldRequest{Project: of.project, Module: of.module, Cluster: of.cluster, Object: of.object, Reason: reason}
+			req := &v1.PutHoldRequest{Project: of.project, Module: of.module, Cluster: of.cluster, Object: of.object, Reason: reason, Shorten: shorten}
 			switch {
 			case cmd.Flags().Changed("for") && until != "":
 				return usagef("write --for or --until, not both")
@@ -308,6 +310,7 @@ func (a *app) holdCommand() *cobra.Command {
 	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only; the cluster of the object")
 	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
 	cmd.Flags().DurationVar(&length, "for", 0, "how long, as 2h or 30m; it ends by itself then")
+	cmd.Flags().BoolVar(&shorten, "shorten", false, "have a hold of yours for the same reason end sooner than it does; without it that is refused")
 	cmd.Flags().StringVar(&until, "until", "", "when it ends by itself: a time (2026-07-03T12:00:00Z), a date or a duration (2h)")
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
 	return cmd

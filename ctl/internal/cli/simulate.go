@@ -68,7 +68,7 @@ func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
 	if err != nil {
 		return err
 	}
-	m, err := a.simulatedModule(o)
+	file, m, err := a.simulatedModule(o)
 	if err != nil {
 		return err
 	}
@@ -91,15 +91,40 @@ func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
 	if err != nil {
 		return simulationError(err)
 	}
+	unchanged := o.clusters == liveClusters && a.putsNothing(ctx, file)
 	if o.output == "table" {
+		if unchanged {
+			a.printf("Module %s is as the file says: apply begins no rollout and changes nothing. What another revision would do by it:\n\n", m.Ref.Display())
+		}
 		a.printf("%s%s", a.timelinePage(&in, plan, &timeline), waitsUnknown(m))
 		return nil
 	}
 	out := simulationOf(&in, plan, &timeline)
+	out.Unchanged = unchanged
 	for _, first := range m.Dependencies() {
 		out.WaitsNotSimulated = append(out.WaitsNotSimulated, first.Name)
 	}
 	return a.printPlain(out, o.output)
+}
+
+// putsNothing reports that a put of the module would change nothing, as the hub says: it has the same spec, and does not try again what failed.
+func (a *app) putsNothing(ctx context.Context, m *v1.Module) bool {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return false
+	}
+	ref := refOfModule(m)
+	has, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
+	if err != nil {
+		return false
+	}
+	then, err := wire.SpecDigest(m.GetSpec())
+	now, errNow := wire.SpecDigest(has.GetModule().GetSpec())
+	if errors.Join(err, errNow) != nil || then != now { // the hub would fetch what is another one
+		return false
+	}
+	put, err := c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, DryRun: true})
+	return err == nil && put.GetRollout() == ""
 }
 
 // waitsUnknown says what of the module's order the simulation leaves out.
@@ -193,13 +218,13 @@ func (o *simulateOptions) setStart(in *rollout.SimInput, zone *time.Location) er
 }
 
 // simulatedModule reads the one module of the file.
-func (a *app) simulatedModule(o *simulateOptions) (*wire.Module, error) {
+func (a *app) simulatedModule(o *simulateOptions) (*v1.Module, *wire.Module, error) {
 	found, err := resource.Load([]string{o.file}, resource.Options{Stdin: a.In, Kinds: inFiles()})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := a.settleProjects(found); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var modules []*v1.Module
 	for _, r := range found {
@@ -208,16 +233,16 @@ func (a *app) simulatedModule(o *simulateOptions) (*wire.Module, error) {
 		}
 	}
 	if len(modules) != 1 {
-		return nil, usagef("%s: has %s; simulate takes one", o.file, count(len(modules), "module"))
+		return nil, nil, usagef("%s: has %s; simulate takes one", o.file, count(len(modules), "module"))
 	}
 	m, err := wire.ModuleFromProto(modules[0])
 	if err != nil {
-		return nil, fmt.Errorf("%s: module %s: %w", o.file, modules[0].GetMetadata().GetName(), err)
+		return nil, nil, fmt.Errorf("%s: module %s: %w", o.file, modules[0].GetMetadata().GetName(), err)
 	}
 	if m.External {
-		return nil, usagef("%s: module %s: its rollouts are external: another program decides", o.file, m.Ref.Display())
+		return nil, nil, usagef("%s: module %s: its rollouts are external: another program decides", o.file, m.Ref.Display())
 	}
-	return m, nil
+	return modules[0], m, nil
 }
 
 // simulatedFleet fills in the plan's clusters and revisions, and tells which clusters are away now.
@@ -417,6 +442,7 @@ type simulation struct {
 	Module        string     `json:"module"`
 	FromRevision  int64      `json:"fromRevision"`
 	Revision      int64      `json:"revision"`
+	Unchanged     bool       `json:"unchanged"` // the module is as the file says: a put begins no rollout
 	Clusters      int        `json:"clusters"`
 	Seed          uint64     `json:"seed"`
 	State         string     `json:"state"`

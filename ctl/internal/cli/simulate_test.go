@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/resource"
 )
 
 const simulatedShop = `apiVersion: towline.dev/v1
@@ -108,6 +109,39 @@ func TestSimulateLive(t *testing.T) {
 	at := slices.IndexFunc(out.Events, func(e simEvent) bool { return e.Subject == simAbout{Kind: "Step", Name: "1"} })
 	if at < 0 || len(out.Events[at].Clusters) != 1 || out.Events[at].Clusters[0] != "prod-eu-01" {
 		t.Errorf("events: %+v", out.Events)
+	}
+}
+
+// TestSimulateOfWhatIsThereAlready: a put of it would begin no rollout, whatever the timeline of another revision is, unless the one before failed and
+// is tried again.
+func TestSimulateOfWhatIsThereAlready(t *testing.T) {
+	const says = "Module shop is as the file says: apply begins no rollout and changes nothing. What another revision would do by it:"
+	for name, tc := range map[string]struct {
+		file string
+		put  *v1.PutModuleResponse
+		want bool
+	}{
+		"the same":                     {simulatedShop, &v1.PutModuleResponse{Result: "unchanged"}, true},
+		"the same, with another label": {simulatedShop, &v1.PutModuleResponse{Result: "configured"}, true},
+		"the same, which failed":       {simulatedShop, &v1.PutModuleResponse{Result: "configured", Rollout: "shop/2"}, false},
+		"another":                      {strings.Replace(simulatedShop, "soak: 5m", "soak: 6m", 1), &v1.PutModuleResponse{Result: "unchanged"}, false},
+	} {
+		loaded, err := resource.Load([]string{writeFile(t, simulatedShop)}, resource.Options{Kinds: inFiles()})
+		must(err)
+		is := loaded[0].Message.(*v1.Module)
+		is.Metadata.Project, is.Status = "default", &v1.ModuleStatus{Revision: 1, SucceededRevision: 1}
+		hub := &fakeHub{modules: []*v1.Module{is}, revisions: revisionEverywhere(1), put: tc.put}
+		file := writeFile(t, tc.file)
+		got := hub.run(t, run{}, "rollout", "simulate", "-f", file)
+		if got.code != 0 || strings.Contains(got.out, says) != tc.want || !strings.Contains(got.out, "r1 → r2") {
+			t.Errorf("%s: exit %d\n%s%s", name, got.code, got.out, got.err)
+		}
+		if got := hub.run(t, run{}, "rollout", "simulate", "-f", file, "-o", "json"); strings.Contains(got.out, `"unchanged": true`) != tc.want {
+			t.Errorf("%s: %s", name, got.out)
+		}
+		if len(putsOf(hub)) > 0 {
+			t.Errorf("%s: was put", name)
+		}
 	}
 }
 

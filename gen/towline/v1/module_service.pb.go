@@ -2821,7 +2821,10 @@ type PutHoldRequest struct {
 	ClusterUid string `protobuf:"bytes,7,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
 	// One object of the cluster that a module has; the module is found. An empty api_version matches any; it is an error if two
 	// objects match. Unset: all objects.
-	Object        *ObjectReference `protobuf:"bytes,8,opt,name=object,proto3" json:"object,omitempty"`
+	Object *ObjectReference `protobuf:"bytes,8,opt,name=object,proto3" json:"object,omitempty"`
+	// Have the caller's own hold of the same, for the same reason, end sooner than it does. Without it that is not possible: others who go by the
+	// caller's name may count on it.
+	Shorten       bool `protobuf:"varint,9,opt,name=shorten,proto3" json:"shorten,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2910,6 +2913,13 @@ func (x *PutHoldRequest) GetObject() *ObjectReference {
 		return x.Object
 	}
 	return nil
+}
+
+func (x *PutHoldRequest) GetShorten() bool {
+	if x != nil {
+		return x.Shorten
+	}
+	return false
 }
 
 // PutHoldResponse carries the hold.
@@ -3177,7 +3187,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x10resource_version\x18\x04 \x01(\x03R\x0fresourceVersion\"W\n" +
 	"\x13ConfirmHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\x9b\x02\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xb5\x02\n" +
 	"\x0ePutHoldRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -3188,7 +3198,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"module_uid\x18\x06 \x01(\tR\tmoduleUid\x12\x1f\n" +
 	"\vcluster_uid\x18\a \x01(\tR\n" +
 	"clusterUid\x123\n" +
-	"\x06object\x18\b \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\"S\n" +
+	"\x06object\x18\b \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x18\n" +
+	"\ashorten\x18\t \x01(\bR\ashorten\"S\n" +
 	"\x0fPutHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision2\xfb\b\n" +

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -154,11 +155,34 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 			}
 		}
 		h.Id = freezeID(w, h, a.now())
+		if err := endsSooner(w, h, a.now()); err != nil && !req.GetShorten() {
+			return err
+		}
 		record.PutFreeze(w, proto.CloneOf(h))
 		return nil
 	})
 	h.ResourceVersion = rev
 	return &towlinev1.PutHoldResponse{Hold: h, Revision: rev}, err
+}
+
+// endsSooner refuses a hold that would take the place of one which lasts longer: writes would begin in the middle of what that is for, and whoever
+// put it may be another person, or job, by the same name.
+func endsSooner(r store.Reader, h *towlinev1.Hold, now time.Time) error {
+	rec, _, there := store.Get[*storev1.HoldRecord](r, store.HoldPrefix+h.GetId())
+	old := rec.GetHold()
+	if !there || h.GetUntil() == nil || !record.Lasts(old, now) {
+		return nil
+	}
+	end := "without an end"
+	switch {
+	case old.GetUntil() == nil:
+	case old.GetUntil().AsTime().After(h.GetUntil().AsTime()):
+		end = "until " + old.GetUntil().AsTime().UTC().Format(time.RFC3339)
+	default:
+		return nil
+	}
+	return fleet.Forbids(holdObject(old.GetId()), "hold %s: %s holds that for the same reason already, %s, and it would end at %s; to have it end sooner: --shorten (shorten in the API); to hold it for another reason beside that: -m REASON",
+		old.GetId(), cmp.Or(old.GetBy(), "somebody"), end, h.GetUntil().AsTime().UTC().Format(time.RFC3339))
 }
 
 // lasts checks the end of something that begins now. One that is over already, as by a clock that is behind, would be taken and do

@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -48,7 +50,7 @@ func TestHoldOfSomebodyElseStaysBesideOnesOwn(t *testing.T) {
 			}
 			put := func(by, reason string, until *timestamppb.Timestamp) *towlinev1.Hold {
 				t.Helper()
-				got, err := a.PutHold(as(by), &towlinev1.PutHoldRequest{Cluster: "c1", Until: until, Reason: reason})
+				got, err := a.PutHold(as(by), &towlinev1.PutHoldRequest{Cluster: "c1", Until: until, Reason: reason, Shorten: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -112,6 +114,58 @@ func TestHoldOfSomebodyElseStaysBesideOnesOwn(t *testing.T) {
 				t.Errorf("holds %v", list())
 			}
 		})
+	}
+}
+
+// A hold gets no weaker unless that is said: somebody else, or another job, may go by the same name and count on it. Said, it does, at once.
+func TestHoldEndsNoSoonerUnasked(t *testing.T) {
+	now := time.Now()
+	in := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(d)) }
+	for _, tc := range []struct {
+		name        string
+		there, then *timestamppb.Timestamp // nil: without an end
+		refused     string
+	}{
+		{"an end, where there was none", nil, in(time.Hour), "ana holds that for the same reason already, without an end, and it would end at " + in(time.Hour).AsTime().UTC().Format(time.RFC3339)},
+		{"an earlier end", in(2 * time.Hour), in(time.Hour), "already, until " + in(2*time.Hour).AsTime().UTC().Format(time.RFC3339)},
+		{"the same end", in(time.Hour), in(time.Hour), ""},
+		{"a later end", in(time.Hour), in(2 * time.Hour), ""},
+		{"no end, where there was one", in(time.Hour), nil, ""},
+		{"none, where there was none", nil, nil, ""},
+	} {
+		a := newAPI(t, func(w store.Writer) {
+			w.Put(store.ClusterKey("c1"), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c1"}}})
+		})
+		ana := rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: "ana", Role: rpc.RoleAdmin})
+		first, err := a.PutHold(ana, &towlinev1.PutHoldRequest{Cluster: "c1", Until: tc.there, Reason: "migration"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := &towlinev1.PutHoldRequest{Cluster: "c1", Until: tc.then, Reason: "migration"}
+		_, err = a.PutHold(ana, req)
+		if (err != nil) != (tc.refused != "") || err != nil && (!errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), tc.refused)) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		want := tc.then
+		if tc.refused != "" {
+			want = tc.there
+		}
+		is := func(want *timestamppb.Timestamp) {
+			t.Helper()
+			if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got, err := a.ListHolds(ana, &towlinev1.ListHoldsRequest{})
+			if err != nil || len(got.GetHolds()) != 1 || got.GetHolds()[0].GetId() != first.GetHold().GetId() || !proto.Equal(got.GetHolds()[0].GetUntil(), want) {
+				t.Errorf("%s: holds %v, %v", tc.name, got.GetHolds(), err)
+			}
+		}
+		is(want)
+		req.Shorten = true
+		if _, err := a.PutHold(ana, req); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		is(tc.then)
 	}
 }
 
