@@ -316,7 +316,7 @@ type leaving struct {
 	policy string
 	// generation 0 allots one.
 	generation uint64
-	// deleted: the module is; if that has changed by the commit, nothing is written.
+	// deleted: the module is, and its policy is that of its record, as of the commit; if it is deleted no more, nothing is written.
 	deleted bool
 	// rollout is the one whose step it is: it takes the module from no cluster that is placed. 0: it is none's.
 	rollout int64
@@ -351,6 +351,7 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 		if deleted = deletedModule(w, ref); deleted == nil {
 			return nil, nil
 		}
+		l.policy = deleted.GetDeleting() // the last word about its objects
 	}
 	var exit record.Exit
 	if l.rollout != 0 {

@@ -23,6 +23,9 @@ import (
 const (
 	// inlineDesired is up to how many moved clusters the step's transaction also writes their desired records.
 	inlineDesired = 40
+	// comparedClusters is of how many moved clusters the step's transaction compares each record: as many as a small one compares together
+	// with their desired records.
+	comparedClusters = 2 * inlineDesired
 	// inlineBytes is up to how many bytes of them: values may be long.
 	inlineBytes = 256 << 10
 	// inlineChunks is up to how many chunks it also writes; more follow right after it.
@@ -128,15 +131,12 @@ func (e *placedError) Unwrap() error { return fleet.ErrConflict }
 // mayLeave refuses a decision that takes the module from clusters in which the placement has it that is in force under the
 // decision's own state, leaves a cluster with nothing though no person has confirmed that, or was made of another cluster of the name,
 // whatever led to it: an older look, or a mistake.
-func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []group) error {
+func mayLeave(w store.Writer, run *rollouts.Run, d rollout.Decision, groups []group) error {
 	i := slices.IndexFunc(groups, func(g group) bool { return g.revision == 0 })
 	if i < 0 {
 		return nil
 	}
-	exit := record.ExitBy(r, run.Module, run.Record, d.State.PlacedBy())
-	if len(d.Assign) > inlineDesired { // whoever carries the step out asks once more
-		r = store.Untracked(r)
-	}
+	exit, r := record.ExitBy(w, run.Module, run.Record, d.State.PlacedBy()), clustersOf(w, d)
 	closed := slices.DeleteFunc(names(groups[i].clusters), func(c fleet.ClusterName) bool { return exit.Open(r, c) })
 	if len(closed) > 0 {
 		return &placedError{closed}
@@ -150,17 +150,31 @@ func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []gr
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s has nothing any more when it loses the module: another one went, or does not come, since that was looked at", run.Plan.ID, name)
 		}
 	}
+	exit.Rests(w)
 	return nil
 }
 
-// mayMove refuses a decision that moves a cluster which was cordoned since that was looked at. The commit of a small step depends on the records of
-// the clusters that it moves, so that a cordon which comes before it is seen here; a large step has no room for that many.
-func mayMove(r store.Reader, run *rollouts.Run, d rollout.Decision) error {
+// clustersOf is the reader for the records of the clusters that a decision moves. The commit depends on each that is read, or, of a large
+// one, which are more than it may compare, on all clusters that there are.
+func clustersOf(w store.Writer, d rollout.Decision) store.Reader {
+	if len(d.Assign) <= comparedClusters {
+		return w
+	}
+	w.Unchanged(store.ClusterPrefix)
+	return store.Untracked(w)
+}
+
+// mayMove refuses a decision that moves a cluster which was cordoned since that was looked at.
+func mayMove(w store.Writer, run *rollouts.Run, d rollout.Decision) error {
+	r := clustersOf(w, d)
 	for _, a := range d.Assign {
-		name := d.State.Member(run.Plan, int(a.Member)).Cluster
-		rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name))
+		key := store.ClusterKey(d.State.Member(run.Plan, int(a.Member)).Cluster)
+		if store.DamageOf(w, key) != nil { // stops no other
+			continue
+		}
+		rec, _, _ := store.Get[*storev1.ClusterRecord](r, key)
 		if rec.GetCluster().GetSpec().GetCordoned() {
-			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s was cordoned since that was looked at", run.Plan.ID, name)
+			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s was cordoned since that was looked at", run.Plan.ID, d.State.Member(run.Plan, int(a.Member)).Cluster)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if stands {
 		return nil
 	}
-	if _, err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
+	if _, err := c.leave(ctx, ref, left.have, leaving{deleted: true}); err != nil {
 		return err
 	}
 	c.noteKept(ctx, ref, rec, left)

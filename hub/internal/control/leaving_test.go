@@ -157,6 +157,30 @@ func (l *leader) stepped() *rollouts.Run {
 	return run
 }
 
+// However many clusters leave with one step, its commit compares no more than it may.
+func TestStepsOfAnySizeAreCommitted(t *testing.T) {
+	for _, size := range []int{inlineDesired, inlineDesired + 1, comparedClusters, comparedClusters + 1} {
+		l := newLeader(t)
+		all := []*storev1.ClusterRecord{member("stays", true, false)}
+		for n := range size - 1 {
+			all = append(all, member(string(clusterName(n)), false, false))
+		}
+		l.narrowed(all...)
+		l.again()
+		for _, h := range l.asked() {
+			l.put(func(w store.Writer) {
+				w.Put(store.ConfirmPrefix+h.GetId(), &storev1.ConfirmRecord{Digest: h.GetDigest()})
+			})
+		}
+		l.again()
+		for n := range size - 1 {
+			if d := l.desired(clusterName(n)); d.GetTombstone() == nil {
+				t.Fatalf("%d move: %s has %v", size, clusterName(n), d)
+			}
+		}
+	}
+}
+
 // A cluster is selected again between a step that takes the module from it and the transaction in which it is told: it is not
 // told, and gets the rollout's revision.
 func TestStepDoesNotTakeWhatIsPlacedAgain(t *testing.T) {

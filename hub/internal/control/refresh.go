@@ -61,6 +61,17 @@ func (x refresh) heldSince(holds record.Holds, ref fleet.ModuleRef, old *storev1
 	return !x.hold && holds.Freezes(ref, x.cluster, s.GetHold()) || !slices.Equal(x.held, holds.Objects(ref, x.cluster, s.GetHeld()))
 }
 
+// saidSince reports that a person has said since the look what becomes of the objects of a removal. The commit depends on that.
+func (x refresh) saidSince(w store.Writer, ref fleet.ModuleRef, old *storev1.DesiredRecord) bool {
+	key := store.ModuleKey(ref)
+	if old.GetTombstone() == nil || x.problem != "" || x.again || x.anew != 0 || store.DamageOf(w, key) != nil {
+		return false
+	}
+	m, _, _ := store.Get[*storev1.ModuleRecord](w, key)
+	said := m.GetDeleting()
+	return said != "" && said != x.policy && record.Unsaid(old, said, m.GetFirstRollout())
+}
+
 // refresher looks for what has to change of a module's assignments, under one view of the store.
 type refresher struct {
 	c         *Controller
@@ -449,7 +460,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if !ok || record.Generation(old) != x.generation {
 					continue // assigned anew meanwhile, and looked at again
 				}
-				if record.AnewGeneration(w, x.cluster) != x.before || x.heldSince(holds, ref, old) {
+				if record.AnewGeneration(w, x.cluster) != x.before || x.heldSince(holds, ref, old) || x.saidSince(w, ref, old) {
 					continue // and that is looked at
 				}
 				if generation == 0 {

@@ -35,6 +35,14 @@ func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
 				w.Put(store.ClusterKey("a"), rec)
 			})
 		}, func(order string) bool { return order != "a step that takes it away" }},
+		"that its objects stay": {func(l *leader) {
+			l.writes(func(w store.Writer) {
+				m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
+				m = proto.CloneOf(m)
+				record.Delete(w, shop, m, fleet.DeleteOrphan)
+				w.Put(store.ModuleKey(shop), m)
+			})
+		}, func(order string) bool { return order == "what was confirmed" }},
 		"another cluster has the name": {func(l *leader) { l.takes("a") }, func(order string) bool { return order == "a step that takes it away" }},
 	}
 	orders := map[string]func(l *leader, had uint64){
@@ -75,6 +83,13 @@ func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
 				})
 				had := l.desired("a").GetSync().GetGeneration()
 				said := false
+				if order == "the end of another hold" && what == "that its objects stay" {
+					l.put(func(w store.Writer) {
+						m := moduleRecord()
+						record.Delete(w, shop, m, fleet.DeleteDelete)
+						w.Put(store.ModuleKey(shop), m)
+					})
+				}
 				b.happens = func() {
 					if order == "a deletion" || order == "the end of another hold" { // that is put first
 						b.happens = func() { said = true; x.says(l) }
@@ -85,7 +100,7 @@ func TestWhatIsSaidInTheMomentOfAnOrderCounts(t *testing.T) {
 				}
 				give(l, had)
 				d := l.desired("a")
-				deletes := d.GetTombstone() != nil && !d.GetTombstone().GetHold() && !l.elsewhere("a") || d.GetSync().GetPruneConfirmed() && !d.GetSync().GetHold()
+				deletes := d.GetTombstone().GetPolicy() == fleet.DeleteDelete && !d.GetTombstone().GetHold() && !l.elsewhere("a") || d.GetSync().GetPruneConfirmed() && !d.GetSync().GetHold()
 				if !said || deletes && !x.goes(order) {
 					t.Errorf("said %v; the cluster has %v", said, d)
 				}
@@ -129,24 +144,30 @@ func TestStepIsForTheClustersAsOfItsCommit(t *testing.T) {
 		l.writes(func(w store.Writer) { w.Put(store.ClusterKey("a"), member("a", true, true)) })
 	}
 	gone := func(l *leader) { l.writes(func(w store.Writer) { w.Delete(store.ClusterKey("a")) }) }
+	large := []string{"a", "b"}
+	for n := range comparedClusters {
+		large = append(large, string(clusterName(n)))
+	}
 	for name, happens := range map[string]func(*leader){"cordoned": cordoned, "gone": gone} {
-		t.Run("a decision, "+name, func(t *testing.T) {
-			b := &meanwhile{Backend: memory.New()}
-			l := newLeaderOn(t, b)
-			run := l.undecided("a", "b")
-			b.happens = func() { happens(l) }
-			_, _ = l.commit(t.Context(), run, rollout.Decide(run.Input(time.Now())))
-			if d := l.desired("a"); b.happens != nil || d != nil {
-				t.Fatalf("a is %s, and has %v", name, d)
-			}
-			l.again()
-			if d := l.desired("a"); d != nil {
-				t.Errorf("looked at once more: a is %s, and has %v", name, d)
-			}
-			if d := l.desired("b"); d.GetSync().GetRevision() != 2 {
-				t.Errorf("b has %v, want r2", d)
-			}
-		})
+		for size, clusters := range map[string][]string{"small": large[:2], "larger": large[:inlineDesired+1], "large": large} {
+			t.Run("a "+size+" decision, "+name, func(t *testing.T) {
+				b := &meanwhile{Backend: memory.New()}
+				l := newLeaderOn(t, b)
+				run := l.undecided(clusters...)
+				b.happens = func() { happens(l) }
+				_, _ = l.commit(t.Context(), run, rollout.Decide(run.Input(time.Now())))
+				if d := l.desired("a"); b.happens != nil || d != nil {
+					t.Fatalf("a is %s, and has %v", name, d)
+				}
+				l.again()
+				if d := l.desired("a"); d != nil {
+					t.Errorf("looked at once more: a is %s, and has %v", name, d)
+				}
+				if d := l.desired("b"); d.GetSync().GetRevision() != 2 {
+					t.Errorf("b has %v, want r2", d)
+				}
+			})
+		}
 	}
 	t.Run("what a large step left, gone", func(t *testing.T) {
 		b := &meanwhile{Backend: memory.New()}
@@ -194,33 +215,54 @@ func (l *leader) undecided(clusters ...string) (run *rollouts.Run) {
 // A module leaves a cluster in which another one stays, so that nobody is asked, and in the moment of any commit on the way somebody deletes that one: a
 // cluster loses its last module by a person's word only.
 func TestLastModuleIsAskedForThoughAnotherOneGoesInThatMoment(t *testing.T) {
-	base := fleet.ModuleRef{Project: "default", Name: "base"}
-	for at, happened := 1, true; happened; at++ {
-		b := &meanwhile{Backend: memory.New()}
-		l := newLeaderOn(t, b)
-		l.narrowed(member("a", true, false), member("c", false, false))
-		happened = false
-		b.happensAt(at, func() {
-			if l.desired("c").GetTombstone() != nil {
-				return
-			}
-			happened = true
-			l.writes(func(w store.Writer) {
-				m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
-				m = proto.CloneOf(m)
-				record.Delete(w, base, m, fleet.DeleteDelete)
-				w.Put(store.ModuleKey(base), m)
-			})
-		})
-		for range 4 {
-			l.state(shop).markAll()
-			_ = l.reconcileModule(t.Context(), shop)
-		}
-		if d := l.desired("c"); happened && (d.GetTombstone() != nil || len(l.asked()) != 1) {
-			t.Errorf("before commit %d: c has %v, and %d questions are asked", at, d, len(l.asked()))
-		}
-		if at == 1 && !happened {
-			t.Fatal("nothing was committed")
-		}
+	large := []*storev1.ClusterRecord{member("a", true, false), member("c", false, false)}
+	for n := range comparedClusters {
+		large = append(large, member(string(clusterName(n)), true, false))
 	}
+	for name, members := range map[string][]*storev1.ClusterRecord{"small": large[:2], "larger": large[:inlineDesired+2], "large": large} {
+		t.Run(name, func(t *testing.T) {
+			for at, happened := 1, true; happened; at++ {
+				happened = lastModuleGoes(t, at, members)
+				if at == 1 && !happened {
+					t.Fatal("nothing was committed")
+				}
+			}
+		})
+	}
+}
+
+// lastModuleGoes has the other module of c go before the commit of a number, if nothing is ordered in c by then.
+func lastModuleGoes(t *testing.T, at int, members []*storev1.ClusterRecord) (happened bool) {
+	base := fleet.ModuleRef{Project: "default", Name: "base"}
+	b := &meanwhile{Backend: memory.New()}
+	l := newLeaderOn(t, b)
+	l.narrowed(members...)
+	b.happensAt(at, func() {
+		if l.desired("c").GetTombstone() != nil || l.steps() > 0 {
+			return
+		}
+		happened = true
+		l.writes(func(w store.Writer) {
+			m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
+			m = proto.CloneOf(m)
+			record.Delete(w, base, m, fleet.DeleteDelete)
+			w.Put(store.ModuleKey(base), m)
+		})
+	})
+	for range 4 {
+		l.state(shop).markAll()
+		_ = l.reconcileModule(t.Context(), shop)
+	}
+	if d := l.desired("c"); happened && (d.GetTombstone() != nil || len(l.asked()) != 1) {
+		t.Errorf("before commit %d: c has %v, and %d questions are asked", at, d, len(l.asked()))
+	}
+	return happened
+}
+
+// steps is how many steps of the rollout are committed, and not yet carried out.
+func (l *leader) steps() (n int) {
+	l.read(func(r store.Reader) {
+		r.Scan(store.StepsOf(shop, 2), func(store.Entry) bool { n++; return true })
+	})
+	return n
 }

@@ -16,11 +16,11 @@ type Exit struct {
 	ref       fleet.ModuleRef
 	placement *fleet.Placement
 	others    *neighbours
-	// keepers are the modules on which the commit depends since they stay in clusters that this one leaves.
+	// keepers are modules that stay in clusters which this one leaves unasked.
 	keepers map[fleet.ModuleRef]bool
 }
 
-// maxKeepers is on how many such modules a commit depends, which has no room for one of each cluster of a step.
+// maxKeepers is how many such modules a commit compares by themselves; more are compared as all modules that there are.
 const maxKeepers = 16
 
 // ExitBy goes by the placement that is in force under a rollout.
@@ -38,10 +38,10 @@ func ExitOf(r store.Reader, ref fleet.ModuleRef, number int64) Exit {
 	return ExitBy(r, ref, ro, rollouts.OutlookOf(ro).Places)
 }
 
-// Open reports that the module may be taken from a cluster, or is not there to be taken. The commit depends on that, unless the reader is
-// store.Untracked.
+// Open reports that the module may be taken from a cluster, or is not there to be taken. The commit depends on the cluster's record, unless the
+// reader is store.Untracked; whether the module is there whoever takes it compares.
 func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
-	if !Has(r, name, x.ref) {
+	if !Has(store.Untracked(r), name, x.ref) {
 		return true
 	}
 	if store.DamageOf(r, store.ClusterKey(name)) != nil {
@@ -77,21 +77,28 @@ func AsksToPart(r store.Reader, m *wire.Module, c fleet.Cluster) bool {
 	return rollout.AsksToLeave(all)
 }
 
-// Empties reports that a cluster has nothing any more when the module has left it, or perhaps nothing. The commit depends on it that what stays there
-// does, unless the reader is store.Untracked, or has too many of such modules.
+// Empties reports that a cluster has nothing any more when the module has left it, or perhaps nothing. No commit depends on it before Rests.
 func (x Exit) Empties(r store.Reader, name fleet.ClusterName) bool {
-	still := store.Untracked(r)
-	rec, _, ok := store.Get[*storev1.ClusterRecord](still, store.ClusterKey(name))
-	if !ok || !Has(still, name, x.ref) {
+	r = store.Untracked(r)
+	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
+	if !ok || !Has(r, name, x.ref) {
 		return false
 	}
 	stays, _ := x.others.keeper(r, x.ref, Cluster(rec))
 	if stays == (fleet.ModuleRef{}) {
 		return true
 	}
-	if len(x.keepers) < maxKeepers && !x.keepers[stays] {
-		x.keepers[stays] = true
-		r.Get(store.ModuleKey(stays))
-	}
+	x.keepers[stays] = true
 	return false
+}
+
+// Rests makes the commit depend on it that the modules stay of which Empties found that they do.
+func (x Exit) Rests(w store.Writer) {
+	if len(x.keepers) > maxKeepers {
+		w.Unchanged(store.ModulePrefix)
+		return
+	}
+	for stays := range x.keepers {
+		w.Get(store.ModuleKey(stays))
+	}
 }

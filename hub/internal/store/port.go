@@ -49,6 +49,10 @@ type Writer interface {
 	Put(key string, value proto.Message)
 	// Delete removes it; removing what is not there is no error.
 	Delete(key string)
+	// Unchanged makes the commit depend on it that no record under the prefix was made or changed since the snapshot; that one was
+	// deleted is not noticed. It is for a decision that rests on more records than a commit may compare, and costs the backend a read of
+	// all of them.
+	Unchanged(prefix string)
 	// Fence makes the commit fail with fleet.ErrStale unless the condition holds.
 	Fence(f Fence)
 	// Grows says that the commit adds to what the store has to hold: it fails with fleet.ErrExhausted while the store is
@@ -200,6 +204,7 @@ type dry struct{ Reader }
 
 func (dry) Put(string, proto.Message) {}
 func (dry) Delete(string)             {}
+func (dry) Unchanged(string)          {}
 func (dry) Fence(Fence)               {}
 func (dry) Grows()                    {}
 func (dry) References(uint64)         {}

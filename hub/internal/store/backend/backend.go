@@ -91,9 +91,10 @@ func (p Part) Bytes() int {
 // OpOverhead is about what a request holds of an operation beside its key and value.
 const OpOverhead = 32
 
-// Compare is a condition on one revision of a key; a key that is not there has revision 0.
+// Compare is a condition on one revision of a key, or of several; a key that is not there has revision 0.
 type Compare struct {
 	Key      string
+	Prefix   bool // it is of all keys that begin with Key, and holds if it holds of each that is there
 	Created  bool // compares the create revision instead of the mod revision
 	AtMost   bool // the revision is at most Revision, instead of equal
 	Revision int64

@@ -1,5 +1,10 @@
 package backend
 
+import (
+	"slices"
+	"strings"
+)
+
 // Packer fills a transaction with parts that may share one.
 type Packer struct {
 	limits  Limits
@@ -37,8 +42,17 @@ func (p *Packer) overlaps(part Part) bool {
 			return true
 		}
 	}
-	for _, c := range part.If {
-		if _, ok := p.touched[c.Key]; ok {
+	return slices.ContainsFunc(part.If, p.changes)
+}
+
+// changes reports that what is compared may be changed by a part that was taken.
+func (p *Packer) changes(c Compare) bool {
+	if !c.Prefix {
+		_, ok := p.touched[c.Key]
+		return ok
+	}
+	for key := range p.touched {
+		if strings.HasPrefix(key, c.Key) {
 			return true
 		}
 	}

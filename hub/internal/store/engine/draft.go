@@ -25,6 +25,7 @@ type draft struct {
 	snap   *snapshot
 	reads  map[string]int64 // mod revision of what was read; 0: not there
 	writes map[string]*write
+	wholes map[string]bool // prefixes under which nothing may have been made or changed
 	fences []store.Fence
 	grows  bool
 	epoch  *uint64 // GC epoch that the blobs were put under
@@ -41,7 +42,7 @@ type write struct {
 }
 
 func newDraft(snap *snapshot, owner store.Owner) *draft {
-	return &draft{owner: owner, snap: snap, reads: make(map[string]int64), writes: make(map[string]*write)}
+	return &draft{owner: owner, snap: snap, reads: make(map[string]int64), writes: make(map[string]*write), wholes: make(map[string]bool)}
 }
 
 func (d *draft) run(fn func(store.Writer) error) error {
@@ -185,6 +186,8 @@ func (d *draft) Put(key string, value proto.Message) {
 
 func (d *draft) Grows() { d.grows = true }
 
+func (d *draft) Unchanged(prefix string) { d.wholes[prefix] = true }
+
 func (d *draft) Delete(key string) {
 	if err := d.owner.MayDelete(key); err != nil {
 		d.fail(err)
@@ -284,6 +287,9 @@ func (d *draft) guard(p *backend.Part) {
 	d.reads[d.selfKey] = revisionOf(d.snap.find(d.selfKey))
 	for _, key := range slices.Sorted(maps.Keys(d.reads)) {
 		p.If = append(p.If, backend.Compare{Key: recordSpace + key, Revision: d.reads[key]})
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(d.wholes)) {
+		p.If = append(p.If, backend.Compare{Key: recordSpace + prefix, Prefix: true, AtMost: true, Revision: d.snap.revision})
 	}
 	for _, f := range d.fences {
 		p.If = append(p.If, compareOf(f))

@@ -57,6 +57,9 @@ func (b *keyspace) txn(p backend.Part) *pb.TxnRequest {
 func (b *keyspace) compare(c backend.Compare) *pb.Compare {
 	out := &pb.Compare{Key: b.raw(c.Key), Result: pb.Compare_EQUAL, Target: pb.Compare_MOD}
 	revision := c.Revision
+	if c.Prefix {
+		out.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(string(out.Key)))
+	}
 	if c.AtMost {
 		out.Result, revision = pb.Compare_LESS, revision+1
 	}

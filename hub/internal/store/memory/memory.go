@@ -111,12 +111,27 @@ func checkParts(parts []backend.Part, l backend.Limits) error {
 
 func (m *memory) holds(p backend.Part) bool {
 	for _, c := range p.If {
-		kv, _ := m.tree.Get(backend.KV{Key: c.Key})
-		if !c.Holds(kv) {
+		if !m.compare(c) {
 			return false
 		}
 	}
 	return true
+}
+
+func (m *memory) compare(c backend.Compare) bool {
+	if !c.Prefix {
+		kv, _ := m.tree.Get(backend.KV{Key: c.Key})
+		return c.Holds(kv)
+	}
+	holds := true
+	m.tree.AscendGreaterOrEqual(backend.KV{Key: c.Key}, func(kv backend.KV) bool {
+		if !strings.HasPrefix(kv.Key, c.Key) {
+			return false
+		}
+		holds = c.Holds(kv)
+		return holds
+	})
+	return holds
 }
 
 func (m *memory) lookup(keys []string) map[string]backend.KV {

@@ -185,6 +185,38 @@ func testConflict(t *testing.T, open Opener) {
 	}
 }
 
+// What is under a prefix is compared as a whole: a commit that depends on it is made anew when a record was made or changed there, by somebody
+// else or by this hub, and is not held up by what is beside it, by what it writes there itself, or where nothing is.
+func testUnchanged(t *testing.T, open Opener) {
+	s := opened(t, open(t), engine.Options{})
+	put(t, s, key("all/a"), counter(1))
+	put(t, s, key("alone"), counter(1))
+	for _, c := range []struct {
+		what, prefix string
+		happens      func()
+		runs         int
+	}{
+		{"one is changed", "all/", func() { put(t, s, key("all/a"), counter(2)) }, 2},
+		{"one is made behind all", "all/", func() { put(t, s, key("all/z"), counter(1)) }, 2},
+		{"one is made before all", "all/", func() { put(t, s, key("all/"), counter(1)) }, 2},
+		{"the first is made", "none/", func() { put(t, s, key("none/a"), counter(1)) }, 2},
+		{"one beside them is changed", "all/", func() { put(t, s, key("alone"), counter(2)) }, 1},
+		{"nothing is there", "nothing/", func() {}, 1},
+	} {
+		runs := 0
+		if _, err := s.Update(timeout(t), func(w store.Writer) error {
+			if runs++; runs == 1 {
+				c.happens()
+			}
+			w.Unchanged(key("%s", c.prefix))
+			w.Put(key("all/own"), counter(uint64(w.Revision())))
+			return nil
+		}); err != nil || runs != c.runs {
+			t.Errorf("%s: %d runs, want %d: %v", c.what, runs, c.runs, err)
+		}
+	}
+}
+
 func testFence(t *testing.T, open Opener) {
 	s := opened(t, open(t), engine.Options{})
 	made := put(t, s, key("fence"), counter(1))

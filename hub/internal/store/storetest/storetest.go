@@ -28,6 +28,7 @@ func Run(t *testing.T, open Opener) {
 		{"View", testView},
 		{"Update", testUpdate},
 		{"Conflict", testConflict},
+		{"Unchanged", testUnchanged},
 		{"Fence", testFence},
 		{"Owners", testOwners},
 		{"Batch", testBatch},
