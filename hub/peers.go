@@ -112,7 +112,7 @@ func (h *Hub) leads(ctx context.Context, since time.Time) {
 
 // newPeers knows the other hubs, where there may be any.
 func (h *Hub) newPeers() (*peers.Peers, error) {
-	o := peers.Options{Store: h.own, Local: h.sessions, Instance: h.instance, Lasting: 3 * h.o.Heartbeat, Log: h.o.Log}
+	o := peers.Options{Store: h.own, Local: h.sessions, Instance: h.instance, Version: version.Version, Lasting: 3 * h.o.Heartbeat, Log: h.o.Log}
 	if h.o.shares() {
 		o.Dialer = h.dialHub
 	}

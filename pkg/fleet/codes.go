@@ -47,6 +47,7 @@ const (
 	WarnNearlyFull    = "StoreNearlyFull"
 	WarnFull          = "StoreFull"
 	WarnRestored      = "HubRestored"
+	WarnHubVersions   = "HubVersionsDiffer"
 
 	// Why the values of a secret cannot be read.
 	SecretNoKey    = "NoKey"

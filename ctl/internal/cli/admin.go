@@ -332,17 +332,25 @@ func (a *app) serverInfo(ctx context.Context, skip bool) (*v1.GetServerInfoRespo
 
 // versions is the output of version for programs.
 type versions struct {
-	Client string     `json:"client"`
-	Hub    *hubInfo   `json:"hub,omitempty"`
-	API    string     `json:"apiVersion"`
-	User   *userInfo  `json:"user,omitempty"`
-	At     *time.Time `json:"hubTime,omitempty"`
+	Client string      `json:"client"`
+	Hub    *hubInfo    `json:"hub,omitempty"`
+	Hubs   []livingHub `json:"hubs,omitempty"`
+	API    string      `json:"apiVersion"`
+	User   *userInfo   `json:"user,omitempty"`
+	At     *time.Time  `json:"hubTime,omitempty"`
 }
 
 type hubInfo struct {
 	Version     string `json:"version"`
 	ID          string `json:"id"`
 	Incarnation string `json:"incarnation"`
+}
+
+// livingHub is one of the hubs of the store.
+type livingHub struct {
+	Address string `json:"address"`
+	Version string `json:"version"`
+	Leads   bool   `json:"leads"`
 }
 
 type userInfo struct {
@@ -358,12 +366,18 @@ func (a *app) printVersions(info *v1.GetServerInfoResponse, format string) error
 			if note := info.GetStore().GetAttention(); note != nil {
 				a.printf("Store   %s\n", warningSays("", note))
 			}
+			if note := info.GetAttention(); note != nil {
+				a.printf("Hubs    %s\n", warningSays("", note))
+			}
 		}
 		return nil
 	}
 	out := versions{Client: version.Version, API: fleet.APIVersion}
 	if info != nil {
 		out.Hub = &hubInfo{info.GetVersion(), info.GetHubId(), info.GetIncarnation()}
+		for _, h := range info.GetHubs() {
+			out.Hubs = append(out.Hubs, livingHub{h.GetAddress(), h.GetVersion(), h.GetLeads()})
+		}
 		out.User = &userInfo{info.GetUser(), info.GetRole()}
 		if t := info.GetTime(); t != nil {
 			at := t.AsTime()

@@ -272,6 +272,8 @@ func warningSays(module string, n *v1.Note) string {
 	case fleet.WarnOfSet:
 		name := strings.Join(f.GetNames(), ", ")
 		return "is of set " + name + ", whose next apply puts what the files of that set say, and with --prune deletes it if they have it no more; if it is to be kept from here: towline apply --take, with --set for that of another set"
+	case fleet.WarnHubVersions:
+		return "the hubs of this store are of several versions (" + f.GetDetail() + "), and an older one does not know what a newer one has noted: have all be of one"
 	case fleet.WarnRestored:
 		return "it begins later: " + standsSays
 	case fleet.WarnStaysBack:

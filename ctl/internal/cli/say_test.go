@@ -237,7 +237,7 @@ func sayings() map[string][]saying {
 			{fleet.WarnStaysBack, "", &v1.Facts{Code: "Failed", Revision: 41, Rollout: "shop/57"}},
 			{fleet.WarnOfCatalog, "", &v1.Facts{Names: []string{"team"}}}, {fleet.WarnOfSet, "", &v1.Facts{Names: []string{"team"}}},
 			{fleet.WarnNearlyFull, "", &v1.Facts{Detail: "3400 MiB of 4096 MiB"}}, {fleet.WarnFull, "", &v1.Facts{Detail: "4096 MiB of 4096 MiB"}},
-			{fleet.WarnRestored, "", nil},
+			{fleet.WarnRestored, "", nil}, {fleet.WarnHubVersions, "", &v1.Facts{Detail: "v1.4.1 at a:7443, v1.4.2 at b:7443"}},
 		},
 		"attention": {
 			{fleet.AttentionStrays, "", &v1.Facts{Count: 2}}, {fleet.AttentionExpected, "", &v1.Facts{Until: noon}},

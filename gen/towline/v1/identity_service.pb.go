@@ -1416,7 +1416,11 @@ type GetServerInfoResponse struct {
 	// The hub's clock.
 	Time *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
 	// What the hub's own store holds; not set with an etcd of one's own, which tells that itself.
-	Store         *StoreUsage `protobuf:"bytes,9,opt,name=store,proto3" json:"store,omitempty"`
+	Store *StoreUsage `protobuf:"bytes,9,opt,name=store,proto3" json:"store,omitempty"`
+	// The hubs that live on the store, this one too, the longest first.
+	Hubs []*Hub `protobuf:"bytes,10,rep,name=hubs,proto3" json:"hubs,omitempty"`
+	// What a person should know of them: HubVersionsDiffer while they are of several versions, which is not meant to last; empty: nothing.
+	Attention     *Note `protobuf:"bytes,11,opt,name=attention,proto3" json:"attention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1514,6 +1518,93 @@ func (x *GetServerInfoResponse) GetStore() *StoreUsage {
 	return nil
 }
 
+func (x *GetServerInfoResponse) GetHubs() []*Hub {
+	if x != nil {
+		return x.Hubs
+	}
+	return nil
+}
+
+func (x *GetServerInfoResponse) GetAttention() *Note {
+	if x != nil {
+		return x.Attention
+	}
+	return nil
+}
+
+// Hub is a hub process that lives.
+type Hub struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where other hubs reach it.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Its version.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// When it began.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Whether it leads: it drives the rollouts.
+	Leads         bool `protobuf:"varint,4,opt,name=leads,proto3" json:"leads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hub) Reset() {
+	*x = Hub{}
+	mi := &file_towline_v1_identity_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hub) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hub) ProtoMessage() {}
+
+func (x *Hub) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hub.ProtoReflect.Descriptor instead.
+func (*Hub) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Hub) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Hub) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Hub) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Hub) GetLeads() bool {
+	if x != nil {
+		return x.Leads
+	}
+	return false
+}
+
 // StoreUsage is how much the hub's store holds.
 type StoreUsage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1529,7 +1620,7 @@ type StoreUsage struct {
 
 func (x *StoreUsage) Reset() {
 	*x = StoreUsage{}
-	mi := &file_towline_v1_identity_service_proto_msgTypes[24]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1632,7 @@ func (x *StoreUsage) String() string {
 func (*StoreUsage) ProtoMessage() {}
 
 func (x *StoreUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_identity_service_proto_msgTypes[24]
+	mi := &file_towline_v1_identity_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1645,7 @@ func (x *StoreUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreUsage.ProtoReflect.Descriptor instead.
 func (*StoreUsage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{24}
+	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StoreUsage) GetBytes() int64 {
@@ -1668,7 +1759,7 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\"3\n" +
 	"\x15DeleteProjectResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xb5\x02\n" +
+	"\x14GetServerInfoRequest\"\x8a\x03\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x15\n" +
 	"\x06hub_id\x18\x02 \x01(\tR\x05hubId\x12 \n" +
@@ -1678,7 +1769,15 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\brevision\x18\x06 \x01(\x03R\brevision\x12'\n" +
 	"\x0fagent_addresses\x18\a \x03(\tR\x0eagentAddresses\x12.\n" +
 	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12,\n" +
-	"\x05store\x18\t \x01(\v2\x16.towline.v1.StoreUsageR\x05store\"h\n" +
+	"\x05store\x18\t \x01(\v2\x16.towline.v1.StoreUsageR\x05store\x12#\n" +
+	"\x04hubs\x18\n" +
+	" \x03(\v2\x0f.towline.v1.HubR\x04hubs\x12.\n" +
+	"\tattention\x18\v \x01(\v2\x10.towline.v1.NoteR\tattention\"\x81\x01\n" +
+	"\x03Hub\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05leads\x18\x04 \x01(\bR\x05leads\"h\n" +
 	"\n" +
 	"StoreUsage\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
@@ -1717,7 +1816,7 @@ func file_towline_v1_identity_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_identity_service_proto_rawDescData
 }
 
-var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_towline_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_towline_v1_identity_service_proto_goTypes = []any{
 	(*CreateUserRequest)(nil),         // 0: towline.v1.CreateUserRequest
 	(*CreateUserResponse)(nil),        // 1: towline.v1.CreateUserResponse
@@ -1743,57 +1842,61 @@ var file_towline_v1_identity_service_proto_goTypes = []any{
 	(*DeleteProjectResponse)(nil),     // 21: towline.v1.DeleteProjectResponse
 	(*GetServerInfoRequest)(nil),      // 22: towline.v1.GetServerInfoRequest
 	(*GetServerInfoResponse)(nil),     // 23: towline.v1.GetServerInfoResponse
-	(*StoreUsage)(nil),                // 24: towline.v1.StoreUsage
-	(*User)(nil),                      // 25: towline.v1.User
-	(*Token)(nil),                     // 26: towline.v1.Token
-	(*Certificate)(nil),               // 27: towline.v1.Certificate
-	(*Authority)(nil),                 // 28: towline.v1.Authority
-	(*Project)(nil),                   // 29: towline.v1.Project
-	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
-	(*Note)(nil),                      // 31: towline.v1.Note
+	(*Hub)(nil),                       // 24: towline.v1.Hub
+	(*StoreUsage)(nil),                // 25: towline.v1.StoreUsage
+	(*User)(nil),                      // 26: towline.v1.User
+	(*Token)(nil),                     // 27: towline.v1.Token
+	(*Certificate)(nil),               // 28: towline.v1.Certificate
+	(*Authority)(nil),                 // 29: towline.v1.Authority
+	(*Project)(nil),                   // 30: towline.v1.Project
+	(*timestamppb.Timestamp)(nil),     // 31: google.protobuf.Timestamp
+	(*Note)(nil),                      // 32: towline.v1.Note
 }
 var file_towline_v1_identity_service_proto_depIdxs = []int32{
-	25, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
-	25, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
-	26, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
-	27, // 3: towline.v1.ListCertificatesResponse.certificates:type_name -> towline.v1.Certificate
-	27, // 4: towline.v1.RevokeCertificateResponse.certificate:type_name -> towline.v1.Certificate
-	28, // 5: towline.v1.ListAuthoritiesResponse.authorities:type_name -> towline.v1.Authority
-	29, // 6: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
-	29, // 7: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
-	29, // 8: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
-	30, // 9: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
-	24, // 10: towline.v1.GetServerInfoResponse.store:type_name -> towline.v1.StoreUsage
-	31, // 11: towline.v1.StoreUsage.attention:type_name -> towline.v1.Note
-	0,  // 12: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
-	2,  // 13: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
-	4,  // 14: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
-	6,  // 15: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
-	8,  // 16: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
-	10, // 17: towline.v1.IdentityService.ListCertificates:input_type -> towline.v1.ListCertificatesRequest
-	12, // 18: towline.v1.IdentityService.RevokeCertificate:input_type -> towline.v1.RevokeCertificateRequest
-	14, // 19: towline.v1.IdentityService.ListAuthorities:input_type -> towline.v1.ListAuthoritiesRequest
-	16, // 20: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
-	18, // 21: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
-	20, // 22: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
-	22, // 23: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
-	1,  // 24: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
-	3,  // 25: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
-	5,  // 26: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
-	7,  // 27: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
-	9,  // 28: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
-	11, // 29: towline.v1.IdentityService.ListCertificates:output_type -> towline.v1.ListCertificatesResponse
-	13, // 30: towline.v1.IdentityService.RevokeCertificate:output_type -> towline.v1.RevokeCertificateResponse
-	15, // 31: towline.v1.IdentityService.ListAuthorities:output_type -> towline.v1.ListAuthoritiesResponse
-	17, // 32: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
-	19, // 33: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
-	21, // 34: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
-	23, // 35: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
-	24, // [24:36] is the sub-list for method output_type
-	12, // [12:24] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	26, // 0: towline.v1.CreateUserResponse.user:type_name -> towline.v1.User
+	26, // 1: towline.v1.ListUsersResponse.users:type_name -> towline.v1.User
+	27, // 2: towline.v1.ListTokensResponse.tokens:type_name -> towline.v1.Token
+	28, // 3: towline.v1.ListCertificatesResponse.certificates:type_name -> towline.v1.Certificate
+	28, // 4: towline.v1.RevokeCertificateResponse.certificate:type_name -> towline.v1.Certificate
+	29, // 5: towline.v1.ListAuthoritiesResponse.authorities:type_name -> towline.v1.Authority
+	30, // 6: towline.v1.PutProjectRequest.project:type_name -> towline.v1.Project
+	30, // 7: towline.v1.PutProjectResponse.project:type_name -> towline.v1.Project
+	30, // 8: towline.v1.ListProjectsResponse.projects:type_name -> towline.v1.Project
+	31, // 9: towline.v1.GetServerInfoResponse.time:type_name -> google.protobuf.Timestamp
+	25, // 10: towline.v1.GetServerInfoResponse.store:type_name -> towline.v1.StoreUsage
+	24, // 11: towline.v1.GetServerInfoResponse.hubs:type_name -> towline.v1.Hub
+	32, // 12: towline.v1.GetServerInfoResponse.attention:type_name -> towline.v1.Note
+	31, // 13: towline.v1.Hub.since:type_name -> google.protobuf.Timestamp
+	32, // 14: towline.v1.StoreUsage.attention:type_name -> towline.v1.Note
+	0,  // 15: towline.v1.IdentityService.CreateUser:input_type -> towline.v1.CreateUserRequest
+	2,  // 16: towline.v1.IdentityService.ListUsers:input_type -> towline.v1.ListUsersRequest
+	4,  // 17: towline.v1.IdentityService.DeleteUser:input_type -> towline.v1.DeleteUserRequest
+	6,  // 18: towline.v1.IdentityService.ListTokens:input_type -> towline.v1.ListTokensRequest
+	8,  // 19: towline.v1.IdentityService.DeleteToken:input_type -> towline.v1.DeleteTokenRequest
+	10, // 20: towline.v1.IdentityService.ListCertificates:input_type -> towline.v1.ListCertificatesRequest
+	12, // 21: towline.v1.IdentityService.RevokeCertificate:input_type -> towline.v1.RevokeCertificateRequest
+	14, // 22: towline.v1.IdentityService.ListAuthorities:input_type -> towline.v1.ListAuthoritiesRequest
+	16, // 23: towline.v1.IdentityService.PutProject:input_type -> towline.v1.PutProjectRequest
+	18, // 24: towline.v1.IdentityService.ListProjects:input_type -> towline.v1.ListProjectsRequest
+	20, // 25: towline.v1.IdentityService.DeleteProject:input_type -> towline.v1.DeleteProjectRequest
+	22, // 26: towline.v1.IdentityService.GetServerInfo:input_type -> towline.v1.GetServerInfoRequest
+	1,  // 27: towline.v1.IdentityService.CreateUser:output_type -> towline.v1.CreateUserResponse
+	3,  // 28: towline.v1.IdentityService.ListUsers:output_type -> towline.v1.ListUsersResponse
+	5,  // 29: towline.v1.IdentityService.DeleteUser:output_type -> towline.v1.DeleteUserResponse
+	7,  // 30: towline.v1.IdentityService.ListTokens:output_type -> towline.v1.ListTokensResponse
+	9,  // 31: towline.v1.IdentityService.DeleteToken:output_type -> towline.v1.DeleteTokenResponse
+	11, // 32: towline.v1.IdentityService.ListCertificates:output_type -> towline.v1.ListCertificatesResponse
+	13, // 33: towline.v1.IdentityService.RevokeCertificate:output_type -> towline.v1.RevokeCertificateResponse
+	15, // 34: towline.v1.IdentityService.ListAuthorities:output_type -> towline.v1.ListAuthoritiesResponse
+	17, // 35: towline.v1.IdentityService.PutProject:output_type -> towline.v1.PutProjectResponse
+	19, // 36: towline.v1.IdentityService.ListProjects:output_type -> towline.v1.ListProjectsResponse
+	21, // 37: towline.v1.IdentityService.DeleteProject:output_type -> towline.v1.DeleteProjectResponse
+	23, // 38: towline.v1.IdentityService.GetServerInfo:output_type -> towline.v1.GetServerInfoResponse
+	27, // [27:39] is the sub-list for method output_type
+	15, // [15:27] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_identity_service_proto_init() }
@@ -1809,7 +1912,7 @@ func file_towline_v1_identity_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_identity_service_proto_rawDesc), len(file_towline_v1_identity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,8 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -228,9 +231,32 @@ func (a *API) GetServerInfo(ctx context.Context, _ *towlinev1.GetServerInfoReque
 		Role: string(caller.Role), AgentAddresses: a.addresses(), Time: timestamppb.New(a.now()), Store: a.usage()}
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		resp.Revision = r.Revision()
+		resp.Hubs, resp.Attention = hubsOf(r)
 		return nil
 	})
 	return resp, err
+}
+
+// hubsOf are the hubs that live, and what a person should know of them.
+func hubsOf(r store.Reader) (hubs []*towlinev1.Hub, attention *towlinev1.Note) {
+	store.Scan(r, store.PeerPrefix, func(h *storev1.HubRecord, _ store.Entry) bool {
+		hubs = append(hubs, &towlinev1.Hub{Address: h.GetAddress(), Version: h.GetVersion(), Since: h.GetSince(), Leads: h.GetLeads() != nil})
+		return true
+	})
+	slices.SortFunc(hubs, func(a, b *towlinev1.Hub) int {
+		return cmp.Or(a.GetSince().AsTime().Compare(b.GetSince().AsTime()), cmp.Compare(a.GetAddress(), b.GetAddress()))
+	})
+	var said []string
+	for _, h := range hubs {
+		if h.GetVersion() != hubs[0].GetVersion() {
+			attention = note(fleet.WarnHubVersions, &towlinev1.Facts{})
+		}
+		said = append(said, fmt.Sprintf("%s at %s", cmp.Or(h.GetVersion(), "an unknown one"), h.GetAddress()))
+	}
+	if attention != nil {
+		attention.Facts.Detail = strings.Join(said, ", ")
+	}
+	return hubs, attention
 }
 
 // usage is what the store holds, and what of that a person should know.

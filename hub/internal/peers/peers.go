@@ -37,6 +37,8 @@ type Options struct {
 	Local Local
 	// Instance names this hub process.
 	Instance string
+	// Version is of what it runs.
+	Version string
 	// Lasting is how long a session has to last to be one that an agent comes back from.
 	Lasting time.Duration
 	// Dialer connects to other hubs; nil: this hub shares its store with nobody.
@@ -89,6 +91,7 @@ func New(o Options) (*Peers, error) {
 func (p *Peers) takeStock(r store.Reader) {
 	store.Scan(r, store.PeerPrefix, func(h *storev1.HubRecord, _ store.Entry) bool {
 		p.hubs[h.GetInstance()] = h
+		p.compareVersion(h)
 		if at, now := h.GetLeads().AsTime(), p.o.Now(); h.GetLeads() != nil {
 			p.leads[h.GetInstance()] = now
 			if at.Before(now) {
@@ -198,6 +201,7 @@ func (p *Peers) meet(instance string, h *storev1.HubRecord, changed map[fleet.Cl
 	}
 	if instance != p.o.Instance {
 		p.o.Log.Info("another hub of this store came or went", "instance", instance, "there", h != nil, "address", h.GetAddress())
+		p.compareVersion(h)
 	}
 	if h == nil {
 		p.lines.close(instance)
@@ -221,6 +225,14 @@ const clocksDiffer = time.Minute
 func (p *Peers) compare(instance string, leads time.Time) {
 	if ahead := leads.Sub(p.o.Now()).Round(time.Second); instance != p.o.Instance && ahead >= clocksDiffer {
 		p.o.Log.Warn("the clock of the hub that leads is ahead of this hub's: keep both in step, for what begins by one of them ends too soon or too late by the other", "instance", instance, "ahead", ahead)
+	}
+}
+
+// compareVersion says that a hub that lives is of another version than this one.
+func (p *Peers) compareVersion(h *storev1.HubRecord) {
+	if h != nil && h.GetInstance() != p.o.Instance && h.GetVersion() != p.o.Version {
+		p.o.Log.Warn("another hub of this store is of another version: the older of the two does not know what the newer one has noted, so have all be of one",
+			"instance", h.GetInstance(), "address", h.GetAddress(), "version", h.GetVersion(), "own", p.o.Version)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -67,7 +68,7 @@ func beginAt(t *testing.T, now func() time.Time, there ...*storev1.HubRecord) *f
 	rev, err := e.Barrier(ctx)
 	f.must(err)
 	f.must(e.As(store.Hub).View(ctx, rev, func(store.Reader) error { return nil })) // they are known when it begins
-	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Lasting: 30 * time.Second, Now: now,
+	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Version: "2", Lasting: 30 * time.Second, Now: now,
 		Log: slog.New(slog.NewTextHandler(log, nil)), Dialer: func(address string) (*grpc.ClientConn, error) {
 			return grpc.NewClient("passthrough:///"+address, append(rpc.APIDialOptions(&tls.Config{}), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		}})
@@ -145,6 +146,30 @@ func TestConnectedIsWhoseSessionAHubThatLivesHolds(t *testing.T) {
 	f.session(&storev1.SessionRecord{Epoch: 3, Hub: "other", Started: old})
 	f.until("it has gone there again", connected)
 	f.must(other.Close(f.ctx))
+}
+
+// Two hubs of two versions on one store are said by the one that comes, and by the one that is there, each time.
+func TestHubOfAnotherVersionIsSaid(t *testing.T) {
+	of := func(instance, version string) *storev1.HubRecord {
+		return &storev1.HubRecord{Instance: instance, Address: instance + ":7443", Version: version}
+	}
+	f := beginAt(t, nil, of("there", "1"), of("same-there", "2"))
+	for i, h := range []*storev1.HubRecord{of("same", "2"), of("older", "1")} {
+		f.session(&storev1.SessionRecord{Epoch: uint64(i + 1), Hub: h.GetInstance(), Started: timestamppb.Now()})
+		f.until("its agent is not there yet", func() bool { return !f.peers.Connected("a") })
+		f.hub(h)
+		f.until(h.GetInstance()+" is there", func() bool { return f.peers.Connected("a") })
+	}
+	var said []string
+	for line := range strings.Lines(f.log.String()) {
+		if _, rest, is := strings.Cut(line, "is of another version"); is {
+			_, who, _ := strings.Cut(rest, "instance=")
+			said = append(said, strings.TrimSpace(who))
+		}
+	}
+	if want := []string{"there address=there:7443 version=1 own=2", "older address=older:7443 version=1 own=2"}; !slices.Equal(said, want) {
+		t.Errorf("said %q, want %q", said, want)
+	}
 }
 
 // Grace counts from the start of leadership, wherever that is.
