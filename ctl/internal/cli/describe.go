@@ -329,6 +329,12 @@ func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, 
 	s.line("Clusters", "%d", r.GetClusters())
 	s.line("Source", "%s", sourceText(r.GetSpec().GetSource()))
 	s.line("Ref", "%s", r.GetResolvedRef())
+	if r.GetSourceTime() != nil {
+		s.line("Made", "%s", a.stamp(r.GetSourceTime()))
+	}
+	if r.GetGoesBack() != "" {
+		s.line("Goes back", "%s", r.GetGoesBack())
+	}
 	s.line("Artifact", "%s", r.GetArtifact())
 	s.line("Bundle", "%s", r.GetBundle())
 	s.variants(r)

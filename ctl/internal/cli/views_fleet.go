@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"towline.dev/towline/ctl/internal/table"
@@ -18,8 +19,9 @@ func revisionView(allProjects bool) view[*v1.Revision] {
 				wide("REF", "ARTIFACT", "BUNDLE"))}
 			for _, r := range items {
 				m := r.GetMetadata()
+				why := strings.Join(slices.DeleteFunc([]string{m.GetChangeReason(), r.GetGoesBack()}, func(s string) bool { return s == "" }), "; ")
 				t.Add(text(m.GetName()), text(r.GetModule()), text(revision(r.GetNumber())), num(r.GetObjects()), num(r.GetClusters()),
-					text(a.since(m.GetCreationTimestamp())), text(orDash(m.GetChangedBy())), text(orDash(m.GetChangeReason())),
+					text(a.since(m.GetCreationTimestamp())), text(orDash(m.GetChangedBy())), text(orDash(why)),
 					text(orDash(r.GetResolvedRef())), text(orDash(r.GetArtifact())), text(orDash(bundleText(r))))
 			}
 			return withProject(allProjects, t, func(i int) string { return items[i].GetMetadata().GetProject() })

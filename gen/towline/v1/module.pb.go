@@ -3305,7 +3305,12 @@ type Revision struct {
 	// 1.2.0@sha256:DIGEST of OCI and Helm. Empty of a source that has no refs.
 	ResolvedRef string `protobuf:"bytes,12,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
 	// With overrides: what it renders to for the clusters that are there. One that a cluster comes to later is rendered then.
-	Variants      []*Variant `protobuf:"bytes,13,rep,name=variants,proto3" json:"variants,omitempty"`
+	Variants []*Variant `protobuf:"bytes,13,rep,name=variants,proto3" json:"variants,omitempty"`
+	// When what the ref came to was made, by its own word: the commit of Git, the created annotation of OCI and Helm. Unset where it says none.
+	SourceTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=source_time,json=sourceTime,proto3" json:"source_time,omitempty"`
+	// How the source goes back with this revision, though the module names the same ref as before: to what an older revision had, or to what was
+	// made before that of the revision before. Somebody may have put it back, by right or not. Empty: it does not.
+	GoesBack      string `protobuf:"bytes,15,opt,name=goes_back,json=goesBack,proto3" json:"goes_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3429,6 +3434,20 @@ func (x *Revision) GetVariants() []*Variant {
 		return x.Variants
 	}
 	return nil
+}
+
+func (x *Revision) GetSourceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SourceTime
+	}
+	return nil
+}
+
+func (x *Revision) GetGoesBack() string {
+	if x != nil {
+		return x.GoesBack
+	}
+	return ""
 }
 
 // Variant is what a revision renders to for the clusters that the same overrides match, and of which its chart is told the same.
@@ -3870,7 +3889,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x05since\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +
-	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\xb8\x03\n" +
+	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\x92\x04\n" +
 	"\bRevision\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -3886,7 +3905,10 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	" \x01(\x03R\x10moduleGeneration\x12\x1a\n" +
 	"\bclusters\x18\v \x01(\x05R\bclusters\x12!\n" +
 	"\fresolved_ref\x18\f \x01(\tR\vresolvedRef\x12/\n" +
-	"\bvariants\x18\r \x03(\v2\x13.towline.v1.VariantR\bvariants\"\xcd\x01\n" +
+	"\bvariants\x18\r \x03(\v2\x13.towline.v1.VariantR\bvariants\x12;\n" +
+	"\vsource_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"sourceTime\x12\x1b\n" +
+	"\tgoes_back\x18\x0f \x01(\tR\bgoesBack\"\xcd\x01\n" +
 	"\aVariant\x12\x1c\n" +
 	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\tR\x06bundle\x12\x18\n" +
@@ -4026,12 +4048,13 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	41, // 56: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
 	1,  // 57: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
 	38, // 58: towline.v1.Revision.variants:type_name -> towline.v1.Variant
-	39, // 59: towline.v1.Variant.capabilities:type_name -> towline.v1.Capabilities
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	46, // 59: towline.v1.Revision.source_time:type_name -> google.protobuf.Timestamp
+	39, // 60: towline.v1.Variant.capabilities:type_name -> towline.v1.Capabilities
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }

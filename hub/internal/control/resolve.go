@@ -35,6 +35,7 @@ type rendered struct {
 	input           fleet.Digest
 	epoch           uint64
 	ref             string // what the source's ref was, exactly
+	sourceTime      time.Time
 }
 
 // varies reports that there may be more variants.
@@ -225,7 +226,7 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 
 // keep puts all contents into the blobs.
 func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered, error) {
-	out := rendered{artifact: x.source.Digest, overrides: len(m.Overrides) > 0, asks: asksIn(x.variants), ref: x.source.Ref}
+	out := rendered{artifact: x.source.Digest, overrides: len(m.Overrides) > 0, asks: asksIn(x.variants), ref: x.source.Ref, sourceTime: x.source.Made}
 	set, err := c.policySet(ctx, m)
 	if err != nil {
 		return out, err
@@ -347,7 +348,7 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 			return rollouts.Close(w, ref, func(n int64) bool { return n == r.number }, rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: "SourceFailed", Message: why}}, o.now)
 		}
 		rev := revisionFor(w, ref, m, ro.GetRollout().GetStatus(), r.rendered, timestamppb.New(o.now))
-		if ro, err = rollouts.Begin(w, ref, ro, rev, o.now); err != nil {
+		if ro, err = rollouts.Begin(w, ref, saysBack(w, ref, ro, rev), rev, o.now); err != nil {
 			return err
 		}
 		if begin && !rollouts.Ended(ro) {
@@ -400,6 +401,10 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, b
 			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref},
 		Artifact: r.artifact.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(), ByCapabilities: r.asks,
 	}
+	if !r.sourceTime.IsZero() {
+		rev.Revision.SourceTime = timestamppb.New(r.sourceTime)
+	}
+	rev.Revision.GoesBack = goesBack(w, ref, rev.GetRevision(), newest.GetRevision())
 	if r.varies() {
 		rev = withVariants(rev, r.records())
 	} else {

@@ -57,16 +57,21 @@ func (c *cache) get(key string) (Artifact, bool) {
 	return a, true
 }
 
-// readCached reads what put wrote: the digest in hex, the exact ref, and the archive.
+// readCached reads what put wrote: the digest in hex, with when it was made, the exact ref, and the archive.
 func readCached(data []byte) (Artifact, error) {
 	head, archive, found := bytes.Cut(data, []byte("\n"))
 	digest, ref, _ := strings.Cut(string(head), " ")
+	digest, made, _ := strings.Cut(digest, "@")
 	want, err := fleet.ParseDigest(digest)
 	if !found || err != nil || fleet.DigestOf(archive) != want {
 		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "artifact cannot be read: its digest is another")
 	}
 	files, err := artifact.Decode(archive)
-	return Artifact{Digest: want, Files: files, Archive: archive, Ref: ref}, err
+	a := Artifact{Digest: want, Files: files, Archive: archive, Ref: ref}
+	if at, bad := strconv.ParseInt(made, 10, 64); bad == nil {
+		a.Made = madeAt(at)
+	}
+	return a, err
 }
 
 // put keeps an artifact, and throws away what was not used for longest where all is too much. That it cannot be kept is no error: it is
@@ -84,7 +89,11 @@ func (c *cache) put(key string, a Artifact) {
 	if err != nil {
 		return
 	}
-	_, err = f.Write(slices.Concat([]byte(a.Digest.String()+" "+a.Ref+"\n"), a.Archive))
+	head := a.Digest.String()
+	if !a.Made.IsZero() {
+		head += "@" + strconv.FormatInt(a.Made.Unix(), 10)
+	}
+	_, err = f.Write(slices.Concat([]byte(head+" "+a.Ref+"\n"), a.Archive))
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), filepath.Join(c.dir, key))
 	}

@@ -99,7 +99,7 @@ func (f *Fetcher) gitArtifact(ctx context.Context, g gitRequest, wanted wantedCo
 		return Artifact{}, err
 	}
 	a := newArtifact(files)
-	a.Ref = "sha1:" + commit.String() // as other tools write it
+	a.Ref, a.Made = "sha1:"+commit.hash.String(), commit.made // as other tools write it
 	if lasts {
 		f.cache.put(g.key(wanted), a)
 	}

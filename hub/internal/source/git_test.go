@@ -419,8 +419,8 @@ func TestGitCache(t *testing.T) {
 	fetch := func(project string, ref *towlinev1.GitRef, wantGets, wantPosts int32) {
 		t.Helper()
 		a, err := f.Fetch(t.Context(), project, gitSource(base+"/repo.git", ref))
-		if err != nil || string(a.Files["a.yaml"]) != "a" || !strings.HasSuffix(a.Ref, head) {
-			t.Fatalf("%s, %v", a.Ref, err)
+		if err != nil || string(a.Files["a.yaml"]) != "a" || !strings.HasSuffix(a.Ref, head) || a.Made.Unix() != 1 {
+			t.Fatalf("%s of %v, %v", a.Ref, a.Made, err)
 		}
 		if gets.Load() != wantGets || posts.Load() != wantPosts {
 			t.Errorf("%d questions and %d packs; want %d and %d", gets.Load(), posts.Load(), wantGets, wantPosts)

@@ -7,7 +7,9 @@ import (
 	"path"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -27,20 +29,20 @@ const (
 
 // gitFiles makes the files of a commit. What cannot be delivered is refused in the folders that are used, and left out elsewhere.
 // Lasts is false of what is signed only for a time.
-func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequest) (files map[string][]byte, commit plumbing.Hash, lasts bool, err error) {
+func gitFiles(ctx context.Context, packed []byte, wanted wantedCommit, g gitRequest) (files map[string][]byte, commit gitCommit, lasts bool, err error) {
 	store, err := readObjects(ctx, packed, packLimits{MaxObjects, MaxObjectBytes})
 	if err != nil {
-		return nil, commit, false, err
+		return nil, gitCommit{}, false, err
 	}
 	c, err := commitOf(store, wanted.commit)
 	if err != nil {
-		return nil, commit, false, err
+		return nil, gitCommit{}, false, err
 	}
 	if lasts, err = g.signed.checkGit(store, wanted, c); err != nil {
-		return nil, commit, false, err
+		return nil, gitCommit{}, false, err
 	}
 	files, err = treeFiles(ctx, store, c, g.path)
-	return files, c.hash, lasts, err
+	return files, c, lasts, err
 }
 
 // treeFiles makes the files of a tree. It does so again when it is known what the charts in a folder depend on beside it, so that nothing of
@@ -102,14 +104,38 @@ func takeTree(ctx context.Context, store *memory.Storage, c gitCommit, used used
 const maxTagChain = 10 // that point to one another
 
 // gitCommit is as much of a commit as is used.
-type gitCommit struct{ hash, tree plumbing.Hash }
+type gitCommit struct {
+	hash, tree plumbing.Hash
+	made       time.Time
+}
+
+// committed is when a commit was made, by its own word: its header ends with an empty line. Zero: it says none.
+func committed(raw []byte) time.Time {
+	head, _, _ := bytes.Cut(raw, []byte("\n\n"))
+	for line := range bytes.Lines(head) {
+		who, is := bytes.CutPrefix(line, []byte("committer "))
+		if !is {
+			continue
+		}
+		words := bytes.Fields(who[bytes.LastIndexByte(who, '>')+1:])
+		if len(words) == 0 {
+			break
+		}
+		if at, err := strconv.ParseInt(string(words[0]), 10, 64); err == nil {
+			return madeAt(at)
+		}
+		break
+	}
+	return time.Time{}
+}
 
 // commitOf is the commit itself, or that of a tag.
 func commitOf(store *memory.Storage, wanted plumbing.Hash) (gitCommit, error) {
 	at := wanted
 	for range maxTagChain {
 		if tree, ok := leadsTo(store, plumbing.CommitObject, at); ok {
-			return gitCommit{at, tree}, nil
+			raw, err := rawObject(store, plumbing.CommitObject, at)
+			return gitCommit{at, tree, committed(raw)}, err
 		}
 		target, ok := leadsTo(store, plumbing.TagObject, at)
 		if !ok {

@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -143,6 +144,9 @@ func (f *Fetcher) ociOnce(ctx context.Context, r ociRequest, repo *remote.Reposi
 		return Artifact{}, err
 	}
 	a.Ref = desc.Digest.String()
+	if at, err := time.Parse(time.RFC3339, manifest.Annotations[ocispec.AnnotationCreated]); err == nil {
+		a.Made = madeAt(at.Unix())
+	}
 	f.cache.put(key, a)
 	return named(a, by), nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/source/sourcetest"
@@ -148,7 +149,11 @@ func TestOCICache(t *testing.T) {
 	manifests.Store(0)
 	f := fetcher(t, Options{CacheDir: t.TempDir()})
 	for i, ref := range []*towlinev1.OciRef{ociTag("1"), ociTag("1"), {Digest: digest}} {
-		if _, err := f.Fetch(t.Context(), "default", ociSource(reg.Host, "shop", ref)); err != nil || blobs.Load() != 1 || manifests.Load() != int32(min(i+1, 2)) {
+		a, err := f.Fetch(t.Context(), "default", ociSource(reg.Host, "shop", ref))
+		if age := time.Since(a.Made); age < -time.Second || age > time.Minute { // oras notes it
+			t.Errorf("%v: made at %v", ref, a.Made)
+		}
+		if err != nil || blobs.Load() != 1 || manifests.Load() != int32(min(i+1, 2)) {
 			t.Errorf("%v: %d layers, %d manifests: %v", ref, blobs.Load(), manifests.Load(), err)
 		}
 	}

@@ -42,6 +42,8 @@ type Artifact struct {
 	// Ref is what the source's ref was, exactly: with it in the place of the ref, the files are the same again. Empty of a source
 	// that has none.
 	Ref string
+	// Made is when that was made, to the second and by its own word; zero: it says none.
+	Made time.Time
 }
 
 // Options of a Fetcher. The zero Options work.
@@ -219,6 +221,15 @@ func named(a Artifact, by string) Artifact {
 		a.Ref = by + "@" + a.Ref
 	}
 	return a
+}
+
+// madeAt is a time that somebody else wrote, in seconds; zero: it is none of the calendar.
+func madeAt(seconds int64) time.Time {
+	const last = 253402300799 // of the year 9999
+	if seconds <= 0 || seconds > last {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0)
 }
 
 func newArtifact(files map[string][]byte) Artifact {

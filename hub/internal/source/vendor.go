@@ -45,7 +45,7 @@ func (f *Fetcher) Vendor(ctx context.Context, project string, src *towlinev1.Sou
 		return Artifact{}, err
 	}
 	out := newArtifact(v.files)
-	out.Ref = a.Ref
+	out.Ref, out.Made = a.Ref, a.Made
 	return out, nil
 }
 

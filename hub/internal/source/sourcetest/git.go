@@ -126,6 +126,20 @@ func (r *Repo) blob(text string) plumbing.Hash {
 	return h
 }
 
+// Set moves a branch to a commit that is there.
+func (r *Repo) Set(name, commit string) {
+	r.t.Helper()
+	r.set(name, plumbing.NewHashReference(plumbing.NewBranchReferenceName(name), plumbing.NewHash(commit)))
+}
+
+// At makes a commit of a time.
+func (r *Repo) At(when time.Time, files map[string]any) string {
+	r.t.Helper()
+	by := someone
+	by.When = when.UTC()
+	return r.put(&object.Commit{Author: someone, Committer: by, Message: "m\n\ncommitter x <y> 1 +0000", TreeHash: r.Tree(files)}).String()
+}
+
 // Commit makes a commit that no branch has.
 func (r *Repo) Commit(files map[string]any) plumbing.Hash {
 	r.t.Helper()
