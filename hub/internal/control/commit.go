@@ -164,9 +164,10 @@ func clustersOf(w store.Writer, d rollout.Decision) store.Reader {
 	return store.Untracked(w)
 }
 
-// mayMove refuses a decision that moves a cluster which was cordoned since that was looked at.
+// mayMove refuses a decision that moves a cluster which was cordoned since that was looked at, or brings the module to one that the placement does not
+// have any more.
 func mayMove(w store.Writer, run *rollouts.Run, d rollout.Decision) error {
-	r := clustersOf(w, d)
+	exit, r := record.ExitBy(store.Untracked(w), run.Module, run.Record, d.State.PlacedBy()), clustersOf(w, d)
 	for _, a := range d.Assign {
 		key := store.ClusterKey(d.State.Member(run.Plan, int(a.Member)).Cluster)
 		if store.DamageOf(w, key) != nil { // stops no other
@@ -175,6 +176,9 @@ func mayMove(w store.Writer, run *rollouts.Run, d rollout.Decision) error {
 		rec, _, _ := store.Get[*storev1.ClusterRecord](r, key)
 		if rec.GetCluster().GetSpec().GetCordoned() {
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s was cordoned since that was looked at", run.Plan.ID, d.State.Member(run.Plan, int(a.Member)).Cluster)
+		}
+		if !a.Leave && exit.Shut(r, rec) {
+			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s left the placement since that was looked at", run.Plan.ID, d.State.Member(run.Plan, int(a.Member)).Cluster)
 		}
 	}
 	return nil

@@ -55,6 +55,16 @@ func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
 	return assemble.MayLeave(x.placement, &c)
 }
 
+// Shut reports that the module may not be brought to a cluster: it has nothing of it, and the placement does not have it there. What is not known
+// keeps it from none. No commit depends on what it reads.
+func (x Exit) Shut(r store.Reader, rec *storev1.ClusterRecord) bool {
+	if rec == nil || x.placement == nil {
+		return false
+	}
+	c := Cluster(rec)
+	return !Has(store.Untracked(r), c.Name, x.ref) && !assemble.Places(*x.placement, c, false)
+}
+
 // AsksToLeave reports that a put of the module makes a rollout that waits for a person who confirms that clusters lose it.
 func AsksToLeave(r store.Reader, m *wire.Module) bool {
 	return !m.External && rollout.AsksToLeave(Candidates(store.Untracked(r), m))
