@@ -221,7 +221,7 @@ func (c *Controller) forgetKeys(ctx context.Context, ref fleet.ModuleRef, uid st
 				return nil
 			}
 			for _, k := range chunk {
-				w.Delete(k)
+				drop(w, k)
 			}
 			return nil
 		})
