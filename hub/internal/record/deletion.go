@@ -7,7 +7,8 @@ import (
 )
 
 // Undone are the modules that are being deleted and of which the agent of a cluster has not said that it is through, each with the word that
-// it is to carry out: Delete or Orphan. Those count, too, that go because their catalog does, and what is left of one whose name another has.
+// it is to carry out: Delete or Orphan. Those count, too, that go because their catalog does, and what is left of one whose name another has; not those of
+// which the cluster is told nothing, for it has taken its name since.
 func Undone(r store.Reader, c fleet.ClusterName) map[fleet.ModuleRef]string {
 	out, still := map[fleet.ModuleRef]string{}, store.Untracked(r) // what an agent says does not bring a word that was not there
 	place := At(still, c, false)
@@ -16,7 +17,11 @@ func Undone(r store.Reader, c fleet.ClusterName) map[fleet.ModuleRef]string {
 		if !there || t.Tracker.Removed || GivenGeneration(t.Desired) == 0 && !Damaged(t.Desired) {
 			continue
 		}
-		if policy := deletion(r, ref, t.Desired); policy != "" {
+		policy := deletion(r, ref, t.Desired)
+		if policy == "" {
+			continue
+		}
+		if m, _, _ := store.Get[*storev1.ModuleRecord](still, store.ModuleKey(ref)); !Elsewhere(t.Desired, DeletedTakes(still, ref, m), Anew(r, c)) {
 			out[ref] = policy
 		}
 	}

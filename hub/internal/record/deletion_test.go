@@ -24,19 +24,24 @@ func TestUndone(t *testing.T) {
 		origin   string // the UID of the catalog that has put it
 		desired  *storev1.DesiredRecord
 		removed  bool
+		anew     *storev1.ClusterRecord
 		want     string
 	}{
-		"nobody deletes it":                       {desired: there},
-		"it only leaves the cluster":              {desired: &storev1.DesiredRecord{Tombstone: gone("Delete")}},
-		"the cluster is not told yet":             {deleting: "Delete", desired: there, want: "Delete"},
-		"its objects are to stay":                 {deleting: "Orphan", desired: &storev1.DesiredRecord{Tombstone: gone("Orphan"), Final: true}, want: "Orphan"},
-		"the last word counts":                    {deleting: "Delete", desired: &storev1.DesiredRecord{Tombstone: gone("Orphan"), Final: true}, want: "Delete"},
-		"another one has the name":                {desired: &storev1.DesiredRecord{Tombstone: gone("Delete"), Final: true, NextRevision: 1, NextGeneration: 9}, want: "Delete"},
-		"another one has it, and is deleted, too": {deleting: "Orphan", desired: &storev1.DesiredRecord{Tombstone: gone("Delete"), Final: true, NextRevision: 1, NextGeneration: 9}, want: "Delete"},
-		"its catalog goes with it":                {origin: "u1", desired: there, want: "Delete"},
-		"a catalog of before has put it":          {origin: "u0", desired: there},
-		"the agent has done it":                   {deleting: "Delete", desired: &storev1.DesiredRecord{Tombstone: gone("Delete"), Final: true}, removed: true},
-		"the cluster was given nothing":           {deleting: "Delete", desired: &storev1.DesiredRecord{Problem: "no value for REGION", ProblemGeneration: 5, ProblemRevision: 1}},
+		"nobody deletes it":                                         {desired: there},
+		"it only leaves the cluster":                                {desired: &storev1.DesiredRecord{Tombstone: gone("Delete")}},
+		"the cluster is not told yet":                               {deleting: "Delete", desired: there, want: "Delete"},
+		"its objects are to stay":                                   {deleting: "Orphan", desired: &storev1.DesiredRecord{Tombstone: gone("Orphan"), Final: true}, want: "Orphan"},
+		"the last word counts":                                      {deleting: "Delete", desired: &storev1.DesiredRecord{Tombstone: gone("Orphan"), Final: true}, want: "Delete"},
+		"another one has the name":                                  {desired: &storev1.DesiredRecord{Tombstone: gone("Delete"), Final: true, NextRevision: 1, NextGeneration: 9}, want: "Delete"},
+		"another one has it, and is deleted, too":                   {deleting: "Orphan", desired: &storev1.DesiredRecord{Tombstone: gone("Delete"), Final: true, NextRevision: 1, NextGeneration: 9}, want: "Delete"},
+		"its catalog goes with it":                                  {origin: "u1", desired: there, want: "Delete"},
+		"a catalog of before has put it":                            {origin: "u0", desired: there},
+		"the agent has done it":                                     {deleting: "Delete", desired: &storev1.DesiredRecord{Tombstone: gone("Delete"), Final: true}, removed: true},
+		"another cluster has the name since it was ordered":         {deleting: "Delete", desired: &storev1.DesiredRecord{Tombstone: gone("Delete"), Final: true}, anew: &storev1.ClusterRecord{AnewGeneration: 7, AnewTake: 3}},
+		"another cluster has the name since its catalog goes":       {origin: "u1", desired: there, anew: &storev1.ClusterRecord{AnewGeneration: 7, AnewTake: 3}},
+		"another cluster had the name before its catalog goes":      {origin: "u1", desired: there, anew: &storev1.ClusterRecord{AnewGeneration: 7, AnewTake: 2}, want: "Delete"},
+		"another cluster has the name, and was given it since that": {origin: "u1", desired: there, anew: &storev1.ClusterRecord{AnewGeneration: 4, AnewTake: 3}, want: "Delete"},
+		"the cluster was given nothing":                             {deleting: "Delete", desired: &storev1.DesiredRecord{Problem: "no value for REGION", ProblemGeneration: 5, ProblemRevision: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := storetest.New(t)
@@ -46,9 +51,12 @@ func TestUndone(t *testing.T) {
 					meta.Origin = fleet.CatalogOrigin("all")
 				}
 				w.Put(store.ModuleKey(ref), &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: meta}, Deleting: tc.deleting, OriginUid: tc.origin})
-				w.Put(store.CatalogKey(fleet.ModuleRef{Project: "default", Name: "all"}), &storev1.CatalogRecord{Deleting: true,
+				w.Put(store.CatalogKey(fleet.ModuleRef{Project: "default", Name: "all"}), &storev1.CatalogRecord{Deleting: true, DeletedTakes: new(uint64(2)),
 					Catalog: &towlinev1.Catalog{Metadata: &towlinev1.Metadata{Name: "all", Project: "default", Uid: "u1"}}})
 				w.Put(store.DesiredKey("c", ref), tc.desired)
+				if tc.anew != nil {
+					w.Put(store.ClusterKey("c"), tc.anew)
+				}
 				w.Put(store.SessionKey("c"), &storev1.SessionRecord{Epoch: 1})
 				if tc.removed {
 					w.Put(store.ObservedKey("c", ref), &storev1.ObservedRecord{Epoch: 1, Status: &agentv1.SyncStatus{Module: ref.String(), Generation: 7, Phase: string(fleet.PhaseRemoved)}})
