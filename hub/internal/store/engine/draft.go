@@ -220,13 +220,18 @@ func (d *draft) References(epoch uint64) {
 	d.epoch = &epoch
 }
 
-// part is what is to be committed: only what differs from the snapshot.
+// part is what is to be committed: what differs from the snapshot, and with it the deletions of what is not there yet, as far as there is room: it may
+// come before the commit.
 func (d *draft) part() (backend.Part, error) {
 	var p backend.Part
+	var absent []backend.Op
 	bytes, selfDeletes := 0, false
 	for _, key := range slices.Sorted(maps.Keys(d.writes)) {
 		w, r := d.writes[key], d.snap.find(key)
 		if !w.changes(r) {
+			if w.value == nil {
+				absent = append(absent, backend.Op{Key: recordSpace + key, Delete: true})
+			}
 			continue
 		}
 		op := backend.Op{Key: recordSpace + key, Delete: w.value == nil}
@@ -248,6 +253,7 @@ func (d *draft) part() (backend.Part, error) {
 	if bytes > maxUpdateBytes {
 		return p, fleet.Errorf(fleet.ErrExhausted, "update has %d bytes, more than %d", bytes, maxUpdateBytes)
 	}
+	p.Then = append(p.Then, absent[:min(len(absent), store.MaxOps-len(p.Then))]...)
 	d.sealAll(&p)
 	d.guard(&p)
 	if len(p.If) > maxCompares {

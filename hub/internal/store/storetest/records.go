@@ -217,6 +217,38 @@ func testUnchanged(t *testing.T, open Opener) {
 	}
 }
 
+// What a commit deletes is gone with it, also what was not there when the update ran, and was put before it was committed.
+func testDeletesWhatComes(t *testing.T, open Opener) {
+	s := opened(t, open(t), engine.Options{})
+	runs := 0
+	if _, err := s.Update(timeout(t), func(w store.Writer) error {
+		if runs++; runs == 1 {
+			put(t, s, key("comes"), counter(1))
+		}
+		w.Delete(key("comes"))
+		w.Delete(key("none"))
+		w.Put(key("end"), counter(1))
+		return nil
+	}); err != nil || runs != 1 {
+		t.Fatalf("after %d runs: %v", runs, err)
+	}
+	rev, err := s.Barrier(timeout(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.View(timeout(t), rev, func(r store.Reader) error {
+		if _, left := r.Get(key("comes")); left {
+			t.Errorf("%s is left", key("comes"))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := s.Update(timeout(t), func(w store.Writer) error { w.Delete(key("none")); return nil }); err != nil || at != rev {
+		t.Errorf("a deletion of nothing was committed at %d after %d: %v", at, rev, err)
+	}
+}
+
 func testFence(t *testing.T, open Opener) {
 	s := opened(t, open(t), engine.Options{})
 	made := put(t, s, key("fence"), counter(1))

@@ -29,6 +29,7 @@ func Run(t *testing.T, open Opener) {
 		{"Update", testUpdate},
 		{"Conflict", testConflict},
 		{"Unchanged", testUnchanged},
+		{"DeletesWhatComes", testDeletesWhatComes},
 		{"Fence", testFence},
 		{"Owners", testOwners},
 		{"Batch", testBatch},
