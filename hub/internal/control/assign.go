@@ -277,8 +277,7 @@ func leavers(run *rollouts.Run, step *storev1.StepRecord) (out []fleet.ClusterNa
 // writeBytes bounds the records of one transaction.
 const writeBytes = 1 << 20
 
-// write puts records in fenced transactions of at most store.MaxOps and writeBytes each; a nil message deletes, also what is put between the look and the
-// commit.
+// write puts records in fenced transactions of at most store.MaxOps and writeBytes each; a nil message deletes.
 func (c *Controller) write(ctx context.Context, puts map[string]proto.Message) error {
 	keys := slices.Sorted(maps.Keys(puts))
 	for len(keys) > 0 {
@@ -290,7 +289,7 @@ func (c *Controller) write(ctx context.Context, puts map[string]proto.Message) e
 		err := c.update(ctx, func(w store.Writer) error {
 			for _, k := range keys[:n] {
 				if puts[k] == nil {
-					drop(w, k)
+					w.Delete(k)
 					continue
 				}
 				w.Put(k, puts[k])
@@ -303,14 +302,6 @@ func (c *Controller) write(ctx context.Context, puts map[string]proto.Message) e
 		keys = keys[n:]
 	}
 	return nil
-}
-
-// drop deletes what there is of a key at the commit: also what is not there at the look, of which the store takes no notice by itself.
-func drop(w store.Writer, key string) {
-	if _, there := store.Untracked(w).Get(key); !there && store.DamageOf(w, key) == nil {
-		w.Get(key)
-	}
-	w.Delete(key)
 }
 
 func size(m proto.Message) int {

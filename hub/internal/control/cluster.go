@@ -69,7 +69,7 @@ func (c *Controller) forgetCluster(ctx context.Context, name fleet.ClusterName) 
 			keys := append(keysOfCluster(w, name), own...)
 			more = len(keys) > store.MaxOps
 			for _, k := range keys[:min(len(keys), store.MaxOps)] {
-				drop(w, k)
+				w.Delete(k)
 			}
 			return nil
 		})

@@ -221,7 +221,7 @@ func (c *Controller) forgetKeys(ctx context.Context, ref fleet.ModuleRef, uid st
 				return nil
 			}
 			for _, k := range chunk {
-				drop(w, k)
+				w.Delete(k)
 			}
 			return nil
 		})
