@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // What an agent says of its cluster as a whole stands under HOLD; one that does not see its cluster knows nothing as of now.
@@ -84,5 +85,23 @@ func TestClusterThatIsNotThereIsNotFine(t *testing.T) {
 	}
 	if out := (&fakeHub{clusters: []*v1.Cluster{cluster("d", "Ready")}}).run(t, run{}, "explain", "cluster", "d").out; !strings.Contains(out, "Nothing holds it back") {
 		t.Errorf("explain: %s", out)
+	}
+}
+
+// A cluster that is cordoned and away, or not joined yet, is in that state, and its cordon, by which it will get nothing new, is among what keeps it.
+func TestCordonOfAClusterInAnotherStateIsListed(t *testing.T) {
+	cluster := func(state fleet.ClusterState, cordoned bool) *v1.Cluster {
+		return &v1.Cluster{Metadata: &v1.Metadata{Name: strings.ToLower(string(state))}, Spec: &v1.ClusterSpec{Cordoned: new(cordoned)},
+			Status: &v1.ClusterStatus{State: string(state), LastSeen: ago(time.Hour), Modules: 1, Away: true}}
+	}
+	for state, want := range map[fleet.ClusterState]bool{fleet.ClusterDisconnected: true, fleet.ClusterPending: true, fleet.ClusterCordoned: false} {
+		hub := &fakeHub{info: &v1.GetServerInfoResponse{Version: "v1.4.2"}, clusters: []*v1.Cluster{cluster(state, true)}}
+		if out := hub.run(t, run{}, "get", "clusters").out; strings.Contains(out, " cordoned  ") != want {
+			t.Errorf("%s:\n%s", state, out)
+		}
+		hub.clusters = []*v1.Cluster{cluster(state, false)}
+		if out := hub.run(t, run{}, "get", "clusters").out; strings.Contains(out, " cordoned  ") {
+			t.Errorf("not cordoned:\n%s", out)
+		}
 	}
 }

@@ -392,6 +392,9 @@ func (a *app) stops(c *v1.Cluster) table.Cell {
 	if cell.Text != "-" {
 		all = append(all, cell.Text)
 	}
+	if state := fleet.ClusterState(s.GetState()); c.GetSpec().GetCordoned() && state != fleet.ClusterCordoned && state != fleet.ClusterRemoving {
+		all = append(all, "cordoned")
+	}
 	for _, h := range s.GetHolds() {
 		said := "waits for a confirm"
 		if h.GetKind() == kindFreeze {
