@@ -28,3 +28,13 @@ func TestIntentIsSettledWhateverKeeps(t *testing.T) {
 		}
 	}
 }
+
+// Of a mark that is gone nobody is told that it names somebody else.
+func TestForeignTextOfAMarkThatIsGone(t *testing.T) {
+	r := Record{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "n", Name: "a"}, State: Owned, UID: "u"}
+	c := Claimant{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Hub: "hub", ClusterUID: "c"}
+	said := ForeignText(Seen{Found: true, UID: "u", Labels: map[string]string{fleet.HubLabel: "hub"}}, c, r)
+	if said != "somebody took the annotation towline.dev/owner from it" {
+		t.Error(said)
+	}
+}

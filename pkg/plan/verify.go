@@ -50,6 +50,8 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 		return "somebody took the label " + fleet.HubLabel + " from it"
 	case !c.Marked(s.Labels):
 		return "its label " + fleet.HubLabel + " names another hub, " + hub
+	case s.Annotations[fleet.OwnerAnnotation] == "":
+		return "somebody took the annotation " + fleet.OwnerAnnotation + " from it"
 	case !c.own(of):
 		return "its annotation " + fleet.OwnerAnnotation + " names another owner"
 	default:

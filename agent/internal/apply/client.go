@@ -16,6 +16,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -337,14 +338,14 @@ func propagationOf(live metav1.Object) metav1.DeletionPropagation {
 }
 
 // Release takes our marks from exactly the object with this UID and resource version. What is noted for our field manager stays,
-// so that a module can take the object up again.
-func (c *Client) Release(ctx context.Context, r Resource, namespace, name string, uid types.UID, resourceVersion string) error {
+// so that a module can take the object up again. kept is a mark that stands on the object all the same, as admission has it.
+func (c *Client) Release(ctx context.Context, r Resource, namespace, name string, uid types.UID, resourceVersion string) (kept string, err error) {
 	return c.release(ctx, r, namespace, name, map[string]any{"uid": uid, "resourceVersion": resourceVersion})
 }
 
 // Yield is Release for whoever has taken the object over: no field is noted as ours any more, for a field that we hold stays
 // when he drops it. An object of which nobody else has anything noted is released.
-func (c *Client) Yield(ctx context.Context, r Resource, namespace string, live *metav1.PartialObjectMetadata) error {
+func (c *Client) Yield(ctx context.Context, r Resource, namespace string, live *metav1.PartialObjectMetadata) (kept string, err error) {
 	meta := map[string]any{"uid": live.UID, "resourceVersion": live.ResourceVersion}
 	others := slices.DeleteFunc(slices.Clone(live.ManagedFields), ours)
 	if len(others) > 0 {
@@ -353,20 +354,29 @@ func (c *Client) Yield(ctx context.Context, r Resource, namespace string, live *
 	return c.release(ctx, r, namespace, live.Name, meta)
 }
 
-func (c *Client) release(ctx context.Context, r Resource, namespace, name string, meta map[string]any) error {
+func (c *Client) release(ctx context.Context, r Resource, namespace, name string, meta map[string]any) (kept string, err error) {
 	meta["labels"], meta["annotations"] = map[string]any{fleet.HubLabel: nil}, map[string]any{fleet.OwnerAnnotation: nil}
-	return c.mergeMeta(ctx, r, namespace, name, meta)
+	left, err := c.mergeMeta(ctx, r, namespace, name, meta)
+	u := unstructured.Unstructured{Object: left}
+	switch {
+	case err != nil:
+		return "", err
+	case u.GetLabels()[fleet.HubLabel] != "":
+		return "label " + fleet.HubLabel, nil
+	case u.GetAnnotations()[fleet.OwnerAnnotation] != "":
+		return "annotation " + fleet.OwnerAnnotation, nil
+	}
+	return "", nil
 }
 
-// mergeMeta merges metadata into an object.
-func (c *Client) mergeMeta(ctx context.Context, r Resource, namespace, name string, meta map[string]any) error {
+// mergeMeta merges metadata into an object, and returns the object as it is now.
+func (c *Client) mergeMeta(ctx context.Context, r Resource, namespace, name string, meta map[string]any) (map[string]any, error) {
 	body, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = decode(write(c.rest.Patch(types.MergePatchType)).AbsPath(r.segments(namespace, name)...).
+	return decode(write(c.rest.Patch(types.MergePatchType)).AbsPath(r.segments(namespace, name)...).
 		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx), namespace, name)
-	return err
 }
 
 // Again makes another version of exactly the object with this UID and resource version, and leaves it as it was: what was sent for the version
@@ -376,7 +386,7 @@ func (c *Client) Again(ctx context.Context, r Resource, namespace, name string, 
 		{"uid": uid, "resourceVersion": resourceVersion, "annotations": map[string]any{fleet.AgainAnnotation: resourceVersion}},
 		{"uid": uid, "annotations": map[string]any{fleet.AgainAnnotation: nil}},
 	} {
-		if err := c.mergeMeta(ctx, r, namespace, name, meta); err != nil {
+		if _, err := c.mergeMeta(ctx, r, namespace, name, meta); err != nil {
 			return err
 		}
 	}

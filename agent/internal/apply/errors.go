@@ -134,6 +134,9 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case apierrors.IsConflict(err):
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
+	case s.Code >= http.StatusInternalServerError && misfitPatch.MatchString(text):
+		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf(
+			"%s: a mutating webhook of the cluster, which the API server does not name, answers with a patch that does not fit the object: %s", id, text)}
 	case webhookFails(s.Code, text):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case misfits(text):
@@ -267,6 +270,9 @@ func webhookFails(code int32, text string) bool {
 	return code >= http.StatusInternalServerError && (kube.ByWebhook(text) || strings.Contains(text, "failed calling webhook")) ||
 		strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: ")
 }
+
+// misfitPatch is said of what a mutating webhook wants to have changed, and cannot be.
+var misfitPatch = regexp.MustCompile(`^Internal error occurred: (error in \w+ for path: |\w+ operation does not apply: |testing (path|value) )`)
 
 // deniedForNow reports that not the object is wrong: a webhook or an admission policy speaks, in whatever words and with whichever
 // code, or another object has its port or address.

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,5 +22,20 @@ func TestKindThatIsServedNoMore(t *testing.T) {
 	gone := Explain(id, apierrors.NewNotFound(schema.GroupResource{Group: "example.com", Resource: "widgets"}, "x"))
 	if gone.Reason != ReasonNoKind || !strings.Contains(gone.Message, `widgets.example.com "x" not found`) {
 		t.Errorf("an object that is not found: %+v", gone)
+	}
+}
+
+// TestPatchThatDoesNotFitIsAWebhooks: the API server does not name the webhook whose patch it cannot carry out, and says it as if it had failed
+// itself. It did its work, and whoever reads it is told where to look.
+func TestPatchThatDoesNotFitIsAWebhooks(t *testing.T) {
+	for _, said := range []string{
+		"error in remove for path: '/data/nope': Unable to remove nonexistent key: nope: missing value",
+		"replace operation does not apply: doc is missing key: /data/nope: missing value",
+		"testing value /data/k failed: test failed",
+	} {
+		f := Explain(fleet.ObjectID{Kind: "ConfigMap", Namespace: "n", Name: "a"}, apierrors.NewInternalError(errors.New(said)))
+		if f.Reason != ReasonWebhook || f.Unreached() || !strings.Contains(f.Message, "a mutating webhook of the cluster") || !strings.Contains(f.Message, said) {
+			t.Errorf("%s: %+v", said, f)
+		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // existing decides about an object that is there and that we did not expect. found is false if it is gone meanwhile.
 func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]any, found bool, err error) {
 	live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
+	if a.isGone(ctx, err) {
 		if a.record != nil { // no event may tell, of an object that had lost our label
 			a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
 		}

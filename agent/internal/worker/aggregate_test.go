@@ -32,6 +32,7 @@ type aggregate struct {
 	objects map[string]map[string]any // by resource/namespace/name
 	news    chan struct{}             // closed with each change
 	log     []event
+	open    int // watches
 	// shows changes each object before it is answered; nil: it is as it is.
 	shows func(map[string]any)
 	// lists changes what a list holds.
@@ -114,6 +115,16 @@ func (a *aggregate) back() {
 		}
 	})
 	a.web.CloseClientConnections()
+}
+
+// watched waits until somebody watches what it keeps.
+func (a *aggregate) watched() {
+	a.r.t.Helper()
+	a.r.eventually("a watch is open", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.open > 0
+	})
 }
 
 // names are those of the objects that are kept.
@@ -421,6 +432,8 @@ func (a *aggregate) watch(w http.ResponseWriter, q *http.Request, resource, name
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
 	flusher.Flush()
+	a.open++
+	defer func() { a.open-- }()
 	done := 0
 	for {
 		news := a.news

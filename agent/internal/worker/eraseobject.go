@@ -173,11 +173,13 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	if x.id.Namespace = namespaceOf(res, r.ID); verdict == plan.Release {
 		x.verb = localpolicy.Release
 	}
+	var marked string
 	err := e.w.write(ctx, x, func(ctx context.Context) error {
-		if err := e.w.unlessSuperseded(); err != nil {
-			return err
+		err := e.w.unlessSuperseded()
+		if err == nil {
+			marked, err = e.act(ctx, x, r, res, seen, live, verdict, ties)
 		}
-		return e.act(ctx, x, r, res, seen, live, verdict, ties)
+		return err
 	})
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
@@ -199,11 +201,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	if verdict == plan.Release {
 		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "left_to", seen.TakenBy(r),
 			"because", "it is to be left without our marks")
-		e.tellLeft(r, res, seen)
-		if says != "" {
-			e.w.m.inventory.Leave(e.w.ref, says) // durable with the record's end
-		}
-		e.w.drop(r)
+		e.released(r, res, seen, marked, says)
 		out.gone = true
 		return out, false
 	}
@@ -221,6 +219,23 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	return out, false
 }
 
+// released ends the record of an object that was let go. A mark that admission left on it is told: who comes later may take the object for ours.
+func (e *eraser) released(r plan.Record, res apply.Resource, seen plan.Seen, marked, says string) {
+	e.tellLeft(r, res, seen)
+	if marked != "" {
+		why := "an admission policy or webhook of the cluster put the " + marked + " back on it; exempt towline.dev/ in it, and take that off"
+		e.w.log.Warn("object is let go with a mark of ours", "object", r.ID.String(), "uid", seen.UID, "because", why)
+		e.tellNotOurs(r, res, why)
+		if e.in.Tombstone {
+			says = r.ID.Short() + " (" + why + ")"
+		}
+	}
+	if says != "" {
+		e.w.m.inventory.Leave(e.w.ref, says) // durable with the record's end
+	}
+	e.w.drop(r)
+}
+
 // unsent is said of an object from which a newer word keeps what was to be sent.
 func (e *eraser) unsent(id fleet.ObjectID, err error) leaving {
 	newer := leaving{reason: plan.ReasonRemoving, message: "not sent: a newer word of the hub comes first"}
@@ -230,17 +245,18 @@ func (e *eraser) unsent(id fleet.ObjectID, err error) leaving {
 	return newer
 }
 
-// act sends what the verdict says about the object that was seen. ties are the owners that it has to be freed of before.
-func (e *eraser) act(ctx context.Context, x act, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) error {
+// act sends what the verdict says about the object that was seen. ties are the owners that it has to be freed of before. marked is a mark of ours
+// that stands on a released one all the same.
+func (e *eraser) act(ctx context.Context, x act, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) (marked string, err error) {
 	namespace := namespaceOf(res, r.ID)
 	switch {
 	case verdict != plan.Release:
 		if err := e.spare(ctx, r.ID, seen.UID); err != nil {
-			return err
+			return "", err
 		}
-		return e.w.takeAway(ctx, x, res, live)
+		return "", e.w.takeAway(ctx, x, res, live)
 	case len(ties) > 0:
-		return e.free(ctx, r, ties)
+		return "", e.free(ctx, r, ties)
 	case seen.TakenBy(r) != "":
 		return e.w.m.client.Yield(ctx, res, namespace, live)
 	}

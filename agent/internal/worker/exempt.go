@@ -97,7 +97,7 @@ func (a *writer) keepAsIs(ctx context.Context) error {
 		return nil
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
+	if a.isGone(ctx, err) {
 		a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
 		return nil
 	}

@@ -60,11 +60,12 @@ func (w *worker) judgeBy(rules []fleet.HealthRule) error {
 	return nil
 }
 
-// reread is when an object may be read that was judged by other rules, and notes it if that is now. It may still be judged so after it
-// was read: what was seen of it is newer than the answer, as where the store of the API server was put back, and a list is on its way.
-func (w *worker) reread(it *item, now time.Time) time.Time {
+// reread is when an object may be read that was judged by other rules, or that was read just now, and notes it if that is now. It may be as before
+// after it was read: what was seen of it is newer than the answer, as where the store of the API server was put back and a list is on its way, or
+// where one of several API servers of a group is behind the others.
+func (w *worker) reread(it *item, again bool, now time.Time) time.Time {
 	f, _ := w.print(it)
-	if !w.misjudged(w.m.inventory.Get(it.entry.ID), f) {
+	if !again && !w.misjudged(w.m.inventory.Get(it.entry.ID), f) {
 		return now
 	}
 	t := it.makeRare()

@@ -57,7 +57,7 @@ type rare struct {
 	podsAt time.Time
 
 	scaling  *scaling  // nil: nobody scaled it
-	rereadAt time.Time // when it was read last because its health was judged by other rules
+	rereadAt time.Time // when it was read last because its health was judged by other rules, or nothing had come of reading it
 	unbound  unbound
 }
 
@@ -218,6 +218,7 @@ func (w *worker) jobs(now time.Time) []*item {
 		it.look = false
 		w.situateKnown(it)
 		w.watchOwned(it, now)
+		was := it.action.Verb
 		it.decided(w.decide(it), it.fail == nil || w.sees(it))
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
 			it.rare.history.Corrected()
@@ -242,7 +243,7 @@ func (w *worker) jobs(now time.Time) []*item {
 			it.waiting = true
 			continue
 		}
-		if at := w.notBefore(it, now); now.Before(at) {
+		if at := w.notBefore(it, was, now); now.Before(at) {
 			it.waiting, it.next = true, at
 			continue
 		}
@@ -258,13 +259,13 @@ func (w *worker) taking(it *item) bool {
 	return rec != nil && rec.Module == w.ref && rec.Taking
 }
 
-// notBefore is when the item's action may be carried out at the earliest.
-func (w *worker) notBefore(it *item, now time.Time) time.Time {
+// notBefore is when the item's action, which follows another one, may be carried out at the earliest.
+func (w *worker) notBefore(it *item, was plan.Verb, now time.Time) time.Time {
 	switch {
 	case it.action.Verb.Repeats():
 		return it.history().NotBefore(now)
 	case it.action.Verb == plan.Look:
-		return w.reread(it, now)
+		return w.reread(it, was == plan.Look, now)
 	case it.action.Verb == plan.Read && it.reading != nil:
 		return it.reading.at.Add(readAgain)
 	case it.action.Verb == plan.Use && it.use != nil:

@@ -67,6 +67,9 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 		return out
 	}
 	if err != nil {
+		if apply.Answered(err) {
+			a.confirmGone(bounded)
+		}
 		out.fail = a.explain(bounded, err)
 		out.moved = a.elsewhere(bounded, out.fail)
 	}
@@ -231,7 +234,7 @@ func (a *writer) doubt() {
 // look reads the live object, so that the next decision has facts.
 func (a *writer) look(ctx context.Context) error {
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
+	if a.isGone(ctx, err) {
 		if a.record == nil {
 			if a.print != nil { // of an object without our label, whose end no event tells
 				a.w.m.watcher.Forget(a.resource, a.namespace, a.id.Name, a.print.UID)

@@ -37,6 +37,33 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 	return w.seenOn(r.ID, live), live, nil
 }
 
+// isGone reports that an object is not there: the API server says so, or does not have its kind any more, which took it along. That it does not
+// serve a kind of which it was never the keeper, or not in this version, says nothing of the object.
+func (a *writer) isGone(ctx context.Context, err error) bool {
+	if !apierrors.IsNotFound(err) || apply.IsGone(err) || a.record == nil {
+		return apply.IsGone(err)
+	}
+	a.w.m.mapper.Reset(a.resource.Group)
+	k := a.w.locate(ctx, a.record.Record)
+	return k.why == "" && k.gone && outlivesItsKind(k, a.record.Record) == ""
+}
+
+// confirmGone finds out whether an object that was not written, and that no watch shows, is there: neither what refuses to have it made tells
+// that, nor the watch, which shows only what has our label.
+func (a *writer) confirmGone(ctx context.Context) {
+	rec := a.w.m.inventory.Get(a.id)
+	if rec == nil || rec.Module != a.w.ref || !rec.Written() || a.resource.Resource == "" {
+		return
+	}
+	f, synced := a.w.m.watcher.See(a.resource, a.namespace, a.id.Name)
+	if f != nil || !synced || a.w.m.watcher.Gone(a.resource, a.namespace, a.id.Name) {
+		return
+	}
+	if _, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name); a.isGone(ctx, err) {
+		a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, rec.UID)
+	}
+}
+
 // holdsUp says why an object that is being deleted is still there.
 func (w *worker) holdsUp(ctx context.Context, res apply.Resource, r plan.Record, seen plan.Seen) string {
 	if !plan.IsNamespace(r.ID) {

@@ -409,7 +409,7 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 		return err
 	}
 	_, err = w.m.client.Patch(ctx, at.Resource, namespaceOf(at.Resource, r.ID), r.ID.Name, patch)
-	if apierrors.IsNotFound(err) {
+	if apply.IsGone(err) {
 		return nil
 	}
 	if err == nil {
