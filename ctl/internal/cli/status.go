@@ -41,6 +41,7 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 			}
 			ctx, cancel := o.deadline(cmd.Context())
 			defer cancel()
+			a.sayDeleting(ctx, ref.Module)
 			_, err = a.follow(ctx, followed{RolloutID: ref}, &o, all)
 			return err
 		},
@@ -84,8 +85,17 @@ func (a *app) statusOnce(ctx context.Context, ref fleet.RolloutID, out *output, 
 	if out.structured() || out.format == "name" {
 		return rolloutView(false).print(a, out, []*v1.Rollout{r}, true)
 	}
+	a.sayDeleting(ctx, ref.Module)
 	a.printf("%s", a.rolloutPage(r, pageOptions{all: all, width: a.width()}))
 	return nil
+}
+
+// sayDeleting says that a module is being deleted: its newest rollout, which may have succeeded long ago, knows nothing of that.
+func (a *app) sayDeleting(ctx context.Context, ref fleet.ModuleRef) {
+	if m, err := a.module(ctx, ref.Display()); err == nil && m.GetMetadata().GetDeletionTimestamp() != nil {
+		a.warnf("module %s is being deleted, since %s, with what it has; what follows is of before; see: towline describe module %s",
+			ref.Display(), a.stamp(m.GetMetadata().GetDeletionTimestamp()), ref.Display())
+	}
 }
 
 func (a *app) rollout(ctx context.Context, ref fleet.RolloutID) (*v1.Rollout, error) {

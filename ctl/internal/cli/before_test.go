@@ -18,3 +18,20 @@ func TestRevisionSaysThatTheSourceGoesBack(t *testing.T) {
 		}
 	}
 }
+
+// TestRolloutStatusOfAModuleThatIsDeleted: its newest rollout may have succeeded, and is not what becomes of it.
+func TestRolloutStatusOfAModuleThatIsDeleted(t *testing.T) {
+	for _, args := range [][]string{{"rollout", "status", "shop", "--watch=false"}, {"rollout", "status", "shop"}} {
+		for _, deleted := range []bool{true, false} {
+			hub := &fakeHub{modules: surfaceModules(), rollouts: []*v1.Rollout{ended("Succeeded", nil)}, watch: watching(ended("Succeeded", nil))}
+			for _, m := range hub.modules {
+				if m.GetMetadata().GetName() == "shop" && deleted {
+					m.Metadata.DeletionTimestamp = ago(day)
+				}
+			}
+			if got := hub.run(t, run{}, args...); got.code != 0 || strings.Contains(got.err, "module shop is being deleted, since ") != deleted {
+				t.Errorf("%v: exit %d, %s%s", args, got.code, got.out, got.err)
+			}
+		}
+	}
+}
