@@ -80,8 +80,8 @@ func (x *desired) follow(r store.Reader, c fleet.ClusterName, log *changes) {
 		for _, key := range keys {
 			x.readAgain(r, key)
 		}
-		x.readSpared(r)
 	}
+	x.readSpared(r)
 	x.at = r.Revision()
 }
 

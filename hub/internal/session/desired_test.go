@@ -208,6 +208,12 @@ func TestRemovalOfTheClusterBeforeIsNotSent(t *testing.T) {
 	if err := s.o.Store.View(t.Context(), rev, func(store.Reader) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
+	one.takeDirty()
+	s.live = map[fleet.ClusterName]*session{"a": one}
+	s.dispatch([]string{store.CatalogKey(fleet.ModuleRef{Project: "default", Name: "before"})}) // the leader has come to it
+	if one.takeDirty()&dirtyDesired == 0 {
+		t.Error("it does not look again when the catalog is gone")
+	}
 	if given, _ := told(); !slices.Contains(given, "with-before") {
 		t.Errorf("given %q, and not what another one has by now", given)
 	}

@@ -176,7 +176,7 @@ func (s *Server) Started() time.Time { return s.started }
 
 // Run passes changes in the store to the sessions until ctx ends, then drains them.
 func (s *Server) Run(ctx context.Context) error {
-	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
+	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix, store.CatalogPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
@@ -205,7 +205,7 @@ func (s *Server) dispatch(keys []string) {
 	}
 	secret := false
 	for _, k := range keys {
-		if store.AboutRestore(k) { // mostly it is about all of them
+		if store.AboutRestore(k) || strings.HasPrefix(k, store.CatalogPrefix) { // mostly it is about all of them; with a catalog its modules may go anywhere
 			for _, x := range s.live {
 				x.mark(dirtyDesired)
 			}
@@ -229,7 +229,7 @@ func (s *Server) dispatch(keys []string) {
 	}
 }
 
-// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to, but that of secrets.
+// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to, but those of secrets and catalogs.
 func clusterOf(key string) fleet.ClusterName {
 	start := -1
 	for i := range len(key) {
