@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // TestRevisionSaysThatTheSourceGoesBack: a commit that is signed may be an old one that somebody put back.
@@ -32,6 +33,16 @@ func TestRolloutStatusOfAModuleThatIsDeleted(t *testing.T) {
 			if got := hub.run(t, run{}, args...); got.code != 0 || strings.Contains(got.err, "module shop is being deleted, since ") != deleted {
 				t.Errorf("%v: exit %d, %s%s", args, got.code, got.out, got.err)
 			}
+		}
+	}
+}
+
+// TestFailuresOfWhatWasRolledBack: those that failed are back by then, and count as such, so that none is left to count.
+func TestFailuresOfWhatWasRolledBack(t *testing.T) {
+	for reason, want := range map[string]string{rollout.ReasonFailures: "More failures than the 0 tolerated; 0 clusters failed on the way back.", "": "Failures 0, tolerated 0."} {
+		hub := &fakeHub{modules: surfaceModules(), rollouts: []*v1.Rollout{ended("RolledBack", func(s *v1.RolloutStatus) { s.Reason, s.Failed, s.Tolerated = reason, 0, 0 })}}
+		if got := hub.run(t, run{}, "rollout", "status", "shop", "--watch=false"); got.code != 0 || !strings.Contains(got.out, want) {
+			t.Errorf("%q: exit %d, %s%s", reason, got.code, got.out, got.err)
 		}
 	}
 }

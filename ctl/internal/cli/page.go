@@ -134,8 +134,11 @@ func succeededWord(f *v1.Facts, deferred int32) string {
 // budgetText says how many failures are tolerated and what one too many does.
 func budgetText(r *v1.Rollout) string {
 	out := fmt.Sprintf("Failures %d, tolerated %d", r.GetStatus().GetFailed(), r.GetStatus().GetTolerated())
-	if f := budget(r); goesBack(r) {
+	switch f := budget(r); {
+	case goesBack(r):
 		out = fmt.Sprintf("Failures on the way back %d, tolerated %d", f.GetFailed(), f.GetTolerated())
+	case r.GetStatus().GetState() == string(rollout.RolledBack) && r.GetStatus().GetReason() == rollout.ReasonFailures: // what had failed is back
+		out = fmt.Sprintf("More failures than the %d tolerated; %d clusters failed on the way back", f.GetTolerated(), f.GetFailed())
 	}
 	if then := breach(r); then != "" {
 		return out + ": " + then
