@@ -165,7 +165,7 @@ func clustersOf(w store.Writer, d rollout.Decision) store.Reader {
 }
 
 // mayMove refuses a decision that moves a cluster which was cordoned since that was looked at, or brings the module to one that the placement does not
-// have any more.
+// have any more; but who goes back to what it had does so whatever the placement says.
 func mayMove(w store.Writer, run *rollouts.Run, d rollout.Decision) error {
 	exit, r := record.ExitBy(store.Untracked(w), run.Module, run.Record, d.State.PlacedBy()), clustersOf(w, d)
 	for _, a := range d.Assign {
@@ -177,7 +177,7 @@ func mayMove(w store.Writer, run *rollouts.Run, d rollout.Decision) error {
 		if rec.GetCluster().GetSpec().GetCordoned() {
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s was cordoned since that was looked at", run.Plan.ID, d.State.Member(run.Plan, int(a.Member)).Cluster)
 		}
-		if !a.Leave && exit.Shut(r, rec) {
+		if !a.Leave && d.State.Back == nil && exit.Shut(r, rec) {
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s left the placement since that was looked at", run.Plan.ID, d.State.Member(run.Plan, int(a.Member)).Cluster)
 		}
 	}

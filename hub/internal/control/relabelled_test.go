@@ -36,3 +36,17 @@ func TestModuleComesToNoClusterThatWasRelabelledMeanwhile(t *testing.T) {
 		t.Errorf("b has %v, want r2", d)
 	}
 }
+
+// Who goes back to what it had before does so whatever the placement says by now: it leaves when the rollback is over, which must not wait for its label.
+func TestRelabelledClusterGoesBackAllTheSame(t *testing.T) {
+	l := newLeader(t)
+	run := l.undecided("a")
+	d := rollout.Decide(run.Input(time.Now()))
+	d.State.Back, d.Assign[0].Revision = &rollout.Back{To: 1}, 1
+	l.put(func(w store.Writer) {
+		w.Put(store.RevisionKey(shop, 1), nowhere(l.revision(1)))
+		if err := mayMove(w, run, d); err != nil {
+			t.Error(err)
+		}
+	})
+}
