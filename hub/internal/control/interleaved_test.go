@@ -27,9 +27,10 @@ import (
 	"towline.dev/towline/pkg/rpc"
 )
 
-// Whatever the leader and the API do rests on a look at the store, and is committed after it. Here something else commits in between, at random:
-// a person's word, a join, a report, or another part of the leader. What must be true of each commit is judged by the records as they are right
-// before it, and not by what led to it; and whatever happened, all comes to rest as the last words say.
+// Whatever the leader and the API do rests on a look at the store, and is committed after it. Here something else commits in between, at random, and
+// mostly about the modules and clusters of which that commit is: a person's word, a join, a report, another part of the leader, or another hub that
+// leads from there on, before the commit or after it. What must be true of each commit is judged by the records as they are right before it and by what
+// people said to which Kubernetes cluster, and not by what led to it; and whatever happened, all comes to rest as the last words say.
 
 // tape is what a run is made of: each choice takes its next number. After its end everything is the first choice, which does nothing or little.
 type tape struct {
@@ -60,11 +61,12 @@ type interleaved struct {
 	registry *registry.Registry
 	lead     store.Leadership
 	sub      store.Subscription
-	quiet    bool // nothing happens in between any more
-	depth    int  // of operations that are under way
+	quiet    bool    // nothing happens in between any more
+	depth    int     // of operations that are under way
+	near     touched // by the commit before which something happens
 	last     store.Reader
 	kubes    map[fleet.ClusterName]*kube // that have the names now
-	made     int                         // of kubes
+	made     map[string]*kube            // all, by their UIDs
 	number   int                         // of puts
 	said     words
 	log      []string
@@ -85,12 +87,41 @@ func (b *commits) Commit(ctx context.Context, parts []backend.Part) (int64, []bo
 	if ctx.Value(driven{}) == nil {
 		return b.Backend.Commit(ctx, parts)
 	}
-	b.run.before()
+	near := touchedBy(parts)
+	b.run.before(near)
 	rev, happened, err := b.Backend.Commit(ctx, parts)
 	if err == nil && slices.Contains(happened, true) {
-		b.run.committed()
+		b.run.committed(near)
 	}
 	return rev, happened, err
+}
+
+// touched is what the records are of that a commit writes.
+type touched struct {
+	modules  []fleet.ModuleRef
+	clusters []fleet.ClusterName
+	orders   bool // something to clusters
+}
+
+func touchedBy(parts []backend.Part) (out touched) {
+	for _, p := range parts {
+		for _, op := range p.Then {
+			_, key, _ := strings.Cut(op.Key, "/") // behind the space of the records
+			class, rest, _ := strings.Cut(key, "/")
+			out.orders = out.orders || class+"/" == store.DesiredPrefix
+			for _, ref := range wovenModules {
+				if strings.Contains(rest+"/", ref.String()+"/") && !slices.Contains(out.modules, ref) {
+					out.modules = append(out.modules, ref)
+				}
+			}
+			for _, name := range wovenClusters {
+				if strings.HasPrefix(rest+"/", string(name)+"/") && !slices.Contains(out.clusters, name) {
+					out.clusters = append(out.clusters, name)
+				}
+			}
+		}
+	}
+	return out
 }
 
 // there has an agent connected where its cluster says so.
@@ -109,15 +140,12 @@ func (s there) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agent
 
 func newInterleaved(t *testing.T, x *tape) *interleaved {
 	w := &interleaved{t: t, tape: x, ctx: context.WithValue(rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: "ana", Role: rpc.RoleAdmin}), driven{}, true),
-		kubes: map[fleet.ClusterName]*kube{}}
-	w.said.confirmed = map[string]bool{}
+		kubes: map[fleet.ClusterName]*kube{}, made: map[string]*kube{}, said: newWords()}
 	b := &commits{memory.New(), w}
 	w.store = storetest.On(t, b, engine.Options{StandIn: record.StandIn})
 	ca, err := registry.OpenCA(t.TempDir(), nil)
 	w.must(err)
 	w.registry, err = registry.New(registry.Options{Store: w.store.As(store.Registry), CA: ca, HubID: "h", Log: slog.New(slog.DiscardHandler)})
-	w.must(err)
-	w.lead, err = w.store.Campaign(t.Context(), store.Candidate{Instance: "test"})
 	w.must(err)
 	bundles := bundle.New(outsideBlobs{w.store.Blobs(), t})
 	w.leads(bundles)
@@ -135,14 +163,20 @@ func (w *interleaved) must(err error) {
 	}
 }
 
-// leads has a hub lead that knows nothing but the store.
+// leads has a hub lead that knows nothing but the store. The one before it, if there is one, may be in the middle of something: it commits no more.
 func (w *interleaved) leads(bundles *bundle.Cache) {
+	if w.lead != nil {
+		w.must(w.lead.Resign(w.ctx))
+	}
+	lead, err := w.store.Campaign(w.ctx, store.Candidate{Instance: "test"})
+	w.must(err)
+	w.lead = lead
 	fetcher, err := source.New(source.Options{})
 	w.must(err)
 	c, err := New(Options{Store: w.store.As(store.Leader), Bundles: bundles, Source: fetcher, Sessions: there{w}, Log: slog.New(slog.DiscardHandler),
-		Campaign: func(context.Context) (store.Leadership, error) { return w.lead, nil }})
+		Campaign: func(context.Context) (store.Leadership, error) { return lead, nil }})
 	w.must(err)
-	c.lead = w.lead
+	c.lead = lead
 	c.states, c.backoff, c.leaving = map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}, map[fleet.ClusterName]bool{}
 	c.dropping, c.headings = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}, map[fleet.ModuleRef]record.Heading{}
 	c.modules, c.resolver, c.fetcher = newRunner(4, c.runModule), newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch)
@@ -173,21 +207,35 @@ func (w *interleaved) finds(format string, args ...any) {
 // maxDepth is how many operations are under way at once.
 const maxDepth = 3
 
-// before has something else happen now and then, which is over when the commit goes on.
-func (w *interleaved) before() {
-	if w.quiet || w.depth == 0 || w.depth >= maxDepth || w.found != "" || w.tape.pick(4) != 1 {
+// before has something else happen now and then, which is over when the commit goes on: mostly to what the commit is about, and mostly before one
+// that orders something.
+func (w *interleaved) before(near touched) {
+	if w.quiet || w.depth == 0 || w.depth >= maxDepth || w.found != "" {
 		return
 	}
+	odds := 8
+	if near.orders {
+		odds = 2
+	}
+	if w.tape.pick(odds) != odds-1 {
+		return
+	}
+	defer func(near touched) { w.near = near }(w.near)
+	w.near = near
 	w.note("... and before that is committed:")
 	w.step()
 }
 
-// committed judges what a commit has changed.
-func (w *interleaved) committed() {
+// committed judges what a commit has changed. Now and then the leader ends right after it, before it knows.
+func (w *interleaved) committed(near touched) {
 	was := w.last
 	w.look()
 	if was != nil && w.found == "" && was.Revision() != w.last.Revision() {
 		w.judge(was, w.last)
+	}
+	if !w.quiet && w.depth > 0 && near.orders && w.tape.pick(32) == 31 {
+		w.note("... and another hub leads from there on")
+		w.leads(w.o.Bundles)
 	}
 }
 

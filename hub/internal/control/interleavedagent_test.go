@@ -34,6 +34,9 @@ type kube struct {
 	up     bool
 	fails  map[fleet.ModuleRef]bool
 	has    map[fleet.ModuleRef][]fleet.ObjectID
+	// removed is the last removal of a module that the hub was told is done, by its generation, and left that it was told that all is let go.
+	removed map[fleet.ModuleRef]uint64
+	left    bool
 }
 
 // joins has another Kubernetes cluster join under a name, whether there was one or not.
@@ -52,8 +55,8 @@ func (w *interleaved) joins(name fleet.ClusterName) {
 	w.must(err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	w.must(err)
-	w.made++
-	k := &kube{name: name, uid: fmt.Sprintf("uid-%d", w.made), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{}}
+	k := &kube{name: name, uid: fmt.Sprintf("uid-%d", len(w.made)+1), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{}, removed: map[fleet.ModuleRef]uint64{}}
+	w.made[k.uid] = k
 	id, err := w.registry.Enroll(w.ctx, registry.Enrollment{Token: got.GetToken(), CSR: csr, ClusterUID: k.uid, Remote: "192.0.2.1:5"})
 	w.note("join %s as %s: %v", name, k.uid, err)
 	if err != nil {
@@ -110,9 +113,27 @@ func (w *interleaved) acts(name fleet.ClusterName) {
 		return nil
 	})
 	w.note("agent of %s (%s) reports: %v", name, k.uid, err)
+	if err == nil {
+		w.told(k, puts)
+	}
 	if err != nil { // the session is over
 		k.epoch = 0
 		w.ClusterChanged(name)
+	}
+}
+
+// told notes what the hub knows of an agent by now.
+func (w *interleaved) told(k *kube, puts map[string]recordOrNone) {
+	for key, rec := range puts {
+		_, ref, _ := store.SplitClusterModule(key)
+		switch rec := rec.(type) {
+		case *storev1.ObservedRecord:
+			if rec.GetStatus().GetPhase() == string(fleet.PhaseRemoved) {
+				k.removed[ref] = rec.GetStatus().GetGeneration()
+			}
+		case *storev1.AckRecord:
+			k.left = k.left || rec.GetLeaving()
+		}
 	}
 }
 
@@ -155,6 +176,9 @@ func (w *interleaved) does(k *kube) map[string]recordOrNone {
 			case d.GetTombstone() != nil:
 				dead, err := wire.TombstoneFromProto(d.GetTombstone())
 				w.must(err)
+				if !dead.Hold && !w.said.isOf(r, k.name, ref, d) {
+					w.finds("%s in %s: %s is told a removal that was not ordered of it", ref.Name, k.name, k.uid)
+				}
 				report(ref, k.removes(dead, hold))
 			case d.GetSync() != nil:
 				s, err := wire.SyncFromProto(d.GetSync())

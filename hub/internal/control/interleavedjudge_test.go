@@ -19,6 +19,7 @@ import (
 
 // judge says whether what a commit has changed may be, by what the records said right before it.
 func (w *interleaved) judge(was, is store.Reader) {
+	w.said.notes(was, is)
 	before, after := all[*storev1.DesiredRecord](was, store.DesiredPrefix), all[*storev1.DesiredRecord](is, store.DesiredPrefix)
 	keys := maps.Clone(before)
 	maps.Copy(keys, after)
@@ -32,6 +33,8 @@ func (w *interleaved) judge(was, is store.Reader) {
 		o.judge()
 	}
 	w.noteRollouts(was, is)
+	w.noteKeys(was, is, store.HoldPrefix, store.ConfirmPrefix)
+	w.judgeGone(was, is)
 	for key, h := range all[*storev1.HoldRecord](is, store.FreezePrefix) {
 		_, module := is.Get(store.ModuleKey(fleet.ModuleRef{Project: h.GetHold().GetProject(), Name: h.GetHold().GetModule()}))
 		if c := h.GetHold().GetCluster(); h.GetHold().GetModule() != "" && !module || c != "" && clusterOf(is, fleet.ClusterName(c)) == nil {
@@ -121,75 +124,94 @@ func revisionOf(d *storev1.DesiredRecord) int64 {
 	return max(d.GetSync().GetRevision(), d.GetNextRevision())
 }
 
-// moved: a cordoned cluster is given no revision, and one that is being removed is given none either.
+// moved: a cordoned cluster is given no revision, one that is being removed neither, nor one that has nothing of the module and is in no placement in
+// force, unless it goes back, nor any of a module that is deleted.
 func (o order) moved() {
-	rec := clusterOf(o.was, o.cluster)
-	if revisionOf(o.has) == revisionOf(o.had) || revisionOf(o.has) == 0 {
+	rec, m := clusterOf(o.was, o.cluster), moduleOf(o.was, o.ref)
+	n := revisionOf(o.has)
+	if n == revisionOf(o.had) || n == 0 {
 		return
 	}
-	if rec.GetCluster().GetSpec().GetCordoned() {
-		o.finds("cordoned, and moved from r%d to r%d", revisionOf(o.had), revisionOf(o.has))
-	}
-	if rec.GetRemoving() != "" {
-		o.finds("being removed, and moved from r%d to r%d", revisionOf(o.had), revisionOf(o.has))
+	switch c := record.Cluster(rec); {
+	case c.Cordoned:
+		o.finds("cordoned, and moved from r%d to r%d", revisionOf(o.had), n)
+	case rec.GetRemoving() != "":
+		o.finds("being removed, and moved from r%d to r%d", revisionOf(o.had), n)
+	case m == nil || m.GetDeleting() != "":
+		o.finds("deleted, and moved from r%d to r%d", revisionOf(o.had), n)
+	case n < m.GetFirstRevision():
+		o.finds("given r%d of a module that had the name before", n)
+	case o.had == nil && !o.goesBack() && !slices.ContainsFunc(o.inForce(), func(p fleet.Placement) bool { return assemble.Places(p, c, false) }):
+		o.finds("moved from r%d to r%d, and no placement has it there", revisionOf(o.had), n)
 	}
 }
 
-// deletes reports that a record orders a Kubernetes cluster to delete what it has of the module.
-func deletes(d *storev1.DesiredRecord, cluster *storev1.ClusterRecord) bool {
+// goesBack reports that the module is on the way back to an older revision, or went there.
+func (o order) goesBack() bool {
+	is := store.Untracked(o.is)
+	return rollouts.OutlookOf(rollouts.Driven(is, o.ref)).Back || rollouts.RolledBack(is, o.ref, rollouts.Last(is, o.ref))
+}
+
+// inForce are the placements that are in force before the commit, or after it.
+func (o order) inForce() (out []fleet.Placement) {
+	for _, r := range []store.Reader{o.was, o.is} {
+		to := rollouts.OutlookOf(rollouts.Driven(store.Untracked(r), o.ref))
+		if m, err := record.ModuleAt(store.Untracked(r), o.ref, to.Places); to.Places != 0 && err == nil {
+			out = append(out, m.Placement)
+		}
+	}
+	return out
+}
+
+// deletes reports that a record orders the Kubernetes cluster that has the name to delete what it has of the module.
+func (o order) deletes(r store.Reader, d *storev1.DesiredRecord) bool {
 	dead := d.GetTombstone()
-	return dead != nil && !dead.GetHold() && dead.GetPolicy() != fleet.DeleteOrphan && !record.Elsewhere(d, nil, cluster)
+	return dead != nil && !dead.GetHold() && dead.GetPolicy() != fleet.DeleteOrphan && o.said.isOf(r, o.cluster, o.ref, d)
 }
 
-// goes: what is ordered to go is of a deleted module, or is not to be there by any placement that may be in force; and nothing takes the last
-// module of a cluster but a person's word.
+// goes: what is ordered to go is of a module that was deleted in this cluster, and not in one that had the name before, or is not to be there by the
+// placement that is in force; nothing takes the last module of a cluster but a person's word; and what one cluster was to delete is no order to another.
 func (o order) goes(there *storev1.ClusterRecord) {
-	if !deletes(o.has, there) || deletes(o.had, clusterOf(o.was, o.cluster)) {
+	if !o.deletes(o.is, o.has) || o.deletes(o.was, o.had) {
 		return
 	}
-	m, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(o.was), store.ModuleKey(o.ref))
-	if o.has.GetFinal() && (m == nil || m.GetDeleting() != "" || o.had.GetFinal()) {
-		return
-	}
-	if m.GetDeleting() != "" {
-		return
-	}
-	if !o.mayLeave(m) {
-		o.finds("goes, and every placement has it there")
-	}
-	if o.had.GetSync() != nil && o.had.GetTombstone() == nil && o.isLast() && !o.said.confirmed[confirmation(fleet.HoldLeaves, o.ref, there.GetUid())] {
+	m, uid := moduleOf(o.was, o.ref), there.GetUid()
+	given := o.said.given[store.DesiredKey(o.cluster, o.ref)]
+	switch {
+	case o.had.GetTombstone() != nil && given[record.GivenGeneration(o.had)] != uid:
+		o.finds("what %s was to delete goes in %s", given[record.GivenGeneration(o.had)], uid)
+	case o.has.GetFinal() && (m == nil || m.GetDeleting() == "" && o.had.GetFinal()):
+	case m.GetDeleting() != "":
+		if o.said.deleted[uidOf(m)][o.cluster] != uid && o.had.GetTombstone() == nil {
+			o.finds("was deleted in %s, and goes in %s", o.said.deleted[uidOf(m)][o.cluster], uid)
+		}
+	case o.had.GetTombstone() == nil && !o.mayLeave(): // what a hold stopped goes on when that ends, wherever the module is to be by then
+		o.finds("goes, and the placement in force has it there")
+	case o.had.GetSync() != nil && o.had.GetTombstone() == nil && o.isLast() && !o.said.confirmed[confirmation(fleet.HoldLeaves, o.ref, uid)]:
 		o.finds("was the last module there, and goes without a word")
 	}
 }
 
-// mayLeave reports that some placement of the module, of those that may be in force, does not have it in the cluster.
-func (o order) mayLeave(m *storev1.ModuleRecord) bool {
+// mayLeave reports that a placement in force does not have the module in the cluster.
+func (o order) mayLeave() bool {
 	c := record.Cluster(clusterOf(o.was, o.cluster))
-	specs := []*storev1.RevisionRecord{}
-	for _, rev := range all[*storev1.RevisionRecord](o.was, store.RevisionPrefix+o.ref.String()+"/") {
-		specs = append(specs, rev)
-	}
-	placed, err := wire.ModuleFromProto(m.GetModule())
-	if err == nil && assemble.MayLeave(&placed.Placement, &c) {
-		return true
-	}
-	return slices.ContainsFunc(specs, func(rev *storev1.RevisionRecord) bool {
-		placed, err := wire.ModuleFromProto(record.ModuleOfRevision(o.ref, rev))
-		return err == nil && assemble.MayLeave(&placed.Placement, &c)
-	})
+	return slices.ContainsFunc(o.inForce(), func(p fleet.Placement) bool { return assemble.MayLeave(&p, &c) })
 }
 
-// isLast reports that no other module is in the cluster, or is placed there.
+// isLast reports that no other module is in the cluster, or comes there: by the placement in force, or by what was put last.
 func (o order) isLast() bool {
 	c := record.Cluster(clusterOf(o.was, o.cluster))
 	for _, other := range wovenModules {
-		m, _, ok := store.Get[*storev1.ModuleRecord](store.Untracked(o.was), store.ModuleKey(other))
-		if other == o.ref || !ok || m.GetDeleting() != "" {
+		m := moduleOf(o.was, other)
+		if other == o.ref || m == nil || m.GetDeleting() != "" {
 			continue
 		}
 		d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(o.is), store.DesiredKey(o.cluster, other))
-		placed, err := wire.ModuleFromProto(m.GetModule())
-		if d.GetSync() != nil && d.GetTombstone() == nil || err == nil && !assemble.MayLeave(&placed.Placement, &c) {
+		placements := (order{interleaved: o.interleaved, was: o.was, is: o.is, ref: other}).inForce()
+		if placed, err := wire.ModuleFromProto(m.GetModule()); err == nil {
+			placements = append(placements, placed.Placement)
+		}
+		if d.GetSync() != nil && d.GetTombstone() == nil || slices.ContainsFunc(placements, func(p fleet.Placement) bool { return assemble.Places(p, c, true) }) {
 			return false
 		}
 	}
@@ -206,15 +228,49 @@ func (o order) lets(there *storev1.ClusterRecord) {
 // forgotten: a removal that is ordered is forgotten when the agent has done it, or nobody ever will.
 func (o order) forgotten() {
 	rec := clusterOf(o.was, o.cluster)
-	if rec == nil || rec.GetRemoving() != "" || rec.GetJoined() == nil || record.Elsewhere(o.had, record.DeletedTakes(o.was, o.ref, moduleOf(o.was, o.ref)), rec) {
+	if rec == nil || rec.GetRemoving() != "" || rec.GetJoined() == nil || !o.said.isOf(o.was, o.cluster, o.ref, o.had) {
 		return
 	}
-	t, _ := record.Track(store.Untracked(o.was), o.cluster, o.ref, true)
-	if o.had.GetTombstone() != nil && !t.Tracker.Removed {
+	if dead := o.had.GetTombstone(); dead != nil && o.made[rec.GetUid()].removed[o.ref] < dead.GetGeneration() {
 		o.finds("is forgotten before the agent has removed it")
 	}
 	if o.had.GetSync() != nil && o.had.GetTombstone() == nil {
 		o.finds("is forgotten, and was there")
+	}
+}
+
+// judgeGone: a module goes when it is deleted and nothing of it is left, a cluster when its agent has said that it is through, or is told nothing, and
+// a hold when somebody ends it, or with what it is of.
+func (w *interleaved) judgeGone(was, is store.Reader) {
+	for key, m := range all[*storev1.ModuleRecord](was, store.ModulePrefix) {
+		ref, _ := store.SplitModule(key)
+		if _, there := is.Get(key); there {
+			continue
+		}
+		if m.GetDeleting() == "" {
+			w.finds("%s: is forgotten, and nobody deleted it", ref.Name)
+		}
+		for _, name := range wovenClusters {
+			if _, left := is.Get(store.DesiredKey(name, ref)); left {
+				w.finds("%s: is forgotten, and left in a cluster", ref.Name)
+			}
+		}
+	}
+	for key, c := range all[*storev1.ClusterRecord](was, store.ClusterPrefix) {
+		if _, there := is.Get(key); there {
+			continue
+		}
+		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
+		if c.GetRemoving() == "" || c.GetJoined() != nil && !c.GetRevoked() && !w.made[c.GetUid()].left && w.owes(was, name) {
+			w.finds("%s: is forgotten before its agent is through", name)
+		}
+	}
+	for key, h := range all[*storev1.HoldRecord](was, store.FreezePrefix) {
+		x := h.GetHold()
+		rec, m := clusterOf(was, fleet.ClusterName(x.GetCluster())), moduleOf(was, fleet.ModuleRef{Project: x.GetProject(), Name: x.GetModule()})
+		if _, there := is.Get(key); !there && !w.said.ended[key] && rec.GetRemoving() == "" && m.GetDeleting() == "" {
+			w.finds("hold: %s has ended, and nobody ended it", key)
+		}
 	}
 }
 
@@ -230,5 +286,23 @@ func (w *interleaved) noteRollouts(was, is store.Reader) {
 				w.note("%s: %s -> %s %s", key, rollouts.StateOf(a), rollouts.StateOf(b), b.GetRollout().GetStatus().GetReason())
 			}
 		}
+	}
+}
+
+// noteKeys notes which keys came and went.
+func (w *interleaved) noteKeys(was, is store.Reader, prefixes ...string) {
+	for _, prefix := range prefixes {
+		was.Scan(prefix, func(e store.Entry) bool {
+			if _, there := is.Get(e.Key); !there {
+				w.note("%s ends", e.Key)
+			}
+			return true
+		})
+		is.Scan(prefix, func(e store.Entry) bool {
+			if old, there := was.Get(e.Key); !there || old.ModRevision != e.ModRevision {
+				w.note("%s is put", e.Key)
+			}
+			return true
+		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -24,16 +23,6 @@ var (
 	wovenClusters = []fleet.ClusterName{"a", "b", "c"}
 )
 
-// words are what people said, as far as the store does not have it.
-type words struct {
-	confirmed map[string]bool // see confirmation
-}
-
-// confirmation names what a person let go: a module of a Kubernetes cluster.
-func confirmation(code string, ref fleet.ModuleRef, uid string) string {
-	return code + " " + ref.String() + " " + uid
-}
-
 // brief is how long a call waits for what others are to do first.
 const brief = 50 * time.Millisecond
 
@@ -50,8 +39,17 @@ func (w *interleaved) call(what string, fn func(ctx context.Context) error) {
 // operation is one thing that somebody does. In the middle of another one it is mostly a person's word, else all goes on for a while.
 func (w *interleaved) operation() {
 	ref, name := one(w.tape, wovenModules...), one(w.tape, wovenClusters...)
+	if len(w.near.modules) > 0 && w.tape.pick(4) != 3 {
+		ref = one(w.tape, w.near.modules...)
+	}
+	if len(w.near.clusters) > 0 && w.tape.pick(4) != 3 {
+		name = one(w.tape, w.near.clusters...)
+	}
 	n := w.tape.pick(24)
-	if w.depth > 1 {
+	switch {
+	case w.depth > 1 && w.near.orders: // what may be said against that
+		n = one(w.tape, 18, 18, 18, 21, 15, 14, 16, 12, 20, 22, 23, 10, 9)
+	case w.depth > 1:
 		n = 9 + n%15
 	}
 	switch {
@@ -94,6 +92,9 @@ func (w *interleaved) goesOn() {
 		}
 		for _, name := range wovenClusters {
 			w.acts(name)
+		}
+		if w.tape.pick(3) == 1 {
+			w.answers()
 		}
 		if w.tape.pick(3) == 1 {
 			w.note("time passes")
@@ -165,26 +166,26 @@ func (w *interleaved) answers() {
 
 func (w *interleaved) confirms(h *towlinev1.Hold) {
 	w.call(fmt.Sprintf("confirm %s %s %q in %q: %v", h.GetKind(), h.GetCode(), h.GetModule(), h.GetCluster(), h.GetItems()), func(ctx context.Context) error {
+		w.said.ended[store.HoldPrefix+h.GetId()] = true
 		_, err := w.api.ConfirmHold(ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId(), Digest: h.GetDigest()})
-		if err != nil {
-			return err
-		}
-		for _, c := range append(slices.Clone(h.GetItems()), h.GetCluster()) {
-			if k := w.kubes[fleet.ClusterName(c)]; k != nil {
-				w.said.confirmed[confirmation(h.GetCode(), fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}, k.uid)] = true
-			}
-		}
-		return nil
+		return err
 	})
 }
 
 // changes puts another label on a cluster, or cordons it, or ends that.
 func (w *interleaved) changes(name fleet.ClusterName) {
-	zone, cordoned := one(w.tape, "x", "y", ""), w.tape.pick(2) == 1
-	c := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: map[string]string{"zone": zone}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(cordoned)}}
-	if _, there := w.last.Get(store.ClusterKey(name)); !there {
+	rec, what := clusterOf(w.last, name), w.tape.pick(3)
+	if rec == nil {
 		return
 	}
+	zone, cordoned := rec.GetCluster().GetMetadata().GetLabels()["zone"], rec.GetCluster().GetSpec().GetCordoned()
+	if what != 1 {
+		zone = one(w.tape, "x", "y", "")
+	}
+	if what != 2 {
+		cordoned = !cordoned
+	}
+	c := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: map[string]string{"zone": zone}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(cordoned)}}
 	w.call(fmt.Sprintf("%s is in %q, cordoned %t", name, zone, cordoned), func(ctx context.Context) error {
 		_, err := w.api.PutCluster(ctx, &towlinev1.PutClusterRequest{Cluster: c})
 		return err
@@ -215,10 +216,8 @@ func (w *interleaved) turns(ref fleet.ModuleRef, name fleet.ClusterName) {
 			w.note("%s fails in %s: %t", ref.Name, name, k.fails[ref])
 		}
 	case 2:
-		if w.depth == 1 { // not in the middle of what this one does
-			w.note("another hub leads")
-			w.leads(w.o.Bundles)
-		}
+		w.note("another hub leads")
+		w.leads(w.o.Bundles)
 	}
 }
 

@@ -137,6 +137,9 @@ func (w *interleaved) restJudge() {
 	if len(holds.GetHolds()) > 0 {
 		w.finds("all: asked or held at the end: %v", holds)
 	}
+	for key := range all[*storev1.ConfirmRecord](w.last, store.ConfirmPrefix) {
+		w.finds("all: an answer is left, and nothing is asked: %s", key)
+	}
 	got, err := w.api.ListTrackers(w.ctx, &towlinev1.ListTrackersRequest{})
 	w.must(err)
 	if len(got.GetTrackers()) != trackers {

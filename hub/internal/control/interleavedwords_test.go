@@ -1,0 +1,105 @@
+package control
+
+import (
+	"strings"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// words are what people said, and to whom, as of the commits by which they did. They are of Kubernetes clusters, by their UIDs, and not of the names
+// which those have: what somebody said of one is no word about another that takes its name.
+type words struct {
+	given     map[string]map[uint64]string // by the key of what is ordered and its generation: the cluster that had the name
+	deleted   map[string]map[fleet.ClusterName]string
+	asked     map[string]map[fleet.ClusterName]string // by the key of the question
+	confirmed map[string]bool                         // see confirmation
+	ended     map[string]bool                         // the keys of the holds that somebody ended
+}
+
+func newWords() words {
+	return words{given: map[string]map[uint64]string{}, deleted: map[string]map[fleet.ClusterName]string{}, asked: map[string]map[fleet.ClusterName]string{},
+		confirmed: map[string]bool{}, ended: map[string]bool{}}
+}
+
+// confirmation names what a person let go: a module of a Kubernetes cluster.
+func confirmation(code string, ref fleet.ModuleRef, uid string) string {
+	return code + " " + ref.String() + " " + uid
+}
+
+// have are the clusters that have the names.
+func have(r store.Reader) map[fleet.ClusterName]string {
+	out := map[fleet.ClusterName]string{}
+	for _, name := range wovenClusters {
+		out[name] = clusterOf(r, name).GetUid()
+	}
+	return out
+}
+
+// notes takes down what a commit says.
+func (x *words) notes(was, is store.Reader) {
+	before := all[*storev1.DesiredRecord](was, store.DesiredPrefix)
+	for key, d := range all[*storev1.DesiredRecord](is, store.DesiredPrefix) {
+		name, _, _ := store.SplitClusterModule(key)
+		if g := record.GivenGeneration(d); g != record.GivenGeneration(before[key]) {
+			if x.given[key] == nil {
+				x.given[key] = map[uint64]string{}
+			}
+			x.given[key][g] = clusterOf(was, name).GetUid()
+		}
+	}
+	for key, m := range all[*storev1.ModuleRecord](is, store.ModulePrefix) {
+		old, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(was), key)
+		if m.GetDeleting() != "" && old.GetDeleting() == "" {
+			x.deleted[uidOf(m)] = have(was)
+		}
+	}
+	questions := all[*storev1.HoldRecord](was, store.HoldPrefix)
+	for key, h := range all[*storev1.HoldRecord](is, store.HoldPrefix) {
+		if h.GetHold().GetKind() == record.HoldConfirm && questions[key] != h {
+			x.asked[key] = have(was)
+		}
+	}
+	answers := all[*storev1.ConfirmRecord](was, store.ConfirmPrefix)
+	for key, c := range all[*storev1.ConfirmRecord](is, store.ConfirmPrefix) {
+		if answers[key] != c {
+			x.answered(questions, store.HoldPrefix+strings.TrimPrefix(key, store.ConfirmPrefix))
+		}
+	}
+}
+
+// answered notes what a person let go: of the clusters about which that was asked.
+func (x *words) answered(questions map[string]*storev1.HoldRecord, key string) {
+	h := questions[key].GetHold()
+	ref := fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}
+	for _, c := range append([]string{h.GetCluster()}, h.GetItems()...) {
+		if uid := x.asked[key][fleet.ClusterName(c)]; uid != "" {
+			x.confirmed[confirmation(h.GetCode(), ref, uid)] = true
+		}
+	}
+}
+
+// isOf reports that what is ordered of a module is an order to the Kubernetes cluster that has the name now. A removal is one to whom it was given;
+// what a deleted module had there goes if somebody deleted that since the cluster has the name.
+func (x *words) isOf(r store.Reader, name fleet.ClusterName, ref fleet.ModuleRef, d *storev1.DesiredRecord) bool {
+	uid, m := clusterOf(r, name).GetUid(), moduleOf(r, ref)
+	if d.GetTombstone() != nil {
+		return x.given[store.DesiredKey(name, ref)][record.GivenGeneration(d)] == uid
+	}
+	return m.GetDeleting() == "" || x.deleted[uidOf(m)][name] == uid
+}
+
+// owes reports that something is ordered of the Kubernetes cluster that has the name, and that its agent has not said that it is removed.
+func (w *interleaved) owes(r store.Reader, name fleet.ClusterName) bool {
+	uid := clusterOf(r, name).GetUid()
+	for key, d := range all[*storev1.DesiredRecord](r, store.DesiredPrefix+string(name)+"/") {
+		_, ref, _ := store.SplitClusterModule(key)
+		given := record.GivenGeneration(d)
+		if w.said.given[key][given] == uid && (d.GetTombstone() == nil || w.made[uid].removed[ref] < given) {
+			return true
+		}
+	}
+	return false
+}
