@@ -85,6 +85,11 @@ func (x *desired) follow(r store.Reader, c fleet.ClusterName, log *changes) {
 	x.at = r.Revision()
 }
 
+// spares reports that something is not told because it is of another cluster that had the name.
+func (x *desired) spares() bool {
+	return slices.ContainsFunc(x.read, func(got reading) bool { return got.elsewhere })
+}
+
 // readSpared looks at what is not told because a catalog is deleted with its modules: one of them that somebody has taken over since is told again.
 func (x *desired) readSpared(r store.Reader) {
 	for at := range x.read {

@@ -51,6 +51,7 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		sn.stands = record.Stands(r)
 		x.known.keep(sn.stands)
 		x.known.follow(r, x.cluster, &x.server.changes)
+		x.tellsAll.Store(!x.known.spares())
 		floor := f.GetGeneration()
 		if record.DamagedFloor(f) {
 			floor = sn.generation // it was no higher

@@ -176,7 +176,8 @@ func (s *Server) Started() time.Time { return s.started }
 
 // Run passes changes in the store to the sessions until ctx ends, then drains them.
 func (s *Server) Run(ctx context.Context) error {
-	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix, store.CatalogPrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
+	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix,
+		store.CatalogPrefix, store.ModulePrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
@@ -203,9 +204,9 @@ func (s *Server) dispatch(keys []string) {
 	if len(s.live) == 0 {
 		return
 	}
-	secret := false
+	secret, owned := false, false
 	for _, k := range keys {
-		if store.AboutRestore(k) || strings.HasPrefix(k, store.CatalogPrefix) { // mostly it is about all of them; with a catalog its modules may go anywhere
+		if store.AboutRestore(k) { // mostly it is about all of them
 			for _, x := range s.live {
 				x.mark(dirtyDesired)
 			}
@@ -213,6 +214,10 @@ func (s *Server) dispatch(keys []string) {
 		}
 		if strings.HasPrefix(k, store.SecretPrefix) {
 			secret = true
+			continue
+		}
+		if strings.HasPrefix(k, store.CatalogPrefix) || strings.HasPrefix(k, store.ModulePrefix) { // what goes with a catalog may stay after all
+			owned = true
 			continue
 		}
 		if x := s.live[clusterOf(k)]; x != nil {
@@ -226,10 +231,14 @@ func (s *Server) dispatch(keys []string) {
 		if secret && x.usesSecrets.Load() {
 			x.mark(dirtySecrets)
 		}
+		if owned && !x.tellsAll.Load() {
+			x.mark(dirtyDesired)
+		}
 	}
 }
 
-// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to, but those of secrets and catalogs.
+// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to, but those of secrets, catalogs
+// and modules.
 func clusterOf(key string) fleet.ClusterName {
 	start := -1
 	for i := range len(key) {

@@ -56,6 +56,8 @@ type session struct {
 	machine machine
 	known   desired
 	due     *time.Timer
+	// tellsAll says that nothing of known is Elsewhere, which is so by the records of modules and catalogs, too.
+	tellsAll atomic.Bool
 	// sentSecrets says what secrets the agent was sent last; it is the sender's. usesSecrets: its modules use some.
 	sentSecrets string
 	usesSecrets atomic.Bool
