@@ -368,7 +368,7 @@ func (p *preview) ours(ctx context.Context, a *writer, live map[string]any, out 
 
 // recreated says whether an object would be made again that cannot be changed in place.
 func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any, immutable error, out *fleet.PreviewedObject) error {
-	refusal, err := a.keepsFromRecreating(ctx, &unstructured.Unstructured{Object: live})
+	refusal, err := a.keepsFromRecreating(ctx, &unstructured.Unstructured{Object: live}, immutable)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	if err := a.anew(live); err != nil {
 		return nil, err
 	}
-	refusal, err := a.keepsFromRecreating(ctx, u)
+	refusal, err := a.keepsFromRecreating(ctx, u, immutable)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,30 @@ func (a *writer) prove(u *unstructured.Unstructured) {
 }
 
 // keepsFromRecreating is what the rules say against it; empty: nothing.
-func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstructured) (string, error) {
+func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstructured, immutable error) (string, error) {
+	refusal, err := a.refusesRecreation(ctx, u)
+	if refusal != "" || err != nil {
+		return refusal, err
+	}
+	return a.changedByAdmission(ctx, u, immutable)
+}
+
+// changedByAdmission is why an object is not made again for what not its module, but a webhook or a policy changes in every update of it; empty: it is
+// the module. What is new in the module could be changed in place, and the new object would be no other.
+func (a *writer) changedByAdmission(ctx context.Context, u *unstructured.Unstructured, immutable error) (string, error) {
+	err := a.w.m.client.Touch(ctx, a.resource, a.namespace, a.id.Name, u.GetUID())
+	if !apply.IsImmutable(err) {
+		return "", nil // what else is wrong the rehearsal finds
+	}
+	desired, err := a.desired.Object()
+	if err != nil || apply.ChangesImmutable(immutable, desired, u.Object) {
+		return "", err
+	}
+	return "nothing was deleted, as that is no change of the module: admission (a mutating webhook or policy) changes it in every update of the object", nil
+}
+
+// refusesRecreation is what the policies and what is in the object say against it; empty: nothing.
+func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstructured) (string, error) {
 	r := plan.Recreation{Policies: a.policies, Policy: *a.policy,
 		Ours: a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID())}
 	if c := metav1.GetControllerOf(u); c != nil {
