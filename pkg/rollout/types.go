@@ -241,7 +241,7 @@ type Observed struct {
 	Gone bool
 	// Anew: what the rollout gave it is recorded nowhere: it was forgotten and is registered again, and nobody saw it gone.
 	Anew bool
-	// Taken tells the Kubernetes cluster that has the name from those that had it before: a generation; 0: it is the first.
+	// Taken tells the Kubernetes cluster that has the name from those that had it before; 0: it is the first.
 	Taken uint64
 	// Unselected: the placement of the plan's revision does not select it any more. UnselectedOlder: that of the revision
 	// Input.Older does not. Which of them counts follows from the state (see State.PlacedBy), and may change in a decision.

@@ -143,7 +143,7 @@ func mayLeave(w store.Writer, run *rollouts.Run, d rollout.Decision, groups []gr
 	}
 	for _, a := range d.Assign {
 		m, name := d.State.Record(int(a.Member)), d.State.Member(run.Plan, int(a.Member)).Cluster
-		if a.Leave && m.Taken != record.AnewGeneration(r, name) {
+		if a.Leave && m.Taken != record.Taken(record.Anew(r, name)) {
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s: another cluster has taken the name of cluster %s since that was looked at", run.Plan.ID, name)
 		}
 		if a.Leave && !m.Confirmed() && exit.Empties(r, name) {

@@ -185,7 +185,7 @@ func (o order) goes(there *storev1.ClusterRecord) {
 		if o.said.deleted[uidOf(m)][o.cluster] != uid && o.had.GetTombstone() == nil {
 			o.finds("was deleted in %s, and goes in %s", o.said.deleted[uidOf(m)][o.cluster], uid)
 		}
-	case o.had.GetTombstone() == nil && !o.mayLeave(): // what a hold stopped goes on when that ends, wherever the module is to be by then
+	case !o.mayLeave():
 		o.finds("goes, and the placement in force has it there")
 	case o.had.GetSync() != nil && o.had.GetTombstone() == nil && o.isLast() && !o.said.confirmed[confirmation(fleet.HoldLeaves, o.ref, uid)]:
 		o.finds("was the last module there, and goes without a word")

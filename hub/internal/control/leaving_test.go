@@ -299,3 +299,34 @@ func TestWhoHasNothingIsNotCountedAmongThoseThatHaveIt(t *testing.T) {
 		}
 	}
 }
+
+// A removal is ordered, and a hold stops it. Before that ends the cluster is placed again, and cannot be given the module at once, for it is cordoned:
+// nothing goes there meanwhile, and when it can be given the module it is. Where it is not placed, the removal goes on as the hold ends.
+func TestStoppedRemovalStandsStillWhereTheModuleIsPlacedAgain(t *testing.T) {
+	for name, again := range map[string]bool{"placed again": true, "not placed": false} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeader(t)
+			l.narrowed(member("a", true, false), member("c", false, false))
+			l.again()
+			l.put(func(w store.Writer) {
+				record.PutFreeze(w, &towlinev1.Hold{Kind: record.HoldFreeze, Id: record.FreezeID + "1", Cluster: "c"})
+			})
+			l.again()
+			if d := l.desired("c").GetTombstone(); !d.GetHold() {
+				t.Fatalf("c has %v, want a removal that is stopped", l.desired("c"))
+			}
+			l.members(member("c", again, true))
+			l.again()
+			l.put(func(w store.Writer) { w.Delete(store.HoldPrefix + record.FreezeID + "1") })
+			l.again()
+			if d := l.desired("c").GetTombstone(); d == nil || d.GetHold() != again {
+				t.Errorf("after the hold: c has %v", l.desired("c"))
+			}
+			l.members(member("c", again, false))
+			l.again()
+			if d := l.desired("c"); again && d.GetSync().GetRevision() != 2 {
+				t.Errorf("when it may be given something: c has %v", d)
+			}
+		})
+	}
+}

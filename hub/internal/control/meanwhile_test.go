@@ -92,21 +92,30 @@ func TestRemovalIsNotOrderedAgainInAnotherCluster(t *testing.T) {
 // A person let objects go that an agent waited with, and in the moment in which that is ordered another Kubernetes cluster joins under the name: the
 // person was shown nothing of what is there, so that the word is not given to it.
 func TestConfirmIsNotCarriedOutInAnotherCluster(t *testing.T) {
-	b := &meanwhile{Backend: memory.New()}
-	l := newLeaderOn(t, b)
-	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(shop), moduleRecord())
-		w.Put(store.ClusterKey("a"), clusterRecord("a"))
-		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(record.NextGeneration(w))})
-	})
-	had := l.desired("a").GetSync().GetGeneration()
-	b.happens = func() { l.takes("a") }
-	shown := []uint64{1}
-	if err := l.Controller.refresh(t.Context(), shop, []refresh{{cluster: "a", generation: had, prune: true, shown: shown}}); err != nil {
-		t.Fatal(err)
-	}
-	if got := l.desired("a").GetSync(); got.GetGeneration() != had || got.GetPruneConfirmed() {
-		t.Errorf("what was confirmed of the cluster before is an order to the new one: %v", got)
+	for name, before := range map[string]func(l *leader){
+		"the first one":                    func(*leader) {},
+		"one that had taken the name, too": func(l *leader) { l.takes("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &meanwhile{Backend: memory.New()}
+			l := newLeaderOn(t, b)
+			l.put(func(w store.Writer) {
+				w.Put(store.ModuleKey(shop), moduleRecord())
+				w.Put(store.ClusterKey("a"), clusterRecord("a"))
+				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(record.NextGeneration(w))})
+			})
+			before(l)
+			l.put(func(store.Writer) {}) // sees what was written
+			shown := refresh{cluster: "a", generation: l.desired("a").GetSync().GetGeneration(), prune: true, shown: []uint64{1}}
+			l.read(func(r store.Reader) { shown = shown.in(record.Anew(r, "a")) })
+			b.happens = func() { l.takes("a") }
+			if err := l.Controller.refresh(t.Context(), shop, []refresh{shown}); err != nil {
+				t.Fatal(err)
+			}
+			if got := l.desired("a").GetSync(); got.GetGeneration() != shown.generation || got.GetPruneConfirmed() {
+				t.Errorf("what was confirmed of the cluster before is an order to the new one: %v", got)
+			}
+		})
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 type refresh struct {
 	cluster    fleet.ClusterName
 	generation uint64 // of the assignment that was looked at
-	before     uint64 // the last generation of the time when another Kubernetes cluster had the name: what was found out is of the one that has it since
+	taken      uint64 // tells the Kubernetes cluster that what was found out is of from another one that takes its name
 	values     map[string]string
 	hold       bool
 	held       []uint64
@@ -45,7 +45,7 @@ type refresh struct {
 
 // in is the change in the Kubernetes cluster that has the name now.
 func (x refresh) in(cluster *storev1.ClusterRecord) refresh {
-	x.before = cluster.GetAnewGeneration()
+	x.taken = record.Taken(cluster)
 	return x
 }
 
@@ -88,6 +88,7 @@ type refresher struct {
 	heading   *record.Heading
 	called    map[fleet.ModuleRef]bool // who may list what is let go, and has been asked to look
 	withheld  *withholder
+	again     *placedAgain
 	// deleting is the module when it is being deleted: the last word about that counts.
 	deleting *storev1.ModuleRecord
 }
@@ -226,7 +227,10 @@ func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet
 		}
 	}
 	x.c.noteAwaiting(t.Module, t.Cluster, nil)
-	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: stands || x.holds.StopsRemoval(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
+	if x.again == nil {
+		x.again = &placedAgain{r: x.r, ref: t.Module}
+	}
+	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: stands || x.holds.StopsRemoval(t.Module, t.Cluster, dead.GetHold()) || x.again.in(t.Cluster, t.Desired), heirs: dead.GetHeirs(),
 		policy: dead.GetPolicy()}
 	if m := x.deleting; m != nil && record.Unsaid(t.Desired, m.GetDeleting(), m.GetFirstRollout()) {
 		out.policy = m.GetDeleting()
@@ -453,15 +457,21 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 	for chunk := range slices.Chunk(list, batchClusters) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			var generation uint64
-			holds := record.ReadHolds(w, o.now)
+			holds, again := record.ReadHolds(w, o.now), placedAgain{r: w, ref: ref}
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
 				if !ok || record.Generation(old) != x.generation {
 					continue // assigned anew meanwhile, and looked at again
 				}
-				if record.AnewGeneration(w, x.cluster) != x.before || x.heldSince(holds, ref, old) || x.saidSince(w, ref, old) {
+				if record.Taken(record.Anew(w, x.cluster)) != x.taken || x.heldSince(holds, ref, old) || x.saidSince(w, ref, old) {
 					continue // and that is looked at
+				}
+				if old.GetTombstone().GetHold() && !x.hold {
+					w.Unchanged(store.ClusterPrefix)
+					if again.in(x.cluster, old) {
+						continue
+					}
 				}
 				if generation == 0 {
 					generation = record.NextGeneration(w)

@@ -49,6 +49,10 @@ func AnewGeneration(r store.Reader, c fleet.ClusterName) uint64 {
 	return Anew(r, c).GetAnewGeneration()
 }
 
+// Taken tells the Kubernetes cluster that has a name from those that had it before; 0: it is the first. The generation alone does not: two that take the
+// name one after the other, with no order in between, have the same.
+func Taken(c *storev1.ClusterRecord) uint64 { return c.GetAnewGeneration() + c.GetAnewTake() }
+
 // capabilities is the digest of what a cluster can do; zero: it has not told.
 func capabilities(r store.Reader, c fleet.ClusterName) fleet.Digest {
 	return Digest(CapabilitiesSum(r, c).GetDigest())

@@ -55,6 +55,11 @@ func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
 	return assemble.MayLeave(x.placement, &c)
 }
 
+// Places reports that the placement has the module, which is there, in a cluster. What is not known has it nowhere.
+func (x Exit) Places(c fleet.Cluster) bool {
+	return x.placement != nil && assemble.Places(*x.placement, c, true)
+}
+
 // Shut reports that the module may not be brought to a cluster: it has nothing of it, and the placement does not have it there. What is not known
 // keeps it from none. No commit depends on what it reads.
 func (x Exit) Shut(r store.Reader, rec *storev1.ClusterRecord) bool {
