@@ -94,7 +94,8 @@ func (o order) judge() {
 		o.finds("there is an order to a cluster that is not there")
 		return
 	}
-	if record.Generation(o.has) < record.Generation(o.had) {
+	// What waits for the end of a removal goes with a deletion, and nobody was told of it.
+	if now := record.Generation(o.has); now < record.Generation(o.had) && (o.had.GetNextRevision() == 0 || now < record.GivenGeneration(o.had)) {
 		o.finds("generation %d follows %d", record.Generation(o.has), record.Generation(o.had))
 	}
 	if record.Generation(o.has) != record.Generation(o.had) {
