@@ -112,13 +112,19 @@ type world struct {
 // start starts a hub and two clusters with programs from these directories; the command line is that of the hub.
 func start(t *testing.T, from map[string]string) *world {
 	t.Helper()
+	w := startIn(t, from, "c1", "c2")
+	e2etest.Join(t, w.Lab, e2etest.Canary)
+	return w
+}
+
+// startIn starts a hub and clusters, none of which has joined.
+func startIn(t *testing.T, from map[string]string, clusters ...string) *world {
+	t.Helper()
 	bin := t.TempDir()
 	for name, dir := range from {
 		must(t, os.Symlink(filepath.Join(dir, name), filepath.Join(bin, name)))
 	}
-	l := e2etest.Start(t, lab.Options{Names: []string{"c1", "c2"}, Bin: bin})
-	e2etest.Join(t, l, e2etest.Canary)
-	return &world{Lab: l, t: t}
+	return &world{Lab: e2etest.Start(t, lab.Options{Names: clusters, Bin: bin}), t: t}
 }
 
 // module is a revision of the module, with so many objects, which goes to the canary first.
