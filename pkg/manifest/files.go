@@ -72,6 +72,12 @@ func isJSON(name string) bool { return strings.EqualFold(path.Ext(name), ".json"
 // IsText reports that something is text in UTF-8, and not what is packed, encrypted or in another encoding.
 func IsText(data []byte) bool { return utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 }
 
+// lfsPointer is how a file begins that only says where its content is.
+var lfsPointer = []byte("version https://git-lfs.github.com/spec/")
+
+// IsPointer reports that a file is kept in Git LFS, and was not fetched: it only says where its content is.
+func IsPointer(data []byte) bool { return bytes.HasPrefix(data, lfsPointer) }
+
 func checkText(name string, data []byte) error {
 	if IsText(data) {
 		return nil

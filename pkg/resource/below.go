@@ -24,14 +24,11 @@ type Unread struct {
 
 // MayHave reports that there may be a Towline resource of a kind and a name in it.
 func (u Unread) MayHave(kind, name string) bool {
-	return u.Data == nil || Elsewhere(u.Data) || bytes.Contains(u.Data, []byte(name)) && MayHold(u.Data, kind)
+	return u.Data == nil || elsewhere(u.Data) || bytes.Contains(u.Data, []byte(name)) && MayHold(u.Data, kind)
 }
 
-// lfsPointer is how a file begins that only says where its content is.
-var lfsPointer = []byte("version https://git-lfs.github.com/spec/")
-
-// Elsewhere reports that what a file has is not to be seen in it: it is encrypted, or kept in Git LFS and not fetched.
-func Elsewhere(data []byte) bool { return !manifest.IsText(data) || bytes.HasPrefix(data, lfsPointer) }
+// elsewhere reports that what a file has is not to be seen in it: it is encrypted, or kept in Git LFS and not fetched.
+func elsewhere(data []byte) bool { return !manifest.IsText(data) || manifest.IsPointer(data) }
 
 // MayHold reports that a text that cannot be read may have a Towline resource of a kind. A chart's templates have none.
 func MayHold(data []byte, kind string) bool {

@@ -169,16 +169,16 @@ func clustersOf(w store.Writer, d rollout.Decision) store.Reader {
 func mayMove(w store.Writer, run *rollouts.Run, d rollout.Decision) error {
 	exit, r := record.ExitBy(store.Untracked(w), run.Module, run.Record, d.State.PlacedBy()), clustersOf(w, d)
 	for _, a := range d.Assign {
-		key := store.ClusterKey(d.State.Member(run.Plan, int(a.Member)).Cluster)
-		if store.DamageOf(w, key) != nil { // stops no other
+		name := d.State.Member(run.Plan, int(a.Member)).Cluster
+		if store.DamageOf(w, store.ClusterKey(name)) != nil { // stops no other
 			continue
 		}
-		rec, _, _ := store.Get[*storev1.ClusterRecord](r, key)
+		rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 		if rec.GetCluster().GetSpec().GetCordoned() {
-			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s was cordoned since that was looked at", run.Plan.ID, d.State.Member(run.Plan, int(a.Member)).Cluster)
+			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s was cordoned since that was looked at", run.Plan.ID, name)
 		}
 		if !a.Leave && d.State.Back == nil && exit.Shut(r, rec) {
-			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s left the placement since that was looked at", run.Plan.ID, d.State.Member(run.Plan, int(a.Member)).Cluster)
+			return fleet.Errorf(fleet.ErrConflict, "rollout %s: cluster %s left the placement since that was looked at", run.Plan.ID, name)
 		}
 	}
 	return nil

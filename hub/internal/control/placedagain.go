@@ -17,6 +17,10 @@ type placedAgain struct {
 	exit *record.Exit // nil: not read yet
 }
 
+func newPlacedAgain(r store.Reader, ref fleet.ModuleRef) *placedAgain {
+	return &placedAgain{r: store.Untracked(r), ref: ref}
+}
+
 func (p *placedAgain) in(name fleet.ClusterName, d *storev1.DesiredRecord) bool {
 	if !d.GetTombstone().GetHold() || d.GetFinal() {
 		return false
@@ -31,13 +35,9 @@ func (p *placedAgain) in(name fleet.ClusterName, d *storev1.DesiredRecord) bool 
 // read is the way out of the clusters; one that places it nowhere where the module is being deleted, has no rollout, or another program says where
 // it is.
 func (p *placedAgain) read() *record.Exit {
-	p.r = store.Untracked(p.r)
 	m, _, ok := store.Get[*storev1.ModuleRecord](p.r, store.ModuleKey(p.ref))
-	if !ok || m.GetDeleting() != "" || rollouts.External(p.r, p.ref, m) {
-		return &record.Exit{}
-	}
 	by := rollouts.Driven(p.r, p.ref).GetRollout().GetNumber()
-	if by == 0 {
+	if !ok || by == 0 || m.GetDeleting() != "" || rollouts.External(p.r, p.ref, m) {
 		return &record.Exit{}
 	}
 	exit := record.ExitOf(p.r, p.ref, by)

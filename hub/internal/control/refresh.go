@@ -228,7 +228,7 @@ func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet
 	}
 	x.c.noteAwaiting(t.Module, t.Cluster, nil)
 	if x.again == nil {
-		x.again = &placedAgain{r: x.r, ref: t.Module}
+		x.again = newPlacedAgain(x.r, t.Module)
 	}
 	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: stands || x.holds.StopsRemoval(t.Module, t.Cluster, dead.GetHold()) || x.again.in(t.Cluster, t.Desired), heirs: dead.GetHeirs(),
 		policy: dead.GetPolicy()}
@@ -457,7 +457,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 	for chunk := range slices.Chunk(list, batchClusters) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			var generation uint64
-			holds, again := record.ReadHolds(w, o.now), placedAgain{r: w, ref: ref}
+			holds, again := record.ReadHolds(w, o.now), newPlacedAgain(w, ref)
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)

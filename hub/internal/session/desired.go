@@ -93,12 +93,15 @@ func (x *desired) spares() bool {
 // readSpared looks at what is not told because a catalog is deleted with its modules: one of them that somebody has taken over since is told again.
 func (x *desired) readSpared(r store.Reader) {
 	for at := range x.read {
-		if got := &x.read[at]; got.elsewhere {
-			if d, e, ok := store.Get[*storev1.DesiredRecord](store.Untracked(r), got.key); ok {
-				if again := x.readRecord(r, d, e); !again.elsewhere {
-					x.replace(at, again)
-				}
-			}
+		if !x.read[at].elsewhere {
+			continue
+		}
+		d, e, ok := store.Get[*storev1.DesiredRecord](store.Untracked(r), x.read[at].key)
+		if !ok {
+			continue
+		}
+		if again := x.readRecord(r, d, e); !again.elsewhere {
+			x.replace(at, again)
 		}
 	}
 }

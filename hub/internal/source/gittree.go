@@ -18,6 +18,7 @@ import (
 
 	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 const (
@@ -265,9 +266,6 @@ func (t *gitTree) take(e gitEntry, name string, links int) error {
 	return t.refuse(name, "is neither a file nor a folder (mode %s)", e.mode)
 }
 
-// lfsPointer is how a file begins that only says where its content is.
-var lfsPointer = []byte("version https://git-lfs.github.com/spec/")
-
 // add makes an entry a file. It is read when it counts: one blob may be there under any number of names that are refused.
 func (t *gitTree) add(e gitEntry, name string) error {
 	size, err := t.size(e)
@@ -279,7 +277,7 @@ func (t *gitTree) add(e gitEntry, name string) error {
 		if err != nil {
 			return err
 		}
-		if bytes.HasPrefix(data, lfsPointer) {
+		if manifest.IsPointer(data) {
 			return t.refuse(name, "is kept in Git LFS, which is not fetched: put the file itself into the repository"+leaveOut)
 		}
 	}

@@ -25,7 +25,7 @@ type draft struct {
 	snap   *snapshot
 	reads  map[string]int64 // mod revision of what was read; 0: not there
 	writes map[string]*write
-	wholes map[string]bool // prefixes under which nothing may have been made or changed
+	wholes []string // prefixes under which nothing may have been made or changed
 	fences []store.Fence
 	grows  bool
 	epoch  *uint64 // GC epoch that the blobs were put under
@@ -42,7 +42,7 @@ type write struct {
 }
 
 func newDraft(snap *snapshot, owner store.Owner) *draft {
-	return &draft{owner: owner, snap: snap, reads: make(map[string]int64), writes: make(map[string]*write), wholes: make(map[string]bool)}
+	return &draft{owner: owner, snap: snap, reads: make(map[string]int64), writes: make(map[string]*write)}
 }
 
 func (d *draft) run(fn func(store.Writer) error) error {
@@ -186,7 +186,11 @@ func (d *draft) Put(key string, value proto.Message) {
 
 func (d *draft) Grows() { d.grows = true }
 
-func (d *draft) Unchanged(prefix string) { d.wholes[prefix] = true }
+func (d *draft) Unchanged(prefix string) {
+	if !slices.Contains(d.wholes, prefix) {
+		d.wholes = append(d.wholes, prefix)
+	}
+}
 
 func (d *draft) Delete(key string) {
 	if err := d.owner.MayDelete(key); err != nil {
@@ -294,7 +298,7 @@ func (d *draft) guard(p *backend.Part) {
 	for _, key := range slices.Sorted(maps.Keys(d.reads)) {
 		p.If = append(p.If, backend.Compare{Key: recordSpace + key, Revision: d.reads[key]})
 	}
-	for _, prefix := range slices.Sorted(maps.Keys(d.wholes)) {
+	for _, prefix := range d.wholes {
 		p.If = append(p.If, backend.Compare{Key: recordSpace + prefix, Prefix: true, AtMost: true, Revision: d.snap.revision})
 	}
 	for _, f := range d.fences {
