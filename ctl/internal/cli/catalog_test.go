@@ -148,6 +148,21 @@ func TestDeleteCatalogSaysWhatStays(t *testing.T) {
 	}
 }
 
+// --orphan is the word of modules: beside --cascade it would pass for one that leaves what these have.
+func TestDeleteCatalogOrphansNothing(t *testing.T) {
+	const file = "apiVersion: towline.dev/v1\nkind: Catalog\nmetadata: {name: team}\nspec: {source: {inline: {files: {a.yaml: ''}}}}\n"
+	for _, args := range []string{"catalog team", "catalog/team module/shop", "-f -"} {
+		hub := fullHub()
+		got := hub.run(t, run{stdin: file}, strings.Fields("delete --yes --cascade --orphan "+args)...)
+		if got.code != exitUsage || !strings.Contains(got.err, "--orphan would leave that") {
+			t.Errorf("%s: %+v", args, got)
+		}
+		if asked[*v1.DeleteCatalogRequest](hub) != nil || asked[*v1.DeleteModuleRequest](hub) != nil {
+			t.Errorf("%s: something was deleted", args)
+		}
+	}
+}
+
 // TestDeleteOfADamagedCatalog: a deletion says that the modules stay, and is of the catalog that was shown; with them it is refused, and nobody is asked before.
 func TestDeleteOfADamagedCatalog(t *testing.T) {
 	damaged := func() *fakeHub {

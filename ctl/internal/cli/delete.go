@@ -50,6 +50,9 @@ func (a *app) deleteCommand() *cobra.Command {
 					return err
 				}
 			}
+			if err := o.contradict(found); err != nil {
+				return err
+			}
 			if err := a.oneByOne(cmd.Context(), o, found); err != nil {
 				return err
 			}
@@ -84,6 +87,20 @@ func (o *deleteOptions) fits(t target) error {
 		return usagef("delete %s: --cluster and -l are for secrets", t.kind.plural)
 	case len(t.names) == 0:
 		return usagef("delete %s: name what to delete", t.kind.plural)
+	}
+	return nil
+}
+
+// contradict refuses --orphan beside --cascade of a catalog: that deletes what the modules have, and knows no other way.
+func (o *deleteOptions) contradict(found []target) error {
+	if !o.orphan || !o.cascade {
+		return nil
+	}
+	for _, t := range found {
+		if t.kind.cascades {
+			return usagef("delete %s %s: --cascade deletes what its modules have in the clusters, and --orphan would leave that: delete it without --cascade, whereupon its modules stay, and then those: towline delete module … --orphan",
+				t.kind.name, t.names[0])
+		}
 	}
 	return nil
 }

@@ -60,7 +60,9 @@ type kind struct {
 	ordered func(a *app, ctx context.Context, c *client.Client, names []string) ([]string, error)
 	// lingers says that what a command deletes of it may be there still when the next thing is deleted. there is no error where one is.
 	lingers func(o *deleteOptions) bool
-	there   func(a *app, ctx context.Context, name string) error
+	// cascades: with --cascade its modules are deleted, too, with what they have.
+	cascades bool
+	there    func(a *app, ctx context.Context, name string) error
 	// holdsModules: modules have to be gone before it is deleted.
 	holdsModules bool
 	// delete takes one away and says so.
@@ -118,7 +120,7 @@ func kinds() []*kind {
 			filters: []string{"selector"},
 			get:     catalogListing.get, complete: completeCatalogs, describe: (*app).describeCatalog, explain: (*app).explainCatalog,
 			resync: (*app).resyncCatalog, takes: true,
-			put: (*applyRun).putCatalog, applied: 4, delete: (*app).deleteCatalog,
+			put: (*applyRun).putCatalog, applied: 4, delete: (*app).deleteCatalog, cascades: true,
 			lingers: func(o *deleteOptions) bool { return o.cascade }, there: there((*app).catalog),
 		},
 		{
