@@ -15,6 +15,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
 
@@ -57,6 +58,43 @@ func (w *world) diff(m *towlinev1.Module, clusters ...string) (plan *towlinev1.D
 			lines = append(lines, line)
 		}
 	}
+}
+
+// TestDiffOfADeletedModule: an apply is refused while what a deleted module has is held; else it makes another one, when a cluster is rid of that. A
+// diff, which asks the clusters what they have now, says so.
+func TestDiffOfADeletedModule(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("a", nil)
+	w.connectWith("a", simagent.Options{Answer: unchanged, Remove: func(fleet.Tombstone) fleet.SyncStatus { return fleet.SyncStatus{} }}) // it has begun, and is not done
+	w.awaitCluster("a", "Ready")
+	shop := module("shop", configMap("1"))
+	w.await("shop", w.put(shop).GetRevision())
+	towline := w.cli()
+	file := "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\nspec: {source: {inline: {files: {a.yaml: 'apiVersion: v1\n\nkind: ConfigMap\n\nmetadata: {name: x, namespace: default}'}}}, placement: {selector: {}}}\n"
+	held, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "a"})
+	must(t, err)
+	w.delete("shop", false)
+	for _, command := range [][]string{{"diff", "-f", "-"}, {"rollout", "simulate", "-f", "-"}, {"apply", "-f", "-", "--dry-run=server"}} {
+		if out, err := towline(file, command...); !strings.Contains(out, "module shop is being deleted, and held in cluster a") || (err == nil) != (command[0] == "rollout") {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+	}
+	w.confirm(held.GetHold())
+	w.eventually(func() bool {
+		out, err := towline(file, "diff", "-f", "-")
+		return err == nil && strings.Contains(out, "The module is being deleted: an apply makes another one of its name")
+	})
+	if out, err := towline(file, "rollout", "simulate", "-f", "-"); err != nil || !strings.HasPrefix(out, "Module shop is being deleted: an apply makes another one of its name") {
+		t.Errorf("simulate: %v\n%s", err, out)
+	}
+	if out, err := towline("", "delete", "module", "shop", "--orphan", "--wait=false", "--yes"); err != nil ||
+		!strings.Contains(out, "leaves its objects in 1 cluster; what was deleted before stays gone, and cluster a deletes on until it hears of this") {
+		t.Errorf("delete --orphan: %v\n%s", err, out)
+	}
+	w.eventually(func() bool {
+		out, err := towline(file, "diff", "-f", "-")
+		return err == nil && strings.Contains(out, "when all that this one has there is let go")
+	})
 }
 
 // A diff tells which clusters lose the module by the put, and how many objects go there: that is the most that a put can do.

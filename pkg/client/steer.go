@@ -27,8 +27,10 @@ type Word struct {
 	// Scope of a rollback: moved or failed; empty: moved.
 	Scope string
 	// Until is when a pin ends by itself; nil: never.
-	Until  *timestamppb.Timestamp
-	Reason string
+	Until *timestamppb.Timestamp
+	// Shorten has a pin end sooner than the one that a cluster has.
+	Shorten bool
+	Reason  string
 	// RequestID makes repeats safe; empty: Steer draws one, which serves for the repeats of a call that found no hub.
 	RequestID string
 }
@@ -74,7 +76,7 @@ func (c *Client) say(ctx context.Context, w Word) (answered, error) {
 			RequestId: w.RequestID, Clusters: w.Clusters})
 	case "pin":
 		return r.PinClusters(ctx, &v1.PinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
-			RequestId: w.RequestID, Clusters: w.Clusters, Until: w.Until})
+			RequestId: w.RequestID, Clusters: w.Clusters, Until: w.Until, Shorten: w.Shorten})
 	case "unpin":
 		return r.UnpinClusters(ctx, &v1.UnpinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
 			RequestId: w.RequestID, Clusters: w.Clusters})

@@ -102,7 +102,7 @@ func (e *explainer) ended() {
 	case RolledBack, Failed:
 		r.Actions = do(DoRetry)
 	}
-	r.Causes = e.clusters(-1)
+	r.Causes = append(e.hadFailed(), e.clusters(-1)...)
 	e.add(r)
 	for n := range e.p.Stages {
 		e.shut(n)
@@ -159,7 +159,21 @@ func (e *explainer) back() {
 		f.Code = e.s.Facts.Code // what it waits for
 	}
 	e.add(Reason{Subject: e.rollout(AboutRollback), Reason: b.Reason, Since: b.Started.Time(), By: b.By, Blocks: true,
-		Facts: &f, Causes: e.clusters(-1)})
+		Facts: &f, Causes: append(e.hadFailed(), e.clusters(-1)...)})
+}
+
+// hadFailed are those that had failed before a rollback, whose records tell of that now.
+func (e *explainer) hadFailed() (out []Reason) {
+	if e.s.Back == nil {
+		return nil
+	}
+	for _, f := range e.s.Back.Failed {
+		out = append(out, Reason{Subject: aboutCluster(string(f.Cluster)), Reason: ReasonHadFailed, Facts: &Facts{Code: f.Reason, Detail: f.Message}, Since: f.Since.Time()})
+	}
+	if more := e.s.Back.Failures - len(out); more > 0 {
+		out = append(out, Reason{Subject: About{Kind: AboutClusters}, Reason: ReasonHadFailed, Facts: &Facts{Count: more}})
+	}
+	return out
 }
 
 func (e *explainer) stages() {

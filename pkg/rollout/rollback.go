@@ -6,6 +6,7 @@ import "slices"
 // on their way out: what takes the module from them is the placement that is being taken back.
 func (d *decider) startRollback(b Back) {
 	b.Started = d.now
+	d.noteFailed(&b)
 	d.s.Back, d.s.Pause, d.s.Ended = &b, nil, 0
 	d.touch()
 	var brought []int32
@@ -29,6 +30,22 @@ func (d *decider) startRollback(b Back) {
 			continue
 		}
 		d.s.Gates = append(d.s.Gates, gateHeads(i, BeforeRollback, d.p.Stages[i].Before)...)
+	}
+}
+
+// maxFailed is how many that had failed a rollback remembers.
+const maxFailed = 5
+
+// noteFailed has a rollback remember what had failed.
+func (d *decider) noteFailed(b *Back) {
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if !isFailed(r) {
+			continue
+		}
+		if b.Failures++; len(b.Failed) < maxFailed {
+			b.Failed = append(b.Failed, Failure{Cluster: d.s.Member(d.p, i).Cluster, Reason: r.Reason, Message: r.Message, Since: r.Since})
+		}
 	}
 }
 
@@ -187,7 +204,7 @@ func (d *decider) noteBrought(brought []int32) {
 	for _, i := range brought {
 		b.Asks = b.Asks || d.s.record(int(i)).Previous != 0
 	}
-	if b == *d.s.Back {
+	if b.Brought == d.s.Back.Brought && b.Asks == d.s.Back.Asks {
 		return
 	}
 	d.s.Back = &b

@@ -187,6 +187,17 @@ type Back struct {
 	Asks     bool    `json:"asks,omitempty"`     // some of those had the module before the rollout: whoever leaves waits for a person
 	Accepted int     `json:"accepted,omitempty"` // failures of now on the way back that a person accepted
 	Gates    bool    `json:"gates,omitempty"`
+	// Failed are the first of those that had failed when it began, with what each said: its record tells of the way back by then. Failures counts all.
+	Failed   []Failure `json:"failed,omitempty"`
+	Failures int       `json:"failures,omitempty"`
+}
+
+// Failure is why a cluster had failed.
+type Failure struct {
+	Cluster fleet.ClusterName `json:"cluster"`
+	Reason  string            `json:"reason,omitempty"`
+	Message string            `json:"message,omitempty"`
+	Since   Instant           `json:"since"`
 }
 
 // returns is how many clusters are to move back.

@@ -170,6 +170,7 @@ const (
 	ReasonLeaving           = "Leaving"
 	ReasonGone              = "ClusterGone"
 	ReasonJoined            = "Joined"
+	ReasonHadFailed         = "HadFailed" // it had failed when it was sent back
 	ReasonRollingBack       = string(RollingBack)
 	ReasonAwaitingRollback  = "AwaitingRollback"
 	ReasonLeavingAfter      = "LeavesAfterRollback"
@@ -453,6 +454,7 @@ type Verb struct {
 	Revision int64               `json:"revision,omitempty"`
 	Scope    string              `json:"scope,omitempty"`
 	Until    time.Time           `json:"until,omitzero"`
+	Shorten  bool                `json:"shorten,omitempty"` // a pin may end sooner than the one that stands
 }
 
 // Outcome answers a verb: accepted, with what follows, or the error that says why not.

@@ -1,8 +1,10 @@
 package rollout
 
 import (
+	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -204,6 +206,9 @@ func (d *decider) pinVerb(v *Verb) ([]Note, error) {
 	if len(v.Clusters) == 0 {
 		return nil, refuse("pin needs clusters; name them with --cluster")
 	}
+	if err := d.weakens(v); err != nil {
+		return nil, err
+	}
 	pins := slices.Clone(d.s.Pins)
 	for _, name := range v.Clusters {
 		pins = slices.DeleteFunc(pins, func(p Pin) bool { return p.Cluster == name })
@@ -219,6 +224,26 @@ func (d *decider) pinVerb(v *Verb) ([]Note, error) {
 	}
 	d.unpause(false)
 	return nil, nil
+}
+
+// weakens refuses a pin that would take the place of one which lasts longer: the cluster would get a revision while somebody counts on it that it does
+// not, who may be another person, or job, by the same name.
+func (d *decider) weakens(v *Verb) error {
+	if v.Until.IsZero() || v.Shorten {
+		return nil
+	}
+	for _, p := range d.s.Pins {
+		if !slices.Contains(v.Clusters, p.Cluster) || p.Until != 0 && p.Until <= At(v.Until) {
+			continue
+		}
+		end := "without an end"
+		if p.Until != 0 {
+			end = "until " + p.Until.Time().UTC().Format(time.RFC3339)
+		}
+		return refuse("cluster %s is pinned already, by %s, %s, and would be so only until %s; to have that end sooner: --shorten (shorten in the API)",
+			p.Cluster, cmp.Or(p.By, "somebody"), end, v.Until.UTC().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // pinMember leaves who is on the way where it is: it has its revision.

@@ -527,7 +527,7 @@ func (w *world) verb(name string, words []string, kv map[string]string) bool {
 		return false
 	}
 	v := rollout.Verb{ID: strconv.Itoa(len(w.verbs) + 1), Verb: name, By: kv["by"], At: w.now, Why: kv["m"], Stage: kv["stage"], Gate: kv["gate"],
-		Revision: atoi(kv["revision"]), Rollout: atoi(kv["id"]), Scope: kv["scope"]}
+		Revision: atoi(kv["revision"]), Rollout: atoi(kv["id"]), Scope: kv["scope"], Shorten: kv["shorten"] != ""}
 	if len(words) > 0 {
 		for _, c := range expand(words[0]) {
 			v.Clusters = append(v.Clusters, fleet.ClusterName(c))

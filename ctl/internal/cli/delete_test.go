@@ -35,6 +35,41 @@ func TestDeleteTellsOfClustersThatLeave(t *testing.T) {
 	}
 }
 
+// A second word about a module that is being deleted takes back nothing that is done: it says what stays as it is, and which clusters go on until they
+// hear of it.
+func TestDeleteTellsWhatAnotherWordComesTooLateFor(t *testing.T) {
+	for _, tt := range []struct {
+		orphan         bool
+		plan           *v1.DeleteModuleResponse
+		going, deleted string
+	}{
+		{true, &v1.DeleteModuleResponse{Clusters: 2, Before: "Delete", Told: []string{"a"}, ToldClusters: 1},
+			"leaves its objects in 2 clusters; what was deleted before stays gone, and cluster a deletes on until it hears of this",
+			"gone from 2 clusters, which were to leave its objects; what was deleted before they heard of that stays gone"},
+		{true, &v1.DeleteModuleResponse{Clusters: 1, Before: "Delete"}, // one is done, the other one held
+			"leaves its objects in 1 cluster; what was deleted before stays gone",
+			"gone from 1 cluster, which was to leave its objects; what was deleted before they heard of that stays gone"},
+		{true, &v1.DeleteModuleResponse{Clusters: 9, Told: []string{"a", "b"}, ToldClusters: 2}, // a rollout takes it from these
+			"leaves its objects in 9 clusters; what was deleted before stays gone, and clusters a and b delete on until they hear of this",
+			"gone from 9 clusters, which were to leave its objects; what was deleted before they heard of that stays gone"},
+		{true, &v1.DeleteModuleResponse{Before: "Delete"},
+			"no cluster has it any more; what was deleted before stays gone", "no cluster had it any more; what was deleted before they heard of that stays gone"},
+		{true, &v1.DeleteModuleResponse{Clusters: 2, Before: "Orphan"}, "leaves its objects in 2 clusters", "gone from 2 clusters, which were to leave its objects"},
+		{false, &v1.DeleteModuleResponse{Objects: 8, Clusters: 30, Before: "Orphan", Told: []string{"a", "b"}, ToldClusters: 30},
+			"removes 8 objects in 30 clusters, or hands them to modules that list them; what was left before stays, and 30 clusters, such as a, leave on until they hear of this",
+			"gone from 30 clusters, which were to remove 8 objects; what was left before they heard of that stays"},
+		{false, &v1.DeleteModuleResponse{Objects: 8, Clusters: 2, Before: "Delete"},
+			"removes 8 objects in 2 clusters, or hands them to modules that list them", "gone from 2 clusters, which were to remove 8 objects"},
+	} {
+		if got := deleteText(tt.plan, tt.orphan); got != tt.going {
+			t.Errorf("%q, want %q", got, tt.going)
+		}
+		if got := deletedText(tt.plan, tt.orphan); got != tt.deleted {
+			t.Errorf("%q, want %q", got, tt.deleted)
+		}
+	}
+}
+
 // A teardown that is given again ends well: what a file names and is gone already is said, and is in the way of nothing. A name that is typed may be
 // misspelt, and is an error.
 func TestTeardownOfWhatIsGone(t *testing.T) {

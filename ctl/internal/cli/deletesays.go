@@ -61,8 +61,11 @@ func orHands(objects int32) string {
 // deleteText is "removes 4,200 objects in 300 clusters, or hands them to modules that list them; keeps 300 PersistentVolumeClaims". Which of the
 // two becomes of each, its agent decides when it is to go.
 func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
-	if orphan {
-		return "leaves its objects in " + count(plan.GetClusters(), "cluster")
+	switch {
+	case plan.GetBefore() != "" && plan.GetClusters() == 0:
+		return "no cluster has it any more" + toldText(plan, orphan)
+	case orphan:
+		return "leaves its objects in " + count(plan.GetClusters(), "cluster") + toldText(plan, orphan)
 	}
 	clusters := plan.GetClusters() - plan.GetLeavingClusters()
 	out := fmt.Sprintf("removes %s in %s%s", count(plan.GetObjects(), "object"), count(clusters, "cluster"), orHands(plan.GetObjects()))
@@ -72,7 +75,31 @@ func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
 	if len(plan.GetKeeps()) > 0 {
 		out += "; keeps " + kindsText(plan.GetKeeps())
 	}
-	return out + leavingText(plan)
+	return out + leavingText(plan) + toldText(plan, orphan)
+}
+
+// toldText is "; what was deleted before stays gone, and cluster prod-eu-01 deletes on until it hears of this" of a module that was being deleted by
+// the other word, or that clusters were to lose: no word takes back what is done; empty: it was not.
+func toldText(plan *v1.DeleteModuleResponse, orphan bool) string {
+	n := plan.GetToldClusters()
+	other, done, on := plan.GetBefore() == fleet.DeleteDelete, "deleted before stays gone", "delete"
+	if !orphan {
+		other, done, on = plan.GetBefore() == fleet.DeleteOrphan, "left before stays", "leave"
+	}
+	if n == 0 && !other {
+		return ""
+	}
+	out := "; what was " + done
+	switch names := plan.GetTold(); {
+	case n == 0:
+		return out
+	case n == 1:
+		return out + ", and cluster " + strings.Join(names, "") + " " + on + "s on until it hears of this"
+	case int(n) > maxLeavingNamed || int(n) > len(names):
+		return out + ", and " + count(n, "cluster") + ", such as " + strings.Join(names[:min(1, len(names))], "") + ", " + on + " on until they hear of this"
+	default:
+		return out + ", and clusters " + enumerate(names, "and") + " " + on + " on until they hear of this"
+	}
 }
 
 // leavingText is "; 12 objects stay in cluster prod-eu-01, which leaves with what it has"; empty: no cluster does.
@@ -99,11 +126,13 @@ const maxLeavingNamed = 3
 // have gone over to another module meanwhile, or somebody else may have deleted it.
 func deletedText(ordered *v1.DeleteModuleResponse, orphan bool) string {
 	clusters := ordered.GetClusters()
-	if clusters == 0 {
+	switch {
+	case clusters == 0 && ordered.GetBefore() != "":
+		return "no cluster had it any more" + hadText(ordered, orphan)
+	case clusters == 0:
 		return "no cluster had it"
-	}
-	if orphan {
-		return "gone from " + count(clusters, "cluster") + ", which " + wereTo(clusters) + " leave its objects"
+	case orphan:
+		return "gone from " + count(clusters, "cluster") + ", which " + wereTo(clusters) + " leave its objects" + hadText(ordered, orphan)
 	}
 	if clusters -= ordered.GetLeavingClusters(); clusters == 0 {
 		return "no cluster was to remove anything" + leavingText(ordered)
@@ -112,7 +141,18 @@ func deletedText(ordered *v1.DeleteModuleResponse, orphan bool) string {
 	if len(ordered.GetKeeps()) > 0 {
 		out += " and to keep " + kindsText(ordered.GetKeeps())
 	}
-	return out + leavingText(ordered)
+	return out + leavingText(ordered) + hadText(ordered, orphan)
+}
+
+// hadText is "; what was deleted before that stays gone" of what had been told another word before; empty: nothing had.
+func hadText(ordered *v1.DeleteModuleResponse, orphan bool) string {
+	switch {
+	case toldText(ordered, orphan) == "":
+		return ""
+	case orphan:
+		return "; what was deleted before they heard of that stays gone"
+	}
+	return "; what was left before they heard of that stays"
 }
 
 // kindsText is "300 PersistentVolumeClaims, 1 ConfigMap".

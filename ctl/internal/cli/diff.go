@@ -192,6 +192,13 @@ func (a *app) printDiff(d *moduleDiff) {
 	if waves := d.plan.GetWaves(); len(waves) > 0 {
 		a.printf("%s\n", wavesText(waves))
 	}
+	if word := d.plan.GetDeleting(); word != "" {
+		rid := "removed"
+		if word == fleet.DeleteOrphan {
+			rid = "let go"
+		}
+		a.printf("\nThe module is being deleted: an apply makes another one of its name, which a cluster gets when all that this one has there is %s. The diff is with what is there now.\n", rid)
+	}
 	groups := slices.Clone(d.groups)
 	slices.SortFunc(groups, func(x, y *v1.DiffGroup) int {
 		return strings.Compare(d.of(x.GetNumber())[0].GetCluster(), d.of(y.GetNumber())[0].GetCluster())

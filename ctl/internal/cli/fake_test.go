@@ -38,6 +38,7 @@ type fakeHub struct {
 
 	mu          sync.Mutex
 	requests    []proto.Message
+	putRefused  error // of each put
 	modules     []*v1.Module
 	clusters    []*v1.Cluster
 	rollouts    []*v1.Rollout // newest first; GetRollout with number 0 is the first of the module
@@ -198,7 +199,7 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 	if out.Module == nil {
 		out.Module = r.GetModule()
 	}
-	return out, nil
+	return out, rpc.ToStatus(h.putRefused)
 }
 
 func (h *fakeHub) ExplainObject(_ context.Context, r *v1.ExplainObjectRequest) (*v1.ExplainObjectResponse, error) {

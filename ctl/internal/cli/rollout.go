@@ -114,6 +114,7 @@ func (a *app) verbCommand(v verb) *cobra.Command {
 	}
 	if v.until {
 		f.StringVar(&x.until, "until", "", "when it ends by itself: a time (2026-07-03T12:00:00Z), a date or a duration (48h)")
+		f.BoolVar(&x.word.Shorten, "shorten", false, "have a pin of the cluster end sooner than it does; without it that is refused")
 	}
 	if v.rollback {
 		f.StringVar(&x.to, "to-revision", "", "revision to go to, such as r41 (default the last that succeeded)")

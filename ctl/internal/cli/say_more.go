@@ -68,6 +68,9 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 		if r.GetReason() == rollout.ReasonNotListed {
 			return number(f.GetCount()) + " more: towline rollout status --all lists them"
 		}
+		if r.GetReason() == rollout.ReasonHadFailed {
+			return number(f.GetCount()) + " more had failed"
+		}
 		if r.GetReason() == rollout.ReasonMoreAwaited {
 			module := strings.Join(f.GetNames(), ", ")
 			return number(f.GetCount()) + " more: towline get trackers --module " + module + " lists them"
@@ -101,6 +104,8 @@ func (a *app) reasonSays(r *v1.Reason, memberState string) string {
 // clusterSays is about a cluster as a whole, whatever is rolled out there.
 func (a *app) clusterSays(reason string, f *v1.Facts) string {
 	switch {
+	case reason == rollout.ReasonHadFailed:
+		return strings.Trim(f.GetCode()+": "+f.GetDetail(), ": ")
 	case f.GetCode() == rollout.ReasonAwaitingDependency && reason != rollout.ReasonAwaitingDependency:
 		return awaitedSays(reason, f)
 	case f.GetCode() == codeToken:

@@ -215,9 +215,10 @@ func sayings() map[string][]saying {
 		rollout.AboutLeavers:  {{rollout.ReasonConfirm, "", &v1.Facts{Count: 2}}},
 		rollout.AboutRollback: {{rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 3, Revision: 41}}, {rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 3, Revision: 41, Code: rollout.ReasonUnplaced}}},
 		rollout.AboutRollout:  {{rollout.ReasonFailures, "", failures}, {rollout.ReasonFailures, "", &v1.Facts{Count: 1, Total: 300, Removed: 1}}},
-		rollout.AboutClusters: {{rollout.ReasonNotListed, "", &v1.Facts{Count: 20}}, {rollout.ReasonMoreAwaited, "", &v1.Facts{Count: 20, Names: []string{"crds"}}}},
+		rollout.AboutClusters: {{rollout.ReasonNotListed, "", &v1.Facts{Count: 20}}, {rollout.ReasonMoreAwaited, "", &v1.Facts{Count: 20, Names: []string{"crds"}}}, {rollout.ReasonHadFailed, "", &v1.Facts{Count: 2}}},
 		rollout.AboutGate:     {{rollout.ReasonWebhook, "", open}},
-		rollout.AboutCluster: {{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonDisconnected, "", awaited}, {rollout.ReasonLocked, "", awaited},
+		rollout.AboutCluster: {{rollout.ReasonHadFailed, "", &v1.Facts{Code: "ImagePullBackOff", Detail: "image shop:1.5.0: not found"}}, {rollout.ReasonHadFailed, "", &v1.Facts{Code: rollout.ReasonTimedOut}},
+			{rollout.ReasonCordoned, stateDeferred, nil}, {rollout.ReasonDisconnected, "", awaited}, {rollout.ReasonLocked, "", awaited},
 			{rollout.ReasonLocked, "", &v1.Facts{Code: codeWhole}}, {rollout.ReasonLocked, "", &v1.Facts{Code: codeWhole, Detail: "a node was broken into"}}, {rollout.ReasonNotSeen, "", awaited}, {rollout.ReasonNotHeard, "", awaited},
 			{rollout.ReasonNotReached, "", awaited}, {rollout.ReasonCordoned, "", awaited}, {rollout.ReasonHeld, "", awaited}, {"Degraded", "", awaited}},
 		"note": {

@@ -91,40 +91,53 @@ func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
 	if err != nil {
 		return simulationError(err)
 	}
-	unchanged := o.clusters == liveClusters && a.putsNothing(ctx, file)
+	unchanged, deleting := false, ""
+	if o.clusters == liveClusters {
+		unchanged, deleting = a.putsNothing(ctx, file)
+	}
 	if o.output == "table" {
-		if unchanged {
+		switch {
+		case deleting != "":
+			a.printf("%s. What follows leaves that out:\n\n", deleting)
+		case unchanged:
 			a.printf("Module %s is as the file says: apply begins no rollout and changes nothing. What another revision would do by it:\n\n", m.Ref.Display())
 		}
 		a.printf("%s%s", a.timelinePage(&in, plan, &timeline), waitsUnknown(m))
 		return nil
 	}
 	out := simulationOf(&in, plan, &timeline)
-	out.Unchanged = unchanged
+	out.Unchanged, out.Deleting = unchanged, deleting
 	for _, first := range m.Dependencies() {
 		out.WaitsNotSimulated = append(out.WaitsNotSimulated, first.Name)
 	}
 	return a.printPlain(out, o.output)
 }
 
-// putsNothing reports that a put of the module would change nothing, as the hub says: it has the same spec, and does not try again what failed.
-func (a *app) putsNothing(ctx context.Context, m *v1.Module) bool {
+// putsNothing reports that a put of the module would change nothing, as the hub says: it has the same spec, and does not try again what failed. Of one
+// that is being deleted it says what a put would come to.
+func (a *app) putsNothing(ctx context.Context, m *v1.Module) (unchanged bool, deleting string) {
 	c, err := a.hub(ctx)
 	if err != nil {
-		return false
+		return false, ""
 	}
 	ref := refOfModule(m)
 	has, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
 	if err != nil {
-		return false
+		return false, ""
+	}
+	if has.GetModule().GetMetadata().GetDeletionTimestamp() != nil {
+		if _, err := c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, DryRun: true}); errors.Is(err, fleet.ErrPrecondition) {
+			return false, "An apply is refused: " + err.Error()
+		}
+		return false, "Module " + ref.Display() + " is being deleted: an apply makes another one of its name, which a cluster gets when it is rid of all that this one has there"
 	}
 	then, err := wire.SpecDigest(m.GetSpec())
 	now, errNow := wire.SpecDigest(has.GetModule().GetSpec())
 	if errors.Join(err, errNow) != nil || then != now { // the hub would fetch what is another one
-		return false
+		return false, ""
 	}
 	put, err := c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, DryRun: true})
-	return err == nil && put.GetRollout() == ""
+	return err == nil && put.GetRollout() == "", ""
 }
 
 // waitsUnknown says what of the module's order the simulation leaves out.
@@ -442,7 +455,8 @@ type simulation struct {
 	Module        string     `json:"module"`
 	FromRevision  int64      `json:"fromRevision"`
 	Revision      int64      `json:"revision"`
-	Unchanged     bool       `json:"unchanged"` // the module is as the file says: a put begins no rollout
+	Unchanged     bool       `json:"unchanged"`          // the module is as the file says: a put begins no rollout
+	Deleting      string     `json:"deleting,omitempty"` // the module is being deleted: what a put would come to
 	Clusters      int        `json:"clusters"`
 	Seed          uint64     `json:"seed"`
 	State         string     `json:"state"`

@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
 )
 
@@ -141,6 +144,31 @@ func TestSimulateOfWhatIsThereAlready(t *testing.T) {
 		}
 		if len(putsOf(hub)) > 0 {
 			t.Errorf("%s: was put", name)
+		}
+	}
+}
+
+// TestSimulateOfADeletedModule: a put makes another module, when what the deleted one has is gone, or is refused.
+func TestSimulateOfADeletedModule(t *testing.T) {
+	for says, refused := range map[string]error{
+		"Module shop is being deleted: an apply makes another one of its name": nil,
+		"An apply is refused: module shop is being deleted, and held":          fleet.Errorf(fleet.ErrPrecondition, "module shop is being deleted, and held in cluster c1"),
+	} {
+		loaded, err := resource.Load([]string{writeFile(t, simulatedShop)}, resource.Options{Kinds: inFiles()})
+		must(err)
+		is := loaded[0].Message.(*v1.Module)
+		is.Metadata.Project, is.Metadata.DeletionTimestamp = "default", timestamppb.Now()
+		is.Status = &v1.ModuleStatus{Revision: 1, SucceededRevision: 1}
+		hub := &fakeHub{modules: []*v1.Module{is}, revisions: revisionEverywhere(1), putRefused: refused, put: &v1.PutModuleResponse{}}
+		file := writeFile(t, simulatedShop)
+		if got := hub.run(t, run{}, "rollout", "simulate", "-f", file); got.code != 0 || !strings.HasPrefix(got.out, says) || strings.Contains(got.out, "as the file says") {
+			t.Errorf("%s: exit %d\n%s%s", says, got.code, got.out, got.err)
+		}
+		if got := hub.run(t, run{}, "rollout", "simulate", "-f", file, "-o", "json"); !strings.Contains(got.out, `"deleting": "`+says) {
+			t.Errorf("%s: %s", says, got.out)
+		}
+		if len(putsOf(hub)) > 0 {
+			t.Errorf("%s: was put", says)
 		}
 	}
 }

@@ -900,7 +900,10 @@ type DiffPlan struct {
 	// The waves of the objects, ascending, if each begins when the one before is healthy; empty: none waits for that.
 	Waves []int32 `protobuf:"varint,7,rep,packed,name=waves,proto3" json:"waves,omitempty"`
 	// The rollout waits for a person who confirms that clusters lose the module: one of them would have nothing any more, or they are too many.
-	LeavingAsks   bool `protobuf:"varint,8,opt,name=leaving_asks,json=leavingAsks,proto3" json:"leaving_asks,omitempty"`
+	LeavingAsks bool `protobuf:"varint,8,opt,name=leaving_asks,json=leavingAsks,proto3" json:"leaving_asks,omitempty"`
+	// The module is being deleted, by this word, Delete or Orphan: a put makes another one of its name, which a cluster gets when it is rid of this one,
+	// whereas the clusters tell of what they have now. Empty: it is not.
+	Deleting      string `protobuf:"bytes,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -989,6 +992,13 @@ func (x *DiffPlan) GetLeavingAsks() bool {
 		return x.LeavingAsks
 	}
 	return false
+}
+
+func (x *DiffPlan) GetDeleting() string {
+	if x != nil {
+		return x.Deleting
+	}
+	return ""
 }
 
 // DiffGroup is what would become of the objects in some clusters.
@@ -1960,7 +1970,14 @@ type DeleteModuleResponse struct {
 	// How many such clusters there are.
 	LeavingClusters int32 `protobuf:"varint,7,opt,name=leaving_clusters,json=leavingClusters,proto3" json:"leaving_clusters,omitempty"`
 	// Objects that stay there.
-	Left          int32 `protobuf:"varint,8,opt,name=left,proto3" json:"left,omitempty"`
+	Left int32 `protobuf:"varint,8,opt,name=left,proto3" json:"left,omitempty"`
+	// By which word the module was being deleted before: Delete or Orphan; empty: it was not.
+	Before string `protobuf:"bytes,9,opt,name=before,proto3" json:"before,omitempty"`
+	// Of the clusters those that the module is to leave already by another word than this one: what was removed there, or let go, and what is until
+	// the agent hears of this, stays so. The first by name, at most 20.
+	Told []string `protobuf:"bytes,10,rep,name=told,proto3" json:"told,omitempty"`
+	// How many such clusters there are.
+	ToldClusters  int32 `protobuf:"varint,11,opt,name=told_clusters,json=toldClusters,proto3" json:"told_clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2040,6 +2057,27 @@ func (x *DeleteModuleResponse) GetLeavingClusters() int32 {
 func (x *DeleteModuleResponse) GetLeft() int32 {
 	if x != nil {
 		return x.Left
+	}
+	return 0
+}
+
+func (x *DeleteModuleResponse) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+func (x *DeleteModuleResponse) GetTold() []string {
+	if x != nil {
+		return x.Told
+	}
+	return nil
+}
+
+func (x *DeleteModuleResponse) GetToldClusters() int32 {
+	if x != nil {
+		return x.ToldClusters
 	}
 	return 0
 }
@@ -3045,7 +3083,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\v2\x14.towline.v1.DiffPlanH\x00R\x04plan\x12-\n" +
 	"\x05group\x18\x02 \x01(\v2\x15.towline.v1.DiffGroupH\x00R\x05group\x123\n" +
 	"\acluster\x18\x03 \x01(\v2\x17.towline.v1.DiffClusterH\x00R\aclusterB\x06\n" +
-	"\x04part\"\xe0\x01\n" +
+	"\x04part\"\xfc\x01\n" +
 	"\bDiffPlan\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
 	"\bselected\x18\x02 \x01(\x05R\bselected\x12\x14\n" +
@@ -3054,7 +3092,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\tsame_spec\x18\x05 \x01(\bR\bsameSpec\x12\x1a\n" +
 	"\bvariants\x18\x06 \x01(\x05R\bvariants\x12\x14\n" +
 	"\x05waves\x18\a \x03(\x05R\x05waves\x12!\n" +
-	"\fleaving_asks\x18\b \x01(\bR\vleavingAsks\"\x8d\x01\n" +
+	"\fleaving_asks\x18\b \x01(\bR\vleavingAsks\x12\x1a\n" +
+	"\bdeleting\x18\t \x01(\tR\bdeleting\"\x8d\x01\n" +
 	"\tDiffGroup\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x120\n" +
 	"\aobjects\x18\x02 \x03(\v2\x16.towline.v1.ObjectDiffR\aobjects\x12\x1c\n" +
@@ -3127,7 +3166,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x05batch\x18\t \x01(\tR\x05batch\x12\x12\n" +
 	"\x04more\x18\n" +
 	" \x01(\bR\x04more\x12\x10\n" +
-	"\x03set\x18\v \x01(\tR\x03set\"\xf4\x01\n" +
+	"\x03set\x18\v \x01(\tR\x03set\"\xc5\x02\n" +
 	"\x14DeleteModuleResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12+\n" +
@@ -3135,7 +3174,11 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12)\n" +
 	"\x10leaving_clusters\x18\a \x01(\x05R\x0fleavingClusters\x12\x12\n" +
-	"\x04left\x18\b \x01(\x05R\x04leftJ\x04\b\x03\x10\x04\"9\n" +
+	"\x04left\x18\b \x01(\x05R\x04left\x12\x16\n" +
+	"\x06before\x18\t \x01(\tR\x06before\x12\x12\n" +
+	"\x04told\x18\n" +
+	" \x03(\tR\x04told\x12#\n" +
+	"\rtold_clusters\x18\v \x01(\x05R\ftoldClustersJ\x04\b\x03\x10\x04\"9\n" +
 	"\tKindCount\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aobjects\x18\x02 \x01(\x05R\aobjects\"\x81\x01\n" +

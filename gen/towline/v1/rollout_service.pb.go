@@ -1682,7 +1682,9 @@ type PinClustersRequest struct {
 	// At least one.
 	Clusters []string `protobuf:"bytes,7,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// When it ends by itself; unset: never.
-	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
+	Until *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
+	// A pin of one of the clusters that lasts longer ends then, too. Without it that is refused: somebody counts on it.
+	Shorten       bool `protobuf:"varint,9,opt,name=shorten,proto3" json:"shorten,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1771,6 +1773,13 @@ func (x *PinClustersRequest) GetUntil() *timestamppb.Timestamp {
 		return x.Until
 	}
 	return nil
+}
+
+func (x *PinClustersRequest) GetShorten() bool {
+	if x != nil {
+		return x.Shorten
+	}
+	return false
 }
 
 // PinClustersResponse carries the answer.
@@ -3150,7 +3159,7 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1a\n" +
 	"\bclusters\x18\a \x03(\tR\bclusters\"I\n" +
 	"\x14SkipClustersResponse\x121\n" +
-	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\x82\x02\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\x9c\x02\n" +
 	"\x12PinClustersRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
@@ -3161,7 +3170,8 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1a\n" +
 	"\bclusters\x18\a \x03(\tR\bclusters\x120\n" +
-	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"H\n" +
+	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x18\n" +
+	"\ashorten\x18\t \x01(\bR\ashorten\"H\n" +
 	"\x13PinClustersResponse\x121\n" +
 	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xd2\x01\n" +
 	"\x14UnpinClustersRequest\x12\x18\n" +

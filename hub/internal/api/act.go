@@ -36,11 +36,12 @@ func (a *API) steer(ctx context.Context, req word, v *towlinev1.VerbRecord, scop
 	if err != nil {
 		return nil, err
 	}
+	pin, _ := req.(*towlinev1.PinClustersRequest) // nil: another verb
 	var was said
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		verb := proto.CloneOf(v)
 		verb.By, verb.At, verb.Reason = who(ctx), timestamppb.New(a.now()), req.GetReason()
-		was, err = a.say(ctx, w, ref, req, &storev1.VerbRecord{Verb: verb, Scope: scope, RequestId: req.GetRequestId()})
+		was, err = a.say(ctx, w, ref, req, &storev1.VerbRecord{Verb: verb, Scope: scope, RequestId: req.GetRequestId(), Shorten: pin.GetShorten()})
 		return err
 	})
 	switch {

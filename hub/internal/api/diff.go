@@ -93,6 +93,9 @@ func (a *API) DiffModule(req *towlinev1.DiffModuleRequest, st grpc.ServerStreami
 		if plan.SameSpec, err = sameSpec(r, m.Ref, in.GetSpec()); err != nil {
 			return err
 		}
+		if plan.Deleting, err = beingDeleted(r, m.Ref); err != nil {
+			return err
+		}
 		return d.choose(r, req.GetClusters(), plan)
 	}); err != nil {
 		return named("module", m.Ref.Display(), err)

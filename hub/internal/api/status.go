@@ -162,7 +162,7 @@ func (a *API) deleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 	if err != nil {
 		return nil, err
 	}
-	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
+	if err := a.describeDelete(ctx, ref, req, resp); err != nil || req.GetDryRun() {
 		return resp, err
 	}
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
@@ -260,17 +260,19 @@ func deletionOf(req *towlinev1.DeleteModuleRequest) string {
 
 // describeDelete counts what goes and what stays, by the policies of the revision that each cluster has: the agents go by
 // the same.
-func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bool, resp *towlinev1.DeleteModuleResponse) error {
+func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, req *towlinev1.DeleteModuleRequest, resp *towlinev1.DeleteModuleResponse) error {
 	all, _, err := a.tracked(ctx, &towlinev1.ObjectFilter{Project: ref.Project, Module: ref.Name}, 0)
 	if err != nil {
 		return err
 	}
 	var leaves map[fleet.ClusterName]bool
+	first := int64(0)
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		if _, _, ok := moduleRecord(r, ref); !ok {
+		rec, _, ok := moduleRecord(r, ref)
+		if !ok {
 			return noModule(ref)
 		}
-		leaves = keepAll(r, ref)
+		leaves, first, resp.Before = keepAll(r, ref), rec.GetFirstRollout(), rec.GetDeleting()
 		return nil
 	}); err != nil {
 		return err
@@ -282,19 +284,30 @@ func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bo
 		if leaves[all[i].Cluster] {
 			of, n = &towlinev1.DeleteModuleResponse{}, map[string]int32{}
 		}
-		if err := a.countDelete(ctx, &all[i], orphan, n, of); err != nil {
+		if err := a.countDelete(ctx, &all[i], req.GetOrphan(), n, of); err != nil {
 			return err
 		}
-		if of != resp {
+		switch {
+		case of != resp:
 			noteLeaving(resp, all[i].Cluster, of, n)
+		case record.Unsaid(all[i].Desired, deletionOf(req), first):
+			noteTold(resp, all[i].Cluster)
 		}
 	}
 	resp.Keeps = countsByKind(kept)
 	return nil
 }
 
-// maxLeaving is how many clusters a deletion names in which nothing goes, as they leave with what they have.
+// maxLeaving is how many clusters a deletion names in which nothing goes, as they leave with what they have, or that were told another word.
 const maxLeaving = 20
+
+// noteTold adds a cluster that the module is to leave by another word already.
+func noteTold(resp *towlinev1.DeleteModuleResponse, c fleet.ClusterName) {
+	resp.ToldClusters++
+	if len(resp.Told) < maxLeaving {
+		resp.Told = append(resp.Told, string(c))
+	}
+}
 
 // noteLeaving adds a cluster that leaves with all that it has of a module, whatever would go by the module's policies.
 func noteLeaving(resp *towlinev1.DeleteModuleResponse, c fleet.ClusterName, goes *towlinev1.DeleteModuleResponse, kept map[string]int32) {

@@ -68,6 +68,19 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 	return nil
 }
 
+// beingDeleted is the word by which the module of a name is being deleted; empty: it is not. Where a put of the name is refused for that, not only for
+// the moment, it says so as that does.
+func beingDeleted(r store.Reader, ref fleet.ModuleRef) (string, error) {
+	rec, _, _ := moduleRecord(r, ref)
+	if rec.GetDeleting() == "" {
+		return "", nil
+	}
+	if err := mayTakeName(r, ref); errors.Is(err, fleet.ErrPrecondition) {
+		return "", err
+	}
+	return rec.GetDeleting(), nil
+}
+
 // succeedDeleted gives the record of a new module the numbers that follow those of the deleted one, and forgets what people
 // answered about that; the leader ends the questions.
 func succeedDeleted(w store.Writer, rec, deleted *storev1.ModuleRecord, ref fleet.ModuleRef) {

@@ -240,7 +240,7 @@ func Verbs(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Verb {
 			return true // damaged: nobody knows what was wanted; or another rollout answers it
 		}
 		verb := rollout.Verb{ID: e.Key, Verb: x.GetVerb(), Rollout: number, Stage: x.GetStage(), Gate: x.GetGate(),
-			By: x.GetBy(), Why: x.GetReason(), Revision: x.GetRevision(), Scope: v.GetScope(), At: x.GetAt().AsTime()}
+			By: x.GetBy(), Why: x.GetReason(), Revision: x.GetRevision(), Scope: v.GetScope(), At: x.GetAt().AsTime(), Shorten: v.GetShorten()}
 		if x.GetUntil() != nil {
 			verb.Until = x.GetUntil().AsTime()
 		}

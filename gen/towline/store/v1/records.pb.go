@@ -3216,7 +3216,9 @@ type VerbRecord struct {
 	// What the caller named the request; empty: nothing. It is kept for at least a week, also when the rollout is not.
 	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The rollout that a retry of a failed source began: the verb is answered by that, and no rollout folds it. 0: none.
-	Started       int64 `protobuf:"varint,4,opt,name=started,proto3" json:"started,omitempty"`
+	Started int64 `protobuf:"varint,4,opt,name=started,proto3" json:"started,omitempty"`
+	// The pin may end sooner than the one that the clusters have.
+	Shorten       bool `protobuf:"varint,5,opt,name=shorten,proto3" json:"shorten,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3277,6 +3279,13 @@ func (x *VerbRecord) GetStarted() int64 {
 		return x.Started
 	}
 	return 0
+}
+
+func (x *VerbRecord) GetShorten() bool {
+	if x != nil {
+		return x.Shorten
+	}
+	return false
 }
 
 // RequestRecord is requests/PROJECT/MODULE/ID: what a program asks for in a module that it assigns. Written by the API, which
@@ -4351,14 +4360,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
 	"conditions\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x87\x01\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\xa1\x01\n" +
 	"\n" +
 	"VerbRecord\x12*\n" +
 	"\x04verb\x18\x01 \x01(\v2\x16.towline.v1.VerbRecordR\x04verb\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tR\trequestId\x12\x18\n" +
-	"\astarted\x18\x04 \x01(\x03R\astarted\"\xe5\x01\n" +
+	"\astarted\x18\x04 \x01(\x03R\astarted\x12\x18\n" +
+	"\ashorten\x18\x05 \x01(\bR\ashorten\"\xe5\x01\n" +
 	"\rRequestRecord\x12\x14\n" +
 	"\x05leave\x18\x01 \x01(\bR\x05leave\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
