@@ -36,3 +36,28 @@ func TestKeyGivenTwice(t *testing.T) {
 		t.Errorf("%v, %v", objects, err)
 	}
 }
+
+// TestObjectsThatRunTogether: a template of a chart that writes one object after the other with nothing between them makes one document, of which
+// Helm takes the last one. What was there before a value became two would be dropped.
+func TestObjectsThatRunTogether(t *testing.T) {
+	object := func(kind, meta string) string {
+		return "apiVersion: v1\nkind: " + kind + "\nmetadata: {" + meta + "}\n"
+	}
+	for text, refused := range map[string]bool{
+		object("ConfigMap", "name: a") + object("ConfigMap", "name: b"):                                              true,
+		object("ConfigMap", "name: a") + object("Secret", "name: a"):                                                 true,
+		object("ConfigMap", "name: a, namespace: x") + object("ConfigMap", "name: a, namespace: y"):                  true,
+		strings.TrimSpace(object("ConfigMap", "name: a")+"data:\n  a: b") + "---\n" + object("ConfigMap", "name: b"): true,
+		object("ConfigMap", "name: a") + "  ---\n" + object("ConfigMap", "name: b"):                                  true,
+		object("ConfigMap", "name: a") + "---\n" + object("ConfigMap", "name: b"):                                    false,
+		object("ConfigMap", "name: a") + object("ConfigMap", "name: a, labels: {app: b}"):                            false,
+		object("ConfigMap", "labels: {app: b}") + object("ConfigMap", "name: a"):                                     false,
+		"kind:\n" + object("ConfigMap", "name: a"):                                                                   false,
+		"apiVersion: v2\n" + object("ConfigMap", "name: a") + "data: {kind: a}\ndata: {kind: b}\n":                   false,
+	} {
+		objects, err := ParseSet(map[string][]byte{"a.yaml": []byte(text)}, Options{Chart: true, Namespace: "shop"})
+		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "which would be dropped") && !strings.Contains(err.Error(), "is not YAML") {
+			t.Errorf("%s%d objects, %v", text, len(objects), err)
+		}
+	}
+}

@@ -321,11 +321,31 @@ func (r *reader) mapping(n *yaml.Node, depth int) (map[string]any, error) {
 		if twice && !r.budget.lastCounts {
 			return nil, r.fail(k, "key %q is given twice", clip(key))
 		}
-		if out[key], err = r.value(v, depth+1); err != nil {
+		value, err := r.value(v, depth+1)
+		if err != nil {
 			return nil, err
 		}
+		if twice && depth == 1 && ofAnother(key, out[key], value) {
+			return nil, r.fail(k, "key %q is given twice, and is of another object the second time: no line --- ends the one before it, which would be dropped", clip(key))
+		}
+		out[key] = value
 	}
 	return out, nil
+}
+
+// ofAnother reports that what a document says for the second time makes it another object than what it said first: a chart whose template writes
+// one after the other and nothing between them, as in a range, or with a {{- that takes the line break before a --- away. To Helm the last one counts.
+func ofAnother(key string, first, second any) bool {
+	differs := func(a, b any) bool { return a != nil && b != nil && !reflect.DeepEqual(a, b) }
+	a, _ := first.(map[string]any)
+	b, _ := second.(map[string]any)
+	switch key {
+	case "kind":
+		return differs(first, second)
+	case "metadata":
+		return differs(a["name"], b["name"]) || differs(a["namespace"], b["namespace"])
+	}
+	return false
 }
 
 // merged is what << brings: of a key that several maps have, the first one counts.

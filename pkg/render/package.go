@@ -133,6 +133,9 @@ func chartFiles(ctx context.Context, files map[string][]byte, h *Helm) (map[stri
 	if err := addRoots(ctx, roots, files, path.Clean("./"+h.Path)); err != nil {
 		return nil, err
 	}
+	if err := noFolder(files, roots); err != nil {
+		return nil, err
+	}
 	for name, data := range files {
 		if inAny(roots, name) || path.Base(name) == "Chart.yaml" { // of others it is told where they are
 			out[name] = data

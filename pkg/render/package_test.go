@@ -166,3 +166,35 @@ func TestNoErrorShowsAValue(t *testing.T) {
 		}
 	}
 }
+
+// TestFolderOfAChartThatBecameAFile: a symbolic link that was copied as text is a file, which Helm passes over, and what was in the folder would go.
+func TestFolderOfAChartThatBecameAFile(t *testing.T) {
+	const chart = "apiVersion: v2\nname: web\nversion: 1.0.0\n"
+	e := &texter{texts: []map[string][]byte{texts("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")}, errs: []error{nil}}
+	for name, tt := range map[string]struct {
+		path, text string
+		refused    bool
+	}{
+		"definitions":                   {"charts/web/crds", "../../shared/crds", true},
+		"templates":                     {"charts/web/templates", "../../shared/templates", true},
+		"charts":                        {"charts/web/charts", "../../shared", true},
+		"of a chart in it":              {"charts/web/charts/in/crds", "../../../../shared/crds", true},
+		"of a chart beside it":          {"charts/beside/crds", "../../shared/crds", true},
+		"definitions below":             {"charts/web/crds/more", "../../../shared/crds", true},
+		"definitions of nobody knows":   {"charts/web/crds/more", "../../../../shared/crds", true},
+		"definitions that are read":     {"charts/web/crds/more", "v1", false},
+		"a file of the chart":           {"charts/web/files/crds", "../../../shared/crds", false},
+		"a text beside the definitions": {"charts/web/crds/README", "of the operator", false},
+		"a license":                     {"charts/web/crds/LICENSE", "../../../LICENSE", false},
+		"of another chart":              {"charts/other/crds", "../../shared/crds", false},
+		"outside of charts":             {"docs/templates", "../shared/templates", false},
+	} {
+		files := map[string][]byte{"charts/web/Chart.yaml": []byte(chart + "dependencies:\n- {name: beside, repository: \"file://../beside\"}\n"), "charts/web/charts/in/Chart.yaml": []byte(chart),
+			"charts/web/crds/v1/a.yaml": nil, "charts/beside/Chart.yaml": []byte(chart), "charts/other/Chart.yaml": []byte(chart),
+			"shared/crds/a.yaml": nil, "shared/templates/a.yaml": nil, "LICENSE": nil, tt.path: []byte(tt.text)}
+		_, _, err := Render(t.Context(), e, files, Package{Helm: &Helm{Path: "charts/web"}}, Options{Options: manifest.Options{Namespace: "shop"}})
+		if (err != nil) != tt.refused || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("%q is a file", tt.path)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -100,10 +100,12 @@ func TestFolderThatBecameAFileIsNotEmpty(t *testing.T) {
 // there is left out, and all of it goes where it was a folder before.
 func TestFolderBelowThatBecameAFile(t *testing.T) {
 	for text, refused := range map[string]bool{
-		"../base": true, "../k8s/prod": true, "./../base": true, "../base/": true, "../../elsewhere": true, "../base/a.yaml": true,
-		"../nowhere": false, "base": false, "prod": false, "see ../base\n": false, "../base\n\nmore": false, "": false,
+		"../base": true, "../k8s/prod": true, "./../base": true, "../base/": true, "../../elsewhere": true, "../k8s": true, "..": true, "../": true, "./..": true, "../..": true,
+		".base": true, "prod/.base": true,
+		"../nowhere": false, "base": false, "prod": false, "see ../base\n": false, "../base\n\nmore": false, "": false, ".": false, "../LICENSE": false, "../docs": false, "../base/a.yaml": false,
 	} {
 		files := map[string][]byte{"deploy/a.yaml": configMap("a"), "deploy/shared": []byte(text), "deploy/prod/b.yaml": configMap("b"),
+			"deploy/.base/a.yaml": configMap("e"), "deploy/prod/.base/a.yaml": configMap("f"), "LICENSE": nil, "docs/a.md": nil,
 			"base/a.yaml": configMap("c"), "k8s/prod/a.yaml": configMap("d"), "shared": []byte("../base")}
 		got, err := Plain(files, Options{Path: "deploy"})
 		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("\"deploy/shared\" is a file with the path %q in it, as a symbolic link is that was copied as text", text)) {

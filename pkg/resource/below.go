@@ -48,7 +48,7 @@ func Below(paths []string) (found []Document, unread []Unread) {
 // Readable are the documents of what Load reads, whatever they say, and what of that cannot be read.
 func Readable(paths []string, opts Options) (found []Document, unread []Unread) {
 	for _, path := range paths {
-		files, err := expand(path, opts.Recursive)
+		files, _, err := expand(path, opts.Recursive)
 		for _, e := range unjoined(err) {
 			if loop := (*Error)(nil); !errors.As(e, &loop) { // a link to a directory that it is in has nothing else than that
 				unread = append(unread, Unread{Err: e})

@@ -54,7 +54,8 @@ type Options struct {
 	// KeepGeneration keeps metadata.generation and metadata.uid, which make a put conditional on them.
 	KeepGeneration bool
 	// Whole: what the files do not have counts as taken away, so that a file without anything in it, not even a comment, is an error, and so is
-	// a List without items. A program that fails after the shell has emptied its output, or that found nothing, leaves such a file.
+	// a List without items. A program that fails after the shell has emptied its output, or that found nothing, leaves such a file. With Recursive so
+	// is a symbolic link to a folder that was copied as text.
 	Whole bool
 }
 
@@ -77,6 +78,9 @@ func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Re
 	read, skipped := InFolder(files, folder, opts.Recursive)
 	values := 0
 	var errs []error
+	if opts.Whole && opts.Recursive {
+		errs = append(errs, linksOut(files, folder))
+	}
 	for _, name := range read {
 		if len(files[name]) > maxFile {
 			errs = append(errs, &Error{Source: name, Message: fmt.Sprintf("is larger than %d MiB", maxFile>>20)})
@@ -136,8 +140,10 @@ func each[T any](paths []string, opts Options, of func(source string, data []byt
 	var out []T
 	var errs []error
 	for _, path := range paths {
-		files, err := expand(path, opts.Recursive)
-		errs = append(errs, err)
+		files, others, err := expand(path, opts.Recursive)
+		if errs = append(errs, err); opts.Whole && opts.Recursive {
+			errs = append(errs, leftOut(paths, others))
+		}
 		for _, file := range files {
 			data, source, err := read(file, opts.Stdin)
 			if err != nil {
@@ -252,23 +258,23 @@ func (d Document) Where() string {
 	return where
 }
 
-// expand is the files of a directory, or the path itself.
-func expand(path string, recursive bool) ([]string, error) {
+// expand is the files of a directory, with the others there, or the path itself.
+func expand(path string, recursive bool) (files, others []string, err error) {
 	if path == "-" {
-		return []string{path}, nil
+		return []string{path}, nil, nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, nil, fileError(path, err)
 	}
 	if !info.IsDir() {
-		return []string{path}, nil
+		return []string{path}, nil, nil
 	}
-	files, err := folder(path, recursive, nil)
+	files, others, err = folder(path, recursive, nil)
 	if err == nil && len(files) == 0 {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: the directory has no *.yaml, *.yml or *.json; -R reads those below it, too", path)
+		return nil, nil, fleet.Errorf(fleet.ErrInvalid, "%s: the directory has no *.yaml, *.yml or *.json; -R reads those below it, too", path)
 	}
-	return files, err
+	return files, others, err
 }
 
 func read(file string, stdin io.Reader) (data []byte, source string, err error) {

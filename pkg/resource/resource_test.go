@@ -258,6 +258,46 @@ func TestLoadFollowsLinks(t *testing.T) {
 	}
 }
 
+// TestLinkThatWasCopiedAsText: where the files are all that there is to be, a symbolic link to a directory that is a file with its path, as git on
+// Windows leaves it, is an error: what is in the directory is not read.
+func TestLinkThatWasCopiedAsText(t *testing.T) {
+	for text, refused := range map[string]bool{
+		"../shared": true, "../shared/": true, "..": true, "../../nowhere": true, "../other/in": true,
+		"sub": false, ".": false, "../docs": false, "../more": false, "../LICENSE": false, "see ../shared\n": false, "v1": false, "": false, "/etc": false,
+	} {
+		root := t.TempDir()
+		files := map[string][]byte{"prod/a.yaml": []byte(head), "prod/sub/b.yaml": []byte(strings.Replace(head, "shop", "b", 1)), "prod/link": []byte(text),
+			"shared/c.yaml": []byte(strings.Replace(head, "shop", "c", 1)), "docs/a.md": nil, "LICENSE": []byte("free"), "other/in/d.yml": nil, "more/e.yaml": []byte(strings.Replace(head, "shop", "e", 1))}
+		if text == ".." { // the directory that both are in: it is read twice where that is a link
+			delete(files, "other/in/d.yml")
+		}
+		for name, data := range files {
+			path := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, opts := range []Options{{Whole: true, Recursive: true}, {Whole: true}, {Recursive: true}} {
+			opts.Kinds = inFiles
+			_, err := Load([]string{filepath.Join(root, "prod"), filepath.Join(root, "more")}, opts)
+			wrong := refused && opts.Whole && opts.Recursive
+			if (err != nil) != wrong || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("%s: holds the path %q and nothing else", filepath.Join(root, "prod", "link"), text)) {
+				t.Errorf("%q, %+v: %v", text, opts, err)
+			}
+			if text == "../more" { // only a command reads several
+				continue
+			}
+			_, _, err = LoadFiles(files, "prod", opts)
+			if (err != nil) != wrong || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("prod/link: holds the path %q and nothing else", text)) {
+				t.Errorf("files, %q, %+v: %v", text, opts, err)
+			}
+		}
+	}
+}
+
 // TestOutput: the same message always gives the same bytes, in the order of the fields, with numbers as numbers.
 func TestOutput(t *testing.T) {
 	m := &v1.Module{ApiVersion: "towline.dev/v1", Kind: "Module",

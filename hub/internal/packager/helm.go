@@ -2,6 +2,7 @@ package packager
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -227,6 +228,30 @@ func installable(c *chartv2.Chart, root string) error {
 	if err := action.CheckDependencies(c, deps); err != nil {
 		_, names, _ := strings.Cut(err.Error(), "directory: ")
 		return fleet.Invalidf(chartFile(root), "chart %s depends on %s, missing in %s: put them there (helm dependency update)", c.Name(), names, path.Join(root, "charts"))
+	}
+	return aliased(c, root)
+}
+
+// aliased refuses another version of a chart than the one that is depended on under another name (alias): Helm would render that once, under its own
+// name and without the values that are given under the other, so that all that it was under that would be dropped.
+func aliased(c *chartv2.Chart, root string) error {
+	for _, d := range c.Metadata.Dependencies {
+		if d == nil || d.Alias == "" || slices.ContainsFunc(c.Dependencies(), func(have *chartv2.Chart) bool { return isMeant(d, have) }) {
+			continue
+		}
+		var there []string
+		for _, have := range c.Dependencies() {
+			if have.Name() == d.Name {
+				there = append(there, have.Metadata.Version)
+			}
+		}
+		return fleet.Invalidf(chartFile(root), "chart %s depends on %s %s as %s, and what is in its charts/ is %s: put the right one there (helm dependency update), or say the version that is there",
+			c.Name(), d.Name, d.Version, d.Alias, cmp.Or(some(there), "another"))
+	}
+	for _, below := range c.Dependencies() {
+		if err := aliased(below, root); err != nil {
+			return err
+		}
 	}
 	return nil
 }

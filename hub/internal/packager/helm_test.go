@@ -184,6 +184,8 @@ func TestWhatAChartIsRefused(t *testing.T) {
 		"lookup, named":  {files: chart("templates/a.yaml", `{{ lookup "v1" "Secret" "front" "db" }}`), want: "lookup of v1 Secret/front/db is refused"},
 		"library":        {files: chart("Chart.yaml", meta+"type: library\n"), want: "c/Chart.yaml: chart web is of type library"},
 		"dependency":     {files: chart("Chart.yaml", meta+"dependencies: [{name: db, version: 1, repository: 'https://example.com'}, {name: mq, version: 1}]\n"), want: "c/Chart.yaml: chart web depends on db, mq, missing in c/charts: put them there"},
+		"alias":          {files: chart("Chart.yaml", meta+"dependencies: [{name: d, version: 1.0.0, alias: a}, {name: d, version: ~1.0, alias: b}]\n", "charts/d/Chart.yaml", "apiVersion: v2\nname: d\nversion: 1.1.0\n"), want: "c/Chart.yaml: chart web depends on d 1.0.0 as a, and what is in its charts/ is 1.1.0"},
+		"alias, below":   {files: chart("charts/d/Chart.yaml", "apiVersion: v2\nname: d\nversion: 1.0.0\ndependencies: [{name: e, version: ^1, alias: a}]\n", "charts/d/charts/e/Chart.yaml", "apiVersion: v2\nname: e\nversion: 2.0.0\n"), want: "c/Chart.yaml: chart d depends on e ^1 as a, and what is in its charts/ is 2.0.0"},
 		"no chart":       {files: map[string]string{"charts/x/Chart.yaml": meta}, want: "package.helm.path: c has no Chart.yaml; folders that have: charts/x"},
 		"no name":        {files: chart("Chart.yaml", "apiVersion: v2\nversion: 1.0.0\n"), want: "c/Chart.yaml: validation: chart.metadata.name is required"},
 		"not YAML":       {files: chart("Chart.yaml", "name: [\n"), want: "c/Chart.yaml: cannot load Chart.yaml"},

@@ -35,6 +35,9 @@ func (c *inspection) folder(dir string) error {
 	if err := k.Unmarshal(c.files[file]); err != nil {
 		return fleet.Invalid(file, c.say(err))
 	}
+	if err := givenTwice(file, c.files[file]); err != nil {
+		return err
+	}
 	c.schema = c.schema || len(k.OpenAPI) > 0
 	k.FixKustomization()
 	if len(k.HelmCharts) > 0 || k.HelmGlobals != nil {
@@ -59,8 +62,11 @@ func (c *inspection) bases(file string, k *types.Kustomization) error {
 	for _, l := range []list{{"resources", k.Resources}, {"components", k.Components}} {
 		for i, entry := range l.entries {
 			at := path.Join(path.Dir(file), entry)
-			switch _, isFile := c.files[at]; {
+			switch data, isFile := c.files[at]; {
 			case isFile:
+				if err := passedOver(at, data); err != nil {
+					return err
+				}
 			case c.folders[at]:
 				if err := c.folder(at); err != nil {
 					return err

@@ -188,6 +188,15 @@ func outOfBounds(field string) string {
 	return "replacements: [{source: {kind: Secret, fieldPath: " + field + ", options: {delimiter: ':', index: 5}}, targets: [{select: {kind: Secret}, fieldPaths: [data.c]}]}]\n"
 }
 
+// TestKustomizationThatSaysTheSameTwice: what says nothing else the second time drops nothing, and neither do labels in other letters.
+func TestKustomizationThatSaysTheSameTwice(t *testing.T) {
+	files := map[string][]byte{"a.yaml": []byte("# one\n---\n---\n" + configMap + "...\n---\n" + strings.Replace(configMap, "name: a", "name: b", 1) + "---\n\napiVersion: v1\nkind: List\nitems: []\n---\n"), "kustomization.yaml": []byte("kind: Kustomization\nresources: &r [a.yaml]\nnamespace: x\nkind: Kustomization\nresources: *r\n" +
+		"commonLabels: {App: a, app: b}\nnamespace: \"x\"\n---\n# nothing more\n")}
+	if _, err := Build(render.Job{Files: files, Kustomize: &render.Kustomize{}}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWhatAKustomizationIsRefused: each error names the file, what of it is meant, and what to do.
 func TestWhatAKustomizationIsRefused(t *testing.T) {
 	k := func(text string) map[string]string { return map[string]string{"kustomization.yaml": text} }
@@ -229,6 +238,15 @@ func TestWhatAKustomizationIsRefused(t *testing.T) {
 		"file above":        {files: map[string]string{"o/kustomization.yaml": "resources: [../a.yaml]", "a.yaml": configMap}, k: render.Kustomize{Path: "o"}, want: "security; file 'a.yaml' is not in or below 'o'"},
 		"cycle":             {files: map[string]string{"a/kustomization.yaml": "resources: [../b]", "b/kustomization.yaml": "resources: [../a]"}, k: render.Kustomize{Path: "a"}, want: "a/kustomization.yaml: "},
 		"unknown field":     {files: k("resuorces: [a.yaml]"), want: `kustomization.yaml: invalid Kustomization: json: unknown field "resuorces"`},
+		"list twice":        {files: with(k("resources: [a.yaml]\nnamespace: x\nresources: [b.yaml]"), "a.yaml", configMap, "b.yaml", configMap), want: `kustomization.yaml: line 3 has "resources", which line 1 has with another value`},
+		"other letters":     {files: with(k("Resources: [a.yaml]\nresources: [b.yaml]"), "a.yaml", configMap, "b.yaml", configMap), want: `kustomization.yaml: line 2 has "resources", which line 1 has with another value`},
+		"twice in a base":   {files: with(k("resources: [base]"), "base/kustomization.yaml", "components: [c]\ncomponents: [d]", "base/c/kustomization.yaml", "", "base/d/kustomization.yaml", ""), want: `base/kustomization.yaml: line 2 has "components"`},
+		"twice below":       {files: k("configMapGenerator:\n- name: a\n  literals: [a=1]\n  literals: [b=1]"), want: `kustomization.yaml: line 4 has "literals", which line 3 has`},
+		"second document":   {files: with(k("resources: [a.yaml]\n---\n# more\nresources: [b.yaml]\n"), "a.yaml", configMap, "b.yaml", configMap), want: `kustomization.yaml: has more than the document that begins in line 1`},
+		"behind an end":     {files: with(k("resources: [a.yaml]"), "a.yaml", configMap+"---\n"+configMap+"...\n# more\n"+configMap), want: "a.yaml:5: is followed by what kustomize does not read"},
+		"nothing":           {files: with(k("resources: [a.yaml]"), "a.yaml", configMap+"--- # more\r\n\r\n{}\r\n"), want: "a.yaml:6: is {}, which says nothing"},
+		"list of nothing":   {files: with(k("resources: [a.yaml]"), "a.yaml", configMap+"---\napiVersion: v1\nitems: null\nkind: List\n"), want: "a.yaml:5: is a List whose items are null"},
+		"list of a kind":    {files: with(k("resources: [a.yaml]"), "a.yaml", "apiVersion: v1\nkind: ConfigMapList\nitems:\n"), want: "a.yaml:1: is a List whose items are null"},
 		"no YAML":           {files: k("resources: [a"), want: "kustomization.yaml: invalid Kustomization: "},
 		"empty":             {files: k(""), want: "kustomization.yaml: kustomization.yaml is empty"},
 		"broken resource":   {files: with(k("resources: [a.yaml]"), "a.yaml", "a: [\n"), want: "kustomization.yaml: "},
