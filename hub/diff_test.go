@@ -91,6 +91,9 @@ func TestDiffOfADeletedModule(t *testing.T) {
 		!strings.Contains(out, "leaves its objects in 1 cluster; what was deleted before stays gone, and cluster a deletes on until it hears of this") {
 		t.Errorf("delete --orphan: %v\n%s", err, out)
 	}
+	if out, err := towline("", "get", "modules"); err != nil || !strings.Contains(out, "Deleting: leaves 1 object in 1 cluster") {
+		t.Errorf("get modules: %v\n%s", err, out)
+	}
 	w.eventually(func() bool {
 		out, err := towline(file, "diff", "-f", "-")
 		return err == nil && strings.Contains(out, "when all that this one has there is let go")

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -22,7 +23,7 @@ func TestRevisionSaysThatTheSourceGoesBack(t *testing.T) {
 
 // TestRolloutStatusOfAModuleThatIsDeleted: its newest rollout may have succeeded, and is not what becomes of it.
 func TestRolloutStatusOfAModuleThatIsDeleted(t *testing.T) {
-	for _, args := range [][]string{{"rollout", "status", "shop", "--watch=false"}, {"rollout", "status", "shop"}} {
+	for _, args := range [][]string{{"rollout", "status", "shop", "--watch=false"}, {"rollout", "status", "shop"}, {"rollout", "wait", "shop"}} {
 		for _, deleted := range []bool{true, false} {
 			hub := &fakeHub{modules: surfaceModules(), rollouts: []*v1.Rollout{ended("Succeeded", nil)}, watch: watching(ended("Succeeded", nil))}
 			for _, m := range hub.modules {
@@ -37,6 +38,25 @@ func TestRolloutStatusOfAModuleThatIsDeleted(t *testing.T) {
 	}
 }
 
+// TestModuleThatLeavesItsObjectsIsNotSaidToDeleteThem: a deletion with --orphan is told apart wherever one is shown.
+func TestModuleThatLeavesItsObjectsIsNotSaidToDeleteThem(t *testing.T) {
+	for args, want := range map[string]string{
+		"get modules edge-lb":               "Deleting: leaves 36 objects in 3 away clusters",
+		"describe module edge-lb":           "Deleting: leaves 36 objects in 3 away clusters",
+		"rollout wait edge-lb --timeout 1s": "and leaves what it has; what follows is of before",
+	} {
+		hub := &fakeHub{modules: surfaceModules(), rollouts: []*v1.Rollout{ended("Succeeded", nil)}, watch: watching(ended("Succeeded", nil))}
+		for _, m := range hub.modules {
+			if m.GetMetadata().GetName() == "edge-lb" {
+				m.Status.RolloutFacts = &v1.Facts{Code: fleet.DeleteOrphan}
+			}
+		}
+		if got := hub.run(t, run{}, strings.Fields(args)...); got.code != 0 || !strings.Contains(got.out+got.err, want) {
+			t.Errorf("%s: exit %d, %s%s", args, got.code, got.out, got.err)
+		}
+	}
+}
+
 // TestFailuresOfWhatWasRolledBack: those that failed are back by then, and count as such, so that none is left to count.
 func TestFailuresOfWhatWasRolledBack(t *testing.T) {
 	for reason, want := range map[string]string{rollout.ReasonFailures: "More failures than the 0 tolerated; 0 clusters failed on the way back.", "": "Failures 0, tolerated 0."} {
@@ -44,5 +64,14 @@ func TestFailuresOfWhatWasRolledBack(t *testing.T) {
 		if got := hub.run(t, run{}, "rollout", "status", "shop", "--watch=false"); got.code != 0 || !strings.Contains(got.out, want) {
 			t.Errorf("%q: exit %d, %s%s", reason, got.code, got.out, got.err)
 		}
+	}
+}
+
+// TestLabelThatIsSetAndRemovedAtOnce: which of the two is meant nobody knows, and modules may go by the one that is not.
+func TestLabelThatIsSetAndRemovedAtOnce(t *testing.T) {
+	hub := fullHub()
+	got := hub.run(t, run{}, "cluster", "label", "prod-eu-01", "ring=canary", "ring-", "--yes")
+	if got.code != exitUsage || !strings.Contains(got.err, "label ring: is set and removed by the same command") || asked[*v1.PutClusterRequest](hub) != nil {
+		t.Errorf("exit %d, %s%s", got.code, got.out, got.err)
 	}
 }

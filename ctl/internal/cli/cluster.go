@@ -155,6 +155,11 @@ func labelChange(args []string) (func(*v1.Cluster) error, error) {
 			return nil, usagef("label %q: write KEY=VALUE, or KEY- to remove it", arg)
 		}
 	}
+	for _, key := range drop {
+		if _, both := set[key]; both {
+			return nil, usagef("label %s: is set and removed by the same command, and nothing is changed; leave one of the two out", key)
+		}
+	}
 	return func(c *v1.Cluster) error {
 		if c.Metadata.Labels == nil {
 			c.Metadata.Labels = map[string]string{}

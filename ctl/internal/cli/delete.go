@@ -478,7 +478,11 @@ func taken(ref fleet.ModuleRef) error {
 }
 
 func (a *app) notGone(ref fleet.ModuleRef, last *v1.Module, timeout time.Duration) error {
-	return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, a.moduleState(last).Text)}
+	then := "it goes on by itself"
+	if s := last.GetStatus(); s.GetHeldClusters() > 0 || len(s.GetHolds()) > 0 {
+		then = "where it is held it goes on when that ends; see: towline explain module " + ref.Display()
+	}
+	return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; %s", ref.Display(), timeout, a.moduleState(last).Text, then)}
 }
 
 // askOf asks before something is done of which the plan tells, and once more if the plan is another one when the answer

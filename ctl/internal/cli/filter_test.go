@@ -35,7 +35,7 @@ func TestFiltersThatSelectNothing(t *testing.T) {
 
 func TestFiltersByWhatDoesNotExist(t *testing.T) {
 	hub := fullHub()
-	hub.objects, hub.trackers, hub.rollouts, hub.revisions = nil, nil, nil, nil
+	hub.objects, hub.trackers, hub.rollouts, hub.revisions, hub.holds = nil, nil, nil, nil, nil
 	for args, want := range map[string]string{
 		"get objects --drift --module shpo":        "module shpo: there is none in project default",
 		"get objects --cluster prod-eu-7":          "cluster prod-eu-7: there is none",
@@ -44,6 +44,8 @@ func TestFiltersByWhatDoesNotExist(t *testing.T) {
 		"get revisions shpo":                       "module shpo: there is none in project default",
 		"get trackers shpo":                        "module shpo: there is none in project default",
 		"get trackers --cluster prod-eu-7 -o json": "cluster prod-eu-7: there is none",
+		"get holds --cluster prod-eu-7":            "cluster prod-eu-7: there is none",
+		"get holds --module shpo":                  "module shpo: there is none in project default",
 	} {
 		got := hub.run(t, run{}, strings.Fields(args)...)
 		if got.code != exitFailed || !strings.Contains(got.err, want) {

@@ -312,7 +312,11 @@ var certificateListing = listing[*v1.Certificate]{
 var holdListing = listing[*v1.Hold]{
 	view: always(holdView),
 	list: func(a *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Hold, error) {
-		return collect(c.AllHolds(ctx, &v1.ListHoldsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Cluster: o.filter.Cluster}))
+		all, err := collect(c.AllHolds(ctx, &v1.ListHoldsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Cluster: o.filter.Cluster}))
+		if err == nil && len(all) == 0 {
+			err = a.exist(ctx, o, nil)
+		}
+		return all, err
 	},
 	where: (*app).inProject,
 }

@@ -162,7 +162,8 @@ func TestDeleteWaitsUntilTheModuleIsGone(t *testing.T) {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
 	hub.modules[0].Status.Holds = []*v1.Hold{{Kind: "Freeze", Module: "edge-lb", By: "ana"}}
-	if got = hub.run(t, run{}, "delete", "module/edge-lb", "--yes", "--timeout", "100ms"); strings.Count(got.err, "; held by ana") != 2 {
+	if got = hub.run(t, run{}, "delete", "module/edge-lb", "--yes", "--timeout", "100ms"); strings.Count(got.err, "; held by ana") != 2 ||
+		strings.Contains(got.err, "goes on by itself") || !strings.Contains(got.err, "where it is held it goes on when that ends; see: towline explain module edge-lb") {
 		t.Errorf("it does not say that it is held: %q", got.err)
 	}
 }

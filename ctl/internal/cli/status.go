@@ -93,8 +93,12 @@ func (a *app) statusOnce(ctx context.Context, ref fleet.RolloutID, out *output, 
 // sayDeleting says that a module is being deleted: its newest rollout, which may have succeeded long ago, knows nothing of that.
 func (a *app) sayDeleting(ctx context.Context, ref fleet.ModuleRef) {
 	if m, err := a.module(ctx, ref.Display()); err == nil && m.GetMetadata().GetDeletionTimestamp() != nil {
-		a.warnf("module %s is being deleted, since %s, with what it has; what follows is of before; see: towline describe module %s",
-			ref.Display(), a.stamp(m.GetMetadata().GetDeletionTimestamp()), ref.Display())
+		with := "with what it has"
+		if leavesObjects(m) {
+			with = "and leaves what it has"
+		}
+		a.warnf("module %s is being deleted, since %s, %s; what follows is of before; see: towline describe module %s",
+			ref.Display(), a.stamp(m.GetMetadata().GetDeletionTimestamp()), with, ref.Display())
 	}
 }
 
@@ -308,6 +312,7 @@ func (a *app) wait(ctx context.Context, ref fleet.RolloutID, o *waitOptions, sta
 		return wrong
 	}
 	if err == nil && last != nil {
+		a.sayDeleting(ctx, ref.Module)
 		a.printf("%s\n", a.ending(last))
 	}
 	if reached {

@@ -210,7 +210,11 @@ func (a *app) rolloutCell(m *v1.Module) (cell table.Cell, told bool) {
 		if s.GetAway() > 0 && s.GetAway() == s.GetClusters() {
 			where = count(s.GetAway(), "away cluster")
 		}
-		return state(fmt.Sprintf("Deleting: %s in %s", count(s.GetObjects(), "object"), where)), false
+		what := count(s.GetObjects(), "object")
+		if leavesObjects(m) {
+			what = "leaves " + what
+		}
+		return state(fmt.Sprintf("Deleting: %s in %s", what, where)), false
 	case at == "":
 		return text("-"), false
 	case at == stateSucceeded && s.GetRolloutDeferred() > 0:
@@ -228,6 +232,11 @@ func (a *app) rolloutCell(m *v1.Module) (cell table.Cell, told bool) {
 		return state(id + ": " + why), true
 	}
 	return state(id), false
+}
+
+// leavesObjects reports that a module is being deleted and leaves what it has in the clusters.
+func leavesObjects(m *v1.Module) bool {
+	return m.GetMetadata().GetDeletionTimestamp() != nil && m.GetStatus().GetRolloutFacts().GetCode() == fleet.DeleteOrphan
 }
 
 func clusterView(hubVersion string) view[*v1.Cluster] {

@@ -99,6 +99,9 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 		if names := deletedDependents(r, ref); len(names) > 0 && rec.GetDeleting() != fleet.DeleteOrphan {
 			s.RolloutReason, s.RolloutFacts = rollout.ReasonDependentsFirst, &towlinev1.Facts{Names: names}
 		}
+		if rec.GetDeleting() == fleet.DeleteOrphan {
+			s.RolloutFacts = &towlinev1.Facts{Code: fleet.DeleteOrphan}
+		}
 		s.Since = rec.GetModule().GetMetadata().GetDeletionTimestamp()
 	}
 	return state
