@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
@@ -198,7 +197,7 @@ func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 		namespace = ""
 	}
 	object, err := g.client.Get(ctx, r, namespace, e.ID.Name)
-	if apierrors.IsNotFound(err) {
+	if apply.IsGone(err) {
 		return nil, fleet.Errorf(fleet.ErrNotFound, "%s: is not in the cluster", e.ID)
 	}
 	if err != nil {

@@ -219,21 +219,29 @@ func Unanswered(err error) bool {
 }
 
 // MayLand reports that a request which failed may be carried out still: it was sent, and nothing came back, or only that the
-// API server has given up waiting for it.
+// API server, its store, or what stands before it has given up waiting for it.
 func MayLand(err error) bool {
 	var stopped *Failure // before it was sent
 	if err == nil || errors.As(err, &stopped) {
 		return false
 	}
 	s := apiStatus(err)
-	return s == nil || s.Code == 0 || s.Code == http.StatusRequestTimeout || s.Code == http.StatusGatewayTimeout
+	switch {
+	case s == nil, s.Code == 0, s.Code == http.StatusRequestTimeout, s.Code == http.StatusBadGateway, s.Code == http.StatusGatewayTimeout:
+		return true
+	case s.Code < http.StatusInternalServerError || webhookFails(s.Code, s.Message):
+		return false
+	}
+	return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) || ofStore(s.Message)
 }
 
-// IsGone reports that the API server said that it does not have the object. A path that it does not know, as that of a
-// version which is not served any more, says nothing about the object.
-func IsGone(err error) bool {
-	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+// ofStore reports that the API server passes on what its store, or the way to that, says of a request that it had sent there.
+func ofStore(text string) bool {
+	return strings.Contains(text, "etcdserver: ") || strings.Contains(text, "rpc error: code = ") || strings.Contains(text, context.DeadlineExceeded.Error())
 }
+
+// IsGone is kube.IsGone.
+func IsGone(err error) bool { return kube.IsGone(err) }
 
 // Canceled reports that err says only that we stopped.
 func Canceled(ctx context.Context, err error) bool {

@@ -151,3 +151,39 @@ func TestUnanswered(t *testing.T) {
 		}
 	}
 }
+
+func TestMayLand(t *testing.T) {
+	page := func(code int, text string) error {
+		return apierrors.NewGenericServerResponse(code, "patch", schema.GroupResource{Resource: "configmaps"}, "a", text, 0, true)
+	}
+	for _, tc := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"none", nil, false},
+		{"the connection broke", errors.New("EOF"), true},
+		{"it was not sent", &Failure{Reason: ReasonNotLeader}, false},
+		{"the API server gave up", answer(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, ""), true},
+		{"a proxy lost the API server", page(http.StatusBadGateway, "<html>502 Bad Gateway</html>"), true},
+		{"another one did", page(http.StatusServiceUnavailable, "upstream connect error or disconnect/reset before headers. reset reason: connection termination"), true},
+		{"the API server ran into a bug", page(http.StatusInternalServerError, "This request caused apiserver to panic. Look in the logs for details."), true},
+		{"its store gave up", answer(http.StatusInternalServerError, "", "etcdserver: request timed out"), true},
+		{"its store has another leader", answer(http.StatusInternalServerError, "", "etcdserver: leader changed"), true},
+		{"it lost its store", answer(http.StatusInternalServerError, "", "rpc error: code = Unavailable desc = error reading from server: EOF"), true},
+		{"it gave up on its store", answer(http.StatusInternalServerError, "", "context deadline exceeded"), true},
+		{"it takes no requests", answer(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "apiserver is shutting down"), false},
+		{"a webhook does not answer", answer(http.StatusInternalServerError, metav1.StatusReasonInternalError,
+			`Internal error occurred: failed calling webhook "a.example.com": failed to call webhook: Post "https://a.b.svc:443/?timeout=10s": context deadline exceeded`), false},
+		{"a webhook says what its store says", answer(http.StatusInternalServerError, "", `admission webhook "a.example.com" denied the request: etcdserver: request timed out`), false},
+		{"it cannot make anything of the object", answer(http.StatusInternalServerError, "", `failed to create typed patch object: .spec.a: field not declared in schema`), false},
+		{"refused", answer(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, ""), false},
+		{"conflict", answer(http.StatusConflict, metav1.StatusReasonConflict, ""), false},
+		{"a proxy does not know the path", page(http.StatusNotFound, "404 page not found"), false},
+		{"too many requests", answer(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, ""), false},
+	} {
+		if got := MayLand(tc.err); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}

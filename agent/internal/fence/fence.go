@@ -300,7 +300,7 @@ func (f *Fence) beat(ctx context.Context) error {
 			f.o.Heard(nil)
 			return f.swapped(next, got, began)
 		}
-		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		if !apierrors.IsConflict(err) && !kube.IsGone(err) {
 			f.heard(ctx, err)
 			return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
 		}
@@ -325,7 +325,7 @@ func (f *Fence) check(ctx context.Context, attempt int) error {
 	defer f.mu.Unlock()
 	back = err == nil && f.isAhead(now)
 	switch {
-	case err != nil && !apierrors.IsNotFound(err):
+	case err != nil && !kube.IsGone(err):
 		return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
 	case err == nil && holder(now) == f.o.Identity && number(now, EpochAnnotation) == f.epoch && attempt < 3:
 		f.held = now
@@ -341,7 +341,7 @@ func (f *Fence) check(ctx context.Context, attempt int) error {
 // heard passes on how a request went, unless it ended because nobody waits for it any more.
 func (f *Fence) heard(ctx context.Context, err error) {
 	switch {
-	case apierrors.IsNotFound(err):
+	case kube.IsGone(err):
 		f.o.Heard(nil)
 	case !errors.Is(ctx.Err(), context.Canceled):
 		f.o.Heard(err)

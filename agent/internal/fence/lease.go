@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -69,7 +70,7 @@ const hintAfter = 2
 // another process holds, or "" when it is taken.
 func (f *Fence) try(ctx context.Context, expired bool, seen string) (version, by string, err error) {
 	lease, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !kube.IsGone(err) {
 		return "", "", err
 	}
 	if err != nil {

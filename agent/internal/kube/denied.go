@@ -21,6 +21,12 @@ func ByPolicy(text string) bool {
 
 var unevaluated = regexp.MustCompile(`^policy ['"][^'"]+['"] .*denied request: `)
 
+// IsGone reports that the API server said that it does not have the object. A path that it does not know, as that of a version which is not
+// served any more, or that something between the agent and it does not know, says nothing about the object.
+func IsGone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
 // Denied is an error in which the word of a webhook or an admission policy is a denial, whatever code, reason and details it was given, of which
 // any may be missing or say something else than the others. Those of a conflict and of something that does not exist, or exists already, would
 // tell of the object that is written, and validators pass them on of other objects; those of a server that is busy or gives up would tell that

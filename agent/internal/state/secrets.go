@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -122,7 +123,7 @@ func (s *Secrets) Read(ctx context.Context, name string) ([]byte, error) {
 func (s *Secrets) read(ctx context.Context, name string) (b []byte, again bool, err error) {
 	head, err := s.client.Get(ctx, headName(name), metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case kube.IsGone(err):
 		return nil, false, notFound(name)
 	case err != nil:
 		return nil, false, fmt.Errorf("state %s: %w", name, err)
@@ -136,7 +137,7 @@ func (s *Secrets) read(ctx context.Context, name string) (b []byte, again bool, 
 	all := bytes.Clone(head.Data[dataKey])
 	for _, chunk := range chunkNames(head.ObjectMeta) {
 		part, err := s.client.Get(ctx, chunk, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
+		if kube.IsGone(err) {
 			return nil, true, nil
 		}
 		if err != nil {
@@ -238,7 +239,7 @@ func (s *Secrets) putHead(ctx context.Context, h *head, next *corev1.Secret) err
 		if err == nil {
 			return h.took(next, got)
 		}
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) {
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !kube.IsGone(err) {
 			return err
 		}
 		now, err := s.look(ctx, h, next.Name)
@@ -255,7 +256,7 @@ func (s *Secrets) putHead(ctx context.Context, h *head, next *corev1.Secret) err
 // look learns what the head is now. One of a newer epoch is not ours to write.
 func (s *Secrets) look(ctx context.Context, h *head, object string) (metav1.ObjectMeta, error) {
 	now, err := s.meta.Get(ctx, object, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	if kube.IsGone(err) {
 		h.there = false
 		return metav1.ObjectMeta{}, nil
 	}
@@ -305,7 +306,7 @@ func (s *Secrets) remove(ctx context.Context, name string, h *head) error {
 		}
 		err := s.client.Delete(ctx, headName(name), metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &h.uid, ResourceVersion: &h.version}})
-		if err == nil || apierrors.IsNotFound(err) {
+		if err == nil || kube.IsGone(err) {
 			h.there = false
 			return s.removeChunks(ctx, h.chunks)
 		}
@@ -321,7 +322,7 @@ func (s *Secrets) remove(ctx context.Context, name string, h *head) error {
 
 func (s *Secrets) removeChunks(ctx context.Context, chunks []string) error {
 	for _, chunk := range chunks {
-		if err := s.client.Delete(ctx, chunk, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := s.client.Delete(ctx, chunk, metav1.DeleteOptions{}); err != nil && !kube.IsGone(err) {
 			return fmt.Errorf("old chunk: %w", err)
 		}
 	}

@@ -34,7 +34,7 @@ func (s *Secrets) Tenure(ctx context.Context) (Tenure, error) {
 func (s *Secrets) tenure(ctx context.Context) (t Tenure, in *corev1.Secret, err error) {
 	in, err = s.client.Get(ctx, headName(tenureName), metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case kube.IsGone(err):
 		return t, nil, nil
 	case err != nil:
 		return t, nil, fmt.Errorf("state %s: %w", tenureName, err)
@@ -100,7 +100,7 @@ func (s *Secrets) rehearse(ctx context.Context, t Tenure, in *corev1.Secret) err
 
 func (s *Secrets) putTenure(ctx context.Context, t Tenure, in *corev1.Secret) error {
 	next, got, err := s.sendTenure(ctx, t, in)
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || kube.IsGone(err) {
 		return errMoved
 	}
 	if err != nil {
@@ -162,7 +162,7 @@ func (x *taking) one(ctx context.Context, m *metav1.PartialObjectMetadata) error
 	}
 	for range attempts {
 		err := x.settle(ctx, name, m)
-		if err == nil || apierrors.IsNotFound(err) {
+		if err == nil || kube.IsGone(err) {
 			return nil
 		}
 		if apierrors.IsConflict(err) {
@@ -170,7 +170,7 @@ func (x *taking) one(ctx context.Context, m *metav1.PartialObjectMetadata) error
 				continue
 			}
 		}
-		if apierrors.IsNotFound(err) {
+		if kube.IsGone(err) {
 			return nil
 		}
 		return fmt.Errorf("%s: %w", name, err)
@@ -236,7 +236,7 @@ func (s *Secrets) sweep(ctx context.Context, heads map[string]*head) error {
 			return nil
 		}
 		err := s.client.Delete(ctx, m.Name, metav1.DeleteOptions{Preconditions: preconditions(m.ObjectMeta)})
-		if apierrors.IsNotFound(err) {
+		if kube.IsGone(err) {
 			return nil
 		}
 		return err

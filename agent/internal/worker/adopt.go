@@ -231,7 +231,7 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 		return false, nil
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
+	if a.isGone(ctx, err) {
 		return false, nil
 	}
 	if err != nil {

@@ -34,7 +34,7 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
 	for attempt := 0; ; attempt++ {
 		live, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
-		if apierrors.IsNotFound(err) {
+		if a.isGone(ctx, err) {
 			return a.put(ctx, g, apply.ApplyOptions{Strict: true}) // whose answer says so
 		}
 		if err != nil {

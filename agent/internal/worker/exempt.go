@@ -33,7 +33,7 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 		return nil
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
+	if a.isGone(ctx, err) {
 		return nil
 	}
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -184,7 +183,7 @@ func (a *writer) unlessUnseen(ctx context.Context) error {
 		return nil // what is made meets what is there
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
+	if a.isGone(ctx, err) {
 		return nil
 	}
 	if err != nil {

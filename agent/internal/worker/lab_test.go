@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -41,7 +42,7 @@ type counter struct {
 	mu     sync.Mutex
 	counts map[string]int
 	paths  []string
-	// trouble, if set, is asked before each request; an error is what becomes of it.
+	// trouble, if set, is asked before each request; an error is what becomes of it, and an inPlace the answer.
 	trouble func(*http.Request) error
 }
 
@@ -63,12 +64,24 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	trouble := c.trouble
 	c.mu.Unlock()
 	if trouble != nil {
-		if err := trouble(r); err != nil {
+		err := trouble(r)
+		if x := (inPlace{}); errors.As(err, &x) {
+			return answer(r, x.code, x.body), nil
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
 	return c.next.RoundTrip(r)
 }
+
+// inPlace is an answer in place of the API server's.
+type inPlace struct {
+	code int
+	body string
+}
+
+func (inPlace) Error() string { return "is an answer" }
 
 // take is what was counted since the last take.
 func (c *counter) take() (map[string]int, []string) {

@@ -25,6 +25,11 @@ func (r *rig) slowly(name string) (sent <-chan struct{}, land func()) {
 // late has a request to one ConfigMap arrive later than anybody waits for it, as where a webhook holds it: whoever sent it
 // has no answer. It is sent when sent is closed; land lets it arrive, and comes back with its status when it was carried out.
 func (r *rig) late(method, name string) (sent <-chan struct{}, land func() int) {
+	return r.lateAnswered(method, name, errors.New("connection reset by a test"))
+}
+
+// lateAnswered is late with what is answered meanwhile.
+func (r *rig) lateAnswered(method, name string, meanwhile error) (sent <-chan struct{}, land func() int) {
 	held, release, landed := make(chan struct{}), make(chan struct{}), make(chan int, 1)
 	var once sync.Once
 	r.count.upset(func(q *http.Request) error {
@@ -47,7 +52,7 @@ func (r *rig) late(method, name string) (sent <-chan struct{}, land func() int) 
 				landed <- answer.StatusCode
 			}()
 		})
-		return errors.New("connection reset by a test")
+		return meanwhile
 	})
 	return held, func() int { close(release); return <-landed }
 }
@@ -95,6 +100,38 @@ func TestWriteThatArrivesLateLeavesNothingBehind(t *testing.T) {
 			if r.get("v1", "configmaps", "late") != nil {
 				t.Error("the module is called removed, and what it made late is there")
 			}
+		})
+	}
+}
+
+// givenUp are answers that say no more than that nobody waits for a write any more: of a proxy before the API server, or of its store, which has
+// the write.
+func givenUp() map[string]inPlace {
+	return map[string]inPlace{
+		"a proxy":              {http.StatusBadGateway, "<html>502 Bad Gateway</html>"},
+		"a proxy of a service": {http.StatusServiceUnavailable, "upstream connect error or disconnect/reset before headers. reset reason: connection termination"},
+		"the store":            {http.StatusInternalServerError, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"etcdserver: request timed out","code":500}`},
+	}
+}
+
+func TestWriteOfWhichOthersHaveGivenUpLeavesNothingBehind(t *testing.T) {
+	for name, meanwhile := range givenUp() {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.landing = time.Hour
+			r.restart()
+			sent, land := r.lateAnswered(http.MethodPatch, "late", meanwhile)
+			r.set([]fleet.Sync{r.bundle("shop", nil, configMap("late", "k: v"))})
+			<-sent
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			x := r.wait("shop", "waiting", func(x fleet.SyncStatus) bool {
+				return x.Phase == fleet.PhaseRemoved || len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, lateText)
+			})
+			land()
+			if x.Phase == fleet.PhaseRemoved {
+				t.Fatal("the module is called removed, and what it made late is there")
+			}
+			r.eventually("what it made late is deleted", func() bool { return r.get("v1", "configmaps", "late") == nil })
 		})
 	}
 }

@@ -45,6 +45,30 @@ func TestDeleteThatArrivesLateTakesNothing(t *testing.T) {
 	}
 }
 
+// The same of a DELETE of which a proxy before the API server, or its store, has given up.
+func TestDeleteOfWhichOthersHaveGivenUpTakesNothing(t *testing.T) {
+	for name, meanwhile := range givenUp() {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.landing = time.Hour
+			r.restart()
+			a, b := configMap("a", "k: v"), configMap("b", "k: v")
+			s := r.bundle("shop", nil, a, b)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			sent, land := r.lateAnswered(http.MethodDelete, "b", meanwhile)
+			r.set([]fleet.Sync{r.bundle("shop", nil, a)})
+			<-sent
+			s = r.bundle("shop", nil, a, b)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if code := land(); code != http.StatusConflict {
+				t.Errorf("the DELETE from before the sync was answered with %d", code)
+			}
+		})
+	}
+}
+
 // dropsUnanswered has module shop let b go beside a, by a DELETE that is sent and has no answer before it lands. The agent may be started anew
 // then.
 func (r *rig) dropsUnanswered(a, b string, restart bool) (uid types.UID, land func() int) {

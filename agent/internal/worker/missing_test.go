@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -143,4 +144,29 @@ func TestObjectThatIsDeletedAndReadIsNotReadOverAndOver(t *testing.T) {
 	if took := time.Since(begun); took < time.Second {
 		t.Errorf("it was read %d times in %v", reads.Load(), took)
 	}
+}
+
+// A policy of the cluster puts a finalizer on a Namespace: who deletes its module is told for what it waits.
+func TestFinalizerOfANamespaceIsTold(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, ownNamespace)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	finalizers := func(list string) {
+		if _, err := r.res("v1", "namespaces", "").Patch(context.Background(), r.ns+"-own", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finalizers(`["example.com/stay"]`)
+	told := func(x fleet.SyncStatus) bool {
+		return len(x.Extras) == 1 && x.Extras[0].Reason == "Terminating" && strings.Contains(x.Extras[0].Message, "example.com/stay")
+	}
+	dead := r.tombstone("shop", fleet.DeleteDelete)
+	r.set(nil, dead)
+	r.wait("shop", "waiting for it", told)
+	r.restart()
+	r.set(nil, dead)
+	r.wait("shop", "waiting for it, as an agent that finds it so", told)
+	finalizers("null")
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 }

@@ -73,9 +73,12 @@ func (w *worker) holdsUp(ctx context.Context, res apply.Resource, r plan.Record,
 	if err != nil {
 		return leavingText(seen)
 	}
-	text := "is being deleted"
+	text, with := leavingText(seen), ": "
+	if len(seen.Finalizers) > 0 {
+		with = "; "
+	}
 	if why := apply.NamespaceTrouble(live); why != "" {
-		text += ": " + w.hidden(r.ID).scrub(why)
+		text += with + w.hidden(r.ID).scrub(why)
 	}
 	survey, err := w.m.served.get(ctx, w.m.mapper)
 	if err != nil {

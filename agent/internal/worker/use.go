@@ -241,7 +241,7 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 	}
 	out.use = &use{owner: a.record.Module, at: time.Now()}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
+	if apply.IsGone(err) {
 		return nil
 	}
 	if err != nil {
@@ -273,7 +273,7 @@ func (a *writer) wantsOf(live map[string]any) (apply.Meta, error) {
 // guestOfOthers looks again at a Namespace that an agent of another hub has. If that is not so any more, it is decided anew what to do about it.
 func (a *writer) guestOfOthers(ctx context.Context, out *outcome) error {
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if out.again = true; apierrors.IsNotFound(err) {
+	if out.again = true; apply.IsGone(err) {
 		return nil
 	}
 	if err != nil {
