@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
 )
 
 // labelled gives a cluster these labels and no others.
@@ -86,4 +88,43 @@ func TestQueuedModuleWaitsForItsSecret(t *testing.T) {
 		heirs := w.held("c", "one").Heirs
 		return len(heirs) == 1 && !heirs[0].Unknown && heirs[0].Module.Name == "two"
 	})
+}
+
+// TestRemovalThatStandsStillIsNotSaidToBeHeld: a removal that a hold had stopped does not go on where the module is placed again, which a cordon keeps
+// from being given to the cluster. Nobody holds it then, and who ends holds ends nothing by that.
+func TestRemovalThatStandsStillIsNotSaidToBeHeld(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", map[string]string{"zone": "eu"})
+	w.connectWith("c", simagent.Options{Remove: func(tomb fleet.Tombstone) fleet.SyncStatus { // it takes for ever
+		if tomb.Hold {
+			return fleet.SyncStatus{Module: tomb.Module, Generation: tomb.Generation, Phase: fleet.PhaseHeld, Reason: "Held", Message: "held"}
+		}
+		return fleet.SyncStatus{Module: tomb.Module, Generation: tomb.Generation, Phase: fleet.PhaseApplying}
+	}})
+	w.awaitCluster("c", "Ready")
+	one := module("one", configMap("1"))
+	one.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": "eu"}}}
+	w.await("one", w.put(one).GetRevision())
+	w.put(module("other", map[string]string{"b.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: b, namespace: default}}\n"}))
+	w.awaitTracker("other", "c", "ready", ready)
+	w.labelled("c", map[string]string{"zone": "us"})
+	w.awaitTracker("one", "c", "going", func(tr *towlinev1.Tracker) bool { return tr.GetRemoving() })
+	held, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "one", Cluster: "c"})
+	must(t, err)
+	w.awaitTracker("one", "c", "held", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "Held" })
+	_, err = w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"zone": "eu"}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(true)}}})
+	must(t, err)
+	if tr := w.tracker("one", "c"); tr.GetReason() != "Held" {
+		t.Errorf("while somebody holds it: %v", tr)
+	}
+	w.confirm(held.GetHold())
+	w.awaitTracker("one", "c", "standing still", func(tr *towlinev1.Tracker) bool {
+		return tr.GetReason() == fleet.TrackerPlacedAgain && tr.GetRemoving()
+	})
+	if got, err := w.Trackers.GetTracker(w.ctx, &towlinev1.GetTrackerRequest{Project: "default", Module: "one", Cluster: "c"}); err != nil || got.GetTracker().GetReason() != fleet.TrackerPlacedAgain {
+		t.Errorf("by itself: %v, %v", got, err)
+	}
+	_, err = w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"zone": "eu"}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(false)}}})
+	must(t, err)
+	w.awaitTracker("one", "c", "back", ready)
 }

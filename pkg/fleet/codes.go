@@ -78,6 +78,7 @@ const (
 	TrackerRemoving      = "Removing"
 	TrackerReleasing     = "Releasing" // the module goes, and its objects stay without our marks
 	TrackerRemovingFirst = "RemovingFirst"
+	TrackerPlacedAgain   = "PlacedAgain" // its removal was stopped, and stands still since its placement has it there again
 	TrackerDisconnected  = "Disconnected"
 	TrackerNotHeard      = "NotHeard"
 	TrackerRegressed     = "Regressed"

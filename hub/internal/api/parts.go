@@ -32,8 +32,12 @@ func (a *API) GetTracker(ctx context.Context, req *towlinev1.GetTrackerRequest) 
 	cluster := fleet.ClusterName(req.GetCluster())
 	var t record.Tracked
 	var ordered []int64
+	var out *towlinev1.Tracker
 	err = a.view(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
 		t, err = a.trackerAt(r, ref, cluster)
+		if err == nil {
+			out = a.standing(r, t, showTracker(t))
+		}
 		for _, x := range record.Recycles(r, cluster, ref) {
 			ordered = append(ordered, x.GetRevision())
 		}
@@ -46,7 +50,6 @@ func (a *API) GetTracker(ctx context.Context, req *towlinev1.GetTrackerRequest) 
 	if err != nil {
 		return nil, err
 	}
-	out := showTracker(t)
 	out.Revisions = showParts(t, t.Parts(rooted), ordered)
 	return &towlinev1.GetTrackerResponse{Tracker: out}, nil
 }

@@ -84,6 +84,21 @@ func showTracker(t record.Tracked) *towlinev1.Tracker {
 	return out
 }
 
+// standing says of a removal that somebody had stopped why it stands still now that nobody stops it: its agent was not told that, and speaks of the hold.
+func (a *API) standing(r store.Reader, t record.Tracked, out *towlinev1.Tracker) *towlinev1.Tracker {
+	o := t.Input.Observed
+	if !t.Desired.GetTombstone().GetHold() || t.Desired.GetFinal() || t.Desired.GetProblem() != "" || o == nil || o.Phase != fleet.PhaseHeld || out.GetReason() != o.Reason {
+		return out
+	}
+	r = store.Untracked(r)
+	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(t.Cluster))
+	if !ok || rec.GetRemoving() != "" || record.ReadHolds(r, a.now()).StopsRemoval(t.Module, t.Cluster, true) || !record.ExitInForce(r, t.Module).Places(record.Cluster(rec)) {
+		return out
+	}
+	out.Reason, out.Message = fleet.TrackerPlacedAgain, ""
+	return out
+}
+
 // hasExtras reports that the agent has said of objects that the sync does not list.
 func hasExtras(t record.Tracked) bool { return t.Input.Observed != nil && t.Input.Observed.Extra() > 0 }
 
@@ -170,7 +185,7 @@ func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersReque
 				}
 				if key := trackerKey(ref, c); key > after && !p.full() {
 					if t, ok := record.Track(o, c, ref, a.o.Sessions.Connected(c)); ok {
-						p.add(key, showTracker(t))
+						p.add(key, a.standing(o, t, showTracker(t)))
 					}
 				}
 			}

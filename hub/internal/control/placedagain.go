@@ -3,7 +3,6 @@ package control
 import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
-	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -26,20 +25,9 @@ func (p *placedAgain) in(name fleet.ClusterName, d *storev1.DesiredRecord) bool 
 		return false
 	}
 	if p.exit == nil {
-		p.exit = p.read()
+		exit := record.ExitInForce(p.r, p.ref)
+		p.exit = &exit
 	}
 	rec, _, ok := store.Get[*storev1.ClusterRecord](p.r, store.ClusterKey(name))
 	return ok && rec.GetRemoving() == "" && p.exit.Places(record.Cluster(rec))
-}
-
-// read is the way out of the clusters; one that places it nowhere where the module is being deleted, has no rollout, or another program says where
-// it is.
-func (p *placedAgain) read() *record.Exit {
-	m, _, ok := store.Get[*storev1.ModuleRecord](p.r, store.ModuleKey(p.ref))
-	by := rollouts.Driven(p.r, p.ref).GetRollout().GetNumber()
-	if !ok || by == 0 || m.GetDeleting() != "" || rollouts.External(p.r, p.ref, m) {
-		return &record.Exit{}
-	}
-	exit := record.ExitOf(p.r, p.ref, by)
-	return &exit
 }

@@ -38,6 +38,17 @@ func ExitOf(r store.Reader, ref fleet.ModuleRef, number int64) Exit {
 	return ExitBy(r, ref, ro, rollouts.OutlookOf(ro).Places)
 }
 
+// ExitInForce goes by what moves the module now; it is one that places it nowhere where the module is being deleted, has no rollout, or another program
+// says where it is.
+func ExitInForce(r store.Reader, ref fleet.ModuleRef) Exit {
+	m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	by := rollouts.Driven(r, ref).GetRollout().GetNumber()
+	if !ok || by == 0 || m.GetDeleting() != "" || rollouts.External(r, ref, m) {
+		return Exit{}
+	}
+	return ExitOf(r, ref, by)
+}
+
 // Open reports that the module may be taken from a cluster, or is not there to be taken. The commit depends on the cluster's record, unless the
 // reader is store.Untracked; whether the module is there whoever takes it compares.
 func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
