@@ -15,15 +15,21 @@ func TestWhatCouldNotBeAssignedIsWithheld(t *testing.T) {
 	withheld := func(tr *towlinev1.Tracker) bool {
 		return tr.GetReason() == "CannotAssign" && strings.Contains(tr.GetMessage(), "r2 could be assigned now, and is not: ")
 	}
-	for name, tc := range map[string]struct{ said, ends client.Word }{
-		"aborted": {client.Word{Verb: "abort"}, client.Word{Verb: "retry"}},
-		"pinned":  {client.Word{Verb: "pin", Clusters: []string{"a"}, Reason: "stays at r1"}, client.Word{Verb: "unpin", Clusters: []string{"a"}}},
-		"skipped": {client.Word{Verb: "skip", Clusters: []string{"a"}}, client.Word{Verb: "retry", Clusters: []string{"a"}}},
-		"paused":  {client.Word{Verb: "pause"}, client.Word{Verb: "resume"}},
+	word := func(x client.Word) func(*world) { return func(w *world) { say(w, x) } }
+	for name, tc := range map[string]struct{ said, ends func(*world) }{
+		"aborted": {word(client.Word{Verb: "abort"}), word(client.Word{Verb: "retry"})},
+		"pinned":  {word(client.Word{Verb: "pin", Clusters: []string{"a"}, Reason: "stays at r1"}), word(client.Word{Verb: "unpin", Clusters: []string{"a"}})},
+		"skipped": {word(client.Word{Verb: "skip", Clusters: []string{"a"}}), word(client.Word{Verb: "retry", Clusters: []string{"a"}})},
+		"paused":  {word(client.Word{Verb: "pause"}), word(client.Word{Verb: "resume"})},
+		"cordoned": {func(w *world) { w.cordon("a", true) }, func(w *world) {
+			_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
+				Metadata: &towlinev1.Metadata{Name: "a", Labels: map[string]string{"zone": "y"}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(false)}}})
+			must(t, err)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := wantingLabel(t)
-			say(w, tc.said)
+			tc.said(w)
 			w.labelled("a", map[string]string{"zone": "y"})
 			w.awaitTracker("shop", "a", "withheld", withheld)
 			w.restart()
@@ -31,7 +37,7 @@ func TestWhatCouldNotBeAssignedIsWithheld(t *testing.T) {
 			if s := w.held("a", "shop"); s.Revision != 1 {
 				t.Fatalf("a is given r%d since it has the label", s.Revision)
 			}
-			say(w, tc.ends)
+			tc.ends(w)
 			w.awaitTracker("shop", "a", "at r2", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && ready(tr) })
 		})
 	}

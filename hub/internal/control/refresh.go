@@ -457,7 +457,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 	for chunk := range slices.Chunk(list, batchClusters) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			var generation uint64
-			holds, again := record.ReadHolds(w, o.now), newPlacedAgain(w, ref)
+			holds, again, said := record.ReadHolds(w, o.now), newPlacedAgain(w, ref), &withholder{r: store.Untracked(w), ref: ref}
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
@@ -476,7 +476,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if generation == 0 {
 					generation = record.NextGeneration(w)
 				}
-				next, err := c.refreshedRecord(ctx, w, o, ref, x, old, generation)
+				next, err := c.refreshedRecord(ctx, w, o, said, x, old, generation)
 				if err != nil {
 					return err
 				}
@@ -491,7 +491,10 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 	return nil
 }
 
-func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, x refresh, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
+// refreshedRecord is what a cluster has after the change. It is given nothing that it could not have before, and that a person has said by now it is
+// not to have.
+func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outside, said *withholder, x refresh, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
+	ref := said.ref
 	if x.problem != "" {
 		a := assigner{revision: old.GetSync().GetRevision(), rollout: old.GetRollout()}
 		if x.again {
@@ -508,7 +511,15 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 		if !ok {
 			return old, nil
 		}
-		return a.desired(ctx, w, record.Cluster(cluster), generation)
+		next, err := a.desired(ctx, w, record.Cluster(cluster), generation)
+		if err != nil || x.anew != 0 || next.GetProblem() != "" {
+			return next, err
+		}
+		w.Unchanged(store.ClusterPrefix)
+		if why, _ := said.why(x.cluster, old); why != "" {
+			return a.problem(old, generation, why), nil
+		}
+		return next, nil
 	}
 	next := proto.CloneOf(old)
 	next.ChosenGeneration = record.ChosenGeneration(old)

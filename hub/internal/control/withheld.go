@@ -45,6 +45,8 @@ func (x *withholder) why(cluster fleet.ClusterName, d *storev1.DesiredRecord) (w
 		return "", false
 	case by.damaged != "":
 		return say("%s", by.damaged), true
+	case x.cordoned(cluster):
+		return say("the cluster is cordoned; to end that: towline cluster uncordon %s", cluster), true
 	case x.pinned(cluster):
 		return say("the cluster is pinned; to end that: towline rollout unpin %s --cluster %s", name, cluster), true
 	case by.run == nil:
@@ -63,6 +65,11 @@ func (x *withholder) why(cluster fleet.ClusterName, d *storev1.DesiredRecord) (w
 		return say("rollout %s is superseded; the newer one decides", id), false
 	}
 	return "", false
+}
+
+func (x *withholder) cordoned(cluster fleet.ClusterName) bool {
+	rec, _, _ := store.Get[*storev1.ClusterRecord](x.r, store.ClusterKey(cluster))
+	return rec.GetCluster().GetSpec().GetCordoned()
 }
 
 func (x *withholder) pinned(cluster fleet.ClusterName) bool {
