@@ -205,7 +205,7 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 				return err
 			}
 			part := g
-			part.clusters = g.clusters[:min(len(g.clusters), inlineDesired)]
+			part.clusters = g.clusters[:min(len(g.clusters), c.room.inline)]
 			done, _, err = c.putAssigned(ctx, w, o, run, part, step.GetGeneration())
 			return err
 		}); err != nil {
@@ -327,9 +327,9 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	if l.policy == "" {
 		l.policy = fleet.DeleteDelete
 	}
-	many := batchClusters
+	many := c.room.batch
 	if l.rollout != 0 { // whose placement is looked at, too
-		many = inlineDesired
+		many = c.room.inline
 	}
 	for chunk := range slices.Chunk(clusters, many) {
 		var kept []fleet.ClusterName
@@ -426,7 +426,7 @@ type gone struct {
 // had an agent. The floor keeps the generation of the cluster's assemblage from going down. What was assigned again
 // meanwhile stays, and what waited for the end of a final tombstone has its turn.
 func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters []gone) error {
-	for chunk := range slices.Chunk(clusters, batchClusters/4) {
+	for chunk := range slices.Chunk(clusters, max(c.room.batch/4, 1)) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			gen := record.NextGeneration(w)
 			for _, x := range chunk {

@@ -43,7 +43,7 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, o outside, ref f
 	in.Stands = record.Stands(r)
 	in.Confirmed = record.ConfirmedDigests(r, ref)
 	d := rollout.Decide(in)
-	if len(d.Assign) > inlineDesired || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {
+	if len(d.Assign) > c.room.inline || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {
 		return nil, nil
 	}
 	if c.lacking(w, run, d) {

@@ -26,13 +26,21 @@ const (
 	// comparedClusters is of how many moved clusters the step's transaction compares each record: as many as a small one compares together
 	// with their desired records.
 	comparedClusters = 2 * inlineDesired
-	// inlineBytes is up to how many bytes of them: values may be long.
+	// inlineBytes is up to how many bytes of these records: values may be long.
 	inlineBytes = 256 << 10
 	// inlineChunks is up to how many chunks it also writes; more follow right after it.
 	inlineChunks = 60
 	// stepBytes is how many bytes of names one step record holds.
 	stepBytes = 64 << 10
 )
+
+// room is how many clusters one transaction writes: tests have less.
+type room struct {
+	inline, compared int // see inlineDesired, and comparedClusters
+	batch            int
+}
+
+var usualRoom = room{inline: inlineDesired, compared: comparedClusters, batch: batchClusters}
 
 // errInline asks for a step record instead of desired records in the step's own transaction.
 var errInline = errors.New("too large for the step's transaction")
@@ -105,10 +113,10 @@ func (c *Controller) writeDecision(ctx context.Context, w store.Writer, o outsid
 	var step rollouts.Step
 	if len(groups) > 0 {
 		step = func(next *storev1.RolloutRecord) (uint64, error) {
-			if err := mayLeave(w, run, d, groups); err != nil {
+			if err := mayLeave(w, c.clustersOf(w, d), run, d, groups); err != nil {
 				return 0, err
 			}
-			if err := mayMove(w, run, d); err != nil {
+			if err := mayMove(w, c.clustersOf(w, d), run, d); err != nil {
 				return 0, err
 			}
 			generation := record.NextGeneration(w)
@@ -131,12 +139,12 @@ func (e *placedError) Unwrap() error { return fleet.ErrConflict }
 // mayLeave refuses a decision that takes the module from clusters in which the placement has it that is in force under the
 // decision's own state, leaves a cluster with nothing though no person has confirmed that, or was made of another cluster of the name,
 // whatever led to it: an older look, or a mistake.
-func mayLeave(w store.Writer, run *rollouts.Run, d rollout.Decision, groups []group) error {
+func mayLeave(w store.Writer, r store.Reader, run *rollouts.Run, d rollout.Decision, groups []group) error {
 	i := slices.IndexFunc(groups, func(g group) bool { return g.revision == 0 })
 	if i < 0 {
 		return nil
 	}
-	exit, r := record.ExitBy(w, run.Module, run.Record, d.State.PlacedBy()), clustersOf(w, d)
+	exit := record.ExitBy(w, run.Module, run.Record, d.State.PlacedBy())
 	closed := slices.DeleteFunc(names(groups[i].clusters), func(c fleet.ClusterName) bool { return exit.Open(r, c) })
 	if len(closed) > 0 {
 		return &placedError{closed}
@@ -156,8 +164,8 @@ func mayLeave(w store.Writer, run *rollouts.Run, d rollout.Decision, groups []gr
 
 // clustersOf is the reader for the records of the clusters that a decision moves. The commit depends on each that is read, or, of a large
 // one, which are more than it may compare, on all clusters that there are.
-func clustersOf(w store.Writer, d rollout.Decision) store.Reader {
-	if len(d.Assign) <= comparedClusters {
+func (c *Controller) clustersOf(w store.Writer, d rollout.Decision) store.Reader {
+	if len(d.Assign) <= c.room.compared {
 		return w
 	}
 	w.Unchanged(store.ClusterPrefix)
@@ -166,8 +174,8 @@ func clustersOf(w store.Writer, d rollout.Decision) store.Reader {
 
 // mayMove refuses a decision that moves a cluster which was cordoned since that was looked at, or brings the module to one that the placement does not
 // have any more; but who goes back to what it had does so whatever the placement says.
-func mayMove(w store.Writer, run *rollouts.Run, d rollout.Decision) error {
-	exit, r := record.ExitBy(store.Untracked(w), run.Module, run.Record, d.State.PlacedBy()), clustersOf(w, d)
+func mayMove(w store.Writer, r store.Reader, run *rollouts.Run, d rollout.Decision) error {
+	exit := record.ExitBy(store.Untracked(w), run.Module, run.Record, d.State.PlacedBy())
 	for _, a := range d.Assign {
 		name := d.State.Member(run.Plan, int(a.Member)).Cluster
 		if store.DamageOf(w, store.ClusterKey(name)) != nil { // stops no other
@@ -216,7 +224,7 @@ func (c *Controller) putStep(ctx context.Context, w store.Writer, o outside, run
 	for _, g := range groups {
 		total += len(g.clusters)
 	}
-	if inline && total <= inlineDesired {
+	if inline && total <= c.room.inline {
 		bytes := 0
 		for _, g := range groups {
 			n, err := c.putDesired(ctx, w, o, run, g, generation)

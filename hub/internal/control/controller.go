@@ -113,6 +113,7 @@ type Controller struct {
 	leads    bool
 	spawn    func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
 
+	room     room
 	prepared preparations
 	drafts   drafts
 	gathered gatherings
@@ -133,7 +134,7 @@ func New(o Options) (*Controller, error) {
 	if o.CollectEvery == 0 {
 		o.CollectEvery = 10 * time.Minute
 	}
-	return &Controller{o: o, listings: record.NewListings(o.Store), judged: turns{room: maxFromOrigin}}, nil
+	return &Controller{o: o, listings: record.NewListings(o.Store), judged: turns{room: maxFromOrigin}, room: usualRoom}, nil
 }
 
 // Run campaigns, leads until leadership is lost, and campaigns again, until ctx ends.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/api"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/record"
@@ -56,6 +57,8 @@ type interleaved struct {
 	t        *testing.T
 	ctx      context.Context
 	tape     *tape
+	room     room
+	mix      []word // what is put before commits that matter
 	store    *storetest.Store
 	api      *api.API
 	registry *registry.Registry
@@ -68,6 +71,7 @@ type interleaved struct {
 	kubes    map[fleet.ClusterName]*kube // that have the names now
 	made     map[string]*kube            // all, by their UIDs
 	number   int                         // of puts
+	files    map[string][]byte           // of the catalog
 	said     words
 	log      []string
 	found    string
@@ -101,6 +105,7 @@ type touched struct {
 	modules  []fleet.ModuleRef
 	clusters []fleet.ClusterName
 	orders   bool // something to clusters
+	says     bool // something of what modules, clusters or holds there are
 }
 
 func touchedBy(parts []backend.Part) (out touched) {
@@ -108,7 +113,8 @@ func touchedBy(parts []backend.Part) (out touched) {
 		for _, op := range p.Then {
 			_, key, _ := strings.Cut(op.Key, "/") // behind the space of the records
 			class, rest, _ := strings.Cut(key, "/")
-			out.orders = out.orders || class+"/" == store.DesiredPrefix
+			out.orders = out.orders || class+"/" == store.DesiredPrefix || class+"/" == store.StepPrefix
+			out.says = out.says || slices.Contains([]string{store.ModulePrefix, store.ClusterPrefix, store.HoldPrefix, store.ConfirmPrefix, store.CatalogPrefix}, class+"/")
 			for _, ref := range wovenModules {
 				if strings.Contains(rest+"/", ref.String()+"/") && !slices.Contains(out.modules, ref) {
 					out.modules = append(out.modules, ref)
@@ -141,6 +147,11 @@ func (s there) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agent
 func newInterleaved(t *testing.T, x *tape) *interleaved {
 	w := &interleaved{t: t, tape: x, ctx: context.WithValue(rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: "ana", Role: rpc.RoleAdmin}), driven{}, true),
 		kubes: map[fleet.ClusterName]*kube{}, made: map[string]*kube{}, said: newWords()}
+	w.mixes()
+	w.files = map[string][]byte{}
+	nowhere := w.spec(fleet.ModuleRef{Project: wovenCatalog.Project, Name: "three"}, 1, "", "")
+	nowhere.Spec.Placement = nil
+	w.lists(nowhere)
 	b := &commits{memory.New(), w}
 	w.store = storetest.On(t, b, engine.Options{StandIn: record.StandIn})
 	ca, err := registry.OpenCA(t.TempDir(), nil)
@@ -150,8 +161,13 @@ func newInterleaved(t *testing.T, x *tape) *interleaved {
 	bundles := bundle.New(outsideBlobs{w.store.Blobs(), t})
 	w.leads(bundles)
 	w.api, err = api.New(api.Options{Store: w.store.As(store.API), Bundles: bundles, Sessions: there{w}, Registry: w.registry, Log: slog.New(slog.DiscardHandler), HubID: "h", Incarnation: "i",
-		Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, io.EOF }})
+		Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, io.EOF },
+		ResyncCatalog: func(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error) {
+			return w.ResyncCatalog(ctx, ref, by, take)
+		},
+		CatalogSeen: func(ref fleet.ModuleRef) (*storev1.CatalogState, time.Time) { return w.CatalogSeen(ref) }})
 	w.must(err)
+	w.o.Catalogs = w.api
 	w.look()
 	return w
 }
@@ -173,10 +189,10 @@ func (w *interleaved) leads(bundles *bundle.Cache) {
 	w.lead = lead
 	fetcher, err := source.New(source.Options{})
 	w.must(err)
-	c, err := New(Options{Store: w.store.As(store.Leader), Bundles: bundles, Source: fetcher, Sessions: there{w}, Log: slog.New(slog.DiscardHandler),
+	c, err := New(Options{Store: w.store.As(store.Leader), Bundles: bundles, Source: shelf{fetcher, w}, Catalogs: w.api, Sessions: there{w}, Log: slog.New(slog.DiscardHandler),
 		Campaign: func(context.Context) (store.Leadership, error) { return lead, nil }})
 	w.must(err)
-	c.lead = lead
+	c.lead, c.room = lead, w.room
 	c.states, c.backoff, c.leaving = map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}, map[fleet.ClusterName]bool{}
 	c.dropping, c.headings = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}, map[fleet.ModuleRef]record.Heading{}
 	c.modules, c.resolver, c.fetcher = newRunner(4, c.runModule), newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch)
@@ -214,8 +230,11 @@ func (w *interleaved) before(near touched) {
 		return
 	}
 	odds := 8
-	if near.orders {
+	switch {
+	case near.orders:
 		odds = 2
+	case near.says:
+		odds = 4
 	}
 	if w.tape.pick(odds) != odds-1 {
 		return
@@ -233,7 +252,7 @@ func (w *interleaved) committed(near touched) {
 	if was != nil && w.found == "" && was.Revision() != w.last.Revision() {
 		w.judge(was, w.last)
 	}
-	if !w.quiet && w.depth > 0 && near.orders && w.tape.pick(32) == 31 {
+	if !w.quiet && w.depth > 0 && (near.orders || near.says) && w.tape.pick(32) == 31 {
 		w.note("... and another hub leads from there on")
 		w.leads(w.o.Bundles)
 	}
@@ -306,7 +325,7 @@ func (r *runner) take(x *tape) (key string, ok bool) {
 
 // wakes is when the next run of a part is due; zero: none is.
 func (w *interleaved) wakes() (next time.Time) {
-	for _, r := range []*runner{w.modules, w.resolver, w.fetcher, w.variants} {
+	for _, r := range []*runner{w.modules, w.resolver, w.fetcher, w.variants, w.cataloguer} {
 		r.mu.Lock()
 		for _, e := range r.entries {
 			if next.IsZero() || e.at.Before(next) {

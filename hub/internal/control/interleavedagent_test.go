@@ -88,7 +88,7 @@ func (w *interleaved) opens(k *kube) bool {
 // acts has the agent do what it is told, and say so.
 func (w *interleaved) acts(name fleet.ClusterName) {
 	k := w.kubes[name]
-	if k == nil || !k.up || !w.opens(k) {
+	if k == nil || !k.up || clusterOf(w.last, name) == nil || !w.opens(k) {
 		return
 	}
 	puts := w.does(k)
@@ -222,7 +222,7 @@ func (w *interleaved) applies(k *kube, s fleet.Sync, hold bool) fleet.SyncStatus
 	b, err := w.o.Bundles.Get(w.ctx, s.Bundle)
 	w.must(err)
 	var lists, drops, keeps []fleet.ObjectID
-	for _, e := range b.Entries {
+	for _, e := range assemble.Resolved(b.Entries, s.Values) {
 		lists = append(lists, e.ID)
 	}
 	for _, id := range k.has[s.Module] {
@@ -235,8 +235,13 @@ func (w *interleaved) applies(k *kube, s fleet.Sync, hold bool) fleet.SyncStatus
 			if !s.PruneConfirmed || len(s.PruneShown) > 0 && !slices.Contains(s.PruneShown, assemble.HeirKey(id)) {
 				keeps = append(keeps, id)
 				st.Extras = append(st.Extras, fleet.ExtraObject{ID: id, Version: "v1", Held: true, Reason: "AwaitingConfirm"})
+			} else if !w.said.confirmed[confirmation(id.String(), s.Module, k.uid)] {
+				w.finds("%s in %s: %s deletes %s, about which nobody was asked", s.Module.Name, k.name, k.uid, id)
 			}
 		}
+	}
+	for _, id := range lists { // what a person let go before is asked about anew
+		delete(w.said.confirmed, confirmation(id.String(), s.Module, k.uid))
 	}
 	k.has[s.Module] = append(lists, keeps...)
 	return st

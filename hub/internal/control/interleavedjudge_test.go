@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -20,6 +21,8 @@ import (
 // judge says whether what a commit has changed may be, by what the records said right before it.
 func (w *interleaved) judge(was, is store.Reader) {
 	w.said.notes(was, is)
+	w.judgeSteps(was, is)
+	w.judgeCatalog(was, is)
 	before, after := all[*storev1.DesiredRecord](was, store.DesiredPrefix), all[*storev1.DesiredRecord](is, store.DesiredPrefix)
 	keys := maps.Clone(before)
 	maps.Copy(keys, after)
@@ -28,7 +31,7 @@ func (w *interleaved) judge(was, is store.Reader) {
 			continue
 		}
 		cluster, ref, _ := store.SplitClusterModule(key)
-		o := order{w, was, is, cluster, ref, before[key], after[key]}
+		o := order{interleaved: w, was: was, is: is, cluster: cluster, ref: ref, had: before[key], has: after[key]}
 		w.note("%s: %s -> %s", key, brieflyOf(o.had), brieflyOf(o.has))
 		o.judge()
 	}
@@ -61,6 +64,34 @@ type order struct {
 	cluster  fleet.ClusterName
 	ref      fleet.ModuleRef
 	had, has *storev1.DesiredRecord
+	// later says that the order was given by a step before: what it was not to rest on was judged then.
+	later bool
+}
+
+// judgeSteps judges orders to many clusters, which are written for each of them later.
+func (w *interleaved) judgeSteps(was, is store.Reader) {
+	for key, step := range all[*storev1.StepRecord](is, store.StepPrefix) {
+		if _, old := was.Get(key); old {
+			continue
+		}
+		w.note("%s: %v to r%d", key, step.GetClusters(), step.GetRevision())
+		w.said.steps[step.GetGeneration()] = true
+		i := slices.IndexFunc(wovenModules, func(ref fleet.ModuleRef) bool { return strings.HasPrefix(key, store.StepPrefix+ref.String()+"/") })
+		for _, name := range names(step.GetClusters()) {
+			o := order{interleaved: w, was: was, is: is, cluster: name, ref: wovenModules[i]}
+			at := store.DesiredKey(name, o.ref)
+			o.had, _, _ = store.Get[*storev1.DesiredRecord](store.Untracked(was), at)
+			w.said.gives(at, step.GetGeneration(), clusterOf(was, name).GetUid())
+			switch {
+			case step.GetRevision() != 0:
+				o.has = &storev1.DesiredRecord{Sync: &agentv1.Sync{Revision: step.GetRevision(), Generation: step.GetGeneration()}}
+				o.comes()
+			case o.had.GetSync() != nil && o.had.GetTombstone() == nil:
+				o.has = &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Generation: step.GetGeneration(), Policy: fleet.DeleteDelete}}
+				o.goes(clusterOf(was, name))
+			}
+		}
+	}
 }
 
 func brieflyOf(d *storev1.DesiredRecord) string {
@@ -86,6 +117,7 @@ func (o order) finds(format string, args ...any) {
 
 func (o order) judge() {
 	there := clusterOf(o.is, o.cluster)
+	o.later = o.said.steps[record.Generation(o.has)]
 	if o.has == nil {
 		o.forgotten()
 		return
@@ -101,6 +133,9 @@ func (o order) judge() {
 	if record.Generation(o.has) != record.Generation(o.had) {
 		o.held()
 		o.moved()
+		if !o.later {
+			o.comes()
+		}
 	}
 	o.goes(there)
 	o.lets(there)
@@ -125,25 +160,36 @@ func revisionOf(d *storev1.DesiredRecord) int64 {
 	return max(d.GetSync().GetRevision(), d.GetNextRevision())
 }
 
-// moved: a cordoned cluster is given no revision, one that is being removed neither, nor one that has nothing of the module and is in no placement in
-// force, unless it goes back, nor any of a module that is deleted.
+// comes: a cordoned cluster is given no revision, also none that it could not have before, nor is one that has nothing of the module and is in no
+// placement in force, unless it goes back.
+func (o order) comes() {
+	n, c := revisionOf(o.has), record.Cluster(clusterOf(o.was, o.cluster))
+	could := o.had.GetProblem() == "" || o.has.GetProblem() != "" || o.has.GetSync().GetRevision() == o.had.GetSync().GetRevision()
+	if n == 0 || n == revisionOf(o.had) && could {
+		return
+	}
+	switch {
+	case c.Cordoned:
+		o.finds("cordoned, and moved from r%d to r%d", revisionOf(o.had), n)
+	case o.had == nil && !o.goesBack() && !slices.ContainsFunc(o.inForce(), func(p fleet.Placement) bool { return assemble.Places(p, c, false) }):
+		o.finds("moved from r%d to r%d, and no placement has it there", revisionOf(o.had), n)
+	}
+}
+
+// moved: a cluster that is being removed is given no revision, nor any one of a module that is deleted.
 func (o order) moved() {
 	rec, m := clusterOf(o.was, o.cluster), moduleOf(o.was, o.ref)
 	n := revisionOf(o.has)
 	if n == revisionOf(o.had) || n == 0 {
 		return
 	}
-	switch c := record.Cluster(rec); {
-	case c.Cordoned:
-		o.finds("cordoned, and moved from r%d to r%d", revisionOf(o.had), n)
+	switch {
 	case rec.GetRemoving() != "":
 		o.finds("being removed, and moved from r%d to r%d", revisionOf(o.had), n)
 	case m == nil || m.GetDeleting() != "":
 		o.finds("deleted, and moved from r%d to r%d", revisionOf(o.had), n)
 	case n < m.GetFirstRevision():
 		o.finds("given r%d of a module that had the name before", n)
-	case o.had == nil && !o.goesBack() && !slices.ContainsFunc(o.inForce(), func(p fleet.Placement) bool { return assemble.Places(p, c, false) }):
-		o.finds("moved from r%d to r%d, and no placement has it there", revisionOf(o.had), n)
 	}
 }
 
@@ -181,6 +227,7 @@ func (o order) goes(there *storev1.ClusterRecord) {
 	switch {
 	case o.had.GetTombstone() != nil && given[record.GivenGeneration(o.had)] != uid:
 		o.finds("what %s was to delete goes in %s", given[record.GivenGeneration(o.had)], uid)
+	case clusterOf(o.was, o.cluster).GetRemoving() != "": // it leaves the fleet: its agent is told one word for all that it has, and is told to delete nothing if that is to keep it
 	case o.has.GetFinal() && (m == nil || m.GetDeleting() == "" && o.had.GetFinal()):
 	case m.GetDeleting() != "":
 		if o.said.deleted[uidOf(m)][o.cluster] != uid && o.had.GetTombstone() == nil {
@@ -188,7 +235,7 @@ func (o order) goes(there *storev1.ClusterRecord) {
 		}
 	case !o.mayLeave():
 		o.finds("goes, and the placement in force has it there")
-	case o.had.GetSync() != nil && o.had.GetTombstone() == nil && o.isLast() && !o.said.confirmed[confirmation(fleet.HoldLeaves, o.ref, uid)]:
+	case o.had.GetSync() != nil && o.had.GetTombstone() == nil && !o.later && o.isLast() && !o.said.confirmed[confirmation(fleet.HoldLeaves, o.ref, uid)]:
 		o.finds("was the last module there, and goes without a word")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,36 @@ func (w *interleaved) call(what string, fn func(ctx context.Context) error) {
 	}
 }
 
+// word is what somebody may do.
+type word func(w *interleaved, ref fleet.ModuleRef, name fleet.ClusterName)
+
+func ofModule(f func(*interleaved, fleet.ModuleRef)) word {
+	return func(w *interleaved, ref fleet.ModuleRef, _ fleet.ClusterName) { f(w, ref) }
+}
+
+func ofCluster(f func(*interleaved, fleet.ClusterName)) word {
+	return func(w *interleaved, _ fleet.ModuleRef, name fleet.ClusterName) { f(w, name) }
+}
+
+// sayings are what may be done.
+func sayings() []word {
+	return []word{ofCluster((*interleaved).acts), ofCluster((*interleaved).changes), ofModule((*interleaved).puts), answered,
+		ofCluster((*interleaved).changes), ofCluster((*interleaved).joins), (*interleaved).holds, ofModule((*interleaved).deletes),
+		ofModule((*interleaved).puts), answered, ofCluster((*interleaved).leaves), (*interleaved).steers, (*interleaved).turns, ofModule((*interleaved).catalogs)}
+}
+
+func answered(w *interleaved, _ fleet.ModuleRef, _ fleet.ClusterName) { w.answers() }
+
+// mixes says of what kind a run is: how much one transaction takes, and of which few words most is said, above all before commits that matter, so that
+// those meet often which must come together.
+func (w *interleaved) mixes() {
+	all := sayings()
+	w.room, w.mix = one(w.tape, usualRoom, usualRoom, room{1, 2, 2}, room{1, 1, 4}), all
+	if w.tape.pick(3) != 0 {
+		w.mix = []word{one(w.tape, all...), one(w.tape, all...), one(w.tape, all...), one(w.tape, all...)}
+	}
+}
+
 // operation is one thing that somebody does. In the middle of another one it is mostly a person's word, else all goes on for a while.
 func (w *interleaved) operation() {
 	ref, name := one(w.tape, wovenModules...), one(w.tape, wovenClusters...)
@@ -45,45 +76,34 @@ func (w *interleaved) operation() {
 	if len(w.near.clusters) > 0 && w.tape.pick(4) != 3 {
 		name = one(w.tape, w.near.clusters...)
 	}
-	n := w.tape.pick(24)
 	switch {
-	case w.depth > 1 && w.near.orders: // what may be said against that
-		n = one(w.tape, 18, 18, 18, 21, 15, 14, 16, 12, 20, 22, 23, 10, 9)
-	case w.depth > 1:
-		n = 9 + n%15
-	}
-	switch {
-	case n < 10:
+	case w.depth > 1 && (w.near.orders || w.near.says): // what may be said against that
+		one(w.tape, w.mix...)(w, ref, name)
+	case w.depth > 1 && w.tape.pick(16) == 0:
+		w.leader()
+	case w.depth == 1 && w.tape.pick(24) < 10:
 		w.goesOn()
-	case n < 12:
-		w.acts(name)
-	case n < 14:
-		w.puts(ref)
-	case n < 15:
-		w.deletes(ref)
-	case n < 16:
-		w.holds(ref, name)
-	case n < 18:
-		w.answers()
-	case n < 20:
-		w.changes(name)
-	case n < 21:
-		w.leaves(name)
-	case n < 22:
+	case w.depth == 1 && clusterOf(w.last, name) == nil:
 		w.joins(name)
-	case n < 23:
-		w.steers(ref, name)
+	case w.depth == 1 && moduleOf(w.last, ref) == nil:
+		w.puts(ref)
+	case w.tape.pick(2) == 1:
+		one(w.tape, w.mix...)(w, ref, name)
 	default:
-		w.turns(ref, name)
+		one(w.tape, sayings()...)(w, ref, name)
 	}
+}
+
+// otherOf is the module of which a word is: before a commit about one module it is often of another one, which that depends on.
+func (w *interleaved) otherOf(ref fleet.ModuleRef) fleet.ModuleRef {
+	if w.depth > 1 && w.tape.pick(2) == 1 {
+		return wovenModules[1-slices.Index(wovenModules, ref)]
+	}
+	return ref
 }
 
 // goesOn has the leader and the agents do what is due, for some time.
 func (w *interleaved) goesOn() {
-	if w.depth > 1 {
-		w.leader()
-		return
-	}
 	for range 1 + w.tape.pick(4) {
 		for range 12 {
 			if w.found != "" || !w.leader() {
@@ -98,40 +118,47 @@ func (w *interleaved) goesOn() {
 		}
 		if w.tape.pick(3) == 1 {
 			w.note("time passes")
-			<-time.After(time.Second)
+			<-time.After(one(w.tape, time.Second, 15*time.Second))
 		}
 	}
 }
 
-func (w *interleaved) spec(ref fleet.ModuleRef, objects int, zone string) *towlinev1.Module {
+// spec is a module with so many objects in a zone; empty: in all. named is what stands in the names of the objects: a value that a cluster may lack.
+func (w *interleaved) spec(ref fleet.ModuleRef, objects int, zone, named string) *towlinev1.Module {
 	var files strings.Builder
 	for i := range objects {
-		fmt.Fprintf(&files, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s-%d, namespace: default}\ndata: {a: \"%d\"}\n", ref.Name, i, w.number)
+		fmt.Fprintf(&files, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"%s%s-%d\", namespace: default}\ndata: {a: \"%d\"}\n", ref.Name, named, i, w.number)
 	}
-	m := &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: &towlinev1.ModuleSpec{
+	m := &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: &towlinev1.ModuleSpec{
 		Source:    &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": files.String()}}},
 		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}
 	if zone != "" {
 		m.Spec.Placement.Selector.MatchLabels = map[string]string{"zone": zone}
+	}
+	if named != "" {
+		m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
 	}
 	return m
 }
 
 func (w *interleaved) puts(ref fleet.ModuleRef) {
 	w.number++
-	objects, zone := one(w.tape, 1, 4), one(w.tape, "", "x", "y")
-	m := w.spec(ref, objects, zone)
+	ref = w.otherOf(ref)
+	objects, zone, named := one(w.tape, 1, 4), one(w.tape, "", "x", "y"), one(w.tape, "", "", "-${ZONE}")
+	m := w.spec(ref, objects, zone, named)
 	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: one(w.tape, "", "Queue", "Reject"), OnFailure: one(w.tape, "", "Rollback", "Abort")}
 	if w.tape.pick(2) == 1 {
 		m.Spec.Rollout.Stages = []*towlinev1.Stage{{Name: "first", MaxConcurrency: "1"}}
 	}
-	w.call(fmt.Sprintf("put %s, %d objects in %q", ref.Name, objects, zone), func(ctx context.Context) error {
-		_, err := w.api.PutModule(ctx, &towlinev1.PutModuleRequest{Module: m})
+	take := w.tape.pick(3) == 2
+	w.call(fmt.Sprintf("put %s, %d objects %q in %q, take %t", ref.Name, objects, named, zone, take), func(ctx context.Context) error {
+		_, err := w.api.PutModule(ctx, &towlinev1.PutModuleRequest{Module: m, Take: take})
 		return err
 	})
 }
 
 func (w *interleaved) deletes(ref fleet.ModuleRef) {
+	ref = w.otherOf(ref)
 	orphan := w.tape.pick(3) == 1
 	w.call(fmt.Sprintf("delete %s, orphan %t", ref.Name, orphan), func(ctx context.Context) error {
 		_, err := w.api.DeleteModule(ctx, &towlinev1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: orphan})
@@ -185,7 +212,10 @@ func (w *interleaved) changes(name fleet.ClusterName) {
 	if what != 2 {
 		cordoned = !cordoned
 	}
-	c := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: map[string]string{"zone": zone}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(cordoned)}}
+	c := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: map[string]string{"named": string(name)}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(cordoned)}}
+	if zone != "" {
+		c.Metadata.Labels["zone"] = zone
+	}
 	w.call(fmt.Sprintf("%s is in %q, cordoned %t", name, zone, cordoned), func(ctx context.Context) error {
 		_, err := w.api.PutCluster(ctx, &towlinev1.PutClusterRequest{Cluster: c})
 		return err

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,12 +26,19 @@ func (w *interleaved) rests() {
 		clear(k.fails)
 		w.ClusterChanged(k.name)
 	}
+	w.call("delete the catalog", func(ctx context.Context) error {
+		_, err := w.api.DeleteCatalog(ctx, &towlinev1.DeleteCatalogRequest{Project: wovenCatalog.Project, Name: wovenCatalog.Name})
+		return err
+	})
 	w.settles(false)
 	for _, name := range wovenClusters {
-		if rec := clusterOf(w.last, name); rec != nil && rec.GetCluster().GetSpec().GetCordoned() {
-			_, err := w.api.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: rec.GetCluster().GetMetadata().GetLabels()},
-				Spec: &towlinev1.ClusterSpec{Cordoned: new(false)}}})
-			w.note("uncordon %s: %v", name, err)
+		rec := clusterOf(w.last, name)
+		if labels := rec.GetCluster().GetMetadata().GetLabels(); rec != nil && (labels["zone"] == "" || rec.GetCluster().GetSpec().GetCordoned()) {
+			w.call(fmt.Sprintf("uncordon %s", name), func(ctx context.Context) error {
+				labels = map[string]string{"named": string(name), "zone": cmp.Or(labels["zone"], "x")}
+				_, err := w.api.PutCluster(ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: labels}, Spec: &towlinev1.ClusterSpec{Cordoned: new(false)}}})
+				return err
+			})
 		}
 	}
 	for _, ref := range wovenModules {
@@ -50,7 +58,7 @@ func (w *interleaved) rests() {
 		})
 		w.settles(false)
 		w.number++
-		next := w.spec(ref, 1, m.GetModule().GetSpec().GetPlacement().GetSelector().GetMatchLabels()["zone"])
+		next := w.spec(ref, 1, m.GetModule().GetSpec().GetPlacement().GetSelector().GetMatchLabels()["zone"], "")
 		w.call("put "+ref.Name+" once more", func(ctx context.Context) error {
 			_, err := w.api.PutModule(ctx, &towlinev1.PutModuleRequest{Module: next})
 			return err
@@ -132,6 +140,7 @@ func (w *interleaved) restJudge() {
 			w.finds("%s: is held, and nobody holds it", name)
 		}
 	}
+	w.restCatalog()
 	holds, err := w.api.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
 	w.must(err)
 	if len(holds.GetHolds()) > 0 {

@@ -25,9 +25,7 @@ func runInterleaved(t *testing.T, list []byte) (out runOutcome) {
 		for _, name := range wovenClusters {
 			w.joins(name)
 		}
-		for _, ref := range wovenModules {
-			w.puts(ref)
-		}
+		w.begins()
 		for w.tape.at < len(w.tape.list) && w.found == "" {
 			w.step()
 		}
@@ -78,7 +76,7 @@ func shrink(t *testing.T, list []byte, found string, tries int) ([]byte, runOutc
 	return list, best
 }
 
-// TestWhateverHappensBeforeACommit runs for TOWLINE_RANDOM, by default for a few seconds, from TOWLINE_SEED. In less than a hundred runs it finds that a
+// TestWhateverHappensBeforeACommit runs for TOWLINE_RANDOM, by default for a few seconds, from TOWLINE_SEED. In some hundred runs it finds that a
 // commit does not ask any more whether a cluster was cordoned or left the placement, whether somebody holds the module, or who has the name by now.
 func TestWhateverHappensBeforeACommit(t *testing.T) {
 	limit, seed := 4*time.Second, uint64(31)

@@ -17,11 +17,15 @@ type words struct {
 	asked     map[string]map[fleet.ClusterName]string // by the key of the question
 	confirmed map[string]bool                         // see confirmation
 	ended     map[string]bool                         // the keys of the holds that somebody ended
+	steps     map[uint64]bool                         // the generations of what was ordered before it was written for each cluster
+	listed    map[string]bool                         // the modules of the catalog's files, as they were read last
+	// looked and take say that a person asked for a look at the catalog, and for what is of others.
+	looked, take bool
 }
 
 func newWords() words {
 	return words{given: map[string]map[uint64]string{}, deleted: map[string]map[fleet.ClusterName]string{}, asked: map[string]map[fleet.ClusterName]string{},
-		confirmed: map[string]bool{}, ended: map[string]bool{}}
+		confirmed: map[string]bool{}, ended: map[string]bool{}, steps: map[uint64]bool{}}
 }
 
 // confirmation names what a person let go: a module of a Kubernetes cluster.
@@ -44,10 +48,7 @@ func (x *words) notes(was, is store.Reader) {
 	for key, d := range all[*storev1.DesiredRecord](is, store.DesiredPrefix) {
 		name, _, _ := store.SplitClusterModule(key)
 		if g := record.GivenGeneration(d); g != record.GivenGeneration(before[key]) {
-			if x.given[key] == nil {
-				x.given[key] = map[uint64]string{}
-			}
-			x.given[key][g] = clusterOf(was, name).GetUid()
+			x.gives(key, g, clusterOf(was, name).GetUid())
 		}
 	}
 	for key, m := range all[*storev1.ModuleRecord](is, store.ModulePrefix) {
@@ -70,13 +71,32 @@ func (x *words) notes(was, is store.Reader) {
 	}
 }
 
+// gives notes to whom something is ordered: with a step it is to those who had the names when that was.
+func (x *words) gives(key string, generation uint64, uid string) {
+	if x.given[key] == nil {
+		x.given[key] = map[uint64]string{}
+	}
+	if _, was := x.given[key][generation]; !was {
+		x.given[key][generation] = uid
+	}
+}
+
 // answered notes what a person let go: of the clusters about which that was asked.
 func (x *words) answered(questions map[string]*storev1.HoldRecord, key string) {
 	h := questions[key].GetHold()
+	if h.GetCatalog() != "" {
+		for _, item := range h.GetItems() {
+			x.confirmed["goes "+item] = true
+		}
+		return
+	}
 	ref := fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}
 	for _, c := range append([]string{h.GetCluster()}, h.GetItems()...) {
 		if uid := x.asked[key][fleet.ClusterName(c)]; uid != "" {
 			x.confirmed[confirmation(h.GetCode(), ref, uid)] = true
+			for _, item := range h.GetItems() {
+				x.confirmed[confirmation(item, ref, uid)] = true
+			}
 		}
 	}
 }

@@ -454,7 +454,7 @@ func (x *refresher) module(ref fleet.ModuleRef, number int64) *wire.Module {
 // refresh gives the changed assignments a new generation, one for each transaction. What was found out of one cluster, as that a person let
 // something go there, is no order to another one that has taken the name since.
 func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []refresh) error {
-	for chunk := range slices.Chunk(list, batchClusters) {
+	for chunk := range slices.Chunk(list, c.room.batch) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			var generation uint64
 			holds, again, said := record.ReadHolds(w, o.now), newPlacedAgain(w, ref), &withholder{r: store.Untracked(w), ref: ref}

@@ -45,7 +45,7 @@ func TestRelabelledClusterGoesBackAllTheSame(t *testing.T) {
 	d.State.Back, d.Assign[0].Revision = &rollout.Back{To: 1}, 1
 	l.put(func(w store.Writer) {
 		w.Put(store.RevisionKey(shop, 1), nowhere(l.revision(1)))
-		if err := mayMove(w, run, d); err != nil {
+		if err := mayMove(w, w, run, d); err != nil {
 			t.Error(err)
 		}
 	})
