@@ -78,6 +78,7 @@ const (
 	TrackerRemoving      = "Removing"
 	TrackerReleasing     = "Releasing" // the module goes, and its objects stay without our marks
 	TrackerRemovingFirst = "RemovingFirst"
+	TrackerLeaving       = "Leaving"     // its cluster leaves the fleet, and the agent is at it
 	TrackerPlacedAgain   = "PlacedAgain" // its removal was stopped, and stands still since its placement has it there again
 	TrackerDisconnected  = "Disconnected"
 	TrackerNotHeard      = "NotHeard"

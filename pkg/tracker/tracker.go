@@ -34,6 +34,8 @@ type Input struct {
 	Regressed bool
 	// LastHeard is when the agent was heard of last, while it is not connected or unheard.
 	LastHeard time.Time
+	// ClusterLeaves says that the cluster leaves the fleet, so that its agent is told to remove all that it has, or to let go of it, by no tombstone.
+	ClusterLeaves bool
 	// Refused is the agent's answer if it could not take the sync.
 	Refused string
 	// Unable is what the agent that is connected cannot do of the sync; empty: nothing.
@@ -186,11 +188,25 @@ func fold(in Input) Tracker {
 		return t
 	case in.Before != nil:
 		return foldBefore(in, t)
+	case in.goesWithCluster():
+		t.Health, t.Reason, t.Message, t.Since = fleet.HealthTerminating, fleet.TrackerLeaving, in.Observed.Message, in.Since
+		if in.Observed.Reason != fleet.TrackerRemoving {
+			t.Reason = in.Observed.Reason
+		}
+		return t
 	case !in.Reported():
 		t.Reason = fleet.TrackerSending
 		return t
 	}
 	return foldCurrent(in, t)
+}
+
+// goesWithCluster reports that the agent is at it to remove what was wanted, or to let go of it, for its cluster leaves the fleet. It says so of the
+// generation that it had by then, also where the hub has given another one since.
+func (in Input) goesWithCluster() bool {
+	o := in.Observed
+	return in.ClusterLeaves && o != nil && o.Bundle.IsZero() && len(o.States) == 0 &&
+		(o.Phase == fleet.PhaseRemoving || o.Phase == fleet.PhaseRemoved || o.Phase == fleet.PhaseHeld)
 }
 
 func current(want fleet.Sync, have fleet.SyncStatus) bool {

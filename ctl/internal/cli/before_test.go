@@ -75,3 +75,18 @@ func TestLabelThatIsSetAndRemovedAtOnce(t *testing.T) {
 		t.Errorf("exit %d, %s%s", got.code, got.out, got.err)
 	}
 }
+
+// TestRemovalOfAHeldCluster: it stands still until the hold ends, which "removing" alone would keep from who waits for it.
+func TestRemovalOfAHeldCluster(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		hub := fullHub()
+		name := hub.clusters[2].GetMetadata().GetName()
+		if hub.clusters[2].Status.Holds = nil; held {
+			hub.clusters[2].Status.Holds = []*v1.Hold{{Kind: "Freeze", Cluster: name, By: "ana"}}
+		}
+		got := hub.run(t, run{}, "cluster", "remove", name)
+		if got.code != 0 || strings.Contains(got.err, "what is held there stands still, and the cluster is forgotten when that ends") != held {
+			t.Errorf("held %t: exit %d, %s%s", held, got.code, got.out, got.err)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -252,6 +253,9 @@ func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, 
 	resp, err := c.Clusters.RemoveCluster(ctx, req)
 	if err != nil {
 		return err
+	}
+	if !silent && slices.ContainsFunc(found.GetStatus().GetHolds(), func(h *v1.Hold) bool { return h.GetKind() == kindFreeze }) {
+		a.warnf("cluster %s: what is held there stands still, and the cluster is forgotten when that ends; see: towline explain cluster %s", name, name)
 	}
 	if resp.GetAgentConnected() {
 		a.printf("cluster/%s removing\n", name)

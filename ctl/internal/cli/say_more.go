@@ -464,6 +464,8 @@ func (a *app) trackerSays(t *v1.Tracker) string {
 		return cmp.Or(said, "its agent removes it")
 	case fleet.TrackerReleasing:
 		return cmp.Or(said, "its agent lets go of it; its objects stay")
+	case fleet.TrackerLeaving:
+		return cmp.Or(said, "goes with its cluster, which leaves the fleet")
 	case fleet.TrackerPlacedAgain:
 		return cmp.Or(said, "nothing more is removed, for it is placed here again, and nobody holds it; it stays as it is until the cluster may have the module: towline explain cluster "+t.GetCluster())
 	case fleet.TrackerNotSeen:

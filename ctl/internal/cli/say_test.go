@@ -253,7 +253,7 @@ func sayings() map[string][]saying {
 		"simulation": {{rollout.SimConfirmed, "", nil}, {rollout.SimAssign, "", nil}, {rollout.SimTake, "", nil}},
 		"tracker": {{fleet.TrackerNotAssigned, "", nil}, {fleet.TrackerCannotAssign, "", &v1.Facts{Detail: "${REGION} has no value"}},
 			{fleet.TrackerRefused, "", &v1.Facts{Detail: "too large"}}, {fleet.TrackerTooOld, "", &v1.Facts{Detail: "needs v1.5"}},
-			{fleet.TrackerSending, "", nil}, {fleet.TrackerRemoving, "", nil}, {fleet.TrackerReleasing, "", nil}, {fleet.TrackerRemovingFirst, "", nil}, {fleet.TrackerPlacedAgain, "", nil},
+			{fleet.TrackerSending, "", nil}, {fleet.TrackerRemoving, "", nil}, {fleet.TrackerReleasing, "", nil}, {fleet.TrackerRemovingFirst, "", nil}, {fleet.TrackerPlacedAgain, "", nil}, {fleet.TrackerLeaving, "", nil},
 			{fleet.TrackerDisconnected, "", nil}, {fleet.TrackerDisconnected, "Degraded", &v1.Facts{Detail: "Deployment shop/web: 0 of 3 ready"}},
 			{fleet.TrackerNotHeard, "Healthy", nil}, {fleet.TrackerRegressed, "Healthy", nil},
 			{fleet.TrackerNotSeen, "Healthy", &v1.Facts{Detail: "the API server does not answer"}}},

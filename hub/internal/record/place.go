@@ -28,6 +28,7 @@ type Place struct {
 	session   read[*storev1.SessionRecord]
 	ack       read[*storev1.AckRecord]
 	regressed read[bool]
+	leaves    read[bool]
 	told      read[told]
 	lastWord  read[time.Time]
 }
@@ -59,6 +60,7 @@ func At(r store.Reader, c fleet.ClusterName, connected bool) *Place {
 // of is the place when the record of its cluster has been read already.
 func (p *Place) of(rec *storev1.ClusterRecord) *Place {
 	p.regressed = read[bool]{done: true, value: rec.GetRegressed() != ""}
+	p.leaves = read[bool]{done: true, value: rec.GetRemoving() != ""}
 	return p
 }
 
@@ -86,6 +88,14 @@ func (p *Place) isRegressed() bool {
 	})
 }
 
+// isLeaving reports that the cluster leaves the fleet.
+func (p *Place) isLeaving() bool {
+	return p.leaves.get(func() bool {
+		rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(p.r), store.ClusterKey(p.cluster))
+		return rec.GetRemoving() != ""
+	})
+}
+
 // blinding is why the agent does not see the cluster, by its own word; nil: it does.
 func (p *Place) blinding() *fleet.Condition {
 	return p.word().blinding
@@ -106,6 +116,7 @@ func (p *Place) Keep() *Place {
 	p.sessionRecord()
 	p.ackRecord()
 	p.isRegressed()
+	p.isLeaving()
 	p.blinding()
 	p.r = nil
 	return p
@@ -115,7 +126,7 @@ func (p *Place) Keep() *Place {
 func (p *Place) SameAs(o *Place) bool {
 	s, t := p.sessionRecord(), o.sessionRecord()
 	a, b := p.ackRecord(), o.ackRecord()
-	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) &&
+	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && p.isLeaving() == o.isLeaving() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) &&
 		slices.EqualFunc(a.GetRefused(), b.GetRefused(), func(x, y *agentv1.Refusal) bool { return proto.Equal(x, y) }) &&
 		sameCondition(p.blinding(), o.blinding()) && p.frozen() == o.frozen()
 }
@@ -132,7 +143,7 @@ func (p *Place) Track(ref fleet.ModuleRef) (Tracked, bool) {
 		return Tracked{}, false
 	}
 	t := Tracked{Cluster: p.cluster, Module: ref, Desired: d}
-	t.Input = tracker.Input{Connected: p.connected, Problem: d.GetProblem()}
+	t.Input = tracker.Input{Connected: p.connected, Problem: d.GetProblem(), ClusterLeaves: p.isLeaving()}
 	if p.connected {
 		t.Input.Blind = p.blinding()
 		t.Input.Connected = t.Input.Blind == nil
