@@ -2,7 +2,6 @@ package packager
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -93,6 +92,11 @@ func loadChart(files map[string][]byte, root string) (*chartv2.Chart, error) {
 	}
 	if _, there := files[path.Join(root, "Chart.yaml")]; !there {
 		return nil, noChart(files, root)
+	}
+	for _, name := range []string{"Chart.yaml", "requirements.yaml"} {
+		if err := dependsTwice(path.Join(root, name), files[path.Join(root, name)]); err != nil {
+			return nil, err
+		}
 	}
 	rules, err := ignore.Parse(bytes.NewReader(files[path.Join(root, ".helmignore")]))
 	if err != nil {
@@ -245,8 +249,10 @@ func aliased(c *chartv2.Chart, root string) error {
 				there = append(there, have.Metadata.Version)
 			}
 		}
-		return fleet.Invalidf(chartFile(root), "chart %s depends on %s %s as %s, and what is in its charts/ is %s: put the right one there (helm dependency update), or say the version that is there",
-			c.Name(), d.Name, d.Version, d.Alias, cmp.Or(some(there), "another"))
+		if len(there) > 0 { // else nothing is rendered in its place: a chart may be packed without what is switched off
+			return fleet.Invalidf(chartFile(root), "chart %s depends on %s %s as %s, and what is in its charts/ is %s: put the right one there (helm dependency update), or say the version that is there",
+				c.Name(), d.Name, d.Version, d.Alias, some(there))
+		}
 	}
 	for _, below := range c.Dependencies() {
 		if err := aliased(below, root); err != nil {

@@ -164,6 +164,19 @@ func TestCRDsAreLeftOut(t *testing.T) {
 	}
 }
 
+// TestChartThatLacksWhatIsSwitchedOff: a chart in a chart may be packed without what it depends on by another name and has switched off, and a list of
+// dependencies that is there twice and the same says nothing else.
+func TestChartThatLacksWhatIsSwitchedOff(t *testing.T) {
+	files := map[string][]byte{"Chart.yaml": []byte("apiVersion: v2\nname: web\nversion: 1.0.0\ndependencies: &d [{name: d, version: 1.0.0}]\ndependencies: *d\n---\n# nothing more\n"),
+		"charts/d/Chart.yaml":       []byte("apiVersion: v2\nname: d\nversion: 1.0.0\ndependencies: [{name: e, version: ^1, alias: a, condition: e.on}]\n"),
+		"charts/d/values.yaml":      []byte("e: {on: false}\n"),
+		"charts/d/templates/a.yaml": []byte(configMap)}
+	got, err := charted(t.Context(), pool(t, child.Limits{}), files, render.Helm{ReleaseName: "web", Namespace: "front"}, manifest.Options{Namespace: "front"})
+	if err != nil || len(got) != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 // TestWhatAChartIsRefused: each error names the file and what is wrong in it, and no value.
 func TestWhatAChartIsRefused(t *testing.T) {
 	meta := "apiVersion: v2\nname: web\nversion: 1.0.0\n"
@@ -186,6 +199,8 @@ func TestWhatAChartIsRefused(t *testing.T) {
 		"dependency":     {files: chart("Chart.yaml", meta+"dependencies: [{name: db, version: 1, repository: 'https://example.com'}, {name: mq, version: 1}]\n"), want: "c/Chart.yaml: chart web depends on db, mq, missing in c/charts: put them there"},
 		"alias":          {files: chart("Chart.yaml", meta+"dependencies: [{name: d, version: 1.0.0, alias: a}, {name: d, version: ~1.0, alias: b}]\n", "charts/d/Chart.yaml", "apiVersion: v2\nname: d\nversion: 1.1.0\n"), want: "c/Chart.yaml: chart web depends on d 1.0.0 as a, and what is in its charts/ is 1.1.0"},
 		"alias, below":   {files: chart("charts/d/Chart.yaml", "apiVersion: v2\nname: d\nversion: 1.0.0\ndependencies: [{name: e, version: ^1, alias: a}]\n", "charts/d/charts/e/Chart.yaml", "apiVersion: v2\nname: e\nversion: 2.0.0\n"), want: "c/Chart.yaml: chart d depends on e ^1 as a, and what is in its charts/ is 2.0.0"},
+		"lists twice":    {files: chart("Chart.yaml", meta+"dependencies:\n- {name: d, version: 1.0.0, repository: 'file://../d'}\nDependencies:\n- {name: e, version: 1.0.0}\n", "charts/e/Chart.yaml", "apiVersion: v2\nname: e\nversion: 1.0.0\n"), want: "c/Chart.yaml: line 6 has dependencies for the second time, and others than those of line 5"},
+		"lists, below":   {files: chart("Chart.yaml", meta+"dependencies: [{name: e, version: 1.0.0}]\n---\ndependencies: [{name: d, version: 1.0.0}]\n", "charts/e/Chart.yaml", "apiVersion: v2\nname: e\nversion: 1.0.0\n"), want: "c/Chart.yaml: line 6 has dependencies for the second time"},
 		"no chart":       {files: map[string]string{"charts/x/Chart.yaml": meta}, want: "package.helm.path: c has no Chart.yaml; folders that have: charts/x"},
 		"no name":        {files: chart("Chart.yaml", "apiVersion: v2\nversion: 1.0.0\n"), want: "c/Chart.yaml: validation: chart.metadata.name is required"},
 		"not YAML":       {files: chart("Chart.yaml", "name: [\n"), want: "c/Chart.yaml: cannot load Chart.yaml"},

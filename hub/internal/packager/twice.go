@@ -27,6 +27,28 @@ func givenTwice(file string, text []byte) error {
 	return twiceIn(file, first, strings.EqualFold, map[*yaml.Node]bool{})
 }
 
+// dependsTwice refuses a second list of what a chart depends on, as after a merge: Helm goes by the last one, and by the first document, without a word,
+// so that the charts of the other one would be dropped. What else is there twice is as for Helm, for charts of others have such files.
+func dependsTwice(file string, text []byte) error {
+	var first *yaml.Node
+	for dec := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var doc yaml.Node
+		if dec.Decode(&doc) != nil { // it is said where it is loaded
+			return nil
+		}
+		for i := 0; len(doc.Content) > 0 && doc.Content[0].Kind == yaml.MappingNode && i+1 < len(doc.Content[0].Content); i += 2 {
+			key, value := doc.Content[0].Content[i], doc.Content[0].Content[i+1]
+			switch {
+			case !strings.EqualFold(key.Value, "dependencies"):
+			case first != nil && !alike(first, value, 0):
+				return fleet.Invalidf(file, "line %d has dependencies for the second time, and others than those of line %d: Helm goes by one of both, and the charts of the other would be dropped: make them one", key.Line, first.Line)
+			default:
+				first = value
+			}
+		}
+	}
+}
+
 // firstOf is the first document of a text, and whether something follows it; nil: there is none that can be read.
 func firstOf(text []byte) (first *yaml.Node, more bool) {
 	for dec := yaml.NewDecoder(bytes.NewReader(text)); ; {
