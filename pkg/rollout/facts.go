@@ -203,6 +203,7 @@ const (
 	NoteAgain       = "BeginsAnew"
 	NoteNewRollout  = "NewRollout"
 	NoteSkipped     = "SkippedNotDone"
+	NotePinOf       = "PinOfSomebodyElse"
 	NoteGoBack      = "GoBack"
 	NoteLoseAfter   = "LoseAfter"
 	NoteLose        = "Lose"

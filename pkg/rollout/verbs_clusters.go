@@ -209,7 +209,7 @@ func (d *decider) pinVerb(v *Verb) ([]Note, error) {
 	if err := d.weakens(v); err != nil {
 		return nil, err
 	}
-	pins := slices.Clone(d.s.Pins)
+	notes, pins := d.pinsOfOthers(v), slices.Clone(d.s.Pins)
 	for _, name := range v.Clusters {
 		pins = slices.DeleteFunc(pins, func(p Pin) bool { return p.Cluster == name })
 		pins = append(pins, Pin{Cluster: name, By: v.By, Why: v.Why, At: d.at(v), Until: At(v.Until)})
@@ -223,7 +223,7 @@ func (d *decider) pinVerb(v *Verb) ([]Note, error) {
 		}
 	}
 	d.unpause(false)
-	return nil, nil
+	return notes, nil
 }
 
 // weakens refuses a pin that would take the place of one which lasts longer: the cluster would get a revision while somebody counts on it that it does
@@ -269,13 +269,27 @@ func (d *decider) unpinVerb(v *Verb) ([]Note, error) {
 	if len(free) > 0 {
 		return nil, refuse("%s is not pinned", names(free))
 	}
+	notes := d.pinsOfOthers(v)
 	for _, name := range v.Clusters {
 		d.dropPin(name)
 		if i := d.s.IndexOf(d.p, name); i >= 0 {
 			d.unpinMember(i)
 		}
 	}
-	return nil, nil
+	return notes, nil
+}
+
+// maxPinNotes is of how many pins of other people a word tells that ends them, or takes their place.
+const maxPinNotes = 5
+
+// pinsOfOthers tells whose pins somebody ends, or takes the place of, that are not theirs: who put one may count on it.
+func (d *decider) pinsOfOthers(v *Verb) (notes []Note) {
+	for _, p := range d.s.Pins {
+		if p.By != v.By && slices.Contains(v.Clusters, p.Cluster) && len(notes) < maxPinNotes {
+			notes = append(notes, note(NotePinOf, Facts{Clusters: []string{string(p.Cluster)}, By: p.By, Detail: p.Why})...)
+		}
+	}
+	return notes
 }
 
 func (d *decider) unpinMember(i int) {

@@ -104,7 +104,7 @@ func (w *worker) stops(id fleet.ObjectID) string {
 	return w.heldThere(id)
 }
 
-const heldText = "held: nothing is written until a person ends the hold"
+const heldText = "held: nothing is written until the hold ends"
 
 var (
 	// errHeld is of a write that a hold stopped before it was sent.

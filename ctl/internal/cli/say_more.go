@@ -178,18 +178,6 @@ func notDone(f *v1.Facts) string {
 	return ", " + rest
 }
 
-func notReadySays(reason string, f *v1.Facts) string {
-	what := "are not ready"
-	if reason == reasonHealthyApart {
-		what = "are healthy, and held or changed by somebody"
-	}
-	said := fmt.Sprintf("%s of %s %s", number(f.GetCount()), number(f.GetTotal()), what)
-	if f.GetLimit() > 0 {
-		said += fmt.Sprintf("; the first %d", f.GetLimit())
-	}
-	return said
-}
-
 // noteSays is what a person should know after a request was taken. Of what it is needed where the sentence names it.
 func noteSays(module string, n *v1.Note) string {
 	f := n.GetFacts()
@@ -221,6 +209,8 @@ func noteSays(module string, n *v1.Note) string {
 		return "a new rollout of " + revision(f.GetRevision()) + " starts"
 	case rollout.NoteSkipped:
 		return "skipped clusters do not count as done"
+	case rollout.NotePinOf:
+		return "cluster " + strings.Join(f.GetClusters(), ", ") + " was " + bySays("pinned", f)
 	case rollout.NoteGoBack:
 		return count(f.GetCount(), "cluster") + " to move back to " + revision(f.GetRevision()) + ", newest first"
 	case rollout.NoteLoseAfter:

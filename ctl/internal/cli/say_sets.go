@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -72,4 +73,16 @@ func whoMay(x *v1.Action) string {
 		return "by another admin than " + x.GetNotBy()
 	}
 	return ""
+}
+
+func notReadySays(reason string, f *v1.Facts) string {
+	what := "are not ready"
+	if reason == reasonHealthyApart {
+		what = "are healthy, and held or changed by somebody"
+	}
+	said := fmt.Sprintf("%s of %s %s", number(f.GetCount()), number(f.GetTotal()), what)
+	if f.GetLimit() > 0 {
+		said += fmt.Sprintf("; the first %d", f.GetLimit())
+	}
+	return said
 }

@@ -226,7 +226,7 @@ func sayings() map[string][]saying {
 			{rollout.NoteMixed, "", &v1.Facts{Count: 5, Total: 300, Revision: 42}}, {rollout.NoteMixed, "", &v1.Facts{Total: 300, Revision: 42}},
 			{rollout.NoteAgain, "", &v1.Facts{Count: 1, Total: 2}}, {rollout.NoteAgain, "", &v1.Facts{Count: 1, Failed: 2, Clusters: some}},
 			{rollout.NoteNewRollout, "", &v1.Facts{Revision: 42}},
-			{rollout.NoteSkipped, "", nil}, {rollout.NoteGoBack, "", &v1.Facts{Count: 3, Revision: 41}},
+			{rollout.NoteSkipped, "", nil}, {rollout.NotePinOf, "", &v1.Facts{Clusters: some[:1], By: "ana", Detail: "lunch"}}, {rollout.NoteGoBack, "", &v1.Facts{Count: 3, Revision: 41}},
 			{rollout.NoteLoseAfter, "", &v1.Facts{Count: 1, Revision: 41}}, {rollout.NoteSourceAgain, "", nil}, {rollout.NoteStands, "", nil},
 			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
 			{fleet.WarnDamaged, "", nil}, {fleet.WarnNoSuchCluster, "", &v1.Facts{Clusters: []string{"c9"}}}, {fleet.WarnNoCluster, "", nil},
