@@ -220,9 +220,14 @@ func TestOrderOfATrackerEndsWithARollback(t *testing.T) {
 	if n, _ := came(1); n != 0 {
 		t.Errorf("r1 came with %d orders to delete what r1 lists", n)
 	}
-	got, err := w.Audit.ListAuditEntries(w.ctx, &towlinev1.ListAuditEntriesRequest{Subject: "default/shop", Method: fleet.DidRecycleTracker})
-	must(t, err)
-	if said := got.GetEntries(); len(said) != 1 || said[0].GetCaller() == "" ||
+	var said []*towlinev1.AuditEntry
+	w.eventually(func() bool { // it is told after the commit, which the agent hears of, too
+		got, err := w.Audit.ListAuditEntries(w.ctx, &towlinev1.ListAuditEntriesRequest{Subject: "default/shop", Method: fleet.DidRecycleTracker})
+		must(t, err)
+		said = got.GetEntries()
+		return len(said) > 0
+	})
+	if len(said) != 1 || said[0].GetCaller() == "" ||
 		said[0].GetDetail() != "tracker of r1 in cluster a: the order ended, and what of it was not carried out stays: the cluster is given r1 again" {
 		t.Errorf("the audit has %v of the order that ended", said)
 	}

@@ -170,7 +170,7 @@ func TestHubTakesTheSeatOfOneThatIsGone(t *testing.T) {
 	way := newLine(t, etcd)
 	w := sharing(t, way.socket)
 	way.Cut()
-	h, err := second(w.ctx, t, etcd, caOf(w.dir))
+	h, err := second(w.ctx, t, etcd, caOf(w.dir), func(o *hub.Options) { o.SeatTTL = time.Minute }) // so that it keeps it on a busy machine
 	must(t, err)
 	defer func() { must(t, h.Close()) }()
 	way.Mend()
@@ -239,7 +239,7 @@ func TestHubThatSharesEndsWhenItsEtcdIsTaken(t *testing.T) {
 	w := sharing(t, way.socket, shared)
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	way.Cut()
-	h, err := second(w.ctx, t, etcd, caOf(w.dir))
+	h, err := second(w.ctx, t, etcd, caOf(w.dir), func(o *hub.Options) { o.SeatTTL = time.Minute }) // so that it keeps it on a busy machine
 	must(t, err)
 	defer func() { must(t, h.Close()) }()
 	way.Mend()
