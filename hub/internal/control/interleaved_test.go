@@ -149,9 +149,7 @@ func newInterleaved(t *testing.T, x *tape) *interleaved {
 		kubes: map[fleet.ClusterName]*kube{}, made: map[string]*kube{}, said: newWords()}
 	w.mixes()
 	w.files = map[string][]byte{}
-	nowhere := w.spec(fleet.ModuleRef{Project: wovenCatalog.Project, Name: "three"}, 1, "", "")
-	nowhere.Spec.Placement = nil
-	w.lists(nowhere)
+	w.lists(w.spec(fleet.ModuleRef{Project: wovenCatalog.Project, Name: "three"}, 1, "nowhere", ""))
 	b := &commits{memory.New(), w}
 	w.store = storetest.On(t, b, engine.Options{StandIn: record.StandIn})
 	ca, err := registry.OpenCA(t.TempDir(), nil)
@@ -294,6 +292,10 @@ func (w *interleaved) leader() bool {
 		if key, ok := r.take(w.tape); ok {
 			w.note("leader: %s", key)
 			r.one(w.ctx, key)
+			if ref, is := store.SplitCatalog(key); is && r == w.cataloguer {
+				came, _ := w.CatalogSeen(ref)
+				w.note("the catalog is %s %s %v", came.GetStatus().GetState(), came.GetStatus().GetReason(), came.GetStatus().GetProblems())
+			}
 			return true
 		}
 	}

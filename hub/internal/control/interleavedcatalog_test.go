@@ -136,7 +136,7 @@ func (x *words) reads(files map[string][]byte) {
 func (w *interleaved) judgeCatalog(was, is store.Reader) {
 	was = store.Untracked(was)
 	own := fleet.CatalogOrigin(wovenCatalog.Name)
-	by, _, _ := store.Get[*storev1.CatalogRecord](was, store.CatalogKey(wovenCatalog))
+	by := catalogOf(was)
 	for _, ref := range wovenModules {
 		m, old := moduleOf(is, ref), moduleOf(was, ref)
 		if m == nil || m.GetModule().GetMetadata().GetChangedBy() != own || proto.Equal(m, old) {
@@ -175,6 +175,12 @@ func (w *interleaved) losesMost(was store.Reader) bool {
 		return true
 	})
 	return catalog.Most(gone, had)
+}
+
+// catalogOf is the record of the catalog; nil: there is none.
+func catalogOf(r store.Reader) *storev1.CatalogRecord {
+	rec, _, _ := store.Get[*storev1.CatalogRecord](store.Untracked(r), store.CatalogKey(wovenCatalog))
+	return rec
 }
 
 // restCatalog says whether anything is left of a catalog that is gone.

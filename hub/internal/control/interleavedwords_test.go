@@ -14,6 +14,7 @@ import (
 type words struct {
 	given     map[string]map[uint64]string // by the key of what is ordered and its generation: the cluster that had the name
 	deleted   map[string]map[fleet.ClusterName]string
+	dropped   map[fleet.ClusterName]string            // when the catalog was deleted with its modules
 	asked     map[string]map[fleet.ClusterName]string // by the key of the question
 	confirmed map[string]bool                         // see confirmation
 	ended     map[string]bool                         // the keys of the holds that somebody ended
@@ -51,10 +52,13 @@ func (x *words) notes(was, is store.Reader) {
 			x.gives(key, g, clusterOf(was, name).GetUid())
 		}
 	}
+	if catalogOf(is).GetDeleting() && !catalogOf(was).GetDeleting() {
+		x.dropped = have(was)
+	}
 	for key, m := range all[*storev1.ModuleRecord](is, store.ModulePrefix) {
 		old, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(was), key)
 		if m.GetDeleting() != "" && old.GetDeleting() == "" {
-			x.deleted[uidOf(m)] = have(was)
+			x.deleted[uidOf(m)] = x.deletedIn(was, key, old)
 		}
 	}
 	questions := all[*storev1.HoldRecord](was, store.HoldPrefix)
@@ -69,6 +73,16 @@ func (x *words) notes(was, is store.Reader) {
 			x.answered(questions, store.HoldPrefix+strings.TrimPrefix(key, store.ConfirmPrefix))
 		}
 	}
+}
+
+// deletedIn are the clusters in which a module is deleted that is from now on: if it goes with its catalog, those that had the names when somebody
+// said that of the catalog.
+func (x *words) deletedIn(was store.Reader, key string, m *storev1.ModuleRecord) map[fleet.ClusterName]string {
+	ref, _ := store.SplitModule(key)
+	if catalogOf(was).GetDeleting() && record.OwnerOf(store.Untracked(was), ref, m) == fleet.CatalogOrigin(wovenCatalog.Name) {
+		return x.dropped
+	}
+	return have(was)
 }
 
 // gives notes to whom something is ordered: with a step it is to those who had the names when that was.
