@@ -173,28 +173,41 @@ func (f *finder) end(ctx context.Context) {
 type unseen struct {
 	missed []string
 	wait   bool // verdicts have to wait for it
-	denied int  // how many are kinds that the agent has no right to list
-	// unsure is until it can be known of all kinds that were refused whether the agent has no right to list them; zero: it is.
+	denied int  // how many are kinds that the agent has no right to list, or that the API server lists as served and does not know
+	// unsure is until it can be known of all kinds that were refused whether that is for good; zero: it is.
 	unsure time.Duration
 }
 
 // findDenied is how often kinds are asked for again that the agent has no right to list.
 const findDenied = 5 * time.Minute
 
-// refusals are since when each list of kinds has come to nothing but refusals.
-type refusals map[schema.GroupResource]time.Time
+// unknownFor is for how long an API server has to say nothing but that it does not know the path of a kind which it lists as served until nobody
+// waits for that any more. One of several does so in an upgrade until its turn comes, and so does a proxy that has lost its way.
+const unknownFor = 10 * time.Minute
 
-// note takes why a list failed, and reports whether it was refused, and for how much longer it has to be until that is the want of a right
-// (apply.RefusedFor). Whatever else fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
+// refusals are since when each list of kinds has come to nothing but one kind of refusal.
+type refusals map[schema.GroupResource]refusal
+
+type refusal struct {
+	since   time.Time
+	unknown bool // no want of a right: the path is not known
+}
+
+// note takes why a list failed, and reports whether it was refused, and for how much longer it has to be until that counts as for good
+// (apply.RefusedFor, unknownFor). Whatever else fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
 func (r refusals) note(res schema.GroupResource, err error, now time.Time) (refused bool, more time.Duration) {
-	if !apierrors.IsForbidden(err) {
+	unknown, lasts := apierrors.IsNotFound(err), apply.RefusedFor
+	if unknown {
+		lasts = unknownFor
+	}
+	if !unknown && !apierrors.IsForbidden(err) {
 		delete(r, res)
 		return false, 0
 	}
-	if _, before := r[res]; !before {
-		r[res] = now
+	if row, before := r[res]; !before || row.unknown != unknown {
+		r[res] = refusal{now, unknown}
 	}
-	return true, apply.RefusedFor - now.Sub(r[res])
+	return true, lasts - now.Sub(r[res].since)
 }
 
 // pause is until the next pass. Nothing tells of a right that is given, and each request that is forbidden stands in the API
@@ -263,9 +276,9 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, r
 	return out
 }
 
-// never reports that objects of a kind will not be seen by asking again.
+// never reports that objects of a kind will not be seen by asking again. Of one that has gone the next pass hears no more.
 func (f *finder) never(res apply.Resource, err error) bool {
-	if !apierrors.IsMethodNotSupported(err) && !apierrors.IsNotFound(err) {
+	if !apierrors.IsMethodNotSupported(err) {
 		return false
 	}
 	f.m.o.Log.Warn("objects of a kind cannot be searched for", "kind", res.GroupResource().String(), "error", err)

@@ -273,23 +273,30 @@ func TestSearchOfAServerThatHasJustStarted(t *testing.T) {
 
 func TestHowSoonTheSearchGoesOn(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no"))
+	unknown := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "404 page not found", 0, true)
 	now := time.Now()
 	for _, tc := range []struct {
 		refused time.Duration // for how long; 0: it was not before
+		unknown bool          // by an API server that did not know its path
 		errs    []error
 		wait    bool
 		pause   time.Duration
 	}{
-		{0, []error{forbidden}, true, time.Second},
-		{apply.RefusedFor - 1, []error{forbidden}, true, 1},
-		{apply.RefusedFor, []error{forbidden}, false, findDenied},
-		{apply.RefusedFor, []error{forbidden, errors.New("reset")}, true, time.Second},
-		{apply.RefusedFor, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
+		{0, false, []error{forbidden}, true, time.Second},
+		{apply.RefusedFor - 1, false, []error{forbidden}, true, 1},
+		{apply.RefusedFor, false, []error{forbidden}, false, findDenied},
+		{apply.RefusedFor, false, []error{forbidden, errors.New("reset")}, true, time.Second},
+		{apply.RefusedFor, false, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
+		{0, false, []error{unknown}, true, time.Second},
+		{unknownFor - 1, true, []error{unknown}, true, 1},
+		{unknownFor, true, []error{unknown}, false, findDenied}, // of an API that lists what it does not serve
+		{unknownFor, false, []error{unknown}, true, time.Second},
+		{unknownFor, true, []error{forbidden}, true, time.Second},
 	} {
 		var u unseen
 		before := refusals{}
 		if tc.refused > 0 {
-			before[apply.CRDs.GroupResource()] = now.Add(-tc.refused)
+			before[apply.CRDs.GroupResource()] = refusal{now.Add(-tc.refused), tc.unknown}
 		}
 		for _, err := range tc.errs {
 			u.take(apply.CRDs, err, before, now)
@@ -303,7 +310,7 @@ func TestHowSoonTheSearchGoesOn(t *testing.T) {
 // Whether refusals are for good is known as soon as it can be, however long the search has tried before: a removal waits for that.
 func TestRefusedKindsAreAskedForInTime(t *testing.T) {
 	forbidden, now := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no")), time.Now()
-	refused := refusals{apply.CRDs.GroupResource(): now.Add(-apply.RefusedFor + 3*time.Second)}
+	refused := refusals{apply.CRDs.GroupResource(): {since: now.Add(-apply.RefusedFor + 3*time.Second)}}
 	var u unseen
 	u.take(apply.CRDs, forbidden, refused, now)
 	if first := u.pause(time.Minute); first != 3*time.Second {
@@ -364,5 +371,31 @@ func TestFoundObjectThatSomebodyChanged(t *testing.T) {
 				t.Errorf("got %q", got)
 			}
 		})
+	}
+}
+
+// TestSearchOfAServerThatDoesNotKnowAKind: one of several API servers does not serve a kind yet, or what stands before it does not know its path. That
+// is no kind without objects: a module whose object it did not list then is not called removed.
+func TestSearchOfAServerThatDoesNotKnowAKind(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.lose()
+	var unknown atomic.Bool
+	r.count.upset(func(q *http.Request) error {
+		if q.URL.Path != "/api/v1/configmaps" || unknown.Swap(true) {
+			return nil
+		}
+		return inPlace{http.StatusNotFound, "404 page not found\n"}
+	})
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !unknown.Load() {
+		t.Fatal("nothing was unknown")
+	}
+	if r.get("v1", "configmaps", "a") != nil {
+		t.Error("the module is called removed, and its object is there")
 	}
 }
