@@ -195,6 +195,10 @@ func TestKustomizationThatSaysTheSameTwice(t *testing.T) {
 	if _, err := Build(render.Job{Files: files, Kustomize: &render.Kustomize{}}); err != nil {
 		t.Error(err)
 	}
+	files["kustomization.yaml"] = []byte("resources: []\ncomponents:\npatches: []\nresources: [a.yaml]\npatches: [{patch: '{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {a: b}}}'}]\ncomponents: []\n")
+	if _, err := Build(render.Job{Files: files, Kustomize: &render.Kustomize{}}); err != nil {
+		t.Errorf("nothing the first time: %v", err)
+	}
 }
 
 // TestWhatAKustomizationIsRefused: each error names the file, what of it is meant, and what to do.
@@ -241,6 +245,9 @@ func TestWhatAKustomizationIsRefused(t *testing.T) {
 		"list twice":        {files: with(k("resources: [a.yaml]\nnamespace: x\nresources: [b.yaml]"), "a.yaml", configMap, "b.yaml", configMap), want: `kustomization.yaml: line 3 has "resources", which line 1 has with another value`},
 		"other letters":     {files: with(k("Resources: [a.yaml]\nresources: [b.yaml]"), "a.yaml", configMap, "b.yaml", configMap), want: `kustomization.yaml: line 2 has "resources", which line 1 has with another value`},
 		"twice in a base":   {files: with(k("resources: [base]"), "base/kustomization.yaml", "components: [c]\ncomponents: [d]", "base/c/kustomization.yaml", "", "base/d/kustomization.yaml", ""), want: `base/kustomization.yaml: line 2 has "components"`},
+		"nothing, last":     {files: with(k("resources: [a.yaml]\nresources: []"), "a.yaml", configMap), want: `kustomization.yaml: line 2 has "resources", which line 1 has with another value`},
+		"nothing, and two":  {files: with(k("resources: []\nresources: [a.yaml]\nresources: [b.yaml]"), "a.yaml", configMap, "b.yaml", configMap), want: `kustomization.yaml: line 3 has "resources", which line 2 has with another value`},
+		"nothing, small":    {files: with(k("resources: []\nResources: [a.yaml]"), "a.yaml", configMap), want: `kustomization.yaml: line 2 has "Resources", which line 1 has with another value`},
 		"twice below":       {files: k("configMapGenerator:\n- name: a\n  literals: [a=1]\n  literals: [b=1]"), want: `kustomization.yaml: line 4 has "literals", which line 3 has`},
 		"second document":   {files: with(k("resources: [a.yaml]\n---\n# more\nresources: [b.yaml]\n"), "a.yaml", configMap, "b.yaml", configMap), want: `kustomization.yaml: has more than the document that begins in line 1`},
 		"behind an end":     {files: with(k("resources: [a.yaml]"), "a.yaml", configMap+"---\n"+configMap+"...\n# more\n"+configMap), want: "a.yaml:5: is followed by what kustomize does not read"},

@@ -13,9 +13,9 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// givenTwice refuses a key that a kustomization has twice with different values, and a second document in its file. kustomize goes by the last value
-// and by the first document, without a word, so that all that a list in the other one named would be dropped. Its own fields it knows in any case of
-// letters.
+// givenTwice refuses a key that a kustomization has twice with different values, unless the first says nothing, and a second document in its file.
+// kustomize goes by the last value and by the first document, without a word, so that all that a list in the other one named would be dropped. Its own
+// fields it knows in any case of letters.
 func givenTwice(file string, text []byte) error {
 	first, more := firstOf(text)
 	switch {
@@ -121,9 +121,11 @@ func twiceIn(file string, n *yaml.Node, same func(a, b string) bool, seen map[*y
 	var keys []*yaml.Node
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 {
-			first := slices.IndexFunc(keys, func(k *yaml.Node) bool { return same(k.Value, c.Value) })
-			if first >= 0 && !alike(n.Content[2*first+1], n.Content[i+1], 0) {
-				return fleet.Invalidf(file, "line %d has %q, which line %d has with another value: kustomize goes by the last one, and what the other one says would be dropped: make them one", c.Line, fleet.Clip(c.Value, maxSaid), keys[first].Line)
+			for j, k := range keys {
+				was := n.Content[2*j+1]
+				if same(k.Value, c.Value) && !alike(was, n.Content[i+1], 0) && (k.Value != c.Value || !saysNothing(was)) {
+					return fleet.Invalidf(file, "line %d has %q, which line %d has with another value: kustomize goes by the last one, and what the other one says would be dropped: make them one", c.Line, fleet.Clip(c.Value, maxSaid), k.Line)
+				}
 			}
 			keys = append(keys, c)
 			continue
@@ -133,6 +135,13 @@ func twiceIn(file string, n *yaml.Node, same func(a, b string) bool, seen map[*y
 		}
 	}
 	return nil
+}
+
+// saysNothing reports that nothing is dropped with a value, as with the empty list of a template to which another one is appended.
+func saysNothing(n *yaml.Node) bool {
+	for ; n.Kind == yaml.AliasNode; n = n.Alias {
+	}
+	return isNothing(n) || len(n.Content) == 0 && n.Value == ""
 }
 
 func exactly(a, b string) bool { return a == b }
