@@ -45,6 +45,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 		if r.State != ClusterRemoved || r.Reason != ReasonGone {
 			d.failureLeaves(r)
 			d.leavesBack(i)
+			d.pinEnds(i)
 			d.turn(i, memberGone, ReasonGone, "")
 		}
 		return true
@@ -106,6 +107,7 @@ func (d *decider) registered(i int) {
 	d.failureLeaves(d.s.record(i))
 	if d.s.record(i).Reason != ReasonGone { // else that was said when it left
 		d.leavesBack(i)
+		d.pinEnds(i)
 	}
 	r := d.edit(i)
 	d.uncount(i, r)
@@ -436,6 +438,16 @@ func (d *decider) expirePins() {
 			d.unpinMember(i)
 		}
 	}
+}
+
+// pinEnds lets the pin of a cluster go that was forgotten, as its holds go: what has its name later is another one, which would get nothing.
+func (d *decider) pinEnds(i int) {
+	name := d.s.Member(d.p, i).Cluster
+	if !d.s.pinned(name) {
+		return
+	}
+	d.dropPin(name)
+	d.turn(i, memberUnpinnedThere, "", "")
 }
 
 func (d *decider) dropPin(name fleet.ClusterName) {
