@@ -103,6 +103,7 @@ type Options struct {
 
 	blindAfter time.Duration // of watches; shorter in tests
 	landing    time.Duration // see late; shorter in tests
+	objectTime time.Duration // as the constant; shorter in tests
 	linger     time.Duration // of watches; 0: as watch.Options has it
 }
 
@@ -137,6 +138,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.EstablishTimeout <= 0 {
 		o.EstablishTimeout = 30 * time.Second
+	}
+	if o.objectTime <= 0 {
+		o.objectTime = objectTime
 	}
 	if o.landing <= 0 {
 		o.landing = landing

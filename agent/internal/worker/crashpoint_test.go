@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,8 +28,13 @@ var errKilled = errors.New("the agent was killed")
 type crash struct {
 	*memory // the state
 
-	next http.RoundTripper
-	dead chan struct{}
+	next  http.RoundTripper
+	dead  chan struct{}
+	late  time.Duration // if set, the request at which it dies is carried out that much later
+	lands chan struct{} // closed when that was carried out
+
+	held   bool // there was such a request
+	answer int  // to it
 
 	mu    sync.Mutex
 	after int // the side effect after which it dies; 0: none
@@ -75,7 +81,11 @@ func (c *crash) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	if r.Method == http.MethodGet || strings.Contains(r.URL.RawQuery, "dryRun") || strings.Contains(r.URL.Path, "authorization.k8s.io") {
 		return c.next.RoundTrip(r)
 	}
-	if c.effect(r.Method+" "+r.URL.Path, func() { answer, err = c.next.RoundTrip(r) }) {
+	send := func() { answer, err = c.next.RoundTrip(r) }
+	if c.late > 0 {
+		send = func() { answer, err = c.sendOrLater(r) }
+	}
+	if c.effect(r.Method+" "+r.URL.Path, send) {
 		return answer, err
 	}
 	if answer != nil {
@@ -110,6 +120,7 @@ func (r *rig) mortal(after int) *crash {
 		return c
 	})
 	r.options = append(r.options, func(o *Options) { o.State, o.NoteNewest = c, c.noteNewest })
+	r.truthful()
 	r.start()
 	return c
 }
@@ -127,29 +138,31 @@ type life struct {
 
 // Wherever an agent is killed, and whether what it should do is the same when it starts again or something new: it ends with
 // exactly what is wanted, what stays is never made anew, and what is not its own is as it was.
-func TestKilledAnywhere(t *testing.T) {
-	killedAnywhere(t, func(r *rig, live func(lives []life, look func() map[string]string, then func(life))) {
-		for _, name := range []string{"foreign", "theirs"} {
-			r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": r.ns},
-				"data": map[string]any{"k": "theirs"}})
-		}
-		foreign := r.get("v1", "configmaps", "foreign").GetResourceVersion()
-		seen := map[string]types.UID{"theirs": r.uidOf("v1", "configmaps", "theirs")} // of what stays
-		live(r.lives(), r.ours, func(l life) {
-			for _, name := range []string{"a", "moves", "kept", "theirs"} {
-				u := r.get("v1", "configmaps", name)
-				if was, known := seen[name]; known && (u == nil || was != u.GetUID()) && (name != "a" || l.is["a"] != "") {
-					r.t.Errorf("%s: %s is not what it was", l.what, name)
-				}
-				if u != nil {
-					seen[name] = u.GetUID()
-				}
+func TestKilledAnywhere(t *testing.T) { killedAnywhere(t, everyLife) }
+
+// everyLife lives all that an agent does, beside what is not its own.
+func everyLife(r *rig, live living) {
+	r.judges.Store(true)
+	for _, name := range []string{"foreign", "theirs"} {
+		r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": r.ns},
+			"data": map[string]any{"k": "theirs"}})
+	}
+	foreign := r.get("v1", "configmaps", "foreign").GetResourceVersion()
+	seen := map[string]types.UID{"theirs": r.uidOf("v1", "configmaps", "theirs")} // of what stays
+	live(r.lives(), r.ours, func(l life) {
+		for _, name := range []string{"a", "moves", "kept", "theirs"} {
+			u := r.get("v1", "configmaps", name)
+			if was, known := seen[name]; known && (u == nil || was != u.GetUID()) && (name != "a" || l.is["a"] != "") {
+				r.t.Errorf("%s: %s is not what it was", l.what, name)
 			}
-		})
-		if now := r.get("v1", "configmaps", "foreign").GetResourceVersion(); now != foreign {
-			r.t.Error("what is not the hub's was written")
+			if u != nil {
+				seen[name] = u.GetUID()
+			}
 		}
 	})
+	if now := r.get("v1", "configmaps", "foreign").GetResourceVersion(); now != foreign {
+		r.t.Error("what is not the hub's was written")
+	}
 }
 
 // The same of a module with a Namespace and a kind of its own, which are there before what is in them, and go after it.
@@ -179,8 +192,11 @@ func TestKilledAnywhereWithItsKinds(t *testing.T) {
 	})
 }
 
+// living lives lives, looks at what came of each, and checks more then.
+type living = func(lives []life, look func() map[string]string, then func(life))
+
 // killedAnywhere lives the lives of an agent with its death after each of its side effects.
-func killedAnywhere(t *testing.T, run func(r *rig, live func(lives []life, look func() map[string]string, then func(life)))) {
+func killedAnywhere(t *testing.T, run func(r *rig, live living)) {
 	config := labConfig(t)
 	t.Parallel()
 	mortal := func(t *testing.T, after int, next bool) *crash {

@@ -216,6 +216,7 @@ type rig struct {
 	heard    transcript
 	options  []func(*Options)
 	conns    connections
+	judges   atomic.Bool // what is reported is compared with what there is, see truthful
 }
 
 // connections are those to the API server.

@@ -12,6 +12,7 @@ import (
 // third one, or its new module is deleted. Wherever the agent is killed, it is never made anew, nor left behind, nor kept by two.
 func TestKilledInAMove(t *testing.T) {
 	killedAnywhere(t, func(r *rig, live func(lives []life, look func() map[string]string, then func(life))) {
+		r.judges.Store(true)
 		data := func(name, k string) string { return configMap(name, "k: "+k) }
 		shop := r.bundle("shop", nil, data("a", "v1"), data("moves", "v1"))
 		other := r.bundle("other", nil, data("o", "v1"))

@@ -40,6 +40,8 @@ type writer struct {
 	part      bool     // a hold stopped what follows that: the object is ours, and is to be written again
 	first     bool     // no attempt came before this one to make what runs to an end
 	again     string   // is put on the object to make another version of it; empty: nothing is
+	// afresh begins the time anew that the object may take: to make it again takes many writes, each as long as a webhook that looks at images.
+	afresh func() (context.Context, context.CancelFunc)
 }
 
 // objectTime bounds everything that is done about one object at a time, so that a server that hangs holds no slot.
@@ -49,7 +51,8 @@ const objectTime = time.Minute
 func (w *worker) perform(ctx context.Context, j job) outcome {
 	out := outcome{item: j.item}
 	a := &writer{w: w, job: j, drop: j.scaled}
-	bounded, cancel := context.WithTimeout(ctx, objectTime)
+	a.afresh = func() (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, w.m.o.objectTime) }
+	bounded, cancel := a.afresh()
 	defer cancel()
 	err := w.about(j.id, func() (err error) {
 		out.crd, err = a.run(bounded, &out)

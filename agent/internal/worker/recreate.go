@@ -18,8 +18,11 @@ import (
 )
 
 // recreate deletes the object and creates it again, if what cannot be changed in place is all that is wrong with it, if
-// the policies allow that, and if the API server would take the new one.
-func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (map[string]any, error) {
+// the policies allow that, and if the API server would take the new one. What is asked before takes no time from what is done then: a
+// deletion that is cut short each time would never come to its end.
+func (a *writer) recreate(_ context.Context, out *outcome, immutable error) (map[string]any, error) {
+	ctx, cancel := a.afresh()
+	defer cancel()
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	switch {
 	case apply.IsGone(err):
@@ -50,16 +53,22 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 			return nil, err
 		}
 	}
-	if err := a.rehearse(ctx, live, immutable); err != nil {
+	rehearsing, rehearsed := a.afresh()
+	defer rehearsed()
+	if err := a.rehearse(rehearsing, live, immutable); err != nil {
 		return nil, err
 	}
-	if err := a.replace(ctx, u, immutable); err != nil {
+	replacing, replaced := a.afresh()
+	defer replaced()
+	if err := a.replace(replacing, u, immutable); err != nil {
 		return nil, err
 	}
 	a.halfway, a.adopted = true, false
-	made, err := a.create(ctx, out)
+	making, done := a.afresh()
+	defer done()
+	made, err := a.create(making, out)
 	if err == nil && made != nil {
-		a.rescale(ctx, live, made)
+		a.rescale(making, live, made)
 	}
 	return made, err
 }
