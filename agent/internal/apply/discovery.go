@@ -222,7 +222,7 @@ func (m *Mapper) definition(ctx context.Context, id fleet.ObjectID) (string, err
 	}
 	for _, name := range names {
 		crd, err := m.client.Get(ctx, CRDs, "", name)
-		if statusOf(err) == http.StatusNotFound {
+		if IsGone(err) {
 			continue
 		}
 		if err != nil {

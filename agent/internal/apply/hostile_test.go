@@ -104,6 +104,38 @@ func TestAnswerThatIsNoObjectSaysNothing(t *testing.T) {
 	}
 }
 
+// A page that says 404 in place of the definition of a kind, whose group the API server does not know yet, is no definition that is gone: objects of
+// the kind would go from the records with it.
+func TestPageIsNoDefinitionThatIsGone(t *testing.T) {
+	for answer, gone := range map[string]bool{
+		"404 page not found\n": false,
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`: true,
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+			w.Header().Set("Content-Type", "application/json")
+			switch r.URL.Path {
+			case crds:
+				_, _ = io.WriteString(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[{"metadata":{"name":"widgets.example.com"}}]}`)
+			case crds + "/widgets.example.com":
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = io.WriteString(w, answer)
+			default:
+				http.NotFound(w, r)
+			}
+		}))
+		t.Cleanup(srv.Close)
+		c, err := newClient(&rest.Config{Host: srv.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, got, err := NewMapper(c).Served(t.Context(), fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1")
+		if got != gone || (err == nil) != gone {
+			t.Errorf("%s: gone %t, %v", answer, got, err)
+		}
+	}
+}
+
 // An API server that has just started lists the API groups that it has read so far, as if there were no others. What is
 // registered and not listed cannot be seen: it is not nothing.
 func TestGroupThatIsNotListedYetIsNotSeen(t *testing.T) {
