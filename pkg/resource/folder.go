@@ -93,8 +93,8 @@ func holds(path, name string) bool {
 	return err == nil && !artifact.Outside(filepath.ToSlash(rest))
 }
 
-// linksOut are the same of files that are not on a disk.
-func linksOut(files map[string][]byte, folder string) error {
+// LinksOut are errors about those files of a folder, and of those below it, that are symbolic links which were copied as text: what they lead to is not read.
+func LinksOut(files map[string][]byte, folder string) error {
 	under := strings.TrimPrefix(strings.Trim(folder, "/")+"/", "/")
 	reads := func(name, dir string) bool {
 		return (dir == "." || strings.HasPrefix(name, dir+"/")) && !strings.HasPrefix(name, under) && mayHoldResources(name)

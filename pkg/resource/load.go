@@ -79,7 +79,7 @@ func LoadFiles(files map[string][]byte, folder string, opts Options) (found []Re
 	values := 0
 	var errs []error
 	if opts.Whole && opts.Recursive {
-		errs = append(errs, linksOut(files, folder))
+		errs = append(errs, LinksOut(files, folder))
 	}
 	for _, name := range read {
 		if len(files[name]) > maxFile {

@@ -213,6 +213,10 @@ func (c *Controller) namesOthers(ctx context.Context, x *catalogue, files map[st
 		}
 		return nil
 	}
+	if x.c.Recursive && resource.LinksOut(files, x.c.Folder) != nil { // what is behind them it may list still
+		x.next.ReadGeneration = record.CatalogUnlisted
+		return nil
+	}
 	read, _ := resource.InFolder(files, x.c.Folder, x.c.Recursive)
 	found, unread, err := modulesIn(ctx, files, read)
 	if err != nil {

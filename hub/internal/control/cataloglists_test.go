@@ -87,6 +87,40 @@ func TestConfirmEndsWhereTheFilesListMoreThanIsKept(t *testing.T) {
 	})
 }
 
+// TestCatalogWithALinkThatWasCopiedAsText: what a folder of the files leads to is not there any more, since its link was copied as text. Its modules
+// may be the catalog's still, so that no set that has one of them prunes it.
+func TestCatalogWithALinkThatWasCopiedAsText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(t)
+		w.source.files["teams/cart.yaml"] = strings.Replace(w.source.files["shop.yaml"], "name: shop", "name: cart", 1)
+		w.prunesBelow(2)
+		w.looks(time.Second)
+		w.is(nil, []string{"cart", "shop"})
+		delete(w.source.files, "teams/cart.yaml")
+		w.source.files["teams"] = "../teams"
+		w.prunesBelow(3)
+		w.looks(time.Second)
+		if s := w.storedState().GetStatus(); s.GetReason() != catalog.ReasonInvalidFiles {
+			t.Errorf("%v", s)
+		}
+		w.is(fmt.Errorf("nobody knows"), []string{"cart", "shop"})
+		delete(w.source.files, "teams")
+		w.prunesBelow(4)
+		w.looks(time.Second)
+		w.is(nil, []string{"shop"})
+	})
+}
+
+// prunesBelow puts the catalog as one that reads folders below, too, and prunes.
+func (w *watcher) prunesBelow(generation int64) {
+	w.recurses(generation)
+	w.leader.put(func(tx store.Writer) {
+		rec, _, _ := store.Get[*storev1.CatalogRecord](tx, store.CatalogKey(w.ref))
+		rec.Catalog.Spec.Prune = true
+		tx.Put(store.CatalogKey(w.ref), rec)
+	})
+}
+
 // is checks whether somebody knows what the files of the catalog are, and which they were last.
 func (w *watcher) is(unknown error, lists []string) {
 	w.t.Helper()

@@ -179,13 +179,14 @@ func CatalogHas(rec *storev1.CatalogRecord, state *storev1.CatalogState) map[str
 	return out
 }
 
-// CatalogUnlisted is, as the generation of which the files were had, that these have more modules than a state has room for.
+// CatalogUnlisted is, as the generation of which the files were had, that these have more modules than a state has room for, or lead to files that
+// are not there.
 const CatalogUnlisted = -1
 
 // CatalogUnread says of a catalog that was never read why nobody knows what its files have, and what to do.
 func CatalogUnread(name string, state *storev1.CatalogState) string {
 	if state.GetReadGeneration() == CatalogUnlisted {
-		return fmt.Sprintf("catalog %s, whose files have more modules than the hub keeps of one: make two catalogs of it, or suspend or delete that catalog: towline delete catalog %s", name, name)
+		return fmt.Sprintf("catalog %s, whose files may have modules that the hub does not know of: see towline describe catalog %s, and mend its files, or make two catalogs of it where they have too many, or suspend or delete it", name, name)
 	}
 	return fmt.Sprintf("catalog %s, whose files were not read yet: see towline describe catalog %s, and mend, suspend or delete that catalog", name, name)
 }
