@@ -13,12 +13,13 @@ import (
 // to a folder with manifests that are not read where they are, or out of the source. What it leads to would be left out, and go where it was a
 // folder before. One that leads to what is read under the root shows that a second time, and leaves nothing out.
 func textLinks(files map[string][]byte, root string) error {
+	left := unread(files, root)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		rest, ok := under(name, root)
 		if !ok || name == root || isManifest(name) || hidden(rest) {
 			continue
 		}
-		if to := artifact.TextLink(name, files[name]); to != "" && leavesOut(files, root, to) {
+		if to := artifact.TextLink(name, files[name]); to != "" && (artifact.Outside(to) || left[to]) {
 			return linkAsText("package.plain.path", name, files[name])
 		}
 	}
@@ -29,26 +30,27 @@ func linkAsText(field, name string, text []byte) error {
 	return fleet.Invalidf(field, "%q is a file with the path %q in it, as a symbolic link is that was copied as text: put there what it leads to, or take the file away", name, text)
 }
 
-// leavesOut reports that manifests of the folder to which a link leads are not read where they are, or may be, where that is no part of the source.
-func leavesOut(files map[string][]byte, root, to string) bool {
-	if artifact.Outside(to) {
-		return true
-	}
+// unread are the folders with manifests, in them or below, that are not read under a root. It is asked once for all files, each of which may be a link.
+func unread(files map[string][]byte, root string) map[string]bool {
+	out := map[string]bool{}
 	for name := range files {
-		in, ok := under(name, to)
-		if !ok || name == to || !isManifest(name) || hidden(in) { // a link to a file is no manifest by its name
+		if rest, inside := under(name, root); !isManifest(name) || inside && !hidden(rest) {
 			continue
 		}
-		if rest, inside := under(name, root); !inside || hidden(rest) {
-			return true
+		for dir := path.Dir(name); !out[dir]; dir = path.Dir(dir) {
+			if in, _ := under(name, dir); hidden(in) { // and so it is from the folders above
+				break
+			}
+			out[dir] = true
 		}
 	}
-	return false
+	return out
 }
 
 // noFolder refuses a file where a chart has a folder, as a symbolic link to one is that was copied as text: Helm does not look into it, so that all
 // that was in the folder would be dropped. roots are the folders of charts.
 func noFolder(files map[string][]byte, roots map[string]bool) error {
+	left := map[string]map[string]bool{} // by the crds/ of a chart
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if slices.Contains([]string{"templates", "charts", "crds"}, path.Base(name)) && isChart(files, roots, path.Dir(name)) {
 			return fleet.Invalidf("package.helm.path", "%q is a file, where a chart has a folder, as a symbolic link is that was copied as text: put the folder there, or take the file away", name)
@@ -57,7 +59,11 @@ func noFolder(files map[string][]byte, roots map[string]bool) error {
 		if !in || isManifest(name) {
 			continue
 		}
-		if to := artifact.TextLink(name, files[name]); to != "" && leavesOut(files, crds, to) { // of crds/ Helm reads manifests alone
+		to := artifact.TextLink(name, files[name])
+		if to != "" && left[crds] == nil {
+			left[crds] = unread(files, crds)
+		}
+		if to != "" && (artifact.Outside(to) || left[crds][to]) { // of crds/ Helm reads manifests alone
 			return linkAsText("package.helm.path", name, files[name])
 		}
 	}

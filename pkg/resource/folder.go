@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -96,23 +97,21 @@ func holds(path, name string) bool {
 // LinksOut are errors about those files of a folder, and of those below it, that are symbolic links which were copied as text: what they lead to is not read.
 func LinksOut(files map[string][]byte, folder string) error {
 	under := strings.TrimPrefix(strings.Trim(folder, "/")+"/", "/")
-	reads := func(name, dir string) bool {
-		return (dir == "." || strings.HasPrefix(name, dir+"/")) && !strings.HasPrefix(name, under) && mayHoldResources(name)
+	left := map[string]bool{} // folders with resources, in them or below, that are not read
+	for name := range files {
+		if strings.HasPrefix(name, under) || !mayHoldResources(name) {
+			continue
+		}
+		for dir := path.Dir(name); !left[dir]; dir = path.Dir(dir) {
+			left[dir] = true
+		}
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if !strings.HasPrefix(name, under) || mayHoldResources(name) {
 			continue
 		}
-		to := artifact.TextLink(name, files[name])
-		if to == "" {
-			continue
-		}
-		out := artifact.Outside(to)
-		for other := range files {
-			out = out || reads(other, to)
-		}
-		if out {
+		if to := artifact.TextLink(name, files[name]); to != "" && (artifact.Outside(to) || left[to]) {
 			errs = append(errs, linkAsText(name, files[name]))
 		}
 	}
