@@ -23,7 +23,7 @@ func TestWordsAreSaidWhole(t *testing.T) {
 	for _, verb := range []string{"pause", "resume", "approve", "reject", "abort", "retry", "skip", "pin", "unpin", "promote", "override", "rollback"} {
 		asked = nil
 		_, err := c.Steer(t.Context(), client.Word{Project: "web", Module: "shop", Number: 7, ModuleUID: "u", Verb: verb, Clusters: []string{"a"}, Stage: "canary",
-			Gate: "approval", Revision: 3, Scope: "failed", Until: timestamppb.Now(), Reason: "why", RequestID: "r"})
+			Gate: "approval", Revision: 3, Scope: "failed", Until: timestamppb.Now(), Shorten: true, Reason: "why", RequestID: "r"})
 		if err != nil || asked == nil {
 			t.Errorf("%s: %v", verb, err)
 			continue
