@@ -89,6 +89,44 @@ func TestRemovalIsNotOrderedAgainInAnotherCluster(t *testing.T) {
 	}
 }
 
+// A module is deleted, another Kubernetes cluster takes the name, and the leader, which has not heard of the deletion, looks who is to have what the
+// module lets go: the sync of the one before is not given to this one, which would be told to delete it next.
+func TestSyncOfADeletedModuleIsNotGivenToAnotherCluster(t *testing.T) {
+	for name, deleted := range map[string]bool{"deleted": true, "not deleted": false} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeader(t)
+			l.put(func(w store.Writer) {
+				w.Put(store.ModuleKey(shop), moduleRecord())
+				w.Put(store.ClusterKey("a"), clusterRecord("a"))
+				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(record.NextGeneration(w))})
+			})
+			if deleted {
+				l.put(func(w store.Writer) {
+					m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
+					record.Delete(w, shop, m, fleet.DeleteDelete)
+					w.Put(store.ModuleKey(shop), m)
+				})
+			}
+			l.takes("a")
+			l.put(func(store.Writer) {}) // sees what was written
+			had := l.desired("a").GetSync().GetGeneration()
+			next := refresh{cluster: "a", generation: had, heirs: []*agentv1.Heir{{Module: "default/two"}}}
+			l.read(func(r store.Reader) { next = next.in(record.Anew(r, "a")) })
+			l.must(l.Controller.refresh(t.Context(), shop, []refresh{next}))
+			if got := l.desired("a").GetSync().GetGeneration(); (got == had) != deleted {
+				t.Errorf("the sync of %d is given as %d", had, got)
+			}
+			if !deleted {
+				return
+			}
+			l.must(l.reconcileModule(t.Context(), shop))
+			if d := l.desired("a"); d != nil {
+				t.Errorf("the new one is told %v", d)
+			}
+		})
+	}
+}
+
 // A person let objects go that an agent waited with, and in the moment in which that is ordered another Kubernetes cluster joins under the name: the
 // person was shown nothing of what is there, so that the word is not given to it.
 func TestConfirmIsNotCarriedOutInAnotherCluster(t *testing.T) {

@@ -72,6 +72,14 @@ func (x refresh) saidSince(w store.Writer, ref fleet.ModuleRef, old *storev1.Des
 	return said != "" && said != x.policy && record.Unsaid(old, said, m.GetFirstRollout())
 }
 
+// isElsewhere reports that the module was deleted before another Kubernetes cluster took the name: what the one before had of it is no order to this
+// one, which would then be told to delete what it has. Who has the name is the same until the commit, for a generation is allotted in that.
+func isElsewhere(w store.Writer, ref fleet.ModuleRef, name fleet.ClusterName, d *storev1.DesiredRecord) bool {
+	r := store.Untracked(w)
+	m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	return record.Elsewhere(d, record.DeletedTakes(r, ref, m), record.Anew(r, name))
+}
+
 // refresher looks for what has to change of a module's assignments, under one view of the store.
 type refresher struct {
 	c         *Controller
@@ -466,6 +474,9 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				}
 				if record.Taken(record.Anew(w, x.cluster)) != x.taken || x.heldSince(holds, ref, old) || x.saidSince(w, ref, old) {
 					continue // and that is looked at
+				}
+				if isElsewhere(w, ref, x.cluster, old) {
+					continue
 				}
 				if old.GetTombstone().GetHold() && !x.hold {
 					w.Unchanged(store.ClusterPrefix)
