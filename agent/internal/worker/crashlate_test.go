@@ -64,37 +64,12 @@ func TestLastRequestOfAKilledAgentArrivesLate(t *testing.T) {
 				c := r.mortal(after)
 				c.late, c.lands = 1500*time.Millisecond, make(chan struct{})
 				everyLife(r, func(lives []life, look func() map[string]string, then func(life)) {
-					r.liveOn(c, next, lives, look, then)
+					r.live(c, next, lives, look, then)
 				})
 				if t.Failed() {
 					t.Logf("it was answered %d; its side effects: %s", c.answer, strings.Join(c.did, "\n"))
 				}
 			})
 		}
-	}
-}
-
-// liveOn is live for an agent whose last request is carried out late: what must be there is there once it was.
-func (r *rig) liveOn(c *crash, next bool, lives []life, look func() map[string]string, then func(life)) {
-	died := c.dead
-	for i, l := range lives {
-		l.do()
-		if !r.comes(l, look, died) {
-			died = nil
-			r.stop()
-			r.killed(c.revive())
-			r.landing = 5 * time.Second
-			r.start()
-			if next && i+1 < len(lives) {
-				continue
-			}
-			r.m.Set(r.current, nil)
-			r.comes(l, look, nil)
-		}
-		if died == nil && c.held {
-			<-c.lands
-			r.comes(l, look, nil)
-		}
-		then(l)
 	}
 }

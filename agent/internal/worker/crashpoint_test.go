@@ -228,7 +228,7 @@ func killedAnywhere(t *testing.T, run func(r *rig, live living)) {
 }
 
 // live lives one life after the other, and looks at what came of each: of one in which the agent died, when it has started again,
-// or of the next one.
+// or of the next one. Where the last request of one that died is carried out late, what must be there is there once it was.
 func (r *rig) live(c *crash, next bool, lives []life, look func() map[string]string, then func(life)) {
 	died := c.dead
 	for i, l := range lives {
@@ -237,11 +237,18 @@ func (r *rig) live(c *crash, next bool, lives []life, look func() map[string]str
 			died = nil
 			r.stop()
 			r.killed(c.revive())
+			if c.late > 0 {
+				r.landing = 5 * time.Second
+			}
 			r.start()
 			if next && i+1 < len(lives) {
 				continue
 			}
 			r.m.Set(r.current, nil)
+			r.comes(l, look, nil)
+		}
+		if died == nil && c.held {
+			<-c.lands
 			r.comes(l, look, nil)
 		}
 		then(l)

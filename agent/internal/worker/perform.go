@@ -264,7 +264,7 @@ func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error
 	}
 	live, err := a.inPlace(ctx, out)
 	if apply.IsImmutable(err) {
-		return a.recreate(ctx, out, err)
+		return a.recreate(out, err)
 	}
 	return live, err
 }

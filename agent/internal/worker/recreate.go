@@ -20,7 +20,7 @@ import (
 // recreate deletes the object and creates it again, if what cannot be changed in place is all that is wrong with it, if
 // the policies allow that, and if the API server would take the new one. What is asked before takes no time from what is done then: a
 // deletion that is cut short each time would never come to its end.
-func (a *writer) recreate(_ context.Context, out *outcome, immutable error) (map[string]any, error) {
+func (a *writer) recreate(out *outcome, immutable error) (map[string]any, error) {
 	ctx, cancel := a.afresh()
 	defer cancel()
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)

@@ -87,12 +87,12 @@ func showTracker(t record.Tracked) *towlinev1.Tracker {
 // standing says of a removal that somebody had stopped why it stands still now that nobody stops it: its agent was not told that, and speaks of the hold.
 func (a *API) standing(r store.Reader, t record.Tracked, out *towlinev1.Tracker) *towlinev1.Tracker {
 	o := t.Input.Observed
-	if !t.Desired.GetTombstone().GetHold() || t.Desired.GetFinal() || t.Desired.GetProblem() != "" || o == nil || o.Phase != fleet.PhaseHeld || out.GetReason() != o.Reason {
+	if !record.StoppedRemoval(t.Desired) || t.Desired.GetProblem() != "" || o == nil || o.Phase != fleet.PhaseHeld || out.GetReason() != o.Reason {
 		return out
 	}
 	r = store.Untracked(r)
-	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(t.Cluster))
-	if !ok || rec.GetRemoving() != "" || record.ReadHolds(r, a.now()).StopsRemoval(t.Module, t.Cluster, true) || !record.ExitInForce(r, t.Module).Places(record.Cluster(rec)) {
+	rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(t.Cluster))
+	if record.ReadHolds(r, a.now()).StopsRemoval(t.Module, t.Cluster, true) || !record.ExitInForce(r, t.Module).PlacesAgain(rec, t.Desired) {
 		return out
 	}
 	out.Reason, out.Message = fleet.TrackerPlacedAgain, ""

@@ -113,10 +113,11 @@ func (c *Controller) writeDecision(ctx context.Context, w store.Writer, o outsid
 	var step rollouts.Step
 	if len(groups) > 0 {
 		step = func(next *storev1.RolloutRecord) (uint64, error) {
-			if err := mayLeave(w, c.clustersOf(w, d), run, d, groups); err != nil {
+			clusters := c.clustersOf(w, d)
+			if err := mayLeave(w, clusters, run, d, groups); err != nil {
 				return 0, err
 			}
-			if err := mayMove(w, c.clustersOf(w, d), run, d); err != nil {
+			if err := mayMove(w, clusters, run, d); err != nil {
 				return 0, err
 			}
 			generation := record.NextGeneration(w)

@@ -21,13 +21,13 @@ func newPlacedAgain(r store.Reader, ref fleet.ModuleRef) *placedAgain {
 }
 
 func (p *placedAgain) in(name fleet.ClusterName, d *storev1.DesiredRecord) bool {
-	if !d.GetTombstone().GetHold() || d.GetFinal() {
-		return false
+	if !record.StoppedRemoval(d) {
+		return false // before the placement is read, which few need
 	}
 	if p.exit == nil {
 		exit := record.ExitInForce(p.r, p.ref)
 		p.exit = &exit
 	}
-	rec, _, ok := store.Get[*storev1.ClusterRecord](p.r, store.ClusterKey(name))
-	return ok && rec.GetRemoving() == "" && p.exit.Places(record.Cluster(rec))
+	rec, _, _ := store.Get[*storev1.ClusterRecord](p.r, store.ClusterKey(name))
+	return p.exit.PlacesAgain(rec, d)
 }

@@ -72,14 +72,6 @@ func (x refresh) saidSince(w store.Writer, ref fleet.ModuleRef, old *storev1.Des
 	return said != "" && said != x.policy && record.Unsaid(old, said, m.GetFirstRollout())
 }
 
-// isElsewhere reports that the module was deleted before another Kubernetes cluster took the name: what the one before had of it is no order to this
-// one, which would then be told to delete what it has. Who has the name is the same until the commit, for a generation is allotted in that.
-func isElsewhere(w store.Writer, ref fleet.ModuleRef, name fleet.ClusterName, d *storev1.DesiredRecord) bool {
-	r := store.Untracked(w)
-	m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	return record.Elsewhere(d, record.DeletedTakes(r, ref, m), record.Anew(r, name))
-}
-
 // refresher looks for what has to change of a module's assignments, under one view of the store.
 type refresher struct {
 	c         *Controller
@@ -475,8 +467,8 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if record.Taken(record.Anew(w, x.cluster)) != x.taken || x.heldSince(holds, ref, old) || x.saidSince(w, ref, old) {
 					continue // and that is looked at
 				}
-				if isElsewhere(w, ref, x.cluster, old) {
-					continue
+				if record.IsElsewhere(w, x.cluster, ref, old) {
+					continue // who took the name would be told next to delete what it has
 				}
 				if old.GetTombstone().GetHold() && !x.hold {
 					w.Unchanged(store.ClusterPrefix)

@@ -21,7 +21,7 @@ func Undone(r store.Reader, c fleet.ClusterName) map[fleet.ModuleRef]string {
 		if policy == "" {
 			continue
 		}
-		if m, _, _ := store.Get[*storev1.ModuleRecord](still, store.ModuleKey(ref)); !Elsewhere(t.Desired, DeletedTakes(still, ref, m), Anew(r, c)) {
+		if !IsElsewhere(r, c, ref, t.Desired) {
 			out[ref] = policy
 		}
 	}
@@ -81,6 +81,14 @@ func Elsewhere(d *storev1.DesiredRecord, deleted *uint64, cluster *storev1.Clust
 		return false
 	}
 	return d.GetTombstone() != nil || d.GetSync() != nil && deleted != nil && *deleted < cluster.GetAnewTake()
+}
+
+// IsElsewhere is Elsewhere of a module and a cluster as they are stored. No commit depends on what it reads: whoever allots a generation has it that
+// who has the name is the same until then.
+func IsElsewhere(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev1.DesiredRecord) bool {
+	r = store.Untracked(r)
+	m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	return Elsewhere(d, DeletedTakes(r, ref, m), Anew(r, c))
 }
 
 // takes is how often another Kubernetes cluster has taken a name. The commit depends on it. When the record of that is damaged it is more than anything

@@ -71,6 +71,16 @@ func (x Exit) Places(c fleet.Cluster) bool {
 	return x.placement != nil && assemble.Places(*x.placement, c, true)
 }
 
+// PlacesAgain reports that the removal of the module from a cluster was stopped, and that the placement has it there again.
+func (x Exit) PlacesAgain(rec *storev1.ClusterRecord, d *storev1.DesiredRecord) bool {
+	return StoppedRemoval(d) && rec != nil && rec.GetRemoving() == "" && x.Places(Cluster(rec))
+}
+
+// StoppedRemoval reports that the module was to go from a cluster, but not for good, and that this was stopped.
+func StoppedRemoval(d *storev1.DesiredRecord) bool {
+	return d.GetTombstone().GetHold() && !d.GetFinal()
+}
+
 // Shut reports that the module may not be brought to a cluster: it has nothing of it, and the placement does not have it there. What is not known
 // keeps it from none. No commit depends on what it reads.
 func (x Exit) Shut(r store.Reader, rec *storev1.ClusterRecord) bool {
