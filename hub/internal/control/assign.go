@@ -197,7 +197,7 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 	if step.GetRevision() == 0 {
 		return c.leave(ctx, run.Module, leavers(run, step), leaving{policy: step.GetLeavePolicy(), generation: step.GetGeneration(), rollout: run.Number})
 	}
-	g := group{revision: step.GetRevision(), clusters: step.GetClusters(), shared: c.state(run.Module).common()}
+	g := group{revision: step.GetRevision(), clusters: getters(run, step), shared: c.state(run.Module).common()}
 	for len(g.clusters) > 0 {
 		done := 0
 		if err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {
@@ -205,6 +205,11 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 				return err
 			}
 			part := g
+			if run.State.Back == nil {
+				r := store.Untracked(w)
+				exit := record.ExitOf(r, run.Module, run.Number)
+				part.shut = func(rec *storev1.ClusterRecord) bool { return exit.Shut(r, rec) }
+			}
 			part.clusters = g.clusters[:min(len(g.clusters), c.room.inline)]
 			done, _, err = c.putAssigned(ctx, w, o, run, part, step.GetGeneration())
 			return err
@@ -242,6 +247,9 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 			continue
 		}
 		w.Get(store.ClusterKey(name))
+		if old == nil && g.shut != nil && g.shut(cluster) {
+			continue
+		}
 		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
 		if errors.Is(err, errLacks) { // the bundles of other variants are found to be lacking in the same run
 			lacks = true
@@ -257,6 +265,15 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 		return 0, 0, errLacks
 	}
 	return done, bytes, nil
+}
+
+// getters are the clusters of a step that the rollout has not moved again since. Of one that it has taken the module from nothing else may tell: where
+// there was nothing yet, or a removal, that has left no record of its generation.
+func getters(run *rollouts.Run, step *storev1.StepRecord) []string {
+	return slices.DeleteFunc(slices.Clone(step.GetClusters()), func(name string) bool {
+		i := run.Index(fleet.ClusterName(name))
+		return i >= 0 && run.State.Record(i).Generation > step.GetGeneration()
+	})
 }
 
 // leavers are the clusters of a step that the rollout still wants to leave by it. One that was selected again since does not,

@@ -199,6 +199,8 @@ type group struct {
 	clusters []string
 	// shared is what the transactions of the run find out of the revision's bundle; nil: there is one only.
 	shared *record.Shared
+	// shut says to whom the module does not come, for the placement does not have it there any more; nil: that was asked before.
+	shut func(*storev1.ClusterRecord) bool
 }
 
 func assignGroups(run *rollouts.Run, d rollout.Decision) []group {

@@ -68,7 +68,7 @@ func TestProblemKeepsTheTombstone(t *testing.T) {
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5), Capabilities: []byte("can")})
 		w.Put(store.StepKey(shop, 2, 1), &storev1.StepRecord{Generation: 9, Revision: 2, Clusters: []string{"a"}})
 	})
-	l.finish(&rollouts.Run{Module: shop, Number: 2})
+	l.finish(&rollouts.Run{Module: shop, Number: 2, Plan: &rollout.Plan{}})
 	d := l.desired("a")
 	if dead := d.GetTombstone(); dead.GetGeneration() != 9 || !dead.GetHold() || !strings.Contains(d.GetProblem(), "REGION") || string(d.GetCapabilities()) != "can" {
 		t.Fatalf("desired: %v", d)

@@ -19,7 +19,7 @@ func TestNothingIsGivenOfAModuleThatWasDeletedMeanwhile(t *testing.T) {
 	another := func(m *storev1.ModuleRecord) { m.FirstRollout, m.FirstRevision = 2, 2 }
 	decision := func(l *leader) error { return l.reconcileModule(t.Context(), shop) }
 	step := func(l *leader) error {
-		_, err := l.finishSteps(t.Context(), &rollouts.Run{Module: shop, Number: 1})
+		_, err := l.finishSteps(t.Context(), &rollouts.Run{Module: shop, Number: 1, Plan: &rollout.Plan{}})
 		return err
 	}
 	for name, tc := range map[string]struct {

@@ -17,6 +17,7 @@ import (
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -208,7 +209,7 @@ func TestDamagedAssignmentStopsNothingElse(t *testing.T) {
 	l.put(func(w store.Writer) {
 		w.Put(store.StepKey(shop, 1, 1), &storev1.StepRecord{Generation: 9, Revision: 1, Clusters: []string{"a"}})
 	})
-	l.finish(&rollouts.Run{Module: shop, Number: 1})
+	l.finish(&rollouts.Run{Module: shop, Number: 1, Plan: &rollout.Plan{}})
 	if d := l.desired("a"); d.GetSync().GetGeneration() != 9 || d.GetProblem() != "" {
 		t.Errorf("assigned again: %v", d)
 	}

@@ -126,19 +126,28 @@ func (o order) judge() {
 		o.finds("there is an order to a cluster that is not there")
 		return
 	}
-	// What waits for the end of a removal goes with a deletion, and nobody was told of it.
-	if now := record.Generation(o.has); now < record.Generation(o.had) && (o.had.GetNextRevision() == 0 || now < record.GivenGeneration(o.had)) {
-		o.finds("generation %d follows %d", record.Generation(o.has), record.Generation(o.had))
-	}
+	o.follows()
 	if record.Generation(o.has) != record.Generation(o.had) {
 		o.held()
 		o.moved()
-		if !o.later {
-			o.comes()
-		}
+		o.comes()
 	}
 	o.goes(there)
 	o.lets(there)
+}
+
+// follows: nothing that an agent was told is told anew by an older word, nor is anything given by a word older than another one about the same. What waits
+// for the end of a removal, or could not be assigned, goes with what takes it back: nobody was told of it.
+func (o order) follows() {
+	had, now, given := record.Generation(o.had), record.Generation(o.has), record.GivenGeneration(o.has)
+	if now < had && given < now || given < record.GivenGeneration(o.had) {
+		o.finds("generation %d follows %d", now, had)
+	}
+	for g := range o.said.given[store.DesiredKey(o.cluster, o.ref)] {
+		if now != had && now < g && now != record.GivenGeneration(o.had) {
+			o.finds("is given what was ordered at %d, and %d was since", now, g)
+		}
+	}
 }
 
 // held: what is ordered while a hold is in force says so.
@@ -146,7 +155,7 @@ func (o order) held() {
 	h := frozen(o.was)
 	s, dead := o.has.GetSync(), o.has.GetTombstone()
 	switch {
-	case dead != nil && dead != o.had.GetTombstone() && !dead.GetHold() && h.Stops(o.ref, o.cluster):
+	case dead != nil && dead.GetGeneration() != o.had.GetTombstone().GetGeneration() && !dead.GetHold() && h.Stops(o.ref, o.cluster):
 		o.finds("held, and its removal is ordered")
 	case s != nil && dead == nil && s.GetGeneration() != o.had.GetSync().GetGeneration() && !s.GetHold() && h.Frozen(o.ref, o.cluster):
 		o.finds("held, and something is ordered")
@@ -169,7 +178,7 @@ func (o order) comes() {
 		return
 	}
 	switch {
-	case c.Cordoned:
+	case c.Cordoned && !o.later:
 		o.finds("cordoned, and moved from r%d to r%d", revisionOf(o.had), n)
 	case o.had == nil && !o.goesBack() && !slices.ContainsFunc(o.inForce(), func(p fleet.Placement) bool { return assemble.Places(p, c, false) }):
 		o.finds("moved from r%d to r%d, and no placement has it there", revisionOf(o.had), n)

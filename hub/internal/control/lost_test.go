@@ -82,7 +82,7 @@ func TestRevisionThatIsLostStopsNothingElse(t *testing.T) {
 			l.put(func(w store.Writer) {
 				w.Put(store.StepKey(shop, 2, 1), &storev1.StepRecord{Generation: 1 << 20, Revision: 1, Clusters: []string{"a"}})
 			})
-			l.finish(&rollouts.Run{Module: shop, Number: 2})
+			l.finish(&rollouts.Run{Module: shop, Number: 2, Plan: &rollout.Plan{}})
 			d := l.desired("a")
 			if d.GetProblemRevision() != 1 || d.GetProblemGeneration() != 1<<20 || !strings.Contains(d.GetProblem(), "r1") || d.GetSync().GetRevision() != 2 {
 				t.Fatalf("desired: %v", d)

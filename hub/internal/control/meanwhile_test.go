@@ -60,7 +60,7 @@ func TestStepLeavesWhatIsAssignedMeanwhile(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	l.finish(&rollouts.Run{Module: shop, Number: 1})
+	l.finish(&rollouts.Run{Module: shop, Number: 1, Plan: &rollout.Plan{}})
 	if a, b := l.desired("a").GetSync().GetGeneration(), l.desired("b").GetSync().GetGeneration(); a != 10 || b != 9 {
 		t.Errorf("a has what was assigned at %d, b at %d; want 10 and 9", a, b)
 	}

@@ -36,7 +36,7 @@ func TestSpansOfWhatHasEndedAreForgotten(t *testing.T) {
 	}
 	defer tracer.Stop()
 	c := &Controller{o: Options{Tracer: tracer}, states: map[fleet.ModuleRef]*moduleState{}}
-	run := &rollouts.Run{Module: shop, Number: 2}
+	run := &rollouts.Run{Module: shop, Number: 2, Plan: &rollout.Plan{}}
 	for _, tc := range []struct {
 		state rollout.RunState
 		known bool

@@ -179,7 +179,7 @@ func TestStepIsForTheClustersAsOfItsCommit(t *testing.T) {
 			w.Put(store.ClusterKey("b"), clusterRecord("b"))
 		})
 		b.happens = func() { gone(l) }
-		l.finish(&rollouts.Run{Module: shop, Number: 1})
+		l.finish(&rollouts.Run{Module: shop, Number: 1, Plan: &rollout.Plan{}})
 		if a, other := l.desired("a"), l.desired("b"); a != nil || other.GetSync().GetRevision() != 1 {
 			t.Errorf("a has %v, b has %v", a, other)
 		}
