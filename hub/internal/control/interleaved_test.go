@@ -58,8 +58,13 @@ type interleaved struct {
 	ctx      context.Context
 	tape     *tape
 	room     room
-	mix      []word // what is put before commits that matter
+	mix      []word          // what is put before commits that matter
+	backend  backend.Backend // below what is interleaved
 	store    *storetest.Store
+	ca       *registry.CA
+	bundles  *bundle.Cache
+	backup   *backup
+	restored int
 	api      *api.API
 	registry *registry.Registry
 	lead     store.Leadership
@@ -80,6 +85,9 @@ type interleaved struct {
 // driven marks what the run does itself: what the store does beside it is not interleaved.
 type driven struct{}
 
+// leads marks what a hub does that leads, or led when it began.
+type leads struct{}
+
 // commits is a backend that has the run do something else before a commit.
 type commits struct {
 	backend.Backend
@@ -95,6 +103,9 @@ func (b *commits) Commit(ctx context.Context, parts []backend.Part) (int64, []bo
 	b.run.before(near)
 	rev, happened, err := b.Backend.Commit(ctx, parts)
 	if err == nil && slices.Contains(happened, true) {
+		if by := ctx.Value(leads{}); near.orders && by != nil && by != b.run.Controller {
+			b.run.finds("all: something is ordered by a hub that leads no more")
+		}
 		b.run.committed(near)
 	}
 	return rev, happened, err
@@ -150,16 +161,32 @@ func newInterleaved(t *testing.T, x *tape) *interleaved {
 	w.mixes()
 	w.files = map[string][]byte{}
 	w.lists(w.spec(fleet.ModuleRef{Project: wovenCatalog.Project, Name: "three"}, 1, "nowhere", ""))
-	b := &commits{memory.New(), w}
+	w.backend = memory.New()
+	b := &commits{w.backend, w}
 	w.store = storetest.On(t, b, engine.Options{StandIn: record.StandIn})
-	ca, err := registry.OpenCA(t.TempDir(), nil)
+	var err error
+	w.ca, err = registry.OpenCA(t.TempDir(), nil)
 	w.must(err)
-	w.registry, err = registry.New(registry.Options{Store: w.store.As(store.Registry), CA: ca, HubID: "h", Log: slog.New(slog.DiscardHandler)})
+	_, err = w.store.As(store.Hub).Update(context.Background(), func(x store.Writer) error {
+		x.Put(store.HubKey, &storev1.Hub{HubId: "h", Incarnation: "i"})
+		return nil
+	})
 	w.must(err)
-	bundles := bundle.New(outsideBlobs{w.store.Blobs(), t})
-	w.leads(bundles)
-	w.api, err = api.New(api.Options{Store: w.store.As(store.API), Bundles: bundles, Sessions: there{w}, Registry: w.registry, Log: slog.New(slog.DiscardHandler), HubID: "h", Incarnation: "i",
-		Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, io.EOF },
+	w.bundles = bundle.New(outsideBlobs{w.store.Blobs(), t})
+	w.look()
+	w.serves()
+	return w
+}
+
+// serves makes what a hub consists of: it knows nothing but the store.
+func (w *interleaved) serves() {
+	var err error
+	w.registry, err = registry.New(registry.Options{Store: w.store.As(store.Registry), CA: w.ca, HubID: "h", Log: slog.New(slog.DiscardHandler)})
+	w.must(err)
+	w.leads()
+	w.api, err = api.New(api.Options{Store: w.store.As(store.API), Bundles: w.bundles, Sessions: there{w}, Registry: w.registry, Log: slog.New(slog.DiscardHandler), HubID: "h",
+		Incarnation: hubOf(w.last).GetIncarnation(),
+		Snapshot:    func(context.Context) (io.ReadCloser, error) { return nil, io.EOF },
 		ResyncCatalog: func(ctx context.Context, ref fleet.ModuleRef, by record.Ask, take bool) (record.CatalogDone, error) {
 			return w.ResyncCatalog(ctx, ref, by, take)
 		},
@@ -167,7 +194,6 @@ func newInterleaved(t *testing.T, x *tape) *interleaved {
 	w.must(err)
 	w.o.Catalogs = w.api
 	w.look()
-	return w
 }
 
 func (w *interleaved) must(err error) {
@@ -178,7 +204,7 @@ func (w *interleaved) must(err error) {
 }
 
 // leads has a hub lead that knows nothing but the store. The one before it, if there is one, may be in the middle of something: it commits no more.
-func (w *interleaved) leads(bundles *bundle.Cache) {
+func (w *interleaved) leads() {
 	if w.lead != nil {
 		w.must(w.lead.Resign(w.ctx))
 	}
@@ -187,7 +213,7 @@ func (w *interleaved) leads(bundles *bundle.Cache) {
 	w.lead = lead
 	fetcher, err := source.New(source.Options{})
 	w.must(err)
-	c, err := New(Options{Store: w.store.As(store.Leader), Bundles: bundles, Source: shelf{fetcher, w}, Catalogs: w.api, Sessions: there{w}, Log: slog.New(slog.DiscardHandler),
+	c, err := New(Options{Store: w.store.As(store.Leader), Bundles: w.bundles, Source: shelf{fetcher, w}, Catalogs: w.api, Sessions: there{w}, Log: slog.New(slog.DiscardHandler),
 		Campaign: func(context.Context) (store.Leadership, error) { return lead, nil }})
 	w.must(err)
 	c.lead, c.room = lead, w.room
@@ -250,9 +276,9 @@ func (w *interleaved) committed(near touched) {
 	if was != nil && w.found == "" && was.Revision() != w.last.Revision() {
 		w.judge(was, w.last)
 	}
-	if !w.quiet && w.depth > 0 && (near.orders || near.says) && w.tape.pick(32) == 31 {
+	if !w.quiet && w.depth > 0 && (near.orders || near.says) && w.tape.pick(16) == 15 {
 		w.note("... and another hub leads from there on")
-		w.leads(w.o.Bundles)
+		w.leads()
 	}
 }
 
@@ -285,13 +311,18 @@ func (w *interleaved) follows() {
 // leader runs what is due of the leader, of one of its parts; false: nothing is.
 func (w *interleaved) leader() bool {
 	w.follows()
+	if record.Stands(store.Untracked(w.last)) {
+		_, err := w.settleRestore(w.ctx)
+		w.note("the restore stands: %v", err)
+		w.follows()
+	}
 	all := []*runner{w.modules, w.resolver, w.fetcher, w.variants, w.looker, w.cataloguer}
 	first := w.tape.pick(len(all))
 	for i := range all {
 		r := all[(first+i)%len(all)]
 		if key, ok := r.take(w.tape); ok {
 			w.note("leader: %s", key)
-			r.one(w.ctx, key)
+			r.one(context.WithValue(w.ctx, leads{}, w.Controller), key)
 			if ref, is := store.SplitCatalog(key); is && r == w.cataloguer {
 				came, _ := w.CatalogSeen(ref)
 				w.note("the catalog is %s %s %v", came.GetStatus().GetState(), came.GetStatus().GetReason(), came.GetStatus().GetProblems())

@@ -31,15 +31,20 @@ type kube struct {
 	serial string
 	epoch  uint64
 	fence  store.Fence
-	up     bool
-	fails  map[fleet.ModuleRef]bool
-	has    map[fleet.ModuleRef][]fleet.ObjectID
+	opened registry.Opened
+	leaf   *x509.Certificate
+	// incarnation is that of the store which the agent follows, empty: none yet, and generation the last one of it that it was told.
+	incarnation string
+	generation  uint64
+	up          bool
+	fails       map[fleet.ModuleRef]bool
+	has         map[fleet.ModuleRef][]fleet.ObjectID
 	// removed is the last removal of a module that the hub was told is done, by its generation, and left that it was told that all is let go.
 	removed map[fleet.ModuleRef]uint64
 	left    bool
 }
 
-// joins has another Kubernetes cluster join under a name, whether there was one or not.
+// joins has another Kubernetes cluster join under a name, whether there was one or not, or the same one again.
 func (w *interleaved) joins(name fleet.ClusterName) {
 	req := &towlinev1.JoinClusterRequest{Name: string(name), Labels: map[string]string{"zone": one(w.tape, "x", "y")}}
 	got, err := w.api.JoinCluster(w.ctx, req)
@@ -55,8 +60,11 @@ func (w *interleaved) joins(name fleet.ClusterName) {
 	w.must(err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	w.must(err)
-	k := &kube{name: name, uid: fmt.Sprintf("uid-%d", len(w.made)+1), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{}, removed: map[fleet.ModuleRef]uint64{}}
-	w.made[k.uid] = k
+	k := w.kubes[name]
+	if k == nil || w.tape.pick(3) != 2 {
+		k = &kube{name: name, uid: fmt.Sprintf("uid-%d", len(w.made)+1), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{}, removed: map[fleet.ModuleRef]uint64{}}
+		w.made[k.uid] = k
+	}
 	id, err := w.registry.Enroll(w.ctx, registry.Enrollment{Token: got.GetToken(), CSR: csr, ClusterUID: k.uid, Remote: "192.0.2.1:5"})
 	w.note("join %s as %s: %v", name, k.uid, err)
 	if err != nil {
@@ -64,25 +72,31 @@ func (w *interleaved) joins(name fleet.ClusterName) {
 	}
 	leaf, err := x509.ParseCertificate(id.Certificates[0])
 	w.must(err)
-	k.serial = fmt.Sprintf("%032x", leaf.SerialNumber)
+	k.serial, k.leaf = fmt.Sprintf("%032x", leaf.SerialNumber), leaf
+	k.epoch, k.incarnation, k.generation = 0, "", 0
 	w.kubes[name] = k
 	w.ClusterChanged(name)
 }
 
 // opens has the agent open its session, if it has none that stands.
 func (w *interleaved) opens(k *kube) bool {
-	ctx := rpc.WithCaller(w.ctx, rpc.Caller{Kind: rpc.KindAgent, Name: string(k.name), Cluster: k.name, CertSerial: k.serial})
-	if k.epoch > 0 {
-		return true
+	ctx := rpc.WithCaller(w.ctx, rpc.Caller{Kind: rpc.KindAgent, Name: string(k.name), Cluster: k.name, CertSerial: k.serial, Leaf: k.leaf})
+	ahead := clusterOf(w.last, k.name).GetRegressed() != ""
+	if k.epoch > 0 && (!ahead || !record.AcceptedRestore(store.Untracked(w.last), k.name)) {
+		return !ahead
 	}
-	o, err := w.registry.OpenSession(ctx, registry.Admission{Cluster: k.name, InstanceID: k.uid, ClusterUID: k.uid, Hub: "test", Features: wire.Features()}, false)
+	follows := hubOf(w.last).GetIncarnation()
+	if k.incarnation != "" && k.incarnation != follows {
+		follows = ""
+	}
+	o, err := w.registry.OpenSession(ctx, registry.Admission{Cluster: k.name, InstanceID: k.uid, ClusterUID: k.uid, Hub: "test", Features: wire.Features(), Follows: follows}, false)
 	if err != nil {
 		w.note("session of %s (%s): %v", k.name, k.uid, err)
 		return false
 	}
-	k.epoch, k.fence = o.Epoch, o.Fence
+	k.epoch, k.fence, k.opened = o.Epoch, o.Fence, o
 	w.ClusterChanged(k.name)
-	return true
+	return w.welcomes(k)
 }
 
 // acts has the agent do what it is told, and say so.
@@ -163,7 +177,8 @@ func (w *interleaved) does(k *kube) map[string]recordOrNone {
 	w.must(w.store.View(w.ctx, 0, func(r store.Reader) error {
 		rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(k.name))
 		hold := held(r, k.name)
-		leaves := rec.GetRemoving() != ""
+		stands := record.Stands(r)
+		leaves := rec.GetRemoving() != "" && !stands
 		store.Scan(r, store.DesiredPrefix+string(k.name)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 			told = max(told, record.GivenGeneration(d))
 			_, ref, _ := store.SplitClusterModule(e.Key)
@@ -179,7 +194,7 @@ func (w *interleaved) does(k *kube) map[string]recordOrNone {
 				if !dead.Hold && !w.said.isOf(r, k.name, ref, d) {
 					w.finds("%s in %s: %s is told a removal that was not ordered of it", ref.Name, k.name, k.uid)
 				}
-				report(ref, k.removes(dead, hold))
+				report(ref, k.removes(dead, hold || stands))
 			case d.GetSync() != nil:
 				s, err := wire.SyncFromProto(d.GetSync())
 				w.must(err)
@@ -195,6 +210,7 @@ func (w *interleaved) does(k *kube) map[string]recordOrNone {
 			return true
 		})
 		puts[store.AckKey(k.name)] = &storev1.AckRecord{Epoch: k.epoch, Generation: told, StatusDigest: []byte("status"), Leaving: leaves, Told: told}
+		k.generation = max(k.generation, told)
 		return nil
 	}))
 	return puts

@@ -178,6 +178,8 @@ func (o order) comes() {
 		return
 	}
 	switch {
+	case record.Stands(store.Untracked(o.was)):
+		o.finds("a restored store stands, and moved from r%d to r%d", revisionOf(o.had), n)
 	case c.Cordoned && !o.later:
 		o.finds("cordoned, and moved from r%d to r%d", revisionOf(o.had), n)
 	case o.had == nil && !o.goesBack() && !slices.ContainsFunc(o.inForce(), func(p fleet.Placement) bool { return assemble.Places(p, c, false) }):

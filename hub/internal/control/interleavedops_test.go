@@ -52,7 +52,7 @@ func ofCluster(f func(*interleaved, fleet.ClusterName)) word {
 func sayings() []word {
 	return []word{ofCluster((*interleaved).acts), ofCluster((*interleaved).changes), ofModule((*interleaved).puts), answered,
 		ofCluster((*interleaved).changes), ofCluster((*interleaved).joins), (*interleaved).holds, ofModule((*interleaved).deletes),
-		ofModule((*interleaved).puts), answered, ofCluster((*interleaved).leaves), (*interleaved).steers, (*interleaved).turns, ofModule((*interleaved).catalogs)}
+		ofModule((*interleaved).puts), answered, ofCluster((*interleaved).leaves), (*interleaved).steers, (*interleaved).turns, ofModule((*interleaved).catalogs), (*interleaved).restoring}
 }
 
 func answered(w *interleaved, _ fleet.ModuleRef, _ fleet.ClusterName) { w.answers() }
@@ -131,7 +131,7 @@ func (w *interleaved) spec(ref fleet.ModuleRef, objects int, zone, named string)
 	}
 	m := &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: &towlinev1.ModuleSpec{
 		Source:    &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": files.String()}}},
-		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}
+		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}, AllowEmpty: objects == 0}}
 	if zone != "" {
 		m.Spec.Placement.Selector.MatchLabels = map[string]string{"zone": zone}
 	}
@@ -144,7 +144,7 @@ func (w *interleaved) spec(ref fleet.ModuleRef, objects int, zone, named string)
 func (w *interleaved) puts(ref fleet.ModuleRef) {
 	w.number++
 	ref = w.otherOf(ref)
-	objects, zone, named := one(w.tape, 1, 4), one(w.tape, "", "x", "y"), one(w.tape, "", "", "-${ZONE}")
+	objects, zone, named := one(w.tape, 1, 4, 1, 4, 0), one(w.tape, "", "x", "y"), one(w.tape, "", "", "-${ZONE}")
 	m := w.spec(ref, objects, zone, named)
 	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: one(w.tape, "", "Queue", "Reject"), OnFailure: one(w.tape, "", "Rollback", "Abort")}
 	if w.tape.pick(2) == 1 {
@@ -224,6 +224,10 @@ func (w *interleaved) changes(name fleet.ClusterName) {
 
 func (w *interleaved) leaves(name fleet.ClusterName) {
 	objects, force := one(w.tape, "keep", "delete"), w.tape.pick(3) == 1
+	w.removes(name, objects, force)
+}
+
+func (w *interleaved) removes(name fleet.ClusterName, objects string, force bool) {
 	w.call(fmt.Sprintf("remove %s, objects %s, force %t", name, objects, force), func(ctx context.Context) error {
 		_, err := w.api.RemoveCluster(ctx, &towlinev1.RemoveClusterRequest{Name: string(name), Objects: objects, Force: force})
 		return err
@@ -247,7 +251,7 @@ func (w *interleaved) turns(ref fleet.ModuleRef, name fleet.ClusterName) {
 		}
 	case 2:
 		w.note("another hub leads")
-		w.leads(w.o.Bundles)
+		w.leads()
 	}
 }
 

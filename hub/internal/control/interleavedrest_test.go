@@ -26,6 +26,7 @@ func (w *interleaved) rests() {
 		clear(k.fails)
 		w.ClusterChanged(k.name)
 	}
+	w.restRestore()
 	w.call("delete the catalog", func(ctx context.Context) error {
 		_, err := w.api.DeleteCatalog(ctx, &towlinev1.DeleteCatalogRequest{Project: wovenCatalog.Project, Name: wovenCatalog.Name})
 		return err
