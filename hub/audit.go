@@ -15,22 +15,38 @@ import (
 // audit records every write with who and why; the record of who changed what last is on each resource.
 func (h *Hub) audit(ctx context.Context, e rpc.AuditEntry) {
 	entry := &towlinev1.AuditEntry{Time: timestamppb.New(e.At), Caller: e.Caller.String(), Remote: e.Caller.Remote, Certificate: e.Caller.CertSerial,
-		Method: methodOf(e), Subject: e.Subject, Reason: e.Reason, Result: e.Result}
-	if ended, ok := e.Response.(*towlinev1.ConfirmHoldResponse); ok { // named by its id, and looked for by what it held
-		entry.Subject, entry.Detail = heldBy(ended.GetHold()), "hold "+e.Subject
+		Method: methodOf(e), Subject: e.Subject, SubjectKind: e.Kind, Reason: e.Reason, Result: e.Result}
+	switch r := e.Response.(type) {
+	case *towlinev1.ConfirmHoldResponse: // named by its id, and looked for by what it held
+		entry.SubjectKind, entry.Subject = heldBy(r.GetHold())
+		entry.Detail = "hold " + e.Subject
+	case interface{ GetRollout() string }:
+		entry.Detail = begun(r.GetRollout())
+	case interface {
+		GetAnswer() *towlinev1.RolloutAnswer
+	}:
+		entry.Detail = begun(r.GetAnswer().GetId())
 	}
 	h.audits.Record(ctx, entry)
 }
 
-// heldBy is what a hold holds, as the entry of the hold names it.
-func heldBy(h *towlinev1.Hold) string {
-	if h.GetCatalog() != "" {
-		return fleet.ModuleRef{Project: h.GetProject(), Name: h.GetCatalog()}.String()
+// begun tells of the rollout that began or was acted on.
+func begun(rollout string) string {
+	if rollout == "" {
+		return ""
 	}
-	if h.GetModule() == "" {
-		return h.GetCluster()
+	return "rollout " + rollout
+}
+
+// heldBy is what a hold holds, and of which kind that is, as the entry of the hold names it.
+func heldBy(h *towlinev1.Hold) (kind, name string) {
+	switch {
+	case h.GetCatalog() != "":
+		return "catalog", fleet.ModuleRef{Project: h.GetProject(), Name: h.GetCatalog()}.String()
+	case h.GetModule() == "":
+		return "cluster", h.GetCluster()
 	}
-	return fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.String()
+	return "module", fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.String()
 }
 
 // methodOf is the method as people know what they did: one method confirms what waits for a word and ends what was held.

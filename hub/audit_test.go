@@ -96,3 +96,46 @@ func TestAuditSaysUnhold(t *testing.T) {
 		t.Errorf("of the cluster: %v", got)
 	}
 }
+
+// TestHistory: what was done to a module is told apart from what was done to a cluster of its name, also of a hold that was confirmed by its id
+// and of what a hub recorded that did not write kinds; a module of the default project is found whether who put it named the project or not.
+func TestHistory(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("shop", nil, nil)
+	_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("shop", configMap("1")), Reason: "ticket 7"})
+	must(t, err)
+	for _, req := range []*towlinev1.PutHoldRequest{{Cluster: "shop", Reason: "a look"}, {Module: "shop", Reason: "freeze"}} {
+		hold, err := w.Modules.PutHold(w.ctx, req)
+		must(t, err)
+		_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: hold.GetHold().GetId(), Reason: "end of " + req.GetReason()})
+		must(t, err)
+	}
+	_, err = w.Rollouts.PauseRollout(w.ctx, &towlinev1.PauseRolloutRequest{Module: "shop", Reason: "wait"})
+	if err != nil && !strings.Contains(err.Error(), "has ended") { // what is refused is recorded, too
+		t.Fatal(err)
+	}
+	_, err = w.as(w.outsider("vera", "viewer").token).Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "shop"})
+	if !errors.Is(err, fleet.ErrDenied) {
+		t.Errorf("a viewer holds: %v", err)
+	}
+	methods := func(args ...string) []string {
+		out, err := w.cli()("", append(args, "-o", "jsonpath={range .items[*]}{.method}{\"\\n\"}{end}")...)
+		must(t, err)
+		return strings.Fields(out)
+	}
+	if got, want := methods("history", "module/shop"), []string{"PutModule", "PutHold", "Unhold", "PauseRollout"}; !slices.Equal(got, want) {
+		t.Errorf("module: %q, want %q", got, want)
+	}
+	if got, want := methods("history", "cluster/shop"), []string{"JoinCluster", "Enroll", "PutHold", "Unhold", "PutHold"}; !slices.Equal(got, want) {
+		t.Errorf("cluster: %q, want %q", got, want)
+	}
+	if got := methods("history", "module/shop", "-p", "team"); len(got) != 0 {
+		t.Errorf("of another project: %q", got)
+	}
+	if got, want := methods("history", "user/vera"), []string{"CreateUser"}; !slices.Equal(got, want) {
+		t.Errorf("user: %q, want %q", got, want)
+	}
+	if _, err := w.cli()("", "history", "module/shpo"); err == nil {
+		t.Error("a module that never was has a history")
+	}
+}

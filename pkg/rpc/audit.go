@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +14,9 @@ type AuditEntry struct {
 	Caller  Caller
 	Method  string
 	Subject string
-	Reason  string
+	// Kind is the request's field that names the subject, such as module or cluster; empty: a field that tells no kind.
+	Kind   string
+	Reason string
 	// Result is OK or the code of the error.
 	Result string
 	At     time.Time
@@ -24,8 +27,11 @@ type AuditEntry struct {
 // subjectFields are the request fields that name what is written, most telling first.
 var subjectFields = []protoreflect.Name{"name", "id", "serial", "module", "catalog", "cluster", "digest", "project"}
 
-// subject names what the request is about, such as shop/web or prod-eu-01.
-func subject(m proto.Message) string {
+// kindFields are those of them that tell the kind as well.
+var kindFields = []protoreflect.Name{"module", "catalog", "cluster", "project"}
+
+// subject names what the request is about, such as shop/web or prod-eu-01, and its kind as far as the name of the field tells it.
+func subject(m proto.Message) (kind, name string) {
 	r := m.ProtoReflect()
 	project := text(r, "project")
 	for _, f := range subjectFields {
@@ -33,16 +39,19 @@ func subject(m proto.Message) string {
 		if fd == nil || !r.Has(fd) || fd.IsList() || fd.IsMap() {
 			continue
 		}
+		if slices.Contains(kindFields, f) {
+			kind = string(f)
+		}
 		switch {
 		case fd.Kind() == protoreflect.StringKind && f == "project":
-			return project
+			return kind, project
 		case fd.Kind() == protoreflect.StringKind:
-			return join(project, r.Get(fd).String())
+			return kind, join(project, r.Get(fd).String())
 		case fd.Kind() == protoreflect.MessageKind:
-			return resource(r.Get(fd).Message())
+			return kind, resource(r.Get(fd).Message())
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // resource names a resource by its metadata.

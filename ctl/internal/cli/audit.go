@@ -25,7 +25,7 @@ func (a *app) getAudit(ctx context.Context, c *client.Client, o *getOptions, nam
 	if err != nil {
 		return err
 	}
-	all, err := auditSince(ctx, c, o, names, a.Now().Add(-o.since))
+	all, err := auditSince(ctx, c, o, "", names, a.Now().Add(-o.since))
 	if err != nil {
 		return err
 	}
@@ -47,12 +47,12 @@ func auditAbout(o *getOptions, names []string) ([]string, error) {
 	return names, nil
 }
 
-// auditSince are the entries about some names, or all, from a time on, the newest last.
-func auditSince(ctx context.Context, c *client.Client, o *getOptions, names []string, since time.Time) ([]*v1.AuditEntry, error) {
+// auditSince are the entries about some names, of a kind or of any, or all, from a time on, the newest last.
+func auditSince(ctx context.Context, c *client.Client, o *getOptions, kind string, names []string, since time.Time) ([]*v1.AuditEntry, error) {
 	var all []*v1.AuditEntry
 	var errs []error
 	for _, name := range names {
-		found, err := collect(c.AllAuditEntries(ctx, &v1.ListAuditEntriesRequest{Subject: name, Caller: o.by, Refused: o.refused, Since: timestamppb.New(since)}))
+		found, err := collect(c.AllAuditEntries(ctx, &v1.ListAuditEntriesRequest{SubjectKind: kind, Subject: name, Caller: o.by, Refused: o.refused, Since: timestamppb.New(since)}))
 		all, errs = append(all, found...), append(errs, err)
 	}
 	slices.SortStableFunc(all, func(x, y *v1.AuditEntry) int { return x.GetTime().AsTime().Compare(y.GetTime().AsTime()) })
@@ -74,7 +74,7 @@ func (a *app) watchAudit(ctx context.Context, c *client.Client, o *getOptions, n
 	}
 	w := &watcher[*v1.AuditEntry]{a: a, o: o, view: auditView, keep: func(*v1.AuditEntry) bool { return true }, absent: func([]*v1.AuditEntry) error { return nil }}
 	t := auditTail{watcher: w, since: a.Now().Add(-o.since), shown: map[string]time.Time{},
-		ask: func(since time.Time) ([]*v1.AuditEntry, error) { return auditSince(ctx, c, o, names, since) }}
+		ask: func(since time.Time) ([]*v1.AuditEntry, error) { return auditSince(ctx, c, o, "", names, since) }}
 	for {
 		if err := t.look(); err != nil {
 			return err
@@ -144,10 +144,10 @@ func aboutText(names []string, by string) string {
 var auditView = view[*v1.AuditEntry]{
 	kind: "audit", name: func(e *v1.AuditEntry) string { return e.GetTime().AsTime().UTC().Format(time.RFC3339Nano) },
 	table: func(a *app, items []*v1.AuditEntry) *table.Table {
-		t := &table.Table{Columns: columns(left("TIME", "BY", "DID", "TO", "RESULT"), wide("FROM", "CERTIFICATE", "HUB"), prose("REASON"))}
+		t := &table.Table{Columns: columns(left("TIME", "BY", "DID", "TO", "RESULT"), wide("KIND", "FROM", "CERTIFICATE", "HUB"), prose("REASON"))}
 		for _, e := range items {
 			t.Add(text(a.stamp(e.GetTime())), text(orDash(e.GetCaller())), text(e.GetMethod()), text(orDash(strings.TrimPrefix(e.GetSubject(), "default/"))), state(e.GetResult()),
-				text(orDash(e.GetRemote())), text(orDash(e.GetCertificate())), text(orDash(e.GetHub())), text(orDash(saidText(e))))
+				text(orDash(e.GetSubjectKind())), text(orDash(e.GetRemote())), text(orDash(e.GetCertificate())), text(orDash(e.GetHub())), text(orDash(saidText(e))))
 		}
 		return t
 	},

@@ -25,7 +25,9 @@ func (h *fakeHub) ListAuditEntries(_ context.Context, r *v1.ListAuditEntriesRequ
 	if h.noAudit != nil {
 		return nil, rpc.ToStatus(h.noAudit)
 	}
-	found := slices.DeleteFunc(slices.Clone(h.audit), func(e *v1.AuditEntry) bool { return r.GetMethod() != "" && e.GetMethod() != r.GetMethod() })
+	found := slices.DeleteFunc(slices.Clone(h.audit), func(e *v1.AuditEntry) bool {
+		return r.GetMethod() != "" && e.GetMethod() != r.GetMethod() || r.GetSubjectKind() != "" && (e.GetSubjectKind() != r.GetSubjectKind() || e.GetSubject() != r.GetSubject())
+	})
 	return &v1.ListAuditEntriesResponse{Entries: found}, nil
 }
 

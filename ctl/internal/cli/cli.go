@@ -257,7 +257,7 @@ func (a *app) root() *cobra.Command {
 		&cobra.Group{ID: "admin", Title: "People and settings:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"use":   {a.applyCommand(), a.importCommand(), a.getCommand(), a.describeCommand(), a.deleteCommand(), a.rolloutCommand(), a.resyncCommand(), a.clusterCommand()},
-		"see":   {a.diffCommand(), a.explainCommand(), a.treeCommand(), a.renderCommand(), a.confirmCommand(), a.holdCommand(), a.unholdCommand(), a.eventsCommand(), a.logsCommand()},
+		"see":   {a.diffCommand(), a.explainCommand(), a.treeCommand(), a.historyCommand(), a.renderCommand(), a.confirmCommand(), a.holdCommand(), a.unholdCommand(), a.eventsCommand(), a.logsCommand()},
 		"admin": {a.secretCommand(), a.userCommand(), a.certificateCommand(), a.restoreCommand(), a.configCommand(), a.versionCommand()},
 	} {
 		for _, c := range commands {

@@ -51,9 +51,9 @@ func fullHub() *fakeHub {
 		certs: []*v1.Certificate{{Kind: "Certificate", Metadata: &v1.Metadata{Name: "0f3a5c9e1b7d2468ace013579bdf0246"}, User: "admin", Role: "admin", State: "Valid", Issued: ago(day), Expires: in(day)},
 			{Kind: "Certificate", Metadata: &v1.Metadata{Name: "5b1fa0c2d4e6f80123456789abcdef01", ChangedBy: "maria", ChangeReason: "laptop stolen"}, User: "admin", Role: "admin", State: "Revoked", Issued: ago(day), Expires: in(day), Revoked: ago(time.Hour)}},
 		audit: []*v1.AuditEntry{
-			{Time: ago(time.Minute), Caller: "vera", Remote: "192.0.2.7:5110", Method: "DeleteModule", Subject: "default/shop", Result: "PermissionDenied", Hub: "h1"},
-			{Time: ago(2 * time.Minute), Caller: "follow", Method: "FollowSource", Subject: "default/shop", Result: "OK", Detail: "main@sha1:3f2a rollout shop/58", Hub: "h1"},
-			{Time: ago(time.Hour), Caller: "cluster edge-113", Remote: "192.0.2.9:4411", Method: "Enroll", Subject: "edge-113", Result: "OK", Hub: "h1"},
+			{Time: ago(time.Minute), Caller: "vera", Remote: "192.0.2.7:5110", Method: "DeleteModule", Subject: "default/shop", SubjectKind: "module", Result: "PermissionDenied", Hub: "h1"},
+			{Time: ago(2 * time.Minute), Caller: "follow", Method: "FollowSource", Subject: "default/shop", SubjectKind: "module", Result: "OK", Detail: "main@sha1:3f2a rollout shop/58", Hub: "h1"},
+			{Time: ago(time.Hour), Caller: "cluster edge-113", Remote: "192.0.2.9:4411", Method: "Enroll", Subject: "edge-113", SubjectKind: "cluster", Result: "OK", Hub: "h1"},
 			{Time: ago(2 * time.Hour), Caller: "maria", Remote: "192.0.2.5:9911", Certificate: "0f3a5c9e1b7d2468ace013579bdf0246", Method: "PutModule", Subject: "team/base", Reason: "ticket 7", Result: "OK", Hub: "h1"}},
 		users:  []*v1.User{{Kind: "User", Metadata: &v1.Metadata{Name: "maria"}, Role: "admin"}, {Kind: "User", Metadata: &v1.Metadata{Name: "ci"}, Role: "viewer", Expires: in(day)}},
 		tokens: []*v1.Token{{Kind: "Token", Metadata: &v1.Metadata{Name: "t-1"}, Cluster: "edge-113", State: "Unused", Expires: in(9 * time.Minute)}},

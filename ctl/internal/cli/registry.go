@@ -43,6 +43,8 @@ type kind struct {
 	tree func(a *app, ctx context.Context, name string) (trunk, error)
 	// events selects the objects of one, to ask for the Events about them.
 	events func(a *app, name string) (*v1.ObjectFilter, error)
+	// recorded: the audit tells what was done to it.
+	recorded bool
 	// hold reads what a hold of it is of.
 	hold func(a *app, name, inCluster string) (held, error)
 	// resync has the hub look at its source now, and returns the rollouts that are to be waited for.
@@ -78,8 +80,8 @@ func kinds() []*kind {
 			filters: []string{"selector"},
 			get:     moduleListing.get, watch: (*app).watchModules, complete: completeModules,
 			describe: (*app).describeModule, explain: (*app).explainModule, tree: (*app).moduleTrunk, events: (*app).objectsOfModule, hold: (*app).holdOfModule,
-			resync: (*app).resync,
-			put:    (*applyRun).putModule, applied: 3, ordered: (*app).dependentsFirst, delete: (*app).deleteModule,
+			resync: (*app).resync, recorded: true,
+			put: (*applyRun).putModule, applied: 3, ordered: (*app).dependentsFirst, delete: (*app).deleteModule,
 			lingers: func(o *deleteOptions) bool { return !o.wait }, there: there((*app).module),
 		},
 		{
@@ -87,7 +89,7 @@ func kinds() []*kind {
 			filters: []string{"selector"},
 			get:     clusterListing.get, watch: (*app).watchClusters, complete: completeClusters,
 			describe: (*app).describeCluster, explain: (*app).explainCluster, tree: (*app).clusterTrunk, hold: (*app).holdOfCluster,
-			put: (*applyRun).putCluster, applied: 2, delete: (*app).deleteCluster, holdsModules: true,
+			put: (*applyRun).putCluster, applied: 2, delete: (*app).deleteCluster, holdsModules: true, recorded: true, there: there((*app).cluster),
 		},
 		{
 			name: "revision", plural: "revisions", short: "rev", project: true, message: &v1.Revision{},
@@ -113,31 +115,31 @@ func kinds() []*kind {
 			name: "project", plural: "projects", message: &v1.Project{},
 			filters: []string{"selector"},
 			get:     projectListing.get, complete: completeProjects,
-			put: (*applyRun).putProject, applied: 1, delete: (*app).deleteProject, holdsModules: true,
+			put: (*applyRun).putProject, applied: 1, delete: (*app).deleteProject, holdsModules: true, recorded: true,
 		},
 		{
 			name: "catalog", plural: "catalogs", short: "cat", project: true, message: &v1.Catalog{},
 			filters: []string{"selector"},
 			get:     catalogListing.get, complete: completeCatalogs, describe: (*app).describeCatalog, explain: (*app).explainCatalog,
-			resync: (*app).resyncCatalog, takes: true,
+			resync: (*app).resyncCatalog, takes: true, recorded: true,
 			put: (*applyRun).putCatalog, applied: 4, delete: (*app).deleteCatalog, cascades: true,
 			lingers: func(o *deleteOptions) bool { return o.cascade }, there: there((*app).catalog),
 		},
 		{
 			name: "secret", plural: "secrets", project: true, message: &v1.Secret{},
-			get: getSecrets, complete: completeSecrets, describe: (*app).describeSecret, delete: (*app).deleteSecret, scopes: true,
+			get: getSecrets, complete: completeSecrets, describe: (*app).describeSecret, delete: (*app).deleteSecret, scopes: true, recorded: true,
 		},
 		{
 			name: "token", plural: "tokens", message: &v1.Token{},
-			get: tokenListing.get, complete: completeTokens, delete: (*app).deleteToken,
+			get: tokenListing.get, complete: completeTokens, delete: (*app).deleteToken, recorded: true,
 		},
 		{
 			name: "user", plural: "users", message: &v1.User{},
-			get: userListing.get, complete: completeUsers, delete: (*app).deleteUser,
+			get: userListing.get, complete: completeUsers, delete: (*app).deleteUser, recorded: true,
 		},
 		{
 			name: "certificate", plural: "certificates", short: "cert", message: &v1.Certificate{},
-			get: certificateListing.get, complete: completeCertificates,
+			get: certificateListing.get, complete: completeCertificates, recorded: true,
 		},
 		{
 			name: "audit", plural: "audit", message: &v1.AuditEntry{},

@@ -42,7 +42,10 @@ type ListAuditEntriesRequest struct {
 	// At this time or later.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// Only what was refused or failed.
-	Refused       bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	// About this kind, such as module. Entries of hubs that did not write the kind are told by their method; where that tells nothing, as of a
+	// hold, they are selected, too.
+	SubjectKind   string `protobuf:"bytes,8,opt,name=subject_kind,json=subjectKind,proto3" json:"subject_kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -140,6 +143,13 @@ func (x *ListAuditEntriesRequest) GetRefused() bool {
 	return false
 }
 
+func (x *ListAuditEntriesRequest) GetSubjectKind() string {
+	if x != nil {
+		return x.SubjectKind
+	}
+	return ""
+}
+
 // ListAuditEntriesResponse carries them.
 type ListAuditEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -227,7 +237,11 @@ type AuditEntry struct {
 	// More about it, such as the rollout that began.
 	Detail string `protobuf:"bytes,9,opt,name=detail,proto3" json:"detail,omitempty"`
 	// The hub that did it, where several share a store.
-	Hub           string `protobuf:"bytes,10,opt,name=hub,proto3" json:"hub,omitempty"`
+	Hub string `protobuf:"bytes,10,opt,name=hub,proto3" json:"hub,omitempty"`
+	// The kind of what it was about: module, cluster, catalog, project, secret, user, token, certificate, artifact, or hold for a hold of which
+	// nothing is known but its id. What is done with a module's rollouts, pins, assignments and trackers is about the module. Empty: the hub, or a
+	// hub of before wrote the entry.
+	SubjectKind   string `protobuf:"bytes,11,opt,name=subject_kind,json=subjectKind,proto3" json:"subject_kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,12 +346,19 @@ func (x *AuditEntry) GetHub() string {
 	return ""
 }
 
+func (x *AuditEntry) GetSubjectKind() string {
+	if x != nil {
+		return x.SubjectKind
+	}
+	return ""
+}
+
 var File_towline_v1_audit_service_proto protoreflect.FileDescriptor
 
 const file_towline_v1_audit_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1etowline/v1/audit_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa4\x02\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc7\x02\n" +
 	"\x17ListAuditEntriesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -348,11 +369,12 @@ const file_towline_v1_audit_service_proto_rawDesc = "" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12\x16\n" +
 	"\x06method\x18\x05 \x01(\tR\x06method\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\arefused\x18\a \x01(\bR\arefused\"\x8a\x01\n" +
+	"\arefused\x18\a \x01(\bR\arefused\x12!\n" +
+	"\fsubject_kind\x18\b \x01(\tR\vsubjectKind\"\x8a\x01\n" +
 	"\x18ListAuditEntriesResponse\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.towline.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"\x9a\x02\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\xbd\x02\n" +
 	"\n" +
 	"AuditEntry\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
@@ -365,7 +387,8 @@ const file_towline_v1_audit_service_proto_rawDesc = "" +
 	"\x06result\x18\b \x01(\tR\x06result\x12\x16\n" +
 	"\x06detail\x18\t \x01(\tR\x06detail\x12\x10\n" +
 	"\x03hub\x18\n" +
-	" \x01(\tR\x03hub2m\n" +
+	" \x01(\tR\x03hub\x12!\n" +
+	"\fsubject_kind\x18\v \x01(\tR\vsubjectKind2m\n" +
 	"\fAuditService\x12]\n" +
 	"\x10ListAuditEntries\x12#.towline.v1.ListAuditEntriesRequest\x1a$.towline.v1.ListAuditEntriesResponseB\x9a\x01\n" +
 	"\x0ecom.towline.v1B\x11AuditServiceProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +

@@ -29,7 +29,7 @@ const maxAuditDetail = 1000
 
 // ListAuditEntries reads what was done and what was refused, the newest first.
 func (a *API) ListAuditEntries(ctx context.Context, req *towlinev1.ListAuditEntriesRequest) (*towlinev1.ListAuditEntriesResponse, error) {
-	s := audit.Selection{Caller: req.GetCaller(), Subject: req.GetSubject(), Method: req.GetMethod(), Refused: req.GetRefused()}
+	s := audit.Selection{Caller: req.GetCaller(), Kind: req.GetSubjectKind(), Subject: req.GetSubject(), Method: req.GetMethod(), Refused: req.GetRefused()}
 	if since := req.GetSince(); since != nil {
 		if err := since.CheckValid(); err != nil {
 			return nil, fleet.Invalidf("since", "%v", err)

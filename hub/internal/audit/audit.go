@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -76,6 +74,9 @@ func (l *Log) Record(ctx context.Context, e *towlinev1.AuditEntry) {
 	e.Hub = l.hub
 	if e.GetTime() == nil {
 		e.Time = timestamppb.New(l.now())
+	}
+	if e.GetSubjectKind() == "" {
+		e.SubjectKind = kindOf(e.GetMethod())
 	}
 	l.log.LogAttrs(ctx, slog.LevelInfo, "audit", attrs(e)...)
 	if e.GetResult() != OK && !l.refusals.AllowN(l.now(), 1) {
@@ -213,41 +214,4 @@ func beyond(r store.Reader, prefix string, keep int) (out []string) {
 		return len(out) < store.MaxOps
 	})
 	return out
-}
-
-// Selection is which entries are asked for; what is empty selects all.
-type Selection struct {
-	Caller, Subject, Method string
-	Since                   time.Time
-	Refused                 bool
-}
-
-// Found is an entry with what sorts the newest first.
-type Found struct {
-	Key   string
-	Entry *towlinev1.AuditEntry
-}
-
-// Select reads entries, the newest first.
-func Select(r store.Reader, s Selection) (out []Found) {
-	prefixes := []string{store.AuditRefused, store.AuditDone}
-	if s.Refused {
-		prefixes = prefixes[:1]
-	}
-	for _, prefix := range prefixes {
-		store.Scan(r, prefix, func(rec *storev1.AuditRecord, e store.Entry) bool {
-			if s.matches(rec.GetEntry()) {
-				out = append(out, Found{Key: strings.TrimPrefix(e.Key, prefix), Entry: rec.GetEntry()})
-			}
-			return true
-		})
-	}
-	slices.SortFunc(out, func(a, b Found) int { return strings.Compare(a.Key, b.Key) })
-	return out
-}
-
-func (s Selection) matches(e *towlinev1.AuditEntry) bool {
-	return (s.Caller == "" || s.Caller == e.GetCaller()) && (s.Method == "" || strings.EqualFold(s.Method, e.GetMethod())) &&
-		(s.Subject == "" || s.Subject == e.GetSubject() || strings.HasSuffix(e.GetSubject(), "/"+s.Subject)) &&
-		!e.GetTime().AsTime().Before(s.Since)
 }

@@ -121,3 +121,34 @@ func TestStoreThatTakesNothing(t *testing.T) {
 		}
 	})
 }
+
+// Entries that hubs of before wrote have no kind: their method tells it. What was a hold's may be about anything of its name.
+func TestEntriesWithoutAKind(t *testing.T) {
+	s := storetest.New(t)
+	l := New(s, quiet, "h1")
+	rev, err := s.Update(t.Context(), func(w store.Writer) error {
+		for _, e := range []*towlinev1.AuditEntry{entry("maria", "PutModule", "default/shop", OK), entry("api", "ResyncModule", "shop", OK), entry("maria", "PinClusters", "team/shop", OK),
+			entry("cluster shop", "Enroll", "shop", OK), entry("maria", "LockCluster", "shop", OK), entry("maria", "PutHold", "shop", OK), entry("maria", "BackupStore", "", OK)} {
+			e.Time = timestamppb.Now()
+			w.Put(l.key(e), &storev1.AuditRecord{Entry: e})
+		}
+		return nil
+	})
+	if err == nil { // what is read is not older
+		err = s.View(t.Context(), rev, func(store.Reader) error { return nil })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ kind, subject, want string }{
+		{"module", "default/shop", "PutHold shop OK, ResyncModule shop OK, PutModule default/shop OK"},
+		{"module", "team/shop", "PinClusters team/shop OK"},
+		{"cluster", "shop", "PutHold shop OK, LockCluster shop OK, Enroll shop OK"},
+		{"user", "shop", "PutHold shop OK"},
+		{"", "default/shop", "ResyncModule shop OK, PutModule default/shop OK"},
+	} {
+		if got := strings.Join(all(t, s, Selection{Kind: tt.kind, Subject: tt.subject}), ", "); got != tt.want {
+			t.Errorf("%s %s: %q, want %q", tt.kind, tt.subject, got, tt.want)
+		}
+	}
+}
