@@ -19,6 +19,7 @@ import (
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/wire"
 )
 
 func call(t *testing.T) context.Context {
@@ -450,5 +451,41 @@ func TestRevocationEndsTheSessionsFence(t *testing.T) {
 				t.Errorf("the session is %v", s)
 			}
 		})
+	}
+}
+
+// An agent that does not see its cluster keeps the session from a copy of it that has asked before that; it is no copy itself when it asks for what
+// another one took from it.
+func TestAgentThatIsBlindAndItsCopy(t *testing.T) {
+	w := newWorld(t)
+	w.run()
+	i := w.join("a", "uid-1")
+	one, err := w.open(i, "one", "uid-1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := func(instance string, blind bool) error {
+		_, err := w.OpenSession(rpc.WithCaller(t.Context(), i.caller()), registry.Admission{Cluster: "a", InstanceID: instance, ClusterUID: "uid-1", Hub: "a", Blind: blind}, true)
+		return err
+	}
+	patiently := func(instance string, blind bool) {
+		for range 12 {
+			if err := asks(instance, blind); !errors.Is(err, fleet.ErrExists) {
+				t.Fatal(err)
+			}
+			w.pass(5 * time.Second)
+		}
+	}
+	patiently("copy", false)
+	unseen := &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto([]fleet.Condition{{Type: fleet.ConditionAPIServerReachable, Status: fleet.ConditionFalse, Since: w.time()}})}
+	if _, err := storetest.All(w.store).Batch(t.Context(), one.Fence, []store.Op{{Key: store.ConditionKey("a"), Value: unseen}}); err != nil {
+		t.Fatal(err)
+	}
+	patiently("copy", false)
+	if err := asks("blind", true); !errors.Is(err, fleet.ErrExists) {
+		t.Errorf("one that does not see the cluster either: %v", err)
+	}
+	if err := asks("two", false); err != nil {
+		t.Fatalf("one that sees the cluster: %v", err)
 	}
 }

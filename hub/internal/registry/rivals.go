@@ -34,3 +34,11 @@ func (r *rivals) refused(c fleet.ClusterName, instance string, now time.Time) bo
 	r.seen[c] = x
 	return now.Sub(x.first) >= rivalPatience
 }
+
+// persists reports that the instance has asked for so long already.
+func (r *rivals) persists(c fleet.ClusterName, instance string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := r.seen[c]
+	return x.instance == instance && now.Sub(x.last) <= rivalPatience && now.Sub(x.first) >= rivalPatience
+}

@@ -37,6 +37,10 @@ type Admission struct {
 	Follows string
 	// LastEpoch is the agent's last session with this hub, as it says: it counts only when the hub's own word is lost.
 	LastEpoch uint64
+	// Blind: the agent says that it does not see its cluster.
+	Blind bool
+
+	lately bool // it has not been refused for so long that it must be a copy
 }
 
 // Opened is a session.
@@ -49,8 +53,8 @@ type Opened struct {
 }
 
 // OpenSession gives the cluster's session to the agent instance: epoch = old + 1. alive says that this hub hears the
-// session before it; another instance must wait until it does not. The caller in ctx is the agent: its certificate is
-// thereby used, and the ones before it end.
+// session before it; another instance must wait until it does not, or takes over from it. The caller in ctx is the agent: its
+// certificate is thereby used, and the ones before it end.
 func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Opened, error) {
 	caller, err := rpc.AgentFrom(ctx)
 	if err != nil {
@@ -67,12 +71,13 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	var next *storev1.SessionRecord
 	var known uint64
 	var refusal error
+	a.lately = !r.rivals.persists(a.Cluster, a.InstanceID, r.now())
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		next, known, refusal, err = admit(w, a, caller, alive, r.now())
 		return err
 	})
 	switch {
-	case errors.Is(err, fleet.ErrExists) && r.rivals.refused(a.Cluster, a.InstanceID, r.now()):
+	case errors.Is(err, fleet.ErrExists) && !a.Blind && r.rivals.refused(a.Cluster, a.InstanceID, r.now()):
 		r.alarms.add(a.Cluster, alarm{code: fleet.AttentionCloned})
 		return Opened{}, err
 	case err != nil:
@@ -112,7 +117,8 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 		return nil, 0, fleet.Errorf(fleet.ErrPrecondition, format, a.Cluster, rec.GetUid(), a.ClusterUID, a.Cluster), nil
 	}
 	old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(a.Cluster))
-	if old.GetEnded() == nil && old.GetInstanceId() != a.InstanceID && (alive && old.GetHub() == a.Hub || lives(w, old.GetHub(), a.Hub)) {
+	there := old.GetEnded() == nil && (alive && old.GetHub() == a.Hub || lives(w, old.GetHub(), a.Hub))
+	if there && old.GetInstanceId() != a.InstanceID && !overtakes(w, a) {
 		return nil, 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
 	}
 	if record.LostSession(old) {
@@ -134,6 +140,13 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 	}
 	w.Put(store.SessionKey(a.Cluster), next)
 	return next, known, nil, nil
+}
+
+// overtakes reports that the agent sees the cluster, and that the instance with the session says that it does not: what asks has the Lease of the
+// cluster, and where the other one does not hear of that, as on a node that is cut off from the API server and not from the hub, it would keep
+// the session without being able to do anything. A copy of the agent in a copy of the cluster had asked before that, and waits on.
+func overtakes(r store.Reader, a Admission) bool {
+	return a.lately && !a.Blind && fleet.Blinding(record.Conditions(r, a.Cluster)) != nil
 }
 
 // lives reports that the session before is with another hub, and that hub is there: it ends its sessions by itself when it hears

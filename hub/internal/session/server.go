@@ -372,7 +372,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
 		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
 		KubernetesVersion: hello.GetKubernetesVersion(), Features: hello.GetFeatures(), StatusDigest: knownStatus(hello),
-		StatusSeen: hello.GetStatusSeen(), LastEpoch: s.lastEpoch(hello), Follows: s.followed(hello)}, alive)
+		StatusSeen: hello.GetStatusSeen(), LastEpoch: s.lastEpoch(hello), Follows: s.followed(hello), Blind: blind(hello)}, alive)
 	if err != nil {
 		return nil, err
 	}
@@ -405,6 +405,12 @@ func (s *Server) lastEpoch(h *agentv1.Hello) uint64 {
 		return 0
 	}
 	return h.GetLastEpoch()
+}
+
+// blind reports that the agent says that it does not see its cluster. What cannot be read ends the session when it is greeted.
+func blind(h *agentv1.Hello) bool {
+	said, err := wire.ConditionsFromProto(h.GetConditions(), time.Now())
+	return err != nil || fleet.Blinding(said) != nil
 }
 
 // knownStatus is the digest of the status that the agent stands by, or will say that it does. One that would never say so

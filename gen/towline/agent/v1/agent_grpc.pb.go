@@ -38,7 +38,8 @@ const (
 type AgentServiceClient interface {
 	// Connect is the agent's one session. The first frame is a hello within 10 s, the first answer a welcome or an error.
 	// A newer session of the cluster with the same instance id fences the older one; with another instance id it is
-	// refused with ALREADY_EXISTS while the older one is alive; with another cluster UID with FAILED_PRECONDITION.
+	// refused with ALREADY_EXISTS while the older one is alive, unless that says that it does not see its cluster and the newer
+	// one, which has not asked for long, does; with another cluster UID it is refused with FAILED_PRECONDITION.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 	// GetObjects sends the contents that the index of the live session, or the one before, refers to.
 	GetObjects(ctx context.Context, in *GetObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetObjectsResponse], error)
@@ -92,7 +93,8 @@ type AgentService_GetObjectsClient = grpc.ServerStreamingClient[GetObjectsRespon
 type AgentServiceServer interface {
 	// Connect is the agent's one session. The first frame is a hello within 10 s, the first answer a welcome or an error.
 	// A newer session of the cluster with the same instance id fences the older one; with another instance id it is
-	// refused with ALREADY_EXISTS while the older one is alive; with another cluster UID with FAILED_PRECONDITION.
+	// refused with ALREADY_EXISTS while the older one is alive, unless that says that it does not see its cluster and the newer
+	// one, which has not asked for long, does; with another cluster UID it is refused with FAILED_PRECONDITION.
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	// GetObjects sends the contents that the index of the live session, or the one before, refers to.
 	GetObjects(*GetObjectsRequest, grpc.ServerStreamingServer[GetObjectsResponse]) error
