@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"container/heap"
 	"context"
 	"fmt"
@@ -116,6 +117,7 @@ type touched struct {
 	modules  []fleet.ModuleRef
 	clusters []fleet.ClusterName
 	orders   bool // something to clusters
+	goes     bool // by some of it
 	says     bool // something of what modules, clusters or holds there are
 }
 
@@ -124,6 +126,7 @@ func touchedBy(parts []backend.Part) (out touched) {
 		for _, op := range p.Then {
 			_, key, _ := strings.Cut(op.Key, "/") // behind the space of the records
 			class, rest, _ := strings.Cut(key, "/")
+			out.goes = out.goes || bytes.Contains(op.Value, []byte(fleet.DeleteDelete))
 			out.orders = out.orders || class+"/" == store.DesiredPrefix || class+"/" == store.StepPrefix
 			out.says = out.says || slices.Contains([]string{store.ModulePrefix, store.ClusterPrefix, store.HoldPrefix, store.ConfirmPrefix, store.CatalogPrefix}, class+"/")
 			for _, ref := range wovenModules {

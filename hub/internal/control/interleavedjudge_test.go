@@ -129,6 +129,7 @@ func (o order) judge() {
 	o.follows()
 	if record.Generation(o.has) != record.Generation(o.had) {
 		o.held()
+		o.values()
 		o.moved()
 		o.comes()
 	}
@@ -147,6 +148,23 @@ func (o order) follows() {
 		if now != had && now < g && now != record.GivenGeneration(o.had) {
 			o.finds("is given what was ordered at %d, and %d was since", now, g)
 		}
+	}
+}
+
+// values: what is given has the values that its revision asks for, each of which the cluster has, or had when that was looked at.
+func (o order) values() {
+	s := o.has.GetSync()
+	if s == nil || s.GetGeneration() == o.had.GetSync().GetGeneration() {
+		return
+	}
+	rev, _, ok := store.Get[*storev1.RevisionRecord](store.Untracked(o.was), store.RevisionKey(o.ref, s.GetRevision()))
+	want := rev.GetRevision().GetSpec().GetBindings()
+	right := len(s.GetValues()) == len(want)
+	for _, b := range want {
+		right = right && o.said.labels[o.cluster][s.GetValues()[b.GetName()]]
+	}
+	if ok && !right {
+		o.finds("is given r%d with the values %v of other bindings or labels than its own", s.GetRevision(), s.GetValues())
 	}
 }
 

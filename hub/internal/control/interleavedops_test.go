@@ -77,6 +77,8 @@ func (w *interleaved) operation() {
 		name = one(w.tape, w.near.clusters...)
 	}
 	switch {
+	case w.depth > 1 && w.near.orders && w.tape.pick(2) == 1:
+		w.against(ref, name)
 	case w.depth > 1 && (w.near.orders || w.near.says): // what may be said against that
 		one(w.tape, w.mix...)(w, ref, name)
 	case w.depth > 1 && w.tape.pick(16) == 0:
@@ -158,8 +160,10 @@ func (w *interleaved) puts(ref fleet.ModuleRef) {
 }
 
 func (w *interleaved) deletes(ref fleet.ModuleRef) {
-	ref = w.otherOf(ref)
-	orphan := w.tape.pick(3) == 1
+	w.deletesIt(w.otherOf(ref), w.tape.pick(3) == 1)
+}
+
+func (w *interleaved) deletesIt(ref fleet.ModuleRef, orphan bool) {
 	w.call(fmt.Sprintf("delete %s, orphan %t", ref.Name, orphan), func(ctx context.Context) error {
 		_, err := w.api.DeleteModule(ctx, &towlinev1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: orphan})
 		return err
@@ -175,6 +179,10 @@ func (w *interleaved) holds(ref fleet.ModuleRef, name fleet.ClusterName) {
 	if what != 2 {
 		req.Cluster = string(name)
 	}
+	w.putsHold(req)
+}
+
+func (w *interleaved) putsHold(req *towlinev1.PutHoldRequest) {
 	w.call(fmt.Sprintf("hold %q in %q", req.GetModule(), req.GetCluster()), func(ctx context.Context) error {
 		_, err := w.api.PutHold(ctx, req)
 		return err
@@ -212,14 +220,7 @@ func (w *interleaved) changes(name fleet.ClusterName) {
 	if what != 2 {
 		cordoned = !cordoned
 	}
-	c := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(name), Labels: map[string]string{"named": string(name)}}, Spec: &towlinev1.ClusterSpec{Cordoned: new(cordoned)}}
-	if zone != "" {
-		c.Metadata.Labels["zone"] = zone
-	}
-	w.call(fmt.Sprintf("%s is in %q, cordoned %t", name, zone, cordoned), func(ctx context.Context) error {
-		_, err := w.api.PutCluster(ctx, &towlinev1.PutClusterRequest{Cluster: c})
-		return err
-	})
+	w.isIn(name, zone, cordoned)
 }
 
 func (w *interleaved) leaves(name fleet.ClusterName) {

@@ -176,12 +176,11 @@ func (w *interleaved) ahead(k *kube) string {
 	return ""
 }
 
-// restRestore has a person accept the last restore, and all join again that cannot go on with it.
+// restRestore has a person accept the last restore, and all join again that cannot go on with it, or whose name was taken while they joined.
 func (w *interleaved) restRestore() {
-	if w.restored == 0 {
-		return
+	if w.restored > 0 {
+		w.accepts(&towlinev1.AcceptRestoreRequest{})
 	}
-	w.accepts(&towlinev1.AcceptRestoreRequest{})
 	for _, name := range wovenClusters {
 		rec, k := clusterOf(w.last, name), w.kubes[name]
 		switch {

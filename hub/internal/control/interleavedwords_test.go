@@ -19,6 +19,7 @@ type words struct {
 	confirmed map[string]bool                         // see confirmation
 	ended     map[string]bool                         // the keys of the holds that somebody ended
 	steps     map[uint64]bool                         // the generations of what was ordered before it was written for each cluster
+	labels    map[fleet.ClusterName]map[string]bool   // the values of the label that bindings read
 	listed    map[string]bool                         // the modules of the catalog's files, as they were read last
 	// looked and take say that a person asked for a look at the catalog, and for what is of others.
 	looked, take bool
@@ -26,7 +27,7 @@ type words struct {
 
 func newWords() words {
 	return words{given: map[string]map[uint64]string{}, deleted: map[string]map[fleet.ClusterName]string{}, asked: map[string]map[fleet.ClusterName]string{},
-		confirmed: map[string]bool{}, ended: map[string]bool{}, steps: map[uint64]bool{}}
+		confirmed: map[string]bool{}, ended: map[string]bool{}, steps: map[uint64]bool{}, labels: map[fleet.ClusterName]map[string]bool{"a": {}, "b": {}, "c": {}}}
 }
 
 // confirmation names what a person let go: a module of a Kubernetes cluster.
@@ -51,6 +52,13 @@ func (x *words) notes(was, is store.Reader) {
 		if g := record.GivenGeneration(d); g != record.GivenGeneration(before[key]) {
 			x.gives(key, g, clusterOf(was, name).GetUid())
 		}
+		if d.GetSync() != nil && d.GetTombstone() == nil && (before[key].GetSync() == nil || before[key].GetTombstone() != nil) { // what was said of it before was of another time
+			_, ref, _ := store.SplitClusterModule(key)
+			delete(x.confirmed, confirmation(fleet.HoldLeaves, ref, clusterOf(is, name).GetUid()))
+		}
+	}
+	for _, name := range wovenClusters {
+		x.labels[name][clusterOf(is, name).GetCluster().GetMetadata().GetLabels()["zone"]] = true
 	}
 	if catalogOf(is).GetDeleting() && !catalogOf(was).GetDeleting() {
 		x.dropped = have(was)
