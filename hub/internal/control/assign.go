@@ -267,12 +267,12 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 	return done, bytes, nil
 }
 
-// getters are the clusters of a step that the rollout has not moved again since. Of one that it has taken the module from nothing else may tell: where
-// there was nothing yet, or a removal, that has left no record of its generation.
+// getters are the clusters of a step about which its rollout has said nothing since. Of one that it has taken the module from nothing else may tell: where
+// there was nothing yet, or a removal, that has left no record of its generation. One that a crash has made forget the step is moved again.
 func getters(run *rollouts.Run, step *storev1.StepRecord) []string {
 	return slices.DeleteFunc(slices.Clone(step.GetClusters()), func(name string) bool {
 		i := run.Index(fleet.ClusterName(name))
-		return i >= 0 && run.State.Record(i).Generation > step.GetGeneration()
+		return i >= 0 && run.State.Record(i).Generation != step.GetGeneration()
 	})
 }
 
