@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // Backend is what a store stands on. Errors wrap fleet's sentinels: ErrUnavailable whenever a commit may or may not have
@@ -66,6 +68,9 @@ func (u Usage) String() string {
 
 // ErrCompacted says that a revision is no longer kept.
 var ErrCompacted = errors.New("revision is compacted")
+
+// ErrAnother says that something else answers than before, which has other contents. What it was asked to write was not written here.
+var ErrAnother = fleet.Errorf(fleet.ErrUnavailable, "another store answers")
 
 // Part is one of the independent pieces of a transaction.
 type Part struct {

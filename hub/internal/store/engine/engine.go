@@ -23,6 +23,7 @@ import (
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/blobs"
 	"towline.dev/towline/hub/internal/store/feed"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -52,7 +53,7 @@ func Open(ctx context.Context, b backend.Backend, o Options) (*Engine, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{backend: b, committed: o.Committed, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now, doubts: newDoubts()}
+	e := &Engine{backend: b, committed: o.Committed, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), rewatch: make(chan struct{}, 1), doubted: make(chan struct{}, 1), opened: time.Now(), clock: time.Now, doubts: newDoubts()}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.batches = newBatcher(e)
 	var err error
@@ -64,6 +65,7 @@ func Open(ctx context.Context, b backend.Backend, o Options) (*Engine, error) {
 		return nil, errors.Join(err, b.Close())
 	}
 	e.running.Go(e.follow)
+	e.running.Go(e.mind)
 	e.running.Go(e.batches.run)
 	return e, nil
 }
@@ -84,6 +86,9 @@ type Engine struct {
 	committed func(time.Duration, error)
 	nudged    atomic.Int64  // when the watch was asked last: nanoseconds since it was opened, by the clock that nobody sets
 	relist    chan struct{} // asks follow for a new list
+	rewatch   chan struct{} // asks follow for a new watch
+	doubted   chan struct{} // asks mind to look whether the watch shows what is there
+	watching  atomic.Bool   // a watch is open
 
 	ctx     context.Context // ends at Close
 	cancel  context.CancelFunc
@@ -93,13 +98,12 @@ type Engine struct {
 
 // transact is Commit of the backend.
 func (e *Engine) transact(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
-	if e.committed == nil {
-		return e.backend.Commit(ctx, parts)
-	}
 	began := time.Now()
 	rev, happened, err := e.backend.Commit(ctx, parts)
-	e.committed(time.Since(began), err)
-	return rev, happened, err
+	if e.committed != nil {
+		e.committed(time.Since(began), err)
+	}
+	return rev, happened, e.answered(err)
 }
 
 // recordSpace is in front of the keys of records in the backend: one watch follows all of them and no blob.
@@ -184,7 +188,7 @@ func (e *Engine) Barrier(ctx context.Context) (int64, error) {
 	before := e.model.snapshot().revision
 	rev, err := e.backend.Revision(ctx)
 	if err != nil {
-		return 0, err
+		return 0, e.answered(err)
 	}
 	if rev < before {
 		e.suspect(before, rev)
@@ -240,6 +244,8 @@ func (e *Engine) await(ctx context.Context, revision int64) (*snapshot, error) {
 	patience := firstNudge
 	nudge := time.NewTimer(patience)
 	defer nudge.Stop()
+	doubt := time.NewTicker(longWait)
+	defer doubt.Stop()
 	for {
 		select {
 		case <-e.ctx.Done():
@@ -253,6 +259,8 @@ func (e *Engine) await(ctx context.Context, revision int64) (*snapshot, error) {
 			e.nudgeWatch(ctx)
 			patience = min(2*patience, lastNudge)
 			nudge.Reset(patience)
+		case <-doubt.C:
+			dirty.Poke(e.doubted)
 		}
 	}
 }

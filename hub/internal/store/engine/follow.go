@@ -17,7 +17,8 @@ func (e *Engine) fill(ctx context.Context) error {
 		return err
 	}
 	if before := e.model.snapshot(); rev < before.revision || another(before, kvs) {
-		return e.abandon(before.revision, rev)
+		return e.abandon(fleet.Errorf(fleet.ErrPrecondition, "store went back from revision %d to %d: another one, or an older copy, is served; start again",
+			before.revision, rev))
 	}
 	e.model.replace(kvs, rev)
 	return nil
@@ -40,12 +41,18 @@ func another(before *snapshot, kvs []backend.KV) bool {
 // abandon ends the store because the backend serves another one, or an older copy of this. What this process has read and
 // decided is of a future that never was, and the revisions that it waits for may never come: only a start anew reads all of
 // it again.
-func (e *Engine) abandon(before, now int64) error {
-	err := fleet.Errorf(fleet.ErrPrecondition, "store went back from revision %d to %d: another one, or an older copy, is served; start again",
-		before, now)
+func (e *Engine) abandon(err error) error {
 	e.log.Error("store: given up", "error", err)
 	e.cancel()
 	e.model.close()
+	return err
+}
+
+// answered looks at what became of a request: the store is given up if another one answers.
+func (e *Engine) answered(err error) error {
+	if errors.Is(err, backend.ErrAnother) && e.ctx.Err() == nil {
+		return e.abandon(err)
+	}
 	return err
 }
 
@@ -61,12 +68,15 @@ func (e *Engine) follow() {
 	retry := backend.NewRetry()
 	for e.ctx.Err() == nil {
 		before := e.model.snapshot().revision
-		err := e.watch()
+		err := e.answered(e.watch())
 		if e.ctx.Err() != nil {
 			return
 		}
 		if e.model.snapshot().revision != before {
 			retry.Reset()
+		}
+		if errors.Is(err, errStalled) {
+			continue
 		}
 		if errors.Is(err, backend.ErrCompacted) || errors.Is(err, errRelist) {
 			e.relists.Add(1)
@@ -94,13 +104,17 @@ func (e *Engine) watch() error {
 		select {
 		case <-e.relist:
 			cancel(errRelist)
+		case <-e.rewatch:
+			cancel(errStalled)
 		case <-done:
 		}
 	})
 	defer close(done)
+	e.watching.Store(true)
+	defer e.watching.Store(false)
 	err := e.backend.Watch(ctx, recordSpace, e.model.snapshot().revision+1, e.model.apply)
-	if cause := context.Cause(ctx); errors.Is(cause, errRelist) {
-		return errRelist
+	if cause := context.Cause(ctx); cause == errRelist || cause == errStalled {
+		return cause
 	}
 	return err
 }

@@ -91,13 +91,18 @@ func Open(ctx context.Context, o Options) (backend.Backend, error) {
 }
 
 func openExternal(ctx context.Context, o Options) (backend.Backend, error) {
-	client, err := connect(o)
+	cluster := &oneCluster{}
+	client, err := connect(o, cluster)
 	if err != nil {
 		return nil, err
 	}
 	b := newKeyspace(client, clientv3.RetryKVClient(client), o)
-	b.limits = backend.Limits{Ops: externalMaxOps, Bytes: transactionBytes}
-	_, err = b.Revision(ctx)
+	b.limits, b.cluster = backend.Limits{Ops: externalMaxOps, Bytes: transactionBytes}, cluster
+	for range o.Endpoints { // they are asked in turn
+		if _, err = b.Revision(ctx); err != nil {
+			break
+		}
+	}
 	if err == nil {
 		err = b.mayWrite(ctx)
 	}
@@ -108,7 +113,7 @@ func openExternal(ctx context.Context, o Options) (backend.Backend, error) {
 }
 
 // connect makes the client of the endpoints. Who calls is judged by etcd when there is a user, and else by its first answer.
-func connect(o Options) (*clientv3.Client, error) {
+func connect(o Options, cluster *oneCluster) (*clientv3.Client, error) {
 	if err := o.Access.check(o.Endpoints); err != nil {
 		return nil, err
 	}
@@ -119,10 +124,11 @@ func connect(o Options) (*clientv3.Client, error) {
 	config := clientv3.Config{
 		Endpoints: o.Endpoints, TLS: secured, Username: o.Access.Username, Password: o.Access.Password,
 		DialTimeout: dialTimeout, DialKeepAliveTime: dialKeepAliveTime, DialKeepAliveTimeout: dialKeepAliveTimeout,
-		Logger: zapTo(o.Log), // no PermitWithoutStream: etcd ends the connections of those who ping over one that nobody uses
+		DialOptions: cluster.options(),
+		Logger:      zapTo(o.Log), // no PermitWithoutStream: etcd ends the connections of those who ping over one that nobody uses
 	}
 	if o.Access.ServerName != "" { // the client takes the endpoint's own name otherwise, whatever the configuration of TLS says
-		config.DialOptions = []grpc.DialOption{grpc.WithAuthority(o.Access.ServerName)}
+		config.DialOptions = append(config.DialOptions, grpc.WithAuthority(o.Access.ServerName))
 	}
 	client, err := clientv3.New(config)
 	if err == nil {
@@ -151,6 +157,7 @@ type keyspace struct {
 	limits   backend.Limits
 	ttl      time.Duration
 	embedded *embedded      // nil: external
+	cluster  *oneCluster    // of an external one
 	seats    *backend.Seats // of an embedded one
 
 	ctx      context.Context // ends at Close
@@ -378,6 +385,11 @@ func (b *keyspace) Usage() backend.Usage {
 
 // failure says in fleet's words what an error of etcd means.
 func (b *keyspace) failure(err error) error {
+	if b.cluster != nil {
+		if other := b.cluster.other.Load(); other != nil {
+			return *other
+		}
+	}
 	if denied := b.access.denied(err, b.prefix); denied != nil {
 		return denied
 	}

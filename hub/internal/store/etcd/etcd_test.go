@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -228,7 +229,10 @@ func TestEtcdFullComesBackByItself(t *testing.T) {
 }
 
 // ownEtcd is an etcd of someone else, behind a unix socket.
-func ownEtcd(t testing.TB) *embed.Etcd {
+func ownEtcd(t testing.TB) *embed.Etcd { return ownEtcdAt(t, "", "towline") }
+
+// ownEtcdAt is one at a socket, empty: anywhere, of the cluster of a name.
+func ownEtcdAt(t testing.TB, socket, cluster string) *embed.Etcd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd")
 	if err != nil {
@@ -236,9 +240,9 @@ func ownEtcd(t testing.TB) *embed.Etcd {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	cfg := embed.NewConfig()
-	cfg.Dir = filepath.Join(dir, "d")
+	cfg.Dir, cfg.InitialClusterToken = filepath.Join(dir, "d"), cluster
 	cfg.ListenPeerUrls = nil
-	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Host: filepath.Join(dir, "s")}}
+	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Host: cmp.Or(socket, filepath.Join(dir, "s"))}}
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
 	cfg.EnableGRPCGateway = false
 	cfg.TickMs, cfg.ElectionMs = 10, 100
