@@ -76,26 +76,38 @@ func (a *app) diff(ctx context.Context, o *diffOptions) error {
 	if err != nil {
 		return err
 	}
-	var all []*moduleDiff
+	all, refused := a.readDiffs(ctx, c, found, o.clusters)
+	if len(all) > 0 || refused == nil {
+		if err := a.printDiffs(o, all, refused == nil); err != nil {
+			return joined(refused, err)
+		}
+	}
+	if refused == nil && o.exitCode && slices.ContainsFunc(all, (*moduleDiff).differs) {
+		return &exitError{code: exitFailed}
+	}
+	return refused
+}
+
+// readDiffs asks about each module, and goes on with the others where one is refused. Where no hub answers, or nobody waits any more, it ends.
+func (a *app) readDiffs(ctx context.Context, c *client.Client, found []resource.Resource, clusters []string) (all []*moduleDiff, refused error) {
+	var errs []error
 	for _, r := range found {
 		m, isModule := r.Message.(*v1.Module)
 		if !isModule {
 			a.warnf("%s %s: diff looks at modules only", strings.ToLower(r.Kind), r.Meta().GetName())
 			continue
 		}
-		d, err := readDiff(ctx, c, m, o.clusters)
-		if err != nil {
-			return inFile(r, err)
+		d, err := readDiff(ctx, c, m, clusters)
+		if err == nil {
+			all = append(all, d)
+			continue
 		}
-		all = append(all, d)
+		errs = append(errs, inFile(r, err))
+		if ctx.Err() != nil || errors.Is(err, fleet.ErrUnavailable) {
+			break
+		}
 	}
-	if err := a.printDiffs(o, all); err != nil {
-		return err
-	}
-	if o.exitCode && slices.ContainsFunc(all, (*moduleDiff).differs) {
-		return &exitError{code: exitFailed}
-	}
-	return nil
+	return all, joined(errs...)
 }
 
 // moduleDiff is all that was said of one module.
@@ -157,7 +169,8 @@ func (d *moduleDiff) of(group int32) (out []*v1.DiffCluster) {
 	return out
 }
 
-func (a *app) printDiffs(o *diffOptions, all []*moduleDiff) error {
+// printDiffs prints them; whole says that none of the files' modules is missing.
+func (a *app) printDiffs(o *diffOptions, all []*moduleDiff, whole bool) error {
 	if o.format == "table" {
 		for i, d := range all {
 			if i > 0 {
@@ -165,7 +178,7 @@ func (a *app) printDiffs(o *diffOptions, all []*moduleDiff) error {
 			}
 			a.printDiff(d)
 		}
-		if len(all) == 1 && all[0].changes() {
+		if whole && len(all) == 1 && all[0].changes() {
 			a.printf("\nPlan   %s\n", all[0].plan.GetDigest())
 			from := ""
 			if o.from.dir != "" {

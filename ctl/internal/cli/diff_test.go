@@ -134,6 +134,27 @@ func TestDiffTells(t *testing.T) {
 	}
 }
 
+// TestDiffOfManyGoesOn after modules that are refused, names each of them, and exits with 1; without a hub it asks for no more.
+func TestDiffOfManyGoesOn(t *testing.T) {
+	three := shopFile + "---\n" + strings.ReplaceAll(shopFile, "shop", "base") + "---\n" + strings.ReplaceAll(shopFile, "shop", "cart")
+	refused := map[string]error{"shop": fleet.Invalidf("spec.bindings[0].name", "no object has ${REGION}"), "base": fleet.Errorf(fleet.ErrDenied, "module base: project default allows no such source")}
+	for _, args := range [][]string{{"diff", "-f", "-"}, {"diff", "-f", "-", "-o", "json"}, {"diff", "-f", "-", "--exit-code"}} {
+		got := (&fakeHub{diff: saidDiff(), badDiffs: refused}).run(t, run{stdin: three}, args...)
+		if got.code != exitFailed || !strings.Contains(got.err, "module shop: spec.bindings[0].name: no object has") || !strings.Contains(got.err, "module base: project default allows") ||
+			!strings.Contains(got.out, "cart") || strings.Contains(got.out, "shop selects") {
+			t.Errorf("%q: exit %d, %s%s", args, got.code, got.out, got.err)
+		}
+	}
+	alone := (&fakeHub{diff: saidDiff(), badDiffs: map[string]error{"shop": refused["shop"]}}).run(t, run{stdin: shopFile}, "diff", "-f", "-", "-o", "json")
+	if alone.code != exitFailed || alone.out != "" {
+		t.Errorf("one that is refused: exit %d, %q", alone.code, alone.out)
+	}
+	away := &fakeHub{diff: saidDiff(), badDiffs: map[string]error{"shop": fleet.Errorf(fleet.ErrUnavailable, "no hub answers")}}
+	if got := away.run(t, run{stdin: three}, "diff", "-f", "-"); got.code != exitFailed || timesAsked[*v1.DiffModuleRequest](away) != 1 || strings.Count(got.err, "no hub answers") != 1 {
+		t.Errorf("without a hub: exit %d, asked %d times, %s", got.code, timesAsked[*v1.DiffModuleRequest](away), got.err)
+	}
+}
+
 // TestDiffOfASpecThatIsThere says that a plain apply changes nothing, and nothing that anybody wrote reaches the terminal as it is.
 func TestDiffOfASpecThatIsThere(t *testing.T) {
 	said := saidDiff()

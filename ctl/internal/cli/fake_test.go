@@ -66,6 +66,7 @@ type fakeHub struct {
 	sameCatalog bool     // the put of a catalog changes nothing
 	stays       error    // what the deletion of a module fails with
 	diff        []*v1.DiffModuleResponse
+	badDiffs    map[string]error // what the diffs of modules fail with
 	explained   *v1.ExplainObjectResponse
 	putPlan     *v1.PutClusterResponse
 	gone        *v1.DeleteModuleResponse
@@ -209,6 +210,9 @@ func (h *fakeHub) ExplainObject(_ context.Context, r *v1.ExplainObjectRequest) (
 
 func (h *fakeHub) DiffModule(r *v1.DiffModuleRequest, s grpc.ServerStreamingServer[v1.DiffModuleResponse]) error {
 	h.note(r)
+	if err := h.badDiffs[r.GetModule().GetMetadata().GetName()]; err != nil {
+		return rpc.ToStatus(err)
+	}
 	for _, part := range h.diff {
 		if err := s.Send(part); err != nil {
 			return err
