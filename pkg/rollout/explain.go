@@ -396,7 +396,7 @@ func (e *explainer) cluster(i int) Reason {
 	r := Reason{Subject: aboutCluster(string(c.Cluster)), Reason: cmp.Or(c.Reason, c.State.String()), Facts: c.Facts, Since: c.Since}
 	at := func(method string) Action { return Action{Method: method, Cluster: string(c.Cluster)} }
 	if e.s.State.Ended() && c.Reason != ReasonPinned && c.Reason != ReasonCordoned && !e.s.mayTakeUp(e.s.record(i)) {
-		return r
+		return e.joining(r)
 	}
 	switch c.State {
 	case ClusterWaiting:
@@ -438,6 +438,14 @@ func (e *explainer) cluster(i int) Reason {
 	}
 	if r.Reason == ReasonLocked {
 		r.Actions = append(r.Actions, at(DoUnlockCluster))
+	}
+	return e.joining(r)
+}
+
+// joining adds how a cluster comes that has never been there.
+func (e *explainer) joining(r Reason) Reason {
+	if r.Facts != nil && r.Facts.Code == NotJoined {
+		r.Actions = append(r.Actions, Action{Method: DoJoinCluster, Cluster: r.Subject.Name})
 	}
 	return r
 }

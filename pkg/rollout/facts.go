@@ -162,6 +162,8 @@ const (
 	DoPutCluster = "PutCluster"
 	// DoListHolds is to see what holds clusters, and to end that.
 	DoListHolds = "ListHolds"
+	// DoJoinCluster makes a new token for the agent of a cluster.
+	DoJoinCluster = "JoinCluster"
 	// DoUnlockCluster is to let the agent of a cluster in again.
 	DoUnlockCluster = "UnlockCluster"
 	// DoPutModule is to put the module with other users of a gate, or without it.

@@ -308,5 +308,8 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	if f != (memberFacts{}) {
 		c.Facts = &Facts{Code: f.Code, Revision: f.Revision, Until: f.Until, For: f.For, By: f.By, Detail: f.Detail}
 	}
+	if c.Reason == ReasonDisconnected && o.NotJoined {
+		c.Facts = &Facts{Code: NotJoined, Clusters: []string{string(c.Cluster)}}
+	}
 	return c
 }

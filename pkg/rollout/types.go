@@ -178,12 +178,14 @@ const (
 	ReasonNotListed         = "NotListed"
 	ReasonNotDone           = "NotDone"
 	ReasonAwaited           = "Awaited"
-	ReasonWouldLeave        = "WouldLeave"
-	ReasonBudget            = "Failures"
-	ReasonNextStage         = "NextStage"
-	ReasonNeedsStage        = "NeedsStage"
-	ReasonNotReached        = "NotReached"
-	ReasonWentBack          = "RolledBack"
+	// NotJoined is the code of a member that is Disconnected because no agent of it has ever connected.
+	NotJoined        = "NotJoined"
+	ReasonWouldLeave = "WouldLeave"
+	ReasonBudget     = "Failures"
+	ReasonNextStage  = "NextStage"
+	ReasonNeedsStage = "NeedsStage"
+	ReasonNotReached = "NotReached"
+	ReasonWentBack   = "RolledBack"
 	// What a hub says of a rollout that has no revision yet.
 	ReasonResolving  = "ResolvingSource"
 	ReasonQueued     = "Queued"
@@ -219,6 +221,8 @@ type Observed struct {
 	// hub itself has started.
 	// It is false, too, while the agent does not see its cluster: NotSeen says so then; and while a person keeps the agent out: Locked.
 	Connected, NotSeen, Locked bool
+	// NotJoined: no agent of the cluster has ever connected, so that there is none that is away and comes back.
+	NotJoined bool
 	// Unheard: it is connected, and its agent has not said in this session how it stands, so that it is neither Ready nor
 	// Failed. Who was ready before is not taken for one that failed.
 	Unheard bool

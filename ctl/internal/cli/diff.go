@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -273,7 +274,7 @@ func unanswered(c *v1.DiffCluster) string {
 		}
 		return text
 	case "Disconnected":
-		return "not asked: disconnected"
+		return "not asked: " + cmp.Or(c.GetMessage(), "disconnected")
 	case "Unsupported":
 		return "not asked: " + c.GetMessage()
 	case "NoSync":

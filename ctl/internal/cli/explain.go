@@ -318,7 +318,7 @@ func clusterReasons(c *v1.Cluster) []*v1.Reason {
 		r.Subject, r.Blocks = subject, true
 		out = append(out, r)
 	}
-	join := []*v1.Action{{Method: doJoin, Cluster: subject.GetName()}}
+	join := []*v1.Action{{Method: rollout.DoJoinCluster, Cluster: subject.GetName()}}
 	switch fleet.ClusterState(s.GetState()) {
 	case fleet.ClusterPending:
 		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeToken, Until: s.GetTokenExpires()}, Since: s.GetSince(), Actions: join})

@@ -396,6 +396,8 @@ func lockedBecause(failed bool, f *v1.Facts) string {
 func awayBecause(failed bool, f *v1.Facts) string {
 	assigned := f.GetRevision() > 0
 	switch {
+	case f.GetCode() == rollout.NotJoined:
+		return neverThere(failed, f)
 	case f.GetCode() == rollout.ReasonAwaited:
 		return "its turn has come; it is waited for"
 	case f.GetDetail() != "":
@@ -408,6 +410,14 @@ func awayBecause(failed bool, f *v1.Facts) string {
 		return "it has the revision assigned; goes on when it is back, through the same checks"
 	}
 	return "moves when it is back, through the same checks"
+}
+
+// neverThere is said of a cluster to which nothing can go, for it has no agent yet.
+func neverThere(failed bool, f *v1.Facts) string {
+	if failed {
+		return "no agent of it had ever connected when its turn came; to have one: towline cluster join " + strings.Join(f.GetClusters(), "") + " --reissue"
+	}
+	return "no agent of it has ever connected; moves when one has, through the same checks: towline cluster join " + strings.Join(f.GetClusters(), "") + " --reissue"
 }
 
 // span of a soak, such as 5m.

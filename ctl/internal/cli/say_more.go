@@ -575,14 +575,11 @@ func commandOf(x *v1.Action, of *v1.Reason) command {
 		return command{"towline restore resume", "go on without the clusters that are ahead or were not heard"}
 	case rollout.DoCreateUser:
 		return command{"towline user create NAME --role admin --save FILE", "makes one, who approves with --config FILE"}
-	case doJoin:
+	case rollout.DoJoinCluster:
 		return command{"towline cluster join " + x.GetCluster() + " --reissue", "a new token for its agent"}
 	}
 	return command{}
 }
-
-// doJoin makes a new token for a cluster's agent.
-const doJoin = "JoinCluster"
 
 // imageReasons are those of containers whose image is missing.
 var imageReasons = map[string]bool{"ImagePullBackOff": true, "ErrImagePull": true}

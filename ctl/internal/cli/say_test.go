@@ -189,6 +189,7 @@ func sayings() map[string][]saying {
 		},
 		"member": {
 			{rollout.ReasonDisconnected, stateDeferred, nil}, {rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Revision: 42}},
+			{rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Code: rollout.NotJoined, Clusters: []string{"edge-113"}}}, {rollout.ReasonDisconnected, stateFailed, &v1.Facts{Code: rollout.NotJoined, Clusters: []string{"edge-113"}}},
 			{rollout.ReasonDisconnected, stateFailed, nil}, {rollout.ReasonDisconnected, stateFailed, &v1.Facts{Revision: 42}},
 			{rollout.ReasonLocked, stateDeferred, nil}, {rollout.ReasonLocked, stateDeferred, &v1.Facts{Revision: 42}}, {rollout.ReasonLocked, stateFailed, nil},
 			{rollout.ReasonLocked, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}},
@@ -273,7 +274,7 @@ func sayings() map[string][]saying {
 			{follow.ReasonPaused, "", &v1.Facts{Detail: "somebody paused the rollout that runs"}}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
 			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil}, {rollout.DoListHolds, "", nil},
-			{rollout.DoUnlockCluster, "", nil},
+			{rollout.DoUnlockCluster, "", nil}, {rollout.DoJoinCluster, "", nil},
 			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}, {rollout.DoAcceptRestore, "", nil}, {rollout.DoResumeRestore, "", nil}},
 	}
 }

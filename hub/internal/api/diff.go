@@ -195,6 +195,9 @@ func (d *diff) target(r store.Reader, c fleet.Cluster) diffTarget {
 		t.reason, t.message = diffNoSync, err.Error()
 	case !d.a.o.Sessions.Connected(c.Name):
 		t.reason = diffDisconnected
+		if rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(c.Name)); ok && rec.GetJoined() == nil {
+			t.message = "no agent of it has ever connected; to have one: towline cluster join " + string(c.Name) + " --reissue"
+		}
 	case !slices.Contains(s.GetFeatures(), wire.FeaturePreview):
 		t.reason, t.message = diffUnsupported, "its agent is too old to say"
 	}

@@ -136,7 +136,7 @@ func TestDiffModule(t *testing.T) {
 	_, got := h.lines(t)
 	want := []string{
 		"7 of 7, 1 objects",
-		"away Disconnected",
+		"away Disconnected no agent of it has ever connected; to have one: towline cluster join away --reissue",
 		"fails Unanswered cluster fails: no answer",
 		"odd 4 unchanged",
 		"old Unsupported its agent is too old to say",

@@ -223,7 +223,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	place := At(r, name, connected).of(rec)
 	t, ok := place.Track(run.Module)
 	seen, has := connected && place.blinding() == nil, hasModule(t.Desired)
-	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Locked: rec.GetLock() != nil, Cordoned: c.Cordoned, Held: v.Holds.Stops(run.Module, name) || place.frozen(),
+	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Locked: rec.GetLock() != nil, NotJoined: rec.GetJoined() == nil, Cordoned: c.Cordoned, Held: v.Holds.Stops(run.Module, name) || place.frozen(),
 		Gone: rec.GetRemoving() != "", Taken: Taken(rec), Unselected: unselected(v.Module, c, has), UnselectedOlder: unselected(v.Older, c, has)}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)
