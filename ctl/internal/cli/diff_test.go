@@ -6,10 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 const shopFile = "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\nspec: {source: {inline: {files: {a.yaml: \"\"}}}, placement: {selector: {}}}\n"
@@ -51,6 +53,19 @@ func saidDiff() []*v1.DiffModuleResponse {
 		cluster(&v1.DiffCluster{Cluster: "edge-3", Reason: "NoSync", Message: "bindings: REGION has no value"}),
 		cluster(&v1.DiffCluster{Cluster: "edge-4", Reason: "Disconnected"}),
 		cluster(&v1.DiffCluster{Cluster: "prod-8", Reason: "Leaves", Removes: 1233, Keeps: []*v1.KindCount{{Kind: "PersistentVolumeClaim", Objects: 2}}}))
+}
+
+func (h *fakeHub) DiffModule(r *v1.DiffModuleRequest, s grpc.ServerStreamingServer[v1.DiffModuleResponse]) error {
+	h.note(r)
+	if err := h.badDiffs[r.GetModule().GetMetadata().GetName()]; err != nil {
+		return rpc.ToStatus(err)
+	}
+	for _, part := range h.diff {
+		if err := s.Send(part); err != nil {
+			return err
+		}
+	}
+	return rpc.ToStatus(h.err)
 }
 
 func TestDiff(t *testing.T) {

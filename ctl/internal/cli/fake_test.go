@@ -208,19 +208,6 @@ func (h *fakeHub) ExplainObject(_ context.Context, r *v1.ExplainObjectRequest) (
 	return h.explained, rpc.ToStatus(h.err)
 }
 
-func (h *fakeHub) DiffModule(r *v1.DiffModuleRequest, s grpc.ServerStreamingServer[v1.DiffModuleResponse]) error {
-	h.note(r)
-	if err := h.badDiffs[r.GetModule().GetMetadata().GetName()]; err != nil {
-		return rpc.ToStatus(err)
-	}
-	for _, part := range h.diff {
-		if err := s.Send(part); err != nil {
-			return err
-		}
-	}
-	return rpc.ToStatus(h.err)
-}
-
 func (h *fakeHub) ListEvents(r *v1.ListEventsRequest, s grpc.ServerStreamingServer[v1.ListEventsResponse]) error {
 	h.note(r)
 	for _, part := range h.events {
