@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -454,38 +455,58 @@ func TestRevocationEndsTheSessionsFence(t *testing.T) {
 	}
 }
 
-// An agent that does not see its cluster keeps the session from a copy of it that has asked before that; it is no copy itself when it asks for what
-// another one took from it.
+// An agent that does not see its cluster keeps the session from a copy of it that has asked before that, also when that starts anew, or the hub does: it
+// cannot be told from the other one of a Deployment, and people were told that there are two.
 func TestAgentThatIsBlindAndItsCopy(t *testing.T) {
-	w := newWorld(t)
-	w.run()
-	i := w.join("a", "uid-1")
-	one, err := w.open(i, "one", "uid-1", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	asks := func(instance string, blind bool) error {
-		_, err := w.OpenSession(rpc.WithCaller(t.Context(), i.caller()), registry.Admission{Cluster: "a", InstanceID: instance, ClusterUID: "uid-1", Hub: "a", Blind: blind}, true)
-		return err
-	}
-	patiently := func(instance string, blind bool) {
-		for range 12 {
-			if err := asks(instance, blind); !errors.Is(err, fleet.ErrExists) {
+	for name, copied := range map[string]bool{"no copy": false, "a copy": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.run()
+			i := w.join("a", "uid-1")
+			w.pass(-2 * time.Hour) // what is read of conditions has no time that is to come
+			one, err := w.open(i, "one", "uid-1", false)
+			if err != nil {
 				t.Fatal(err)
 			}
-			w.pass(5 * time.Second)
-		}
-	}
-	patiently("copy", false)
-	unseen := &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto([]fleet.Condition{{Type: fleet.ConditionAPIServerReachable, Status: fleet.ConditionFalse, Since: w.time()}})}
-	if _, err := storetest.All(w.store).Batch(t.Context(), one.Fence, []store.Op{{Key: store.ConditionKey("a"), Value: unseen}}); err != nil {
-		t.Fatal(err)
-	}
-	patiently("copy", false)
-	if err := asks("blind", true); !errors.Is(err, fleet.ErrExists) {
-		t.Errorf("one that does not see the cluster either: %v", err)
-	}
-	if err := asks("two", false); err != nil {
-		t.Fatalf("one that sees the cluster: %v", err)
+			asks := func(instance string, blind bool) error {
+				_, err := w.OpenSession(rpc.WithCaller(t.Context(), i.caller()), registry.Admission{Cluster: "a", InstanceID: instance, ClusterUID: "uid-1", Hub: "a", Blind: blind}, true)
+				return err
+			}
+			patiently := func(instance string, blind bool, d time.Duration) {
+				t.Helper()
+				for range d / (5 * time.Second) {
+					if err := asks(instance, blind); !errors.Is(err, fleet.ErrExists) {
+						t.Fatal(err)
+					}
+					w.pass(5 * time.Second)
+				}
+			}
+			if copied {
+				sub := w.store.Subscribe(nil, store.ClusterKey("a"))
+				defer sub.Stop()
+				patiently("copy", false, time.Minute)
+				<-sub.C()
+			}
+			unseen := &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto([]fleet.Condition{{Type: fleet.ConditionAPIServerReachable, Status: fleet.ConditionFalse, Since: w.time()}})}
+			if _, err := storetest.All(w.store).Batch(t.Context(), one.Fence, []store.Op{{Key: store.ConditionKey("a"), Value: unseen}}); err != nil {
+				t.Fatal(err)
+			}
+			patiently("blind", true, time.Minute)
+			if !copied { // a hub of before has taken the other one of a Deployment for a copy, which did not get the session from it
+				rec := proto.CloneOf(w.cluster("a"))
+				rec.Attention, rec.AttentionAt = fleet.AttentionCloned, timestamppb.New(w.time())
+				if _, err := storetest.All(w.store).Update(t.Context(), func(w store.Writer) error { w.Put(store.ClusterKey("a"), rec); return nil }); err != nil {
+					t.Fatal(err)
+				}
+				if err := asks("two", false); err != nil {
+					t.Fatalf("one that sees the cluster: %v", err)
+				}
+				return
+			}
+			patiently("copy", false, time.Hour)
+			if err := asks("copy that was started anew", false); !errors.Is(err, fleet.ErrExists) {
+				t.Errorf("it takes the session from the agent of the cluster: %v", err)
+			}
+		})
 	}
 }

@@ -153,13 +153,15 @@ const (
 )
 
 // raise puts an attention on the cluster. It locks none of which no newer certificate was used, nor one whose agent has said last that it
-// cannot write its state: that may have used a certificate which it could not save, and comes back with the one before.
+// cannot write its state: that may have used a certificate which it could not save, and comes back with the one before. That there are two
+// agents is not noted anew while the one with the session does not see the cluster: since when they are known tells who else may take it.
 func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, what alarm) {
 	raised, locked, code := false, false, what.code
 	_, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
 		locked = ok && r.lockCopied && code == fleet.AttentionCopied && rec.GetLock() == nil && superseded(rec, what.issued) && !forgets(w, c)
-		if raised = ok && (locked || needsAttention(rec, code, r.now())); !raised {
+		known := code == fleet.AttentionCloned && rec.GetAttention() == code && fleet.Blinding(record.Conditions(w, c)) != nil
+		if raised = ok && (locked || needsAttention(rec, code, r.now())) && !known; !raised {
 			return nil
 		}
 		attend(rec, code, r.now())

@@ -118,7 +118,7 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 	}
 	old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(a.Cluster))
 	there := old.GetEnded() == nil && (alive && old.GetHub() == a.Hub || lives(w, old.GetHub(), a.Hub))
-	if there && old.GetInstanceId() != a.InstanceID && !overtakes(w, a) {
+	if there && old.GetInstanceId() != a.InstanceID && !overtakes(w, rec, a) {
 		return nil, 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
 	}
 	if record.LostSession(old) {
@@ -144,9 +144,17 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 
 // overtakes reports that the agent sees the cluster, and that the instance with the session says that it does not: what asks has the Lease of the
 // cluster, and where the other one does not hear of that, as on a node that is cut off from the API server and not from the hub, it would keep
-// the session without being able to do anything. A copy of the agent in a copy of the cluster had asked before that, and waits on.
-func overtakes(r store.Reader, a Admission) bool {
-	return a.lately && !a.Blind && fleet.Blinding(record.Conditions(r, a.Cluster)) != nil
+// the session without being able to do anything. A copy of the agent in a copy of the cluster had asked before that, and waits on, also when it or
+// the hub starts anew.
+func overtakes(r store.Reader, rec *storev1.ClusterRecord, a Admission) bool {
+	unseen := fleet.Blinding(record.Conditions(r, a.Cluster))
+	return a.lately && !a.Blind && unseen != nil && !copied(rec, unseen.Since)
+}
+
+// copied reports that two agents had asked for the session of the cluster before a moment, and until a while before it at least.
+func copied(rec *storev1.ClusterRecord, at time.Time) bool {
+	before := at.Sub(rec.GetAttentionAt().AsTime())
+	return rec.GetAttention() == fleet.AttentionCloned && before >= 0 && before < 2*attentionRepeat
 }
 
 // lives reports that the session before is with another hub, and that hub is there: it ends its sessions by itself when it hears

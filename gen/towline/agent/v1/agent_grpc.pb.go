@@ -39,7 +39,7 @@ type AgentServiceClient interface {
 	// Connect is the agent's one session. The first frame is a hello within 10 s, the first answer a welcome or an error.
 	// A newer session of the cluster with the same instance id fences the older one; with another instance id it is
 	// refused with ALREADY_EXISTS while the older one is alive, unless that says that it does not see its cluster and the newer
-	// one, which has not asked for long, does; with another cluster UID it is refused with FAILED_PRECONDITION.
+	// one, which may not be a copy, does; with another cluster UID it is refused with FAILED_PRECONDITION.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 	// GetObjects sends the contents that the index of the live session, or the one before, refers to.
 	GetObjects(ctx context.Context, in *GetObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetObjectsResponse], error)
@@ -94,7 +94,7 @@ type AgentServiceServer interface {
 	// Connect is the agent's one session. The first frame is a hello within 10 s, the first answer a welcome or an error.
 	// A newer session of the cluster with the same instance id fences the older one; with another instance id it is
 	// refused with ALREADY_EXISTS while the older one is alive, unless that says that it does not see its cluster and the newer
-	// one, which has not asked for long, does; with another cluster UID it is refused with FAILED_PRECONDITION.
+	// one, which may not be a copy, does; with another cluster UID it is refused with FAILED_PRECONDITION.
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	// GetObjects sends the contents that the index of the live session, or the one before, refers to.
 	GetObjects(*GetObjectsRequest, grpc.ServerStreamingServer[GetObjectsResponse]) error
