@@ -9,7 +9,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// against is a word that counts against what is about to be ordered of a module in a cluster: what that rests on is so no more.
+// against is a word that counts against what is about to be ordered of a module in a cluster, or said of it: what that rests on is so no more.
 func (w *interleaved) against(ref fleet.ModuleRef, name fleet.ClusterName) {
 	rec := clusterOf(w.last, name)
 	words := []func(){
@@ -19,10 +19,17 @@ func (w *interleaved) against(ref fleet.ModuleRef, name fleet.ClusterName) {
 		},
 		func() { w.joins(name) },
 		w.answers,
+		func() { w.leader() }, // another part of it
 	}
-	if w.near.goes {
+	switch {
+	case !w.near.orders:
+		words = append(words[:1], func() { w.putsIt(ref, true) }, func() { w.deletesIt(ref, true) }, func() { w.catalogs(ref) })
+		if catalogOf(w.last) != nil {
+			words = append(words, func() { w.putsCatalog(false, false) })
+		}
+	case w.near.goes:
 		words = append(words, func() { w.deletesIt(wovenModules[1-slices.Index(wovenModules, ref)], false) }, func() { w.deletesIt(ref, true) })
-	} else {
+	default:
 		words = append(words, func() { w.isIn(name, rec.GetCluster().GetMetadata().GetLabels()["zone"], true) }, func() { w.removes(name, "delete", true) }, func() { w.deletesIt(ref, false) })
 	}
 	one(w.tape, words...)()

@@ -83,12 +83,7 @@ func (w *interleaved) catalogs(ref fleet.ModuleRef) {
 	}
 	switch n {
 	case 0, 1:
-		c := &towlinev1.Catalog{ApiVersion: fleet.APIVersion, Kind: "Catalog", Metadata: &towlinev1.Metadata{Name: team.Name, Project: team.Project}, Spec: &towlinev1.CatalogSpec{
-			Source: &towlinev1.Source{Git: &towlinev1.GitSource{Url: "https://git.test/team.git"}}, Prune: w.tape.pick(4) != 3, Suspend: w.tape.pick(8) == 7}}
-		w.call(fmt.Sprintf("put the catalog, prune %t, suspend %t", c.GetSpec().GetPrune(), c.GetSpec().GetSuspend()), func(ctx context.Context) error {
-			_, err := w.api.PutCatalog(ctx, &towlinev1.PutCatalogRequest{Catalog: c})
-			return err
-		})
+		w.putsCatalog(w.tape.pick(4) != 3, w.tape.pick(8) == 7)
 	case 2:
 		cascade := w.tape.pick(2) == 1
 		w.call(fmt.Sprintf("delete the catalog, cascade %t", cascade), func(ctx context.Context) error {
@@ -120,6 +115,16 @@ func (w *interleaved) catalogs(ref fleet.ModuleRef) {
 		w.note("the catalog's files are %v", slices.Sorted(maps.Keys(w.files)))
 		_ = w.CatalogCalled(team)
 	}
+}
+
+func (w *interleaved) putsCatalog(prune, suspend bool) {
+	team := wovenCatalog
+	c := &towlinev1.Catalog{ApiVersion: fleet.APIVersion, Kind: "Catalog", Metadata: &towlinev1.Metadata{Name: team.Name, Project: team.Project}, Spec: &towlinev1.CatalogSpec{
+		Source: &towlinev1.Source{Git: &towlinev1.GitSource{Url: "https://git.test/team.git"}}, Prune: prune, Suspend: suspend}}
+	w.call(fmt.Sprintf("put the catalog, prune %t, suspend %t", c.GetSpec().GetPrune(), c.GetSpec().GetSuspend()), func(ctx context.Context) error {
+		_, err := w.api.PutCatalog(ctx, &towlinev1.PutCatalogRequest{Catalog: c})
+		return err
+	})
 }
 
 // reads notes what the files have that are read.

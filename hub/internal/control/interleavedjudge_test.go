@@ -321,7 +321,10 @@ func (o order) forgotten() {
 func (w *interleaved) judgeGone(was, is store.Reader) {
 	for key, m := range all[*storev1.ModuleRecord](was, store.ModulePrefix) {
 		ref, _ := store.SplitModule(key)
-		if _, there := is.Get(key); there {
+		if next := moduleOf(is, ref); next != nil {
+			if uidOf(next) != uidOf(m) {
+				w.judgeSuccession(was, ref, m)
+			}
 			continue
 		}
 		if m.GetDeleting() == "" {
@@ -347,6 +350,20 @@ func (w *interleaved) judgeGone(was, is store.Reader) {
 		rec, m := clusterOf(was, fleet.ClusterName(x.GetCluster())), moduleOf(was, fleet.ModuleRef{Project: x.GetProject(), Name: x.GetModule()})
 		if _, there := is.Get(key); !there && !w.said.ended[key] && rec.GetRemoving() == "" && m.GetDeleting() == "" {
 			w.finds("hold: %s has ended, and nobody ended it", key)
+		}
+	}
+}
+
+// judgeSuccession: another module takes the name of a deleted one when the removal of that is ordered, as it was said last, in each cluster in which it was
+// deleted.
+func (w *interleaved) judgeSuccession(was store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) {
+	for _, name := range wovenClusters {
+		d, _, ok := store.Get[*storev1.DesiredRecord](store.Untracked(was), store.DesiredKey(name, ref))
+		if uid := clusterOf(was, name).GetUid(); !ok || uid == "" || w.said.deleted[uidOf(m)][name] != uid || clusterOf(was, name).GetRemoving() != "" {
+			continue
+		}
+		if d.GetTombstone() == nil || record.Unsaid(d, m.GetDeleting(), m.GetFirstRollout()) {
+			w.finds("%s in %s: another module takes the name of one whose removal is not ordered: %s", ref.Name, name, brieflyOf(d))
 		}
 	}
 }

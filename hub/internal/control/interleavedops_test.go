@@ -77,7 +77,7 @@ func (w *interleaved) operation() {
 		name = one(w.tape, w.near.clusters...)
 	}
 	switch {
-	case w.depth > 1 && w.near.orders && w.tape.pick(2) == 1:
+	case w.depth > 1 && (w.near.orders || w.near.says) && w.tape.pick(2) == 1:
 		w.against(ref, name)
 	case w.depth > 1 && (w.near.orders || w.near.says): // what may be said against that
 		one(w.tape, w.mix...)(w, ref, name)
@@ -144,15 +144,19 @@ func (w *interleaved) spec(ref fleet.ModuleRef, objects int, zone, named string)
 }
 
 func (w *interleaved) puts(ref fleet.ModuleRef) {
-	w.number++
 	ref = w.otherOf(ref)
+	w.putsIt(ref, w.tape.pick(3) == 2)
+}
+
+// putsIt puts a module; take: also one that a catalog has.
+func (w *interleaved) putsIt(ref fleet.ModuleRef, take bool) {
+	w.number++
 	objects, zone, named := one(w.tape, 1, 4, 1, 4, 0), one(w.tape, "", "x", "y"), one(w.tape, "", "", "-${ZONE}")
 	m := w.spec(ref, objects, zone, named)
 	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: one(w.tape, "", "Queue", "Reject"), OnFailure: one(w.tape, "", "Rollback", "Abort")}
 	if w.tape.pick(2) == 1 {
 		m.Spec.Rollout.Stages = []*towlinev1.Stage{{Name: "first", MaxConcurrency: "1"}}
 	}
-	take := w.tape.pick(3) == 2
 	w.call(fmt.Sprintf("put %s, %d objects %q in %q, take %t", ref.Name, objects, named, zone, take), func(ctx context.Context) error {
 		_, err := w.api.PutModule(ctx, &towlinev1.PutModuleRequest{Module: m, Take: take})
 		return err
