@@ -136,14 +136,18 @@ func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstru
 }
 
 // changedByAdmission is why an object is not made again for what not its module, but a webhook or a policy changes in every update of it; empty: it is
-// the module. What is new in the module could be changed in place, and the new object would be no other.
+// the module. What is new in the module could be changed in place, and the new object would be no other. Where the question has no answer, as of a webhook
+// that fails just then, nothing is made again but for what the module lists.
 func (a *writer) changedByAdmission(ctx context.Context, u *unstructured.Unstructured, immutable error) (string, error) {
 	err := a.w.m.client.Touch(ctx, a.resource, a.namespace, a.id.Name, u.GetUID())
-	if !apply.IsImmutable(err) {
-		return "", nil // what else is wrong the rehearsal finds
+	if err == nil || apply.IsGone(err) {
+		return "", nil
 	}
-	desired, err := a.desired.Object()
-	if err != nil || apply.ChangesImmutable(immutable, desired, u.Object) {
+	desired, unknown := a.desired.Object()
+	if unknown != nil || apply.ChangesImmutable(immutable, desired, u.Object) {
+		return "", unknown
+	}
+	if !apply.IsImmutable(err) {
 		return "", err
 	}
 	return "nothing was deleted, as that is no change of the module: admission (a mutating webhook or policy) changes it in every update of the object", nil
