@@ -439,6 +439,9 @@ func unlessOf(namespace, name, askedNamespace, asked string) error {
 	if name == asked && (namespace == askedNamespace || namespace == "") {
 		return nil
 	}
+	if !strings.EqualFold(name, asked) {
+		return fmt.Errorf("answer of the API server: is of %q: a mutating webhook of the cluster, or what stands before its API server, renames it; %s", namespace+"/"+name, findWebhook)
+	}
 	return fmt.Errorf("answer of the API server: is of %q, and %q was asked for; its names have to be as they were written", namespace+"/"+name, askedNamespace+"/"+asked)
 }
 

@@ -114,6 +114,9 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	case IsImmutable(err):
 		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition, Detail: causes(s),
 			Message: fmt.Sprintf("%s: a field cannot be changed in place; %s: %s", id, plan.RecreateAdvice(id), causes(s))}
+	case misnamed(s):
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Denied: true, Message: fmt.Sprintf(
+			"%s: a mutating webhook of the cluster, which the API server does not name, takes its name or namespace off, or changes it; %s: %s", id, findWebhook, text)}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), s.Code == http.StatusUnprocessableEntity:
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Denied: deniedForNow(text), Message: fmt.Sprintf("%s: %s", id, causes(s))}
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
@@ -136,7 +139,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
 	case s.Code >= http.StatusInternalServerError && misfitPatch.MatchString(text):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf(
-			"%s: a mutating webhook of the cluster, which the API server does not name, answers with a patch that does not fit the object: %s", id, text)}
+			"%s: a mutating webhook of the cluster, which the API server does not name, answers with a patch that does not fit the object; %s: %s", id, findWebhook, text)}
 	case webhookFails(s.Code, text):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case misfits(text):
@@ -280,7 +283,24 @@ func webhookFails(code int32, text string) bool {
 }
 
 // misfitPatch is said of what a mutating webhook wants to have changed, and cannot be.
-var misfitPatch = regexp.MustCompile(`^Internal error occurred: (error in \w+ for path: |\w+ operation does not apply: |testing (path|value) )`)
+var misfitPatch = regexp.MustCompile(`^Internal error occurred: (error in \w+ for path: |\w+ operation does not apply: |\w+ operation value must be |testing (path|value) )`)
+
+// findWebhook is what to do about a webhook that nobody names.
+const findWebhook = "see kubectl get mutatingwebhookconfigurations"
+
+// misnamed reports that the API server got the object of a write under no name, or another one than it was sent by: the agent always sends both,
+// and alike, so that who changes objects on their way in has changed that.
+func misnamed(s *metav1.Status) bool {
+	if kube.ByWebhook(s.Message) {
+		return false
+	}
+	if s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { // of the object itself, and not of what it has in its spec
+		return c.Field == "metadata.name" && c.Type == metav1.CauseTypeFieldValueRequired
+	}) {
+		return true
+	}
+	return strings.Contains(s.Message, "the namespace of the provided object does not match the namespace sent on the request")
+}
 
 // deniedForNow reports that not the object is wrong: a webhook or an admission policy speaks, in whatever words and with whichever
 // code, or another object has its port or address.

@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -36,6 +37,17 @@ func TestPatchThatDoesNotFitIsAWebhooks(t *testing.T) {
 		f := Explain(fleet.ObjectID{Kind: "ConfigMap", Namespace: "n", Name: "a"}, apierrors.NewInternalError(errors.New(said)))
 		if f.Reason != ReasonWebhook || f.Unreached() || !strings.Contains(f.Message, "a mutating webhook of the cluster") || !strings.Contains(f.Message, said) {
 			t.Errorf("%s: %+v", said, f)
+		}
+	}
+}
+
+// TestNameThatIsMissingInside: what an object has in its spec, such as a claim template without a name, is the module's to name.
+func TestNameThatIsMissingInside(t *testing.T) {
+	id := fleet.ObjectID{Group: "apps", Kind: "StatefulSet", Namespace: "n", Name: "a"}
+	for path, webhook := range map[string]bool{"metadata.name": true, "spec.volumeClaimTemplates[0].metadata.name": false} {
+		err := apierrors.NewInvalid(schema.GroupKind{Group: "apps", Kind: "StatefulSet"}, "a", field.ErrorList{field.Required(field.NewPath(path), "name or generateName is required")})
+		if f := Explain(id, err); f.Reason != ReasonInvalid || strings.Contains(f.Message, "webhook") != webhook || f.Denied != webhook {
+			t.Errorf("%s: %+v", path, f)
 		}
 	}
 }
