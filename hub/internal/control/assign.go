@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 
@@ -206,9 +207,7 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 			}
 			part := g
 			if run.State.Back == nil {
-				r := store.Untracked(w)
-				exit := record.ExitOf(r, run.Module, run.Number)
-				part.shut = func(rec *storev1.ClusterRecord) bool { return exit.Shut(r, rec) }
+				part.shut = shutBy(store.Untracked(w), run)
 			}
 			part.clusters = g.clusters[:min(len(g.clusters), c.room.inline)]
 			done, _, err = c.putAssigned(ctx, w, o, run, part, step.GetGeneration())
@@ -265,6 +264,12 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 		return 0, 0, errLacks
 	}
 	return done, bytes, nil
+}
+
+// shutBy is record.Exit.Shut by the placement in force, which is read when it is first asked for: most clusters of a step have something of the module.
+func shutBy(r store.Reader, run *rollouts.Run) func(*storev1.ClusterRecord) bool {
+	exit := sync.OnceValue(func() record.Exit { return record.ExitOf(r, run.Module, run.Number) })
+	return func(rec *storev1.ClusterRecord) bool { return exit().Shut(r, rec) }
 }
 
 // getters are the clusters of a step about which its rollout has said nothing since. Of one that it has taken the module from nothing else may tell: where
