@@ -197,7 +197,7 @@ func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 		namespace = ""
 	}
 	object, err := g.client.Get(ctx, r, namespace, e.ID.Name)
-	if apply.IsGone(err) {
+	if kube.IsGone(err) {
 		return nil, fleet.Errorf(fleet.ErrNotFound, "%s: is not in the cluster", e.ID)
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -145,7 +146,7 @@ func TestClusterIsExchanged(t *testing.T) {
 		if strings.HasSuffix(r.URL.Path, "/namespaces/kube-system") {
 			return answer(r, http.StatusOK, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"uid-of-b"}}`)
 		}
-		return answer(r, http.StatusNotFound, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+		return answer(r, http.StatusNotFound, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{"name":"`+path.Base(r.URL.Path)+`"},"code":404}`)
 	}
 	x.instead.Store(&other)
 	select {

@@ -7,12 +7,12 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/worker"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -128,7 +128,7 @@ type refusals struct {
 func (r *refusals) note(err error, now time.Time) (lacks, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !apierrors.IsForbidden(err) {
+	if !kube.Is(err, kube.Forbidden) {
 		news = err == nil && r.told
 		r.since, r.last, r.told = time.Time{}, time.Time{}, r.told && !news
 		return false, news

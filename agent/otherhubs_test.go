@@ -29,14 +29,20 @@ import (
 )
 
 // answers is an API server that answers each list of Leases with its code, and has the Lease of another hub's agent.
-type answers struct{ code int }
+type answers struct {
+	code int
+	page bool // something else answers in its place
+}
 
 func (x *answers) RoundTrip(q *http.Request) (*http.Response, error) {
 	mark := desired.HighWater{Number: 1, Lineage: desired.Lineage{HubID: "hub-alive"}, Generation: 1}
 	body, err := json.Marshal(metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
 		Items: []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "towline-agent",
 			Annotations: map[string]string{highWaterAnnotation: mark.String()}, ManagedFields: []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: time.Now()}}}}}}})
-	if x.code != http.StatusOK {
+	if x.code != http.StatusOK && err == nil {
+		body, err = json.Marshal(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(x.code)})
+	}
+	if x.page {
 		body = nil
 	}
 	return &http.Response{StatusCode: x.code, Request: q, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, err
@@ -51,6 +57,7 @@ func TestRefusalThatDoesNotLast(t *testing.T) {
 		code  int
 		want  string
 	}
+	page := map[string]bool{"a page, for as long as it likes": true}
 	for name, looks := range map[string][]look{
 		"a start":                   {{0, ok, "seen"}, {time.Minute, forbidden, "unknown"}, {time.Second, ok, "seen"}},
 		"a second start after that": {{0, forbidden, "unknown"}, {time.Second, ok, "seen"}, {apply.RefusedFor, forbidden, "unknown"}, {time.Second, ok, "seen"}},
@@ -59,11 +66,12 @@ func TestRefusalThatDoesNotLast(t *testing.T) {
 		"two starts, and nothing was asked in between": {{0, forbidden, "unknown"}, {refusedLapse + time.Second, forbidden, "unknown"}},
 		"for good": {{0, forbidden, "unknown"}, {time.Second, forbidden, "unknown"}, {apply.RefusedFor - 2*time.Second, forbidden, "unknown"}, {time.Second, forbidden, "none, said"},
 			{time.Minute, forbidden, "none"}, {refusedLapse, forbidden, "none"}, {time.Minute, ok, "seen, said"}, {time.Minute, forbidden, "unknown"}},
+		"a page, for as long as it likes":        {{0, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "unknown"}, {time.Minute, forbidden, "unknown"}},
 		"for good, of an agent that asks rarely": {{0, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "none, said"}, {time.Hour, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, said := &answers{}, &strings.Builder{}
+				server, said := &answers{page: page[name]}, &strings.Builder{}
 				a, err := New(Options{Hubs: []string{"hub.example.com:7443"}, Config: &rest.Config{Host: "http://api.example.com", Transport: server},
 					Log: slog.New(slog.NewTextHandler(said, nil))})
 				if err != nil {

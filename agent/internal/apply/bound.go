@@ -36,7 +36,8 @@ func (l limits) of(r *http.Request) time.Duration {
 	}
 }
 
-// bounded gives every request its limit. It is in the transport, where no caller can forget it.
+// bounded gives every request its limit, and has none go to another address than the API server's: whoever follows asks there with the agent's
+// credentials, and asks only, so that what was not written counts as written. It is in the transport, where no caller can forget it.
 type bounded struct {
 	next   http.RoundTripper
 	limits limits
@@ -68,6 +69,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Query().Get("watch") != "" {
 		timer.Stop() // it has begun
 	}
+	resp.Header.Del("Location")
 	resp.Body = &boundedBody{ReadCloser: resp.Body, ctx: ctx, end: end}
 	return resp, nil
 }

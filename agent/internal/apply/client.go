@@ -15,6 +15,7 @@ import (
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -159,7 +160,8 @@ func (c *Client) Scale(ctx context.Context, r Resource, namespace, name string, 
 
 // Get reads an object.
 func (c *Client) Get(ctx context.Context, r Resource, namespace, name string) (map[string]any, error) {
-	return decode(c.rest.Get().AbsPath(r.segments(namespace, name)...).Do(ctx), namespace, name)
+	out, err := decode(c.rest.Get().AbsPath(r.segments(namespace, name)...).Do(ctx), namespace, name)
+	return out, c.unlessListed(ctx, r, namespace, name, err)
 }
 
 const acceptMeta = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -169,7 +171,7 @@ const acceptMetaList = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string) (*metav1.PartialObjectMetadata, error) {
 	raw, err := bytesOf(c.rest.Get().AbsPath(r.segments(namespace, name)...).SetHeader("Accept", acceptMeta).Do(ctx))
 	if err != nil {
-		return nil, err
+		return nil, c.unlessListed(ctx, r, namespace, name, err)
 	}
 	out := &metav1.PartialObjectMetadata{}
 	if err := json.Unmarshal(raw, out); err != nil {
@@ -182,6 +184,23 @@ func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string
 		return nil, errNoObject
 	}
 	return out, unlessOf(out.Namespace, out.Name, namespace, name)
+}
+
+// unlessListed is what a read of an object comes to that says nothing of it, as with an API server of its own that has no words for what it does not
+// have: where a list has no object of the name, there is none.
+func (c *Client) unlessListed(ctx context.Context, r Resource, namespace, name string, err error) error {
+	if !kube.Is(err, kube.Unserved) {
+		return err
+	}
+	there := false
+	unlisted := c.eachMeta(ctx, r, namespace, map[string]string{"fieldSelector": "metadata.name=" + name}, func(o *metav1.PartialObjectMetadata) bool {
+		there = there || o.Name == name
+		return !there
+	})
+	if there || unlisted != nil {
+		return err
+	}
+	return apierrors.NewNotFound(r.GroupResource(), name)
 }
 
 // ErrNotKept is of what an API server makes up for each answer and keeps nowhere, as a ComponentStatus or PodMetrics: nobody wrote it, unless it
@@ -272,8 +291,16 @@ const pageSize = 500
 // EachMeta calls f with the metadata of every object of a resource that has the labels, in one namespace or in all,
 // until f says false.
 func (c *Client) EachMeta(ctx context.Context, r Resource, namespace, selector string, f func(*metav1.PartialObjectMetadata) bool) error {
+	return c.eachMeta(ctx, r, namespace, map[string]string{"labelSelector": selector}, f)
+}
+
+func (c *Client) eachMeta(ctx context.Context, r Resource, namespace string, params map[string]string, f func(*metav1.PartialObjectMetadata) bool) error {
 	request := func() *rest.Request {
-		return c.rest.Get().AbsPath(r.segments(namespace, "")...).SetHeader("Accept", acceptMetaList).Param("labelSelector", selector)
+		q := c.rest.Get().AbsPath(r.segments(namespace, "")...).SetHeader("Accept", acceptMetaList)
+		for name, value := range params {
+			q = q.Param(name, value)
+		}
+		return q
 	}
 	return eachPage(ctx, request, func(raw []byte) (string, bool, error) {
 		var page metav1.PartialObjectMetadataList
@@ -467,16 +494,4 @@ func Host(config *rest.Config) string {
 		return u.Host
 	}
 	return strings.TrimSuffix(config.Host, "/")
-}
-
-// statusOf is the HTTP status of an error of the API server, or 0.
-func statusOf(err error) int {
-	s := apiStatus(err)
-	if s == nil {
-		return 0
-	}
-	if s.Code == 0 {
-		return http.StatusInternalServerError
-	}
-	return int(s.Code)
 }

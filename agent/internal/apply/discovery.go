@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 )
@@ -38,16 +38,12 @@ const discoveryParallel = 8
 // Everything asks every version of every group what it serves. It asks for each apart, and not for the aggregated
 // document: that one lags behind what aggregated API servers serve by up to a minute.
 func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
-	raw, err := m.client.raw(ctx, "/apis")
+	groups, err := m.listed(ctx)
 	if err != nil {
-		return Survey{}, fmt.Errorf("discovery of groups: %w", err)
-	}
-	var groups metav1.APIGroupList
-	if err := readAs(raw, &groups, &groups.Kind, "APIGroupList"); err != nil {
-		return Survey{}, fmt.Errorf("discovery of groups: %w", err)
+		return Survey{}, err
 	}
 	gvs := []schema.GroupVersion{{Version: "v1"}}
-	for _, g := range groups.Groups {
+	for _, g := range groups {
 		of, err := versionsOf(g)
 		if err != nil {
 			return Survey{}, err
@@ -191,8 +187,11 @@ func (m *Mapper) versions(ctx context.Context, group string) ([]schema.GroupVers
 		return []schema.GroupVersion{{Version: "v1"}}, nil
 	}
 	raw, err := m.client.raw(ctx, "/apis", group)
-	if statusOf(err) == http.StatusNotFound {
-		return nil, nil
+	if kube.Is(err, kube.Unserved, kube.Gone) {
+		none, unread := m.noGroup(ctx, group)
+		if none || unread != nil {
+			return nil, unread
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("discovery of group %s: %w", group, err)
@@ -202,6 +201,25 @@ func (m *Mapper) versions(ctx context.Context, group string) ([]schema.GroupVers
 		return nil, fmt.Errorf("discovery of group %s: %w", group, err)
 	}
 	return versionsOf(g)
+}
+
+// listed are the groups that the API server lists.
+func (m *Mapper) listed(ctx context.Context) ([]metav1.APIGroup, error) {
+	raw, err := m.client.raw(ctx, "/apis")
+	if err != nil {
+		return nil, fmt.Errorf("discovery of groups: %w", err)
+	}
+	var groups metav1.APIGroupList
+	if err := readAs(raw, &groups, &groups.Kind, "APIGroupList"); err != nil {
+		return nil, fmt.Errorf("discovery of groups: %w", err)
+	}
+	return groups.Groups, nil
+}
+
+// noGroup reports that the API server has no group of the name. That it does not know the path of the group does not say so: any page says that.
+func (m *Mapper) noGroup(ctx context.Context, name string) (bool, error) {
+	groups, err := m.listed(ctx)
+	return err == nil && !slices.ContainsFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name }), err
 }
 
 // CRDs is where the definitions of kinds are.
@@ -222,7 +240,7 @@ func (m *Mapper) definition(ctx context.Context, id fleet.ObjectID) (string, err
 	}
 	for _, name := range names {
 		crd, err := m.client.Get(ctx, CRDs, "", name)
-		if IsGone(err) {
+		if kube.IsGone(err) {
 			continue
 		}
 		if err != nil {

@@ -96,28 +96,28 @@ const (
 	ReasonBug       = "AgentBug"
 )
 
-// unserved is how an API server says that it does not know a path: it serves no such kind, or another version of it.
-const unserved = "the server could not find the requested resource"
-
 // Explain turns an error about an object into a Failure.
 func Explain(id fleet.ObjectID, err error) *Failure {
 	var f *Failure
 	if errors.As(err, &f) {
 		return f
 	}
-	s := apiStatus(err)
+	s := kube.StatusOf(err)
 	if s == nil {
 		return &Failure{Reason: ReasonUnavailable, Message: fmt.Sprintf("%s: %v", id, Cause(err)), Transient: true, Kind: fleet.ErrUnavailable}
 	}
-	text := strings.TrimSpace(s.Message)
+	text, answer := strings.TrimSpace(s.Message), kube.Judge(err)
 	switch {
+	case answer == kube.Stranger:
+		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf(
+			"%s: something else answers in place of the API server, such as a proxy before it, with HTTP status %d: %s", id, s.Code, text)}
 	case IsImmutable(err):
 		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition, Detail: causes(s),
 			Message: fmt.Sprintf("%s: a field cannot be changed in place; %s: %s", id, plan.RecreateAdvice(id), causes(s))}
 	case misnamed(s):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Denied: true, Message: fmt.Sprintf(
 			"%s: a mutating webhook of the cluster, which the API server does not name, takes its name or namespace off, or changes it; %s: %s", id, findWebhook, text)}
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), s.Code == http.StatusUnprocessableEntity:
+	case answer == kube.Invalid, answer == kube.BadRequest:
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Denied: deniedForNow(text), Message: fmt.Sprintf("%s: %s", id, causes(s))}
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
@@ -125,22 +125,22 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	case strings.Contains(text, kindTerminating) && !kube.ByWebhook(text):
 		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 			Message: fmt.Sprintf("%s: the definition of its kind is being deleted, and goes when all objects of the kind are gone", id)}
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case answer == kube.Forbidden, answer == kube.Unauthorized:
 		return &Failure{Reason: ReasonForbidden, Kind: fleet.ErrDenied, Denied: true, Message: fmt.Sprintf("%s: %s", id, text)}
 	case isNoNamespace(id, s):
 		return &Failure{Reason: ReasonNoNamespace, Transient: true, Kind: fleet.ErrNotFound,
 			Message: fmt.Sprintf("%s: namespace %s does not exist; add it to the module, or to one that comes before", id, id.Namespace)}
-	case apierrors.IsNotFound(err) && strings.HasPrefix(text, unserved):
+	case answer == kube.Unserved:
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf(
 			"%s: the API server does not serve its kind, or this version of it, any more, or yet; is its CRD part of another module?", id)}
-	case apierrors.IsNotFound(err):
+	case answer == kube.Gone:
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
-	case apierrors.IsConflict(err):
+	case answer == kube.Conflict:
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
 	case s.Code >= http.StatusInternalServerError && misfitPatch.MatchString(text):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf(
 			"%s: a mutating webhook of the cluster, which the API server does not name, answers with a patch that does not fit the object; %s: %s", id, findWebhook, text)}
-	case webhookFails(s.Code, text):
+	case kube.WebhookFails(s.Code, text):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case misfits(text):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: the object in the cluster does not fit its definition any more; patch the field there, or delete the object: %s", id, misfit(text))}
@@ -154,7 +154,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 // NoAnswer reports that a request has no answer of an API server: it is not there, or the way to it is not.
 func NoAnswer(err error) bool {
 	var at *url.Error
-	return errors.As(err, &at) && apiStatus(err) == nil
+	return errors.As(err, &at) && kube.StatusOf(err) == nil
 }
 
 // Cause is why a request failed, without the address that was asked: that is long, and a message that is cut would end
@@ -201,63 +201,32 @@ func misfit(text string) string {
 const RefusedFor = 10 * time.Second
 
 // Answered reports that the API server itself says what is wrong.
-func Answered(err error) bool { return apiStatus(err) != nil }
+func Answered(err error) bool { return kube.StatusOf(err) != nil }
 
 // notAllowed is how the API server says that who asks has not the right to: it has not looked at what was sent, nor at what is there.
 var notAllowed = regexp.MustCompile(`^\S+( "[^"]*")? is forbidden: User "`)
 
 // NotAllowed reports that the agent has not the right to what it asked for. That tells nothing of an object.
 func NotAllowed(err error) bool {
-	s := apiStatus(err)
+	s := kube.StatusOf(err)
 	return s != nil && s.Reason == metav1.StatusReasonForbidden && notAllowed.MatchString(s.Message)
 }
 
 // Unanswered reports that a request may have been carried out though it failed: nothing that decides came back.
 func Unanswered(err error) bool {
-	if err == nil {
-		return false
-	}
-	s := apiStatus(err)
-	return s == nil || s.Code == 0 || (s.Code == http.StatusRequestTimeout || s.Code >= http.StatusInternalServerError) && !kube.ByWebhook(s.Message)
+	answer := kube.Judge(err)
+	return answer == kube.Unknown || answer == kube.Failed && !kube.ByWebhook(kube.StatusOf(err).Message)
 }
 
-// MayLand reports that a request which failed may be carried out still: it was sent, and nothing came back, or only that the
-// API server, its store, or what stands before it has given up waiting for it.
+// MayLand reports that a request which failed may be carried out still, for it was sent.
 func MayLand(err error) bool {
 	var stopped *Failure // before it was sent
-	if err == nil || errors.As(err, &stopped) {
-		return false
-	}
-	s := apiStatus(err)
-	switch {
-	case s == nil, s.Code == 0, s.Code == http.StatusRequestTimeout, s.Code == http.StatusBadGateway, s.Code == http.StatusGatewayTimeout:
-		return true
-	case s.Code < http.StatusInternalServerError || webhookFails(s.Code, s.Message):
-		return false
-	}
-	return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) || ofStore(s.Message)
+	return !errors.As(err, &stopped) && kube.Is(err, kube.Unknown)
 }
-
-// ofStore reports that the API server passes on what its store, or the way to that, says of a request that it had sent there.
-func ofStore(text string) bool {
-	return strings.Contains(text, "etcdserver: ") || strings.Contains(text, "rpc error: code = ") || strings.Contains(text, context.DeadlineExceeded.Error())
-}
-
-// IsGone is kube.IsGone.
-func IsGone(err error) bool { return kube.IsGone(err) }
 
 // Canceled reports that err says only that we stopped.
 func Canceled(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() != nil
-}
-
-func apiStatus(err error) *metav1.Status {
-	var api apierrors.APIStatus
-	if !errors.As(err, &api) {
-		return nil
-	}
-	s := api.Status()
-	return &s
 }
 
 var immutableTexts = []string{"field is immutable", "is immutable", "may not change once set", "Forbidden: updates to ",
@@ -268,18 +237,12 @@ var immutableTexts = []string{"field is immutable", "is immutable", "may not cha
 // nothing else is wrong with it. Only what the API server itself finds in fields says so: who denies a change by admission,
 // in whichever words, means to keep the object, and not that another one takes its place.
 func IsImmutable(err error) bool {
-	s := apiStatus(err)
+	s := kube.StatusOf(err)
 	if s == nil || s.Code != http.StatusUnprocessableEntity || s.Reason != metav1.StatusReasonInvalid || s.Details == nil ||
 		len(s.Details.Causes) == 0 || kube.ByWebhook(s.Message) {
 		return false
 	}
 	return !slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return !saysImmutable(c) })
-}
-
-// webhookFails reports that a webhook does not answer, or says with the code of a server that it could not make up its mind (see kube.Denied).
-func webhookFails(code int32, text string) bool {
-	return code >= http.StatusInternalServerError && (kube.ByWebhook(text) || strings.Contains(text, "failed calling webhook")) ||
-		strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: ")
 }
 
 // misfitPatch is said of what a mutating webhook wants to have changed, and cannot be.
@@ -313,7 +276,7 @@ const allocated = " is already allocated"
 
 // UndefinedVersion is the group and version of which the API server says that a custom kind is not defined in it any more.
 func UndefinedVersion(err error) (gv string, found bool) {
-	s := apiStatus(err)
+	s := kube.StatusOf(err)
 	if s == nil {
 		return "", false
 	}
@@ -371,7 +334,7 @@ type FieldConflict struct {
 // FieldConflicts lists the fields over which an apply failed. It is empty for every other error, also for a stale
 // resource version.
 func FieldConflicts(err error) []FieldConflict {
-	s := apiStatus(err)
+	s := kube.StatusOf(err)
 	if s == nil || s.Code != http.StatusConflict || s.Details == nil {
 		return nil
 	}

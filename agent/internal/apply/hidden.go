@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 )
@@ -155,7 +156,7 @@ func Withheld(err error) error {
 
 // reworded is an answer of the API server in other words; other errors stay as they are.
 func reworded(err error, words func(string) string) error {
-	s := apiStatus(err)
+	s := kube.StatusOf(err)
 	if s == nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -62,7 +63,7 @@ func TestAnswerThatIsNoObjectSaysNothing(t *testing.T) {
 			ctx := t.Context()
 			check := func(what string, err error) {
 				t.Helper()
-				if err == nil || IsGone(err) {
+				if err == nil || kube.IsGone(err) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -109,12 +110,15 @@ func TestAnswerThatIsNoObjectSaysNothing(t *testing.T) {
 func TestPageIsNoDefinitionThatIsGone(t *testing.T) {
 	for answer, gone := range map[string]bool{
 		"404 page not found\n": false,
-		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`: true,
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{},"code":404}`:                                                                                               false,
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{"name":"widgets.example.com","group":"apiextensions.k8s.io","kind":"customresourcedefinitions"},"code":404}`: true,
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 			w.Header().Set("Content-Type", "application/json")
 			switch r.URL.Path {
+			case "/apis":
+				_, _ = io.WriteString(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`)
 			case crds:
 				_, _ = io.WriteString(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[{"metadata":{"name":"widgets.example.com"}}]}`)
 			case crds + "/widgets.example.com":
@@ -132,6 +136,32 @@ func TestPageIsNoDefinitionThatIsGone(t *testing.T) {
 		_, got, err := NewMapper(c).Served(t.Context(), fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1")
 		if got != gone || (err == nil) != gone {
 			t.Errorf("%s: gone %t, %v", answer, got, err)
+		}
+	}
+}
+
+// TestPageIsNoGroupThatIsGone: what does not know the path of a group says nothing of the group, which the API server lists.
+func TestPageIsNoGroupThatIsGone(t *testing.T) {
+	for listed, gone := range map[string]bool{`{"name":"example.com","versions":[]}`: false, `{"name":"other.example.com","versions":[]}`: true} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			switch r.URL.Path {
+			case "/apis":
+				_, _ = io.WriteString(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[`+listed+`]}`)
+			case "/apis/apiextensions.k8s.io/v1/customresourcedefinitions":
+				_, _ = io.WriteString(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[]}`)
+			default:
+				http.NotFound(w, r)
+			}
+		}))
+		t.Cleanup(srv.Close)
+		c, err := newClient(&rest.Config{Host: srv.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, got, err := NewMapper(c).Served(t.Context(), fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1")
+		if got != gone || (err == nil) != gone {
+			t.Errorf("%s: gone %t, %v", listed, got, err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (c *Client) Touch(ctx context.Context, r Resource, namespace, name string, 
 // ChangesImmutable reports that what is desired is not what the live object has in a field of which the API server says that it cannot be
 // changed. What is not desired any more does not count.
 func ChangesImmutable(immutable error, desired, live map[string]any) bool {
-	s := apiStatus(immutable)
+	s := kube.StatusOf(immutable)
 	if s == nil || s.Details == nil {
 		return true
 	}

@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 )
@@ -120,7 +120,7 @@ func (m *Mapper) forget(gv schema.GroupVersion, d *discovered) {
 // fetch asks for the kinds of a version; one that the server does not have has none.
 func (m *Mapper) fetch(ctx context.Context, gv schema.GroupVersion) (map[string]Resource, error) {
 	list, err := m.list(ctx, gv)
-	if err != nil && statusOf(err) != http.StatusNotFound {
+	if err != nil && !kube.Is(err, kube.Unserved, kube.Gone) {
 		return nil, err
 	}
 	kinds := make(map[string]Resource, len(list))
@@ -140,7 +140,12 @@ func (m *Mapper) noteServer(ctx context.Context, gv schema.GroupVersion, list []
 		return nil
 	}
 	s, err := m.client.Registration(ctx, gv)
-	if status := statusOf(err); err != nil && status != http.StatusNotFound && status != http.StatusForbidden {
+	if kube.Is(err, kube.Unserved) { // as by an API server that can have no others behind it
+		if none, _ := m.noGroup(ctx, apiServices.Group); none {
+			err = nil
+		}
+	}
+	if err != nil && !kube.Is(err, kube.Gone, kube.Forbidden) {
 		return fmt.Errorf("registration of %s: %w", gv, err)
 	}
 	m.mu.Lock()

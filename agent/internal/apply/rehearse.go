@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -22,7 +21,7 @@ import (
 func (c *Client) Rehearse(ctx context.Context, r Resource, namespace, name string, body []byte) error {
 	err := kube.Denied(c.rest.Post().AbsPath(r.segments(namespace, "")...).SetHeader("Content-Type", runtime.ContentTypeJSON).
 		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", "Strict").Param("dryRun", "All").Body(body).Do(ctx).Error())
-	if s := apiStatus(err); apierrors.IsAlreadyExists(err) && s.Details != nil && s.Details.Name == name {
+	if s := kube.StatusOf(err); kube.Is(err, kube.Exists) && s.Details != nil && s.Details.Name == name {
 		return nil
 	}
 	return err
@@ -147,8 +146,8 @@ func common(a, b []net.IP) net.IP {
 // that there is room for it as soon as the one whose place it takes is gone. There is none where a quota was set below what
 // is there already. Nobody can say so of Pods: a quota may have a scope, such as a priority, that the old one is not in.
 func RoomInQuota(err error, r Resource) bool {
-	s := apiStatus(err)
-	if s == nil || !apierrors.IsForbidden(err) || r.Resource == podsResource {
+	s := kube.StatusOf(err)
+	if s == nil || !kube.Is(err, kube.Forbidden) || r.Resource == podsResource {
 		return false
 	}
 	_, after, exceeded := strings.Cut(s.Message, "exceeded quota: ")

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -300,7 +299,7 @@ func (f *Fence) beat(ctx context.Context) error {
 			f.o.Heard(nil)
 			return f.swapped(next, got, began)
 		}
-		if !apierrors.IsConflict(err) && !kube.IsGone(err) {
+		if !kube.Is(err, kube.Conflict, kube.Gone) {
 			f.heard(ctx, err)
 			return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
 		}

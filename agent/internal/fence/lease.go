@@ -11,7 +11,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/kube"
@@ -144,7 +143,7 @@ func (f *Fence) take(ctx context.Context, lease *coordinationv1.Lease, above uin
 
 func (f *Fence) makeNamespace(ctx context.Context) error {
 	_, err := f.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.o.Namespace}}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if err != nil && !kube.Is(err, kube.Exists) {
 		if _, getErr := f.namespaces.Get(ctx, f.o.Namespace, metav1.GetOptions{}); getErr != nil {
 			return fmt.Errorf("namespace %s: %w", f.o.Namespace, err)
 		}

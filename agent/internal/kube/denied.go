@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"errors"
 	"net/http"
 	"regexp"
 	"strings"
@@ -21,26 +20,17 @@ func ByPolicy(text string) bool {
 
 var unevaluated = regexp.MustCompile(`^policy ['"][^'"]+['"] .*denied request: `)
 
-// IsGone reports that the API server said that it does not have the object. A path that it does not know, as that of a version which is not
-// served any more, or that something between the agent and it does not know, says nothing about the object.
-func IsGone(err error) bool {
-	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-}
-
 // Denied is an error in which the word of a webhook or an admission policy is a denial, whatever code, reason and details it was given, of which
 // any may be missing or say something else than the others. Those of a conflict and of something that does not exist, or exists already, would
 // tell of the object that is written, and validators pass them on of other objects; those of a server that is busy or gives up would tell that
 // the API server did not do its work, or may do it still. A webhook that could not make up its mind says so as a server does that fails, and may
 // have more to say a moment later; when, it does not decide.
 func Denied(err error) error {
-	var api apierrors.APIStatus
-	if !errors.As(err, &api) {
+	told := StatusOf(err)
+	if told == nil || !ByWebhook(told.Message) && !ByPolicy(told.Message) {
 		return err
 	}
-	s := api.Status()
-	if !ByWebhook(s.Message) && !ByPolicy(s.Message) {
-		return err
-	}
+	s := *told
 	details := s.Details
 	s.Details = nil
 	switch {

@@ -1,6 +1,6 @@
-// Package kube owns typed clients of the few kinds that the agent needs for itself, and what is a denial in an answer. It must not know what for. The
-// clients of client-go register every kind of every version of the Kubernetes API, whose code and tables would be a
-// quarter of the memory of an agent with nothing to do.
+// Package kube owns typed clients of the few kinds that the agent needs for itself, and the judgement of what an API server answers. It must not
+// know what for. The clients of client-go register every kind of every version of the Kubernetes API, whose code and tables would be a quarter of
+// the memory of an agent with nothing to do.
 package kube
 
 import (

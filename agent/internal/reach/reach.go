@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -182,17 +180,19 @@ func (m *Monitor) set(blind bool) {
 // describe is the condition for a fault. A server that was not even asked hangs, for what asks it waits for its answer.
 func describe(fault error) fleet.Condition {
 	c := fleet.Condition{Type: fleet.ConditionAPIServerReachable, Status: fleet.ConditionFalse}
-	var status apierrors.APIStatus
+	status := kube.StatusOf(fault)
 	var timeout net.Error
 	var at *url.Error
 	if errors.As(fault, &at) {
 		fault = at.Err
 	}
 	switch {
-	case errors.As(fault, &status) && (status.Status().Code == http.StatusUnauthorized || status.Status().Code == http.StatusForbidden):
-		c.Reason, c.Message = "Refused", fmt.Sprintf("the API server refuses the agent: %s", status.Status().Message)
-	case errors.As(fault, &status):
-		c.Reason, c.Message = "Unavailable", fmt.Sprintf("the API server does not do its work: %s", status.Status().Message)
+	case status != nil && kube.Is(fault, kube.Unauthorized, kube.Forbidden):
+		c.Reason, c.Message = "Refused", fmt.Sprintf("the API server refuses the agent: %s", status.Message)
+	case status != nil && kube.Is(fault, kube.Stranger):
+		c.Reason, c.Message = "Unavailable", fmt.Sprintf("something else answers in place of the API server, such as a proxy before it, with HTTP status %d: %s", status.Code, status.Message)
+	case status != nil:
+		c.Reason, c.Message = "Unavailable", fmt.Sprintf("the API server does not do its work: %s", status.Message)
 	case fault == nil, errors.As(fault, &timeout) && timeout.Timeout(), errors.Is(fault, context.DeadlineExceeded):
 		c.Reason, c.Message = "NoAnswer", "the API server does not answer in time"
 	default:

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -212,7 +211,7 @@ func (s *Secrets) write(ctx context.Context, name string, h *head, sealed []byte
 		if err == nil {
 			err = kept(chunk, got)
 		}
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+		if err != nil && !kube.Is(err, kube.Exists) {
 			return err
 		}
 	}
@@ -239,7 +238,7 @@ func (s *Secrets) putHead(ctx context.Context, h *head, next *corev1.Secret) err
 		if err == nil {
 			return h.took(next, got)
 		}
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !kube.IsGone(err) {
+		if !kube.Is(err, kube.Conflict, kube.Exists, kube.Gone) {
 			return err
 		}
 		now, err := s.look(ctx, h, next.Name)
@@ -310,7 +309,7 @@ func (s *Secrets) remove(ctx context.Context, name string, h *head) error {
 			h.there = false
 			return s.removeChunks(ctx, h.chunks)
 		}
-		if !apierrors.IsConflict(err) {
+		if !kube.Is(err, kube.Conflict) {
 			return err
 		}
 		if _, err := s.look(ctx, h, headName(name)); err != nil {

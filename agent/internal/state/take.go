@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -100,7 +99,7 @@ func (s *Secrets) rehearse(ctx context.Context, t Tenure, in *corev1.Secret) err
 
 func (s *Secrets) putTenure(ctx context.Context, t Tenure, in *corev1.Secret) error {
 	next, got, err := s.sendTenure(ctx, t, in)
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || kube.IsGone(err) {
+	if kube.Is(err, kube.Conflict, kube.Exists, kube.Gone) {
 		return errMoved
 	}
 	if err != nil {
@@ -165,7 +164,7 @@ func (x *taking) one(ctx context.Context, m *metav1.PartialObjectMetadata) error
 		if err == nil || kube.IsGone(err) {
 			return nil
 		}
-		if apierrors.IsConflict(err) {
+		if kube.Is(err, kube.Conflict) {
 			if m, err = x.s.meta.Get(ctx, object, metav1.GetOptions{}); err == nil {
 				continue
 			}

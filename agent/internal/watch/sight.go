@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 )
 
 const (
@@ -99,7 +100,7 @@ func (k *kind) failed(err error) error {
 	was := k.sight
 	k.sight.why = apply.Cause(err)
 	k.mu.Unlock()
-	if was.blind && (was.why == nil || apierrors.ReasonForError(was.why) != apierrors.ReasonForError(err)) {
+	if was.blind && (was.why == nil || kube.Judge(was.why) != kube.Judge(err)) {
 		k.w.o.Synced(k.resource)
 	}
 	return err

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
@@ -207,7 +207,7 @@ func (a *writer) neverOurs(live map[string]any, conflicts []apply.FieldConflict)
 // drift from what a new revision brings: where an apply would change nothing but what others hold, it is drift, and stays.
 func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply.Guard, c apply.FieldConflict) (drift bool, err error) {
 	forced, err := a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
-	if apierrors.IsBadRequest(err) { // a webhook that takes no dry run
+	if kube.Is(err, kube.BadRequest) { // a webhook that takes no dry run
 		return false, a.contested(ctx, c)
 	}
 	if err != nil {
@@ -258,7 +258,7 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 		return false, err
 	}
 	forced, err := a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
-	if apierrors.IsBadRequest(err) { // a webhook that takes no dry run
+	if kube.Is(err, kube.BadRequest) { // a webhook that takes no dry run
 		return false, nil
 	}
 	if err != nil {
@@ -266,7 +266,7 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	}
 	a.left.Desired = held
 	live, err = a.put(ctx, apply.Guard{UID: r.UID}, apply.ApplyOptions{Strict: true}) // nothing is forced: another version will do
-	if a.left.Desired = whole; apierrors.IsConflict(err) || apierrors.IsInvalid(err) || err == nil && a.unmarked(live) != nil {
+	if a.left.Desired = whole; kube.Is(err, kube.Conflict, kube.Invalid) || err == nil && a.unmarked(live) != nil {
 		return false, nil
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -78,7 +79,7 @@ func (w *worker) liveUID(ctx context.Context, it *item) (string, error) {
 	}
 	live, err := w.m.client.GetMeta(ctx, res, namespaceOf(res, id), id.Name)
 	switch {
-	case apply.IsGone(err):
+	case kube.IsGone(err):
 		return "", nil
 	case err != nil:
 		return "", err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
@@ -125,7 +126,7 @@ func (m *Manager) readObject(ctx context.Context, s *source) (map[string]any, er
 	defer cancel()
 	object, err := m.client.Get(ctx, s.resource, s.id.Namespace, s.id.Name)
 	switch {
-	case apply.IsGone(err):
+	case kube.IsGone(err):
 		return nil, nil
 	case err != nil:
 		f := *apply.Explain(s.id, err)

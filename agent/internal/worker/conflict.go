@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"maps"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
 )
@@ -46,7 +45,7 @@ func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply
 		at := g
 		at.ResourceVersion = live.ResourceVersion
 		answer, err := a.update(ctx, ours, at)
-		if !apierrors.IsConflict(err) || len(apply.FieldConflicts(err)) > 0 || attempt == versionTries || string(live.UID) != g.UID {
+		if !kube.Is(err, kube.Conflict) || len(apply.FieldConflicts(err)) > 0 || attempt == versionTries || string(live.UID) != g.UID {
 			return answer, err
 		}
 	}

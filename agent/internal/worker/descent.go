@@ -6,9 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -72,9 +71,9 @@ func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) ([]
 	}
 	live, err := d.m.client.GetMeta(ctx, res, namespaceOf(res, id), o.Name)
 	switch {
-	case apply.IsGone(err):
+	case kube.IsGone(err):
 		return nil, nil
-	case apierrors.IsNotFound(err): // the kind has gone since it was found
+	case kube.Is(err, kube.Unserved): // the kind has gone since it was found
 		d.m.mapper.Reset(res.Group)
 		return nil, fmt.Errorf("%s: %w", id, err)
 	case err != nil:

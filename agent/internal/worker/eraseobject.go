@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
@@ -188,7 +188,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	case errors.Is(err, errFreed):
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: freedText}
 		return out, false
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+	case kube.Is(err, kube.Conflict, kube.Gone, kube.Unserved):
 		out.leaving, out.missed = leaving{reason: plan.ReasonRemoving}, err
 		return out, true
 	case err != nil:

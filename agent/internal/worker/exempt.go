@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strconv"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -143,7 +143,7 @@ func (a *writer) releaseAny(ctx context.Context, live map[string]any, manager st
 		if err == nil && released.Patch != nil {
 			a.released = released
 		}
-		if err == nil || !apierrors.IsConflict(err) || attempt == versionTries {
+		if err == nil || !kube.Is(err, kube.Conflict) || attempt == versionTries {
 			return now, attempt > 0, err
 		}
 		if live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name); err != nil {

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -190,17 +190,18 @@ type refusals map[schema.GroupResource]refusal
 
 type refusal struct {
 	since   time.Time
-	unknown bool // no want of a right: the path is not known
+	unknown bool // no want of a right: the path is not known, or something else answers
 }
 
 // note takes why a list failed, and reports whether it was refused, and for how much longer it has to be until that counts as for good
 // (apply.RefusedFor, unknownFor). Whatever else fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
 func (r refusals) note(res schema.GroupResource, err error, now time.Time) (refused bool, more time.Duration) {
-	unknown, lasts := apierrors.IsNotFound(err), apply.RefusedFor
-	if unknown {
-		lasts = unknownFor
-	}
-	if !unknown && !apierrors.IsForbidden(err) {
+	unknown, lasts := false, apply.RefusedFor
+	switch kube.Judge(err) {
+	case kube.Forbidden:
+	case kube.Unserved, kube.Gone, kube.Stranger:
+		unknown, lasts = true, unknownFor
+	default:
 		delete(r, res)
 		return false, 0
 	}
@@ -222,22 +223,23 @@ func (u unseen) pause(next time.Duration) time.Duration {
 	return next
 }
 
-// take notes a kind whose objects could not be listed.
-func (u *unseen) take(res apply.Resource, err error, refused refusals, now time.Time) {
-	u.missed = append(u.missed, fmt.Sprintf("%s (%v)", res.GroupResource(), apply.Cause(err)))
-	switch is, more := refused.note(res.GroupResource(), err, now); {
+// take notes a kind whose objects could not be listed. others reports that they are with an API server of its own.
+func (u *unseen) take(kind schema.GroupResource, err error, others bool, refused refusals, now time.Time) {
+	u.missed = append(u.missed, fmt.Sprintf("%s (%v)", kind, apply.Cause(err)))
+	switch is, more := refused.note(kind, err, now); {
 	case is && more <= 0:
 		u.denied++
 	case is:
 		u.wait, u.unsure = true, max(u.unsure, more)
-	case !apierrors.IsServiceUnavailable(err):
+	case !others || !kube.Unavailable(err):
 		u.wait = true
 	}
 }
 
 // pass looks at every kind that was not seen yet. It names what it missed, and says whether verdicts have to wait for it:
 // not for an API that its own server does not answer for, nor for a kind that the agent has no right to list, for these may
-// never change and are named all the same; but for a kind that sets off a bug, until an agent without that bug has looked.
+// never change and are named all the same; but for what the API server itself has, and for a kind that sets off a bug, until an
+// agent without that bug has looked.
 func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, refused refusals) (out unseen) {
 	bounded, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
@@ -252,7 +254,7 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, r
 	}
 	for _, x := range all.Failed {
 		out.missed = append(out.missed, fmt.Sprintf("%s (%v)", x.GroupVersion, apply.Cause(x.Err)))
-		out.wait = out.wait || x.Unlisted() // that passes by itself
+		out.wait = out.wait || x.Unlisted() || !f.ofOthers(ctx, x.GroupVersion) // that passes by itself
 	}
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -261,13 +263,14 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, r
 	for _, res := range left {
 		group.Go(func() error {
 			err := guarded(f.m.o.Log, func() error { return f.list(ctx, res) })
+			others := kube.Unavailable(err) && f.ofOthers(ctx, res.GroupVersion())
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil || f.never(res, err) {
 				done[res.GroupResource()] = true
 				return nil
 			}
-			out.take(res, err, refused, time.Now())
+			out.take(res.GroupResource(), err, others, refused, time.Now())
 			return nil
 		})
 	}
@@ -276,9 +279,15 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, r
 	return out
 }
 
+// ofOthers reports that a version of a group is with an API server of its own, as far as the agent may know that.
+func (f *finder) ofOthers(ctx context.Context, gv schema.GroupVersion) bool {
+	s, err := f.m.client.Registration(ctx, gv)
+	return s.Service != "" || kube.Is(err, kube.Forbidden)
+}
+
 // never reports that objects of a kind will not be seen by asking again. Of one that has gone the next pass hears no more.
 func (f *finder) never(res apply.Resource, err error) bool {
-	if !apierrors.IsMethodNotSupported(err) {
+	if !kube.Is(err, kube.Unsupported) {
 		return false
 	}
 	f.m.o.Log.Warn("objects of a kind cannot be searched for", "kind", res.GroupResource().String(), "error", err)

@@ -273,25 +273,32 @@ func TestSearchOfAServerThatHasJustStarted(t *testing.T) {
 
 func TestHowSoonTheSearchGoesOn(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no"))
-	unknown := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "404 page not found", 0, true)
+	page := func(code int) error {
+		return apierrors.NewGenericServerResponse(code, "get", schema.GroupResource{}, "", "a page", 0, true)
+	}
+	unknown := page(http.StatusNotFound)
 	now := time.Now()
 	for _, tc := range []struct {
 		refused time.Duration // for how long; 0: it was not before
 		unknown bool          // by an API server that did not know its path
 		errs    []error
+		own     bool // of the API server itself
 		wait    bool
 		pause   time.Duration
 	}{
-		{0, false, []error{forbidden}, true, time.Second},
-		{apply.RefusedFor - 1, false, []error{forbidden}, true, 1},
-		{apply.RefusedFor, false, []error{forbidden}, false, findDenied},
-		{apply.RefusedFor, false, []error{forbidden, errors.New("reset")}, true, time.Second},
-		{apply.RefusedFor, false, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
-		{0, false, []error{unknown}, true, time.Second},
-		{unknownFor - 1, true, []error{unknown}, true, 1},
-		{unknownFor, true, []error{unknown}, false, findDenied}, // of an API that lists what it does not serve
-		{unknownFor, false, []error{unknown}, true, time.Second},
-		{unknownFor, true, []error{forbidden}, true, time.Second},
+		{0, false, []error{forbidden}, false, true, time.Second},
+		{apply.RefusedFor - 1, false, []error{forbidden}, false, true, 1},
+		{apply.RefusedFor, false, []error{forbidden}, true, false, findDenied},
+		{apply.RefusedFor, false, []error{forbidden, errors.New("reset")}, false, true, time.Second},
+		{apply.RefusedFor, false, []error{forbidden, apierrors.NewServiceUnavailable("down")}, false, false, time.Second},
+		{apply.RefusedFor, false, []error{forbidden, apierrors.NewServiceUnavailable("starts")}, true, true, time.Second},
+		{apply.RefusedFor, false, []error{page(http.StatusForbidden)}, false, true, time.Second},
+		{apply.RefusedFor, true, []error{page(http.StatusForbidden)}, false, true, time.Second},
+		{0, false, []error{unknown}, false, true, time.Second},
+		{unknownFor - 1, true, []error{unknown}, false, true, 1},
+		{unknownFor, true, []error{unknown}, true, false, findDenied}, // of an API that lists what it does not serve
+		{unknownFor, false, []error{unknown}, false, true, time.Second},
+		{unknownFor, true, []error{forbidden}, false, true, time.Second},
 	} {
 		var u unseen
 		before := refusals{}
@@ -299,7 +306,7 @@ func TestHowSoonTheSearchGoesOn(t *testing.T) {
 			before[apply.CRDs.GroupResource()] = refusal{now.Add(-tc.refused), tc.unknown}
 		}
 		for _, err := range tc.errs {
-			u.take(apply.CRDs, err, before, now)
+			u.take(apply.CRDs.GroupResource(), err, !tc.own, before, now)
 		}
 		if u.wait != tc.wait || u.pause(time.Second) != tc.pause || len(u.missed) != len(tc.errs) {
 			t.Errorf("%v, refused for %s: %+v, again after %s", tc.errs, tc.refused, u, u.pause(time.Second))
@@ -312,11 +319,11 @@ func TestRefusedKindsAreAskedForInTime(t *testing.T) {
 	forbidden, now := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no")), time.Now()
 	refused := refusals{apply.CRDs.GroupResource(): {since: now.Add(-apply.RefusedFor + 3*time.Second)}}
 	var u unseen
-	u.take(apply.CRDs, forbidden, refused, now)
+	u.take(apply.CRDs.GroupResource(), forbidden, false, refused, now)
 	if first := u.pause(time.Minute); first != 3*time.Second {
 		t.Errorf("one kind: again after %s", first)
 	}
-	u.take(apply.Resource{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}, forbidden, refused, now)
+	u.take(schema.GroupResource{Resource: "secrets"}, forbidden, false, refused, now)
 	if both := u.pause(time.Minute); both != apply.RefusedFor {
 		t.Errorf("and one that was not refused before: again after %s", both)
 	}
@@ -332,7 +339,7 @@ func TestRefusalsWithOtherErrorsBetween(t *testing.T) {
 		refused, begin := refusals{}, time.Now()
 		for i, err := range []error{forbidden, between, forbidden} {
 			var u unseen
-			if u.take(apply.CRDs, err, refused, begin.Add(time.Duration(i)*apply.RefusedFor)); u.denied > 0 {
+			if u.take(apply.CRDs.GroupResource(), err, true, refused, begin.Add(time.Duration(i)*apply.RefusedFor)); u.denied > 0 {
 				t.Errorf("%v between: refusal %d counts as the want of a right", between, i)
 			}
 		}

@@ -3,10 +3,10 @@ package worker
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -53,7 +53,7 @@ func (e *eraser) followed(ctx context.Context, r plan.Record) (kept *plan.Kept, 
 		return true
 	})
 	switch {
-	case apierrors.IsForbidden(err): // who may not see any has none there
+	case kube.Is(err, kube.Forbidden): // who may not see any has none there
 		return nil, "", nil
 	case err != nil:
 		return nil, "", err

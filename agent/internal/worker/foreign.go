@@ -3,13 +3,11 @@ package worker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
@@ -23,6 +21,7 @@ type foreign struct {
 	resource apply.Resource    // zero until its kind is found
 	fail     error             // of the last search for the kind
 	next     time.Time         // of it
+	kindGone bool              // the cluster does not have its kind any more, where its watch is of a path that is not known
 	until    time.Time         // when its health changes with time alone; zero: it does not
 	single   watch.Single      // that is watched; zero: none
 	state    fleet.ObjectState
@@ -97,6 +96,7 @@ func (w *worker) unwatchForeign(f *foreign) {
 func (w *worker) findForeign(ctx context.Context, now time.Time) {
 	wanted := map[kindKey]fleet.BundleEntry{}
 	for _, f := range w.foreign {
+		w.findGone(ctx, f, now)
 		if f.resource.Resource == "" && !now.Before(f.next) {
 			wanted[kindOfEntry(f.entry)] = f.entry
 		}
@@ -114,10 +114,25 @@ func (w *worker) findForeign(ctx context.Context, now time.Time) {
 	}
 }
 
+// pathUnknown reports that what is watched cannot be, for the path of its kind is not known to whoever answers.
+func (w *worker) pathUnknown(f *foreign) bool {
+	return f.single != (watch.Single{}) && kube.Is(w.m.watcher.BlindOne(f.single), kube.Unserved)
+}
+
+// findGone finds out whether the kind of an object has gone whose path is not known.
+func (w *worker) findGone(ctx context.Context, f *foreign, now time.Time) {
+	if now.Before(f.next) || !w.pathUnknown(f) {
+		return
+	}
+	w.m.mapper.Reset(f.resource.Group)
+	_, gone, err := w.m.mapper.Served(ctx, f.entry.ID, f.entry.Version)
+	f.kindGone, f.next = err == nil && gone, now.Add(foreignRetry)
+}
+
 // foreignDue is when to look again without an event.
 func (w *worker) foreignDue() (at time.Time) {
 	for _, f := range w.foreign {
-		if f.resource.Resource == "" {
+		if f.resource.Resource == "" || w.pathUnknown(f) {
 			at = earliest(at, f.next)
 		}
 		at = earliest(at, f.until)
@@ -181,8 +196,7 @@ func (w *worker) stateOfForeign(f *foreign) (fleet.ObjectState, detail) {
 // stateOfBlind is what is known of an object that cannot be watched.
 func (w *worker) stateOfBlind(f *foreign, why error) (fleet.ObjectState, detail) {
 	state := fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}
-	var status *apierrors.StatusError
-	if errors.As(why, &status) && apierrors.IsNotFound(why) {
+	if f.kindGone && w.pathUnknown(f) {
 		state.Sync, state.Health = fleet.SyncOutOfSync, fleet.HealthMissing
 		return state, detail{reason: apply.ReasonNoKind, message: f.entry.ID.String() + ": the cluster does not have its kind any more"}
 	}

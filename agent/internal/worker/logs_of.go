@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -144,7 +145,7 @@ func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry) (pods []corev
 }
 
 func (m *Manager) noSuch(id fleet.ObjectID, err error) error {
-	if apply.IsGone(err) {
+	if kube.IsGone(err) {
 		return fleet.Errorf(fleet.ErrNotFound, "%s: is not in the cluster", id)
 	}
 	return fmt.Errorf("%s: %w", id, err)

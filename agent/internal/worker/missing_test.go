@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/labtest"
 )
@@ -96,7 +96,7 @@ func TestObjectOfAnAPIThatIsNotRegisteredIsNotCalledDeleted(t *testing.T) {
 	}
 	r.eventually("its path is unknown", func() bool {
 		_, err := r.res(a.gv(), "widgets", r.ns).Get(context.Background(), "a", metav1.GetOptions{})
-		return apierrors.IsNotFound(err) && !apply.IsGone(err)
+		return apierrors.IsNotFound(err) && !kube.IsGone(err)
 	})
 	a.with(func(a *aggregate) { // as when it has lost its label
 		a.version++

@@ -9,12 +9,12 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -201,10 +201,10 @@ func aboutToCome(by fleet.ModuleRef) string { return " (listed by module " + by.
 
 // nothingToList reports that a list failed because the kind has gone meanwhile, or cannot be listed at all.
 func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err error) bool {
-	if apierrors.IsMethodNotSupported(err) {
+	if kube.Is(err, kube.Unsupported) {
 		return true
 	}
-	if !apierrors.IsNotFound(err) {
+	if !kube.Is(err, kube.Unserved, kube.Gone) {
 		return false
 	}
 	w.m.mapper.Reset(res.Group)
@@ -384,7 +384,7 @@ func (e *eraser) ofKind(ctx context.Context, r plan.Record, res apply.Resource) 
 			out.foreign = append(out.foreign, x.Path()+aboutToCome(by))
 		}
 	}
-	if apierrors.IsNotFound(err) && !apply.Established(crd) {
+	if kube.Is(err, kube.Unserved, kube.Gone) && !apply.Established(crd) {
 		return out, nil
 	}
 	return out, err

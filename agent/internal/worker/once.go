@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
@@ -65,7 +64,7 @@ func (a *writer) lookForEvents(ctx context.Context, look func() (told bool, err 
 // unlessRefused is the error of a look for Events. Without the right to read them nothing tells, where that may be; but an API server that has
 // just started refuses them, too, so that a refusal ends no look before its time.
 func unlessRefused(err error, may bool) error {
-	if may && apierrors.IsForbidden(err) {
+	if may && kube.Is(err, kube.Forbidden) {
 		return nil
 	}
 	return err

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
@@ -444,7 +444,7 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 		live, refused := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
 		a.answered(refused)
 		_, undefined := apply.UndefinedVersion(refused) // which is said before that there is an object
-		if !apierrors.IsConflict(refused) && !undefined {
+		if !kube.Is(refused, kube.Conflict) && !undefined {
 			a.created = refused == nil
 			return live, refused
 		}
@@ -466,7 +466,7 @@ const versionTries = 4
 
 // replaced handles that the object we know is gone, is another one, or is not as it was seen any more.
 func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any, err error) (map[string]any, error) {
-	for attempt := 0; apierrors.IsConflict(err) && len(apply.FieldConflicts(err)) == 0 && attempt < versionTries; attempt++ {
+	for attempt := 0; kube.Is(err, kube.Conflict) && len(apply.FieldConflicts(err)) == 0 && attempt < versionTries; attempt++ {
 		found := false
 		live, found, err = a.existing(ctx, out)
 		if !found && err == nil {

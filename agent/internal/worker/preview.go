@@ -3,19 +3,18 @@ package worker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"golang.org/x/sync/errgroup"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/manifest"
@@ -186,14 +185,14 @@ func (p *preview) judge(ctx context.Context, a *writer, out *fleet.PreviewedObje
 		if a.policy.Reads() {
 			return p.read(a, err, out)
 		}
-		if apply.IsGone(err) {
+		if kube.IsGone(err) {
 			return p.created(ctx, a, out)
 		}
 		if err == nil {
 			err = p.existing(ctx, a, live, out)
 		}
 		// What others write in between must not be told as what the apply changes.
-		if !apierrors.IsConflict(err) || attempt == versionTries {
+		if !kube.Is(err, kube.Conflict) || attempt == versionTries {
 			return err
 		}
 		out.Action, out.Reason, out.Message, out.By = "", "", "", ""
@@ -202,7 +201,7 @@ func (p *preview) judge(ctx context.Context, a *writer, out *fleet.PreviewedObje
 
 // read is of an object that is only to be read: it stays as it is, if it is there, and is let go of where the module has it.
 func (p *preview) read(a *writer, err error, out *fleet.PreviewedObject) error {
-	if apply.IsGone(err) {
+	if kube.IsGone(err) {
 		return absent(a.liveID())
 	}
 	if r := a.record; r != nil && r.Module == a.w.ref && r.Written() {
@@ -246,8 +245,8 @@ func (p *preview) created(ctx context.Context, a *writer, out *fleet.PreviewedOb
 
 // undecided is an error, but for the answer of webhooks that take no dry runs.
 func (p *preview) undecided(err error, out *fleet.PreviewedObject) error {
-	if s := apierrors.APIStatus(nil); errors.As(err, &s) && apierrors.IsBadRequest(err) && strings.Contains(s.Status().Message, "does not support dry run") {
-		out.Reason, out.Message = fleet.ReasonUnchecked, s.Status().Message
+	if s := kube.StatusOf(err); kube.Is(err, kube.BadRequest) && strings.Contains(s.Message, "does not support dry run") {
+		out.Reason, out.Message = fleet.ReasonUnchecked, s.Message
 		return nil
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -79,7 +80,7 @@ func (a *writer) readLive(ctx context.Context, out *outcome) error {
 	single := watch.Single{Resource: a.resource, Key: watch.Key{Namespace: a.namespace, Name: a.id.Name}}
 	before, _ := a.w.m.watcher.SeeOne(single)
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apply.IsGone(err) {
+	if kube.IsGone(err) {
 		a.w.m.watcher.ForgetOne(single, before)
 		return absent(a.liveID())
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
@@ -25,7 +26,7 @@ func (a *writer) recreate(out *outcome, immutable error) (map[string]any, error)
 	defer cancel()
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	switch {
-	case apply.IsGone(err):
+	case kube.IsGone(err):
 		return a.create(ctx, out)
 	case err != nil:
 		return nil, err
@@ -140,7 +141,7 @@ func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstru
 // that fails just then, nothing is made again but for what the module lists.
 func (a *writer) changedByAdmission(ctx context.Context, u *unstructured.Unstructured, immutable error) (string, error) {
 	err := a.w.m.client.Touch(ctx, a.resource, a.namespace, a.id.Name, u.GetUID())
-	if err == nil || apply.IsGone(err) {
+	if err == nil || kube.IsGone(err) {
 		return "", nil
 	}
 	desired, unknown := a.desired.Object()
@@ -265,12 +266,12 @@ func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immu
 	}
 	a.w.log.Info("object deleted to be recreated", "object", a.id.String(), "uid", u.GetUID(), "because", a.explain(ctx, immutable).Detail)
 	err := a.remove(ctx, u)
-	if err != nil && !apply.IsGone(err) {
+	if err != nil && !kube.IsGone(err) {
 		return err
 	}
 	for wait := firstGoneWait; ; wait = min(2*wait, maxGoneWait) {
 		now, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
-		if apply.IsGone(err) || err == nil && now.UID != u.GetUID() {
+		if kube.IsGone(err) || err == nil && now.UID != u.GetUID() {
 			return nil
 		}
 		if wait >= maxGoneWait {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -36,7 +37,7 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 	switch {
 	case unread == nil:
 		values = values.With(apply.HiddenOf(live))
-	case apply.IsGone(unread):
+	case kube.IsGone(unread):
 	case !secret && unread.Error() == err.Error(): // what refuses to have it read says nothing of what it has
 		return told
 	default:

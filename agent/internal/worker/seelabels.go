@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -163,7 +164,7 @@ func (w *worker) readLabels(ctx context.Context, res apply.Resource, r plan.Reco
 		}
 		live, err := w.m.client.GetMeta(ctx, res, namespaceOf(res, r.ID), r.ID.Name)
 		switch {
-		case apply.IsGone(err), err == nil && string(live.UID) != r.UID:
+		case kube.IsGone(err), err == nil && string(live.UID) != r.UID:
 			return nil
 		case err != nil:
 			return err

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -24,9 +24,9 @@ func (w *worker) seenLeaving(res apply.Resource, r plan.Record) bool {
 func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (plan.Seen, *metav1.PartialObjectMetadata, error) {
 	live, err := w.m.client.GetMeta(ctx, res, namespaceOf(res, r.ID), r.ID.Name)
 	switch {
-	case apply.IsGone(err):
+	case kube.IsGone(err):
 		return plan.Seen{}, nil, nil
-	case apierrors.IsNotFound(err):
+	case kube.Is(err, kube.Unserved):
 		w.m.mapper.Reset(res.Group)
 		return plan.Seen{}, nil, err
 	case errors.Is(err, apply.ErrNotKept):
@@ -40,8 +40,8 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 // isGone reports that an object is not there: the API server says so, or does not have its kind any more, which took it along. That it does not
 // serve a kind of which it was never the keeper, or not in this version, says nothing of the object.
 func (a *writer) isGone(ctx context.Context, err error) bool {
-	if !apierrors.IsNotFound(err) || apply.IsGone(err) || a.record == nil {
-		return apply.IsGone(err)
+	if !kube.Is(err, kube.Unserved) || a.record == nil {
+		return kube.IsGone(err)
 	}
 	a.w.m.mapper.Reset(a.resource.Group)
 	k := a.w.locate(ctx, a.record.Record)

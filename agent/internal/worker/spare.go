@@ -10,11 +10,11 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
@@ -44,7 +44,7 @@ func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) err
 		}
 		switch {
 		case err == nil:
-		case apierrors.IsConflict(err):
+		case kube.Is(err, kube.Conflict):
 			return err // it is looked at again
 		default:
 			f := *apply.Explain(rec.ID, err)
@@ -381,7 +381,7 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 		return nil
 	}
 	live, err := w.m.client.GetMeta(ctx, at.Resource, namespaceOf(at.Resource, r.ID), r.ID.Name)
-	if apply.IsGone(err) || err == nil && string(live.UID) != r.UID {
+	if kube.IsGone(err) || err == nil && string(live.UID) != r.UID {
 		return nil
 	}
 	if err != nil {
@@ -409,7 +409,7 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 		return err
 	}
 	_, err = w.m.client.Patch(ctx, at.Resource, namespaceOf(at.Resource, r.ID), r.ID.Name, patch)
-	if apply.IsGone(err) {
+	if kube.IsGone(err) {
 		return nil
 	}
 	if err == nil {

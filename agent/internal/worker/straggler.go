@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -104,7 +104,7 @@ func (m *Manager) straggler(ctx context.Context, id fleet.ObjectID) error {
 	bounded, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
 	live, err := m.client.GetMeta(bounded, res, namespaceOf(res, id), id.Name)
-	if apply.IsGone(err) {
+	if kube.IsGone(err) {
 		return nil
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -42,7 +43,7 @@ func (a *writer) lives(ctx context.Context, o plan.ToolOwner) (bool, error) {
 	}
 	if o.Namespace != "" {
 		_, err := a.w.m.client.GetMeta(ctx, res, o.Namespace, o.Name)
-		if apply.IsGone(err) {
+		if kube.IsGone(err) {
 			return false, nil
 		}
 		return err == nil, err

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
@@ -241,7 +241,7 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 	}
 	out.use = &use{owner: a.record.Module, at: time.Now()}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apply.IsGone(err) {
+	if kube.IsGone(err) {
 		return nil
 	}
 	if err != nil {
@@ -273,7 +273,7 @@ func (a *writer) wantsOf(live map[string]any) (apply.Meta, error) {
 // guestOfOthers looks again at a Namespace that an agent of another hub has. If that is not so any more, it is decided anew what to do about it.
 func (a *writer) guestOfOthers(ctx context.Context, out *outcome) error {
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if out.again = true; apply.IsGone(err) {
+	if out.again = true; kube.IsGone(err) {
 		return nil
 	}
 	if err != nil {
@@ -321,7 +321,7 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
 		e.take(erased{record: r, leaving: e.unsent(r.ID, err)})
 		return
-	case apierrors.IsConflict(err):
+	case kube.Is(err, kube.Conflict):
 		e.take(erased{record: r, leaving: leaving{reason: plan.ReasonRemoving, message: "changes at this moment; it is looked at again"}})
 		return
 	case err != nil:
