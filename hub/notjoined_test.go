@@ -29,3 +29,30 @@ func TestClusterThatNeverConnected(t *testing.T) {
 		t.Errorf("diff: %v\n%s", err, out)
 	}
 }
+
+// TestAbortedRolloutPromisesNothing: who was passed by is not said to move, or to get a revision, when nothing moves any more.
+func TestAbortedRolloutPromisesNothing(t *testing.T) {
+	w := newWorld(t, true)
+	_, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "edge-113", Labels: map[string]string{"ring": "canary"}})
+	must(t, err)
+	_, err = w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "rest"})
+	must(t, err)
+	shop := module("shop", configMap("1"))
+	shop.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "canary"}}}, {Name: "rest"}}}
+	put := w.put(shop)
+	w.untilRollout(put.GetRevision(), func(s *towlinev1.RolloutStatus) bool { return s.GetDeferred() == 1 })
+	cli := w.cli()
+	status := func() string {
+		out, err := cli("", "rollout", "status", "shop", "--watch=false")
+		must(t, err)
+		return out
+	}
+	if out := status(); !strings.Contains(out, "moves when one has") {
+		t.Errorf("before:\n%s", out)
+	}
+	_, err = cli("", "rollout", "abort", "shop")
+	must(t, err)
+	if out := status(); strings.Contains(out, "moves when") || !strings.Contains(out, "this rollout moves no cluster any more") {
+		t.Errorf("aborted:\n%s", out)
+	}
+}

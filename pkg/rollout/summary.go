@@ -253,6 +253,12 @@ func (s *State) waitsForBack(in Input, i int) bool {
 		!r.has(flagBaseline) && s.Stages[r.Stage].Started != 0 && s.Back == nil && !s.State.Ended()
 }
 
+// movesNothing reports that the rollout has ended, and gives nothing to a member that it has passed by: who succeeded goes on, and so does who went
+// back.
+func (h *Head) movesNothing() bool {
+	return h.State == Aborted || h.State == Failed || h.State == Superseded
+}
+
 // ClusterOf tells where a member stands.
 func ClusterOf(in Input, i int) ClusterStatus {
 	p, s := in.Plan, &in.State
@@ -308,7 +314,10 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	if f != (memberFacts{}) {
 		c.Facts = &Facts{Code: f.Code, Revision: f.Revision, Until: f.Until, For: f.For, By: f.By, Detail: f.Detail}
 	}
-	if c.Reason == ReasonDisconnected && o.NotJoined {
+	switch {
+	case r.State == ClusterDeferred && r.Step == 0 && r.Generation == 0 && s.movesNothing():
+		c.Facts = &Facts{Code: PassedBy}
+	case c.Reason == ReasonDisconnected && o.NotJoined:
 		c.Facts = &Facts{Code: NotJoined, Clusters: []string{string(c.Cluster)}}
 	}
 	return c

@@ -179,7 +179,9 @@ const (
 	ReasonNotDone           = "NotDone"
 	ReasonAwaited           = "Awaited"
 	// NotJoined is the code of a member that is Disconnected because no agent of it has ever connected.
-	NotJoined        = "NotJoined"
+	NotJoined = "NotJoined"
+	// PassedBy is the code of a member that was deferred when its turn came, in a rollout that has ended and moves nobody any more.
+	PassedBy         = "PassedBy"
 	ReasonWouldLeave = "WouldLeave"
 	ReasonBudget     = "Failures"
 	ReasonNextStage  = "NextStage"

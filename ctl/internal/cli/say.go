@@ -323,6 +323,9 @@ func (a *app) memberSays(state, reason string, f *v1.Facts) string {
 }
 
 func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
+	if f.GetCode() == rollout.PassedBy {
+		return "it was passed by, and this rollout moves no cluster any more"
+	}
 	switch reason {
 	case rollout.ReasonCordoned:
 		return "no new revisions until it is uncordoned"
