@@ -31,6 +31,7 @@ const (
 	ReasonNeeded       = "Needed"       // what would go is needed, or stands in a folder that is not read
 	ReasonRefused      = "Refused"      // the hub did not take all
 	ReasonPrunesMost   = fleet.HoldPrunes
+	ReasonGoesBack     = fleet.HoldGoesBack
 )
 
 // Reasons why a module of the files is not written.

@@ -15,10 +15,12 @@ const (
 	AttentionRefused      = "Refused"
 
 	// Why a hold waits for a person.
-	HoldLeaves  = "LeavesClusters"
-	HoldDrops   = "DropsMostObjects"
-	HoldPrunes  = "PrunesMostModules"
-	HoldDamaged = "DamagedRecord"
+	HoldLeaves = "LeavesClusters"
+	HoldDrops  = "DropsMostObjects"
+	HoldPrunes = "PrunesMostModules"
+	// HoldGoesBack: the source of a catalog has older files than before, and some of its modules are not in these.
+	HoldGoesBack = "SourceGoesBack"
+	HoldDamaged  = "DamagedRecord"
 	// HoldUnreadEnd: the end that an annotation gives a hold is no time, so that it has none.
 	HoldUnreadEnd = "UnreadEnd"
 

@@ -358,6 +358,8 @@ func holdCodeSays(code string) string {
 		return "the module would leave these clusters"
 	case fleet.HoldPrunes:
 		return "more than half of the catalog's modules are in its files no more, and would be deleted"
+	case fleet.HoldGoesBack:
+		return "the source has older files than those that the catalog took up last, in which these modules are not: a cache or a mirror that is behind looks the same as somebody who puts them back"
 	case fleet.HoldDrops:
 		return "the new revision drops more than half of the module's objects"
 	case fleet.HoldUnreadEnd:

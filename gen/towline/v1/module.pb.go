@@ -3103,7 +3103,7 @@ type Hold struct {
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The catalog it concerns; empty: none.
 	Catalog string `protobuf:"bytes,16,opt,name=catalog,proto3" json:"catalog,omitempty"`
-	// Of a Confirm why it waits: LeavesClusters, DropsMostObjects or PrunesMostModules. DamagedRecord of a Freeze whose record cannot be read.
+	// Of a Confirm why it waits: LeavesClusters, DropsMostObjects, PrunesMostModules or SourceGoesBack. DamagedRecord of a Freeze whose record cannot be read.
 	// UnreadEnd of a Freeze by an annotation whose end is no time, so that it has none.
 	Code string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
 	// Exactly what it would do, or what is stopped. Where that is too long it ends by how many more there are.

@@ -199,7 +199,7 @@ func (c *Controller) untilCatalog(ctx context.Context, x *catalogue) (wait time.
 // catalogueNow looks at the source, does what its files say, and remembers what came of it.
 func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	meta, old := x.rec.GetCatalog().GetMetadata(), x.was.GetStatus()
-	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Lists: x.was.GetLists(), Status: &towlinev1.CatalogStatus{
+	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Lists: x.was.GetLists(), Took: x.was.GetTook(), Status: &towlinev1.CatalogStatus{
 		ObservedGeneration: meta.GetGeneration(), Looked: timestamppb.Now(), ResolvedRef: old.GetResolvedRef(), AppliedRef: old.GetAppliedRef(),
 		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold(), Waits: old.GetWaits()}}
 	err := c.catalogueFiles(ctx, x)
@@ -317,10 +317,11 @@ func (c *Controller) applyCatalog(ctx context.Context, x *catalogue, look record
 		x.stays(plan)
 		return &lookError{&record.CatalogProblems{List: plan.Refused}, catalog.ReasonNeeded}
 	}
-	if (plan.Waits || x.asked(plan)) && !x.released(plan) {
+	if why := x.whyAsked(plan, artifact); why != "" && !x.released(plan) {
 		x.stays(plan)
-		return c.waitForPerson(ctx, x, plan)
+		return c.waitForPerson(ctx, x, plan, why)
 	}
+	x.takes(artifact)
 	x.later(plan)
 	if err := c.begins(ctx, x, plan); err != nil {
 		return err

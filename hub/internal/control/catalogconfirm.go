@@ -79,15 +79,15 @@ func (x *catalogue) endListed() {
 	}
 	x.next.Status.Hold, x.through = "", true
 	if items := slices.DeleteFunc(slices.Clone(x.held.GetItems()), listed); len(items) > 0 {
-		x.rest = x.question(goneOf(items), x.held.GetSince())
+		x.rest = x.question(goneOf(items), x.codeAsked(), x.held.GetSince())
 		x.next.Status.Hold = x.rest.GetId()
 	}
 }
 
 // question is what a person is asked before these modules go.
-func (x *catalogue) question(goes []catalog.Gone, since *timestamppb.Timestamp) *towlinev1.Hold {
+func (x *catalogue) question(goes []catalog.Gone, why string, since *timestamppb.Timestamp) *towlinev1.Hold {
 	digest := catalog.DigestOf(x.rec.GetCatalog().GetMetadata().GetUid(), goes)
-	h := &towlinev1.Hold{Id: record.HoldID("catalog-", digest), Kind: record.HoldConfirm, Project: x.ref.Project, Catalog: x.ref.Name, Code: fleet.HoldPrunes,
+	h := &towlinev1.Hold{Id: record.HoldID("catalog-", digest), Kind: record.HoldConfirm, Project: x.ref.Project, Catalog: x.ref.Name, Code: why,
 		Digest: digest.String(), By: fleet.CatalogOrigin(x.ref.Name), Since: since}
 	for _, g := range goes {
 		h.Items = append(h.Items, catalogItem(g))
@@ -96,16 +96,19 @@ func (x *catalogue) question(goes []catalog.Gone, since *timestamppb.Timestamp) 
 }
 
 // waitForPerson asks a person to confirm what a plan deletes.
-func (c *Controller) waitForPerson(ctx context.Context, x *catalogue, plan catalog.Plan) error {
+func (c *Controller) waitForPerson(ctx context.Context, x *catalogue, plan catalog.Plan, why string) error {
 	s := x.next.GetStatus()
 	s.Leftover = nil
 	for _, g := range plan.Goes {
 		s.Leftover = append(s.Leftover, g.Name)
 	}
-	h := x.question(plan.Goes, s.Looked)
+	h := x.question(plan.Goes, why, s.Looked)
+	if h.GetId() == x.held.GetId() { // it is that question still
+		h.Code = x.codeAsked()
+	}
 	x.next.Confirmed = slices.DeleteFunc(slices.Clone(x.next.GetConfirmed()), func(item string) bool { return !slices.Contains(h.Items, item) })
 	slices.Sort(s.Leftover)
-	s.State, s.Reason, s.Hold = catalog.Waiting, catalog.ReasonPrunesMost, h.GetId()
+	s.State, s.Reason, s.Hold = catalog.Waiting, h.GetCode(), h.GetId()
 	return c.holdCatalog(ctx, x.ref, h)
 }
 

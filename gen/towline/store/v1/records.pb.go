@@ -3747,7 +3747,9 @@ type CatalogState struct {
 	// The generation of the spec whose files were had last; 0: none, or a hub of before has had them; -1: they have more modules than are kept here.
 	ReadGeneration int64 `protobuf:"varint,7,opt,name=read_generation,json=readGeneration,proto3" json:"read_generation,omitempty"`
 	// The modules that the files had when they could be read last, by name. Where they could be read in part these are those of that part.
-	Lists         []string `protobuf:"bytes,8,rep,name=lists,proto3" json:"lists,omitempty"`
+	Lists []string `protobuf:"bytes,8,rep,name=lists,proto3" json:"lists,omitempty"`
+	// What was taken up of the source last; unset: nothing, or a hub of before has.
+	Took          *CatalogTook `protobuf:"bytes,9,opt,name=took,proto3" json:"took,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3838,6 +3840,86 @@ func (x *CatalogState) GetLists() []string {
 	return nil
 }
 
+func (x *CatalogState) GetTook() *CatalogTook {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+// CatalogTook is what a catalog has taken up of its source, in whole or in part.
+type CatalogTook struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The files, by the exact ref of the source, or by their SHA-256 where it has none.
+	Files string `protobuf:"bytes,1,opt,name=files,proto3" json:"files,omitempty"`
+	// When these were made, by the word of the source; unset: it says none.
+	Made *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=made,proto3" json:"made,omitempty"`
+	// What was taken up before of the same source, in that order, but for the oldest.
+	Before []string `protobuf:"bytes,3,rep,name=before,proto3" json:"before,omitempty"`
+	// SHA-256 of where that is from.
+	Source        []byte `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogTook) Reset() {
+	*x = CatalogTook{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogTook) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogTook) ProtoMessage() {}
+
+func (x *CatalogTook) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogTook.ProtoReflect.Descriptor instead.
+func (*CatalogTook) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *CatalogTook) GetFiles() string {
+	if x != nil {
+		return x.Files
+	}
+	return ""
+}
+
+func (x *CatalogTook) GetMade() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Made
+	}
+	return nil
+}
+
+func (x *CatalogTook) GetBefore() []string {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *CatalogTook) GetSource() []byte {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
 // CatalogPut is what a catalog has put last of a module.
 type CatalogPut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3853,7 +3935,7 @@ type CatalogPut struct {
 
 func (x *CatalogPut) Reset() {
 	*x = CatalogPut{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[47]
+	mi := &file_towline_store_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +3947,7 @@ func (x *CatalogPut) String() string {
 func (*CatalogPut) ProtoMessage() {}
 
 func (x *CatalogPut) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[47]
+	mi := &file_towline_store_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +3960,7 @@ func (x *CatalogPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogPut.ProtoReflect.Descriptor instead.
 func (*CatalogPut) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{47}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CatalogPut) GetModule() string {
@@ -3917,7 +3999,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[48]
+	mi := &file_towline_store_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4011,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[48]
+	mi := &file_towline_store_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4024,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{48}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -3985,7 +4067,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[49]
+	mi := &file_towline_store_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3997,7 +4079,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[49]
+	mi := &file_towline_store_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4010,7 +4092,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{49}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -4059,7 +4141,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[50]
+	mi := &file_towline_store_v1_records_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4071,7 +4153,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[50]
+	mi := &file_towline_store_v1_records_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4084,7 +4166,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{50}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AuditRecord) GetEntry() *v1.AuditEntry {
@@ -4413,7 +4495,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
 	"\bdeleting\x18\x02 \x01(\bR\bdeleting\x12(\n" +
 	"\rdeleted_takes\x18\x03 \x01(\x04H\x00R\fdeletedTakes\x88\x01\x01B\x10\n" +
-	"\x0e_deleted_takes\"\xc1\x02\n" +
+	"\x0e_deleted_takes\"\xf4\x02\n" +
 	"\fCatalogState\x12\x1f\n" +
 	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
 	"catalogUid\x121\n" +
@@ -4423,7 +4505,13 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x04puts\x18\x05 \x03(\v2\x1c.towline.store.v1.CatalogPutR\x04puts\x12\x1c\n" +
 	"\tconfirmed\x18\x06 \x03(\tR\tconfirmed\x12'\n" +
 	"\x0fread_generation\x18\a \x01(\x03R\x0ereadGeneration\x12\x14\n" +
-	"\x05lists\x18\b \x03(\tR\x05lists\"_\n" +
+	"\x05lists\x18\b \x03(\tR\x05lists\x121\n" +
+	"\x04took\x18\t \x01(\v2\x1d.towline.store.v1.CatalogTookR\x04took\"\x83\x01\n" +
+	"\vCatalogTook\x12\x14\n" +
+	"\x05files\x18\x01 \x01(\tR\x05files\x12.\n" +
+	"\x04made\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12\x16\n" +
+	"\x06before\x18\x03 \x03(\tR\x06before\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\fR\x06source\"_\n" +
 	"\n" +
 	"CatalogPut\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1f\n" +
@@ -4459,7 +4547,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -4508,104 +4596,107 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*FollowRecord)(nil),          // 44: towline.store.v1.FollowRecord
 	(*CatalogRecord)(nil),         // 45: towline.store.v1.CatalogRecord
 	(*CatalogState)(nil),          // 46: towline.store.v1.CatalogState
-	(*CatalogPut)(nil),            // 47: towline.store.v1.CatalogPut
-	(*ConfirmRecord)(nil),         // 48: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 49: towline.store.v1.BlobHead
-	(*AuditRecord)(nil),           // 50: towline.store.v1.AuditRecord
-	nil,                           // 51: towline.store.v1.SecretValues.ValuesEntry
-	nil,                           // 52: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 53: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 54: towline.v1.Module
-	(*v1.Cluster)(nil),            // 55: towline.v1.Cluster
-	(*v1.ClusterLock)(nil),        // 56: towline.v1.ClusterLock
-	(*v1.Token)(nil),              // 57: towline.v1.Token
-	(*v1.User)(nil),               // 58: towline.v1.User
-	(*v1.Certificate)(nil),        // 59: towline.v1.Certificate
-	(*v1.Project)(nil),            // 60: towline.v1.Project
-	(*v1.Secret)(nil),             // 61: towline.v1.Secret
-	(*v1.Revision)(nil),           // 62: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 63: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 64: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 65: towline.agent.v1.Tombstone
-	(*v11.Recycle)(nil),           // 66: towline.agent.v1.Recycle
-	(*v11.SyncStatus)(nil),        // 67: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 68: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 69: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 70: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 71: towline.v1.Hold
-	(*v1.Catalog)(nil),            // 72: towline.v1.Catalog
-	(*v1.CatalogStatus)(nil),      // 73: towline.v1.CatalogStatus
-	(*v1.AuditEntry)(nil),         // 74: towline.v1.AuditEntry
+	(*CatalogTook)(nil),           // 47: towline.store.v1.CatalogTook
+	(*CatalogPut)(nil),            // 48: towline.store.v1.CatalogPut
+	(*ConfirmRecord)(nil),         // 49: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 50: towline.store.v1.BlobHead
+	(*AuditRecord)(nil),           // 51: towline.store.v1.AuditRecord
+	nil,                           // 52: towline.store.v1.SecretValues.ValuesEntry
+	nil,                           // 53: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 55: towline.v1.Module
+	(*v1.Cluster)(nil),            // 56: towline.v1.Cluster
+	(*v1.ClusterLock)(nil),        // 57: towline.v1.ClusterLock
+	(*v1.Token)(nil),              // 58: towline.v1.Token
+	(*v1.User)(nil),               // 59: towline.v1.User
+	(*v1.Certificate)(nil),        // 60: towline.v1.Certificate
+	(*v1.Project)(nil),            // 61: towline.v1.Project
+	(*v1.Secret)(nil),             // 62: towline.v1.Secret
+	(*v1.Revision)(nil),           // 63: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 64: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 65: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 66: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 67: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 68: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 69: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 70: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 71: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 72: towline.v1.Hold
+	(*v1.Catalog)(nil),            // 73: towline.v1.Catalog
+	(*v1.CatalogStatus)(nil),      // 74: towline.v1.CatalogStatus
+	(*v1.AuditEntry)(nil),         // 75: towline.v1.AuditEntry
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	53, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
-	53, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
-	53, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	53, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
-	53, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
+	54, // 0: towline.store.v1.Restore.at:type_name -> google.protobuf.Timestamp
+	54, // 1: towline.store.v1.Acceptance.at:type_name -> google.protobuf.Timestamp
+	54, // 2: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	54, // 3: towline.store.v1.HubRecord.since:type_name -> google.protobuf.Timestamp
+	54, // 4: towline.store.v1.HubRecord.leads:type_name -> google.protobuf.Timestamp
 	7,  // 5: towline.store.v1.Authorities.authorities:type_name -> towline.store.v1.Authority
-	53, // 6: towline.store.v1.Authority.added:type_name -> google.protobuf.Timestamp
-	53, // 7: towline.store.v1.Authority.retired:type_name -> google.protobuf.Timestamp
-	54, // 8: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	55, // 9: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	54, // 6: towline.store.v1.Authority.added:type_name -> google.protobuf.Timestamp
+	54, // 7: towline.store.v1.Authority.retired:type_name -> google.protobuf.Timestamp
+	55, // 8: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	56, // 9: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	12, // 10: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	53, // 11: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	53, // 12: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	56, // 13: towline.store.v1.ClusterRecord.lock:type_name -> towline.v1.ClusterLock
-	53, // 14: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	53, // 15: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	57, // 16: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	53, // 17: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	58, // 18: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	59, // 19: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
-	60, // 20: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	61, // 21: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
+	54, // 11: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	54, // 12: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	57, // 13: towline.store.v1.ClusterRecord.lock:type_name -> towline.v1.ClusterLock
+	54, // 14: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	54, // 15: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	58, // 16: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	54, // 17: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	59, // 18: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	60, // 19: towline.store.v1.CertificateRecord.certificate:type_name -> towline.v1.Certificate
+	61, // 20: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	62, // 21: towline.store.v1.SecretRecord.secret:type_name -> towline.v1.Secret
 	19, // 22: towline.store.v1.SecretRecord.values:type_name -> towline.store.v1.SealedValues
 	18, // 23: towline.store.v1.SecretRecord.scoped:type_name -> towline.store.v1.ScopedSecret
-	61, // 24: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
+	62, // 24: towline.store.v1.ScopedSecret.secret:type_name -> towline.v1.Secret
 	19, // 25: towline.store.v1.ScopedSecret.values:type_name -> towline.store.v1.SealedValues
-	51, // 26: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
-	62, // 27: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	52, // 26: towline.store.v1.SecretValues.values:type_name -> towline.store.v1.SecretValues.ValuesEntry
+	63, // 27: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
 	22, // 28: towline.store.v1.RevisionRecord.variants:type_name -> towline.store.v1.VariantRecord
 	23, // 29: towline.store.v1.VariantRecord.capabilities:type_name -> towline.store.v1.CapabilitiesSum
 	23, // 30: towline.store.v1.CapabilitiesRecord.sum:type_name -> towline.store.v1.CapabilitiesSum
-	63, // 31: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	53, // 32: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
+	64, // 31: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	54, // 32: towline.store.v1.BatchRecord.last:type_name -> google.protobuf.Timestamp
 	28, // 33: towline.store.v1.WantedRecord.wants:type_name -> towline.store.v1.Want
-	53, // 34: towline.store.v1.Want.at:type_name -> google.protobuf.Timestamp
-	53, // 35: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	64, // 36: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	65, // 37: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	54, // 34: towline.store.v1.Want.at:type_name -> google.protobuf.Timestamp
+	54, // 35: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	65, // 36: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	66, // 37: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
 	34, // 38: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
 	33, // 39: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
-	66, // 40: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
-	53, // 41: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
-	52, // 42: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	67, // 43: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	67, // 40: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	54, // 41: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	53, // 42: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	68, // 43: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	36, // 44: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	53, // 45: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	53, // 46: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	53, // 47: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	53, // 48: towline.store.v1.SessionRecord.untold:type_name -> google.protobuf.Timestamp
-	68, // 49: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	69, // 50: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	70, // 51: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	53, // 52: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	53, // 53: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	71, // 54: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	53, // 55: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
-	53, // 56: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
-	72, // 57: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
-	73, // 58: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
-	53, // 59: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
-	47, // 60: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
-	53, // 61: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	74, // 62: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	63, // [63:63] is the sub-list for method output_type
-	63, // [63:63] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	54, // 45: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	54, // 46: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	54, // 47: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	54, // 48: towline.store.v1.SessionRecord.untold:type_name -> google.protobuf.Timestamp
+	69, // 49: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	70, // 50: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	71, // 51: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	54, // 52: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	54, // 53: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	72, // 54: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	54, // 55: towline.store.v1.FollowRecord.looked:type_name -> google.protobuf.Timestamp
+	54, // 56: towline.store.v1.FollowRecord.since:type_name -> google.protobuf.Timestamp
+	73, // 57: towline.store.v1.CatalogRecord.catalog:type_name -> towline.v1.Catalog
+	74, // 58: towline.store.v1.CatalogState.status:type_name -> towline.v1.CatalogStatus
+	54, // 59: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
+	48, // 60: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
+	47, // 61: towline.store.v1.CatalogState.took:type_name -> towline.store.v1.CatalogTook
+	54, // 62: towline.store.v1.CatalogTook.made:type_name -> google.protobuf.Timestamp
+	54, // 63: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	75, // 64: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	65, // [65:65] is the sub-list for method output_type
+	65, // [65:65] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -4621,7 +4712,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
