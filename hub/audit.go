@@ -43,6 +43,8 @@ func heldBy(h *towlinev1.Hold) (kind, name string) {
 	switch {
 	case h.GetCatalog() != "":
 		return "catalog", fleet.ModuleRef{Project: h.GetProject(), Name: h.GetCatalog()}.String()
+	case h.GetModule() == "" && h.GetCluster() == "": // its record cannot be read, and tells no more
+		return "hold", h.GetId()
 	case h.GetModule() == "":
 		return "cluster", h.GetCluster()
 	}
