@@ -102,8 +102,9 @@ func TestAuditSaysUnhold(t *testing.T) {
 func TestHistory(t *testing.T) {
 	w := newWorld(t, false)
 	w.join("shop", nil, nil)
-	_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("shop", configMap("1")), Reason: "ticket 7"})
+	put, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("shop", configMap("1")), Reason: "ticket 7"})
 	must(t, err)
+	w.await("shop", put.GetRevision())
 	for _, req := range []*towlinev1.PutHoldRequest{{Cluster: "shop", Reason: "a look"}, {Module: "shop", Reason: "freeze"}} {
 		hold, err := w.Modules.PutHold(w.ctx, req)
 		must(t, err)
