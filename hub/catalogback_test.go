@@ -55,4 +55,12 @@ func TestCatalogDeletesNothingForASourceThatIsBehind(t *testing.T) {
 	if got := w.modules(); got != "a b c" {
 		t.Errorf("confirmed, and the modules are %s", got)
 	}
+	w.repo.Set("main", newer)
+	w.synced("Applied")
+	w.repo.Set("main", behind)
+	w.synced("Waiting")
+	w.repo.Set("main", at(13, "a", "b", "c")) // what was asked about goes by a commit of its own
+	if s := w.synced("Applied").GetCatalog().GetStatus(); s.GetHold() != "" || w.modules() != "a b c" {
+		t.Errorf("a commit that takes it away, after one that is behind: %v; modules %s", s, w.modules())
+	}
 }

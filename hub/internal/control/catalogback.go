@@ -68,7 +68,7 @@ func (x *catalogue) whyAsked(plan catalog.Plan, a source.Artifact) string {
 		return catalog.ReasonPrunesMost
 	case len(plan.Goes) > 0 && x.goesBack(a):
 		return catalog.ReasonGoesBack
-	case x.asked(plan):
+	case x.asked(plan) && x.codeAsked() != catalog.ReasonGoesBack: // that is so no more
 		return x.codeAsked()
 	}
 	return ""
