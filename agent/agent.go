@@ -97,7 +97,7 @@ type Agent struct {
 	back             atomic.Bool // the cluster's store went back, and work was not told
 
 	restored, twins toldFor
-	refusals        refusals // of lists of Leases
+	refusals        apply.Refusals // of lists of Leases
 }
 
 // New checks the options and reads the files that they name.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,7 +11,6 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/desired"
-	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/worker"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -99,7 +97,7 @@ func (a *Agent) livingHubs(ctx context.Context) (map[string]bool, error) {
 // refusal says, it is an error like any other.
 func (a *Agent) servedHubs(ctx context.Context) (map[string]bool, error) {
 	living, err := a.livingHubs(ctx)
-	lacks, news := a.refusals.note(err, time.Now())
+	lacks, news := a.refusals.Note(err, time.Now())
 	switch {
 	case lacks && news:
 		a.o.Log.Warn("the agent has no right to list Leases: agents of other hubs in this cluster are not seen, and what carries the label of a hub that it belonged to before counts as its own", "error", err)
@@ -110,37 +108,6 @@ func (a *Agent) servedHubs(ctx context.Context) (map[string]bool, error) {
 		return nil, nil
 	}
 	return living, err
-}
-
-// refusedLapse is how far apart two refusals in a row may be, for nobody knows what was so in between. Who waits for an answer asks again within
-// a minute.
-const refusedLapse = 5 * time.Minute
-
-// refusals are what came of looks for which the agent may lack a right.
-type refusals struct {
-	mu          sync.Mutex
-	since, last time.Time // the first and the last of the refusals in a row; zero: the last look was not refused
-	told        bool      // that the right is missing, and none has succeeded since
-}
-
-// note takes the error of a look, or that there was none. lacks says that the right is missing; news that this was not so before, or that a look
-// succeeds after it was. Whatever else fails begins the row anew, so that no API server which starts again and again counts as one that refuses.
-func (r *refusals) note(err error, now time.Time) (lacks, news bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !kube.Is(err, kube.Forbidden) {
-		news = err == nil && r.told
-		r.since, r.last, r.told = time.Time{}, time.Time{}, r.told && !news
-		return false, news
-	}
-	if r.last.IsZero() || now.Sub(r.last) > refusedLapse {
-		r.since = now
-	}
-	r.last = now
-	lacks = now.Sub(r.since) >= apply.RefusedFor
-	news = lacks && !r.told
-	r.told = r.told || lacks
-	return lacks, news
 }
 
 func later(a, b time.Time) time.Time {

@@ -63,9 +63,9 @@ func TestRefusalThatDoesNotLast(t *testing.T) {
 		"a second start after that": {{0, forbidden, "unknown"}, {time.Second, ok, "seen"}, {apply.RefusedFor, forbidden, "unknown"}, {time.Second, ok, "seen"}},
 		"a start again and again": {{0, forbidden, "unknown"}, {apply.RefusedFor, http.StatusServiceUnavailable, "unknown"}, {time.Second, forbidden, "unknown"},
 			{apply.RefusedFor, http.StatusTooManyRequests, "unknown"}, {apply.RefusedFor, forbidden, "unknown"}, {apply.RefusedFor, http.StatusGatewayTimeout, "unknown"}},
-		"two starts, and nothing was asked in between": {{0, forbidden, "unknown"}, {refusedLapse + time.Second, forbidden, "unknown"}},
+		"two starts, and nothing was asked in between": {{0, forbidden, "unknown"}, {apply.RefusedLapse + time.Second, forbidden, "unknown"}},
 		"for good": {{0, forbidden, "unknown"}, {time.Second, forbidden, "unknown"}, {apply.RefusedFor - 2*time.Second, forbidden, "unknown"}, {time.Second, forbidden, "none, said"},
-			{time.Minute, forbidden, "none"}, {refusedLapse, forbidden, "none"}, {time.Minute, ok, "seen, said"}, {time.Minute, forbidden, "unknown"}},
+			{time.Minute, forbidden, "none"}, {apply.RefusedLapse, forbidden, "none"}, {time.Minute, ok, "seen, said"}, {time.Minute, forbidden, "unknown"}},
 		"a page, for as long as it likes":        {{0, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "unknown"}, {time.Minute, forbidden, "unknown"}},
 		"for good, of an agent that asks rarely": {{0, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "none, said"}, {time.Hour, forbidden, "unknown"}, {apply.RefusedFor, forbidden, "none"}},
 	} {

@@ -196,10 +196,6 @@ func misfit(text string) string {
 	return text
 }
 
-// RefusedFor is for how long nothing but refusals has to come until they say that the agent lacks a right. An API server that starts refuses
-// everybody until it has read its roles, which takes a tenth of a second, and longer where its store is slow.
-const RefusedFor = 10 * time.Second
-
 // Answered reports that the API server itself says what is wrong.
 func Answered(err error) bool { return kube.StatusOf(err) != nil }
 

@@ -2,11 +2,11 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/apply"
-	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -14,10 +14,13 @@ import (
 // With some objects the cluster's controllers delete others that do not name them as their owner, so that nothing can be taken from these
 // to have them stay: with a ServiceAccount the Secrets that are its tokens, with a Service the Endpoints of its name.
 
+// followers are what came of the lists of what may follow.
+type followers struct{ tokens, endpoints apply.Refusals }
+
 // followed reports that one of these would take along what is to stay, so that it stays as well, or says (wait) what it would take along
 // that is to go itself, and does not yet.
 func (e *eraser) followed(ctx context.Context, r plan.Record) (kept *plan.Kept, wait string, err error) {
-	kind := fleet.ObjectID{Namespace: r.ID.Namespace}
+	kind, lists := fleet.ObjectID{Namespace: r.ID.Namespace}, &e.w.m.tailing.tokens
 	var follows func(*metav1.PartialObjectMetadata) bool
 	switch {
 	case r.ID.Group != "":
@@ -29,7 +32,7 @@ func (e *eraser) followed(ctx context.Context, r plan.Record) (kept *plan.Kept, 
 			return o.Annotations["kubernetes.io/service-account.name"] == r.ID.Name && (uid == "" || uid == r.UID)
 		}
 	case r.ID.Kind == "Service":
-		kind.Kind = "Endpoints"
+		kind.Kind, lists = "Endpoints", &e.w.m.tailing.endpoints
 		follows = func(o *metav1.PartialObjectMetadata) bool { return o.Name == r.ID.Name }
 	default:
 		return nil, "", nil
@@ -52,8 +55,9 @@ func (e *eraser) followed(ctx context.Context, r plan.Record) (kept *plan.Kept, 
 		}
 		return true
 	})
+	lacks, _ := lists.Note(err, time.Now())
 	switch {
-	case kube.Is(err, kube.Forbidden): // who may not see any has none there
+	case lacks: // who may not see any has none there
 		return nil, "", nil
 	case err != nil:
 		return nil, "", err

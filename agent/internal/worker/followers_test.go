@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -171,5 +173,39 @@ func TestWhatAModuleMadeKeepsItsNamespace(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestRefusalOfAMomentLetsNoTokenGo: an API server that has just started refuses what the agent has the right to. That it may not list Secrets now does not
+// say that none follows the ServiceAccount.
+func TestRefusalOfAMomentLetsNoTokenGo(t *testing.T) {
+	r := newRig(t)
+	rest, policies := configMap("a", "k: v"), []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}}, Prune: fleet.PruneNever}}
+	s := r.bundle("shop", policies, rest, account, token)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.eventually("the token is made", func() bool {
+		return r.get("v1", "secrets", "ci-token").GetAnnotations()["kubernetes.io/service-account.uid"] != ""
+	})
+	uid := r.uidOf("v1", "secrets", "ci-token")
+	r.stop()
+	var refused atomic.Bool
+	r.answers(func(q *http.Request) *http.Response {
+		if q.Method != http.MethodGet || !strings.HasSuffix(q.URL.Path, "/namespaces/"+r.ns+"/secrets") || refused.Swap(true) {
+			return nil
+		}
+		return answer(q, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"details":{"kind":"secrets"},
+			"message":"secrets is forbidden: User \"agent\" cannot list resource \"secrets\" in API group \"\" in the namespace \"x\""}`)
+	})
+	r.start()
+	r.set([]fleet.Sync{r.bundle("shop", policies, rest)})
+	r.eventually("it is decided", func() bool {
+		return r.get("v1", "serviceaccounts", "ci") == nil || strings.Contains(r.extras("shop"), "would delete with it what is to stay: Secret ci-token")
+	})
+	if !refused.Load() {
+		t.Fatal("nothing was refused")
+	}
+	if r.get("v1", "serviceaccounts", "ci") == nil || r.uidOf("v1", "secrets", "ci-token") != uid {
+		t.Error("the ServiceAccount was deleted, and with it the token that is to stay")
 	}
 }

@@ -37,6 +37,7 @@ type Manager struct {
 	unfound  unserved      // kinds of which that cannot be said
 	late     late
 	freed    freed
+	tailing  followers
 	defined  defined
 	rules    healthRules
 	events   *recorder
