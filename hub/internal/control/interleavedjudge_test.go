@@ -141,7 +141,8 @@ func (o order) judge() {
 // for the end of a removal, or could not be assigned, goes with what takes it back: nobody was told of it.
 func (o order) follows() {
 	had, now, given := record.Generation(o.had), record.Generation(o.has), record.GivenGeneration(o.has)
-	if now < had && given < now || given < record.GivenGeneration(o.had) {
+	ended := given == 0 && o.had.GetTombstone() != nil && o.had.GetSync() == nil // a removal: whether it is done is judged where it goes
+	if now < had && given < now || given < record.GivenGeneration(o.had) && !ended {
 		o.finds("generation %d follows %d", now, had)
 	}
 	for g := range o.said.given[store.DesiredKey(o.cluster, o.ref)] {

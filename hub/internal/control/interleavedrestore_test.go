@@ -176,6 +176,16 @@ func (w *interleaved) ahead(k *kube) string {
 	return ""
 }
 
+// comesBack has an agent open a session, and another one where the first has told the hub only that it is ahead.
+func (w *interleaved) comesBack(k *kube) bool {
+	for range 2 {
+		if k != nil && w.opens(k) {
+			return true
+		}
+	}
+	return false
+}
+
 // restRestore has a person accept the last restore, and all join again that cannot go on with it, or whose name was taken while they joined.
 func (w *interleaved) restRestore() {
 	if w.restored > 0 {
@@ -184,7 +194,7 @@ func (w *interleaved) restRestore() {
 	for _, name := range wovenClusters {
 		rec, k := clusterOf(w.last, name), w.kubes[name]
 		switch {
-		case rec == nil || k != nil && (w.opens(k) || w.opens(k)):
+		case rec == nil || w.comesBack(k):
 		case rec.GetRemoving() != "":
 			w.removes(name, "keep", true)
 		default:
