@@ -15,6 +15,7 @@ const (
 	lookEvery  = 15 * time.Second
 	longWait   = 3 * time.Second // of somebody who waits for a revision
 	showWithin = 5 * time.Second // what is there, for a watch that is asked how far it is
+	deafFor    = time.Hour       // a new watch is taken for no better, and is not tried
 )
 
 // errStalled ends a watch that is begun anew where it was.
@@ -24,7 +25,7 @@ var errStalled = fleet.Errorf(fleet.ErrUnavailable, "store: the watch says nothi
 func (e *Engine) mind() {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	deaf := false // a list was needed before: a new watch says no more
+	var deaf time.Time // when a new watch said no more, and a list was needed; zero: never
 	for {
 		select {
 		case <-e.ctx.Done():
@@ -35,13 +36,13 @@ func (e *Engine) mind() {
 		if e.shows() {
 			continue
 		}
-		if !deaf {
+		if deaf.IsZero() || time.Since(deaf) > deafFor {
 			e.log.Warn("store: the watch says nothing of what is there, and is begun anew", "revision", e.model.snapshot().revision)
 			dirty.Poke(e.rewatch)
 			if e.shows() {
 				continue
 			}
-			deaf = true
+			deaf = time.Now()
 			e.log.Warn("store: a new watch says no more, and all is listed instead, again and again. Does something stand before etcd that answers no requests for progress, as etcd grpc-proxy? Have --etcd-endpoints name etcd itself, or what passes connections on as they are")
 		}
 		e.askRelist()

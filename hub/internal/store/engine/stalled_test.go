@@ -19,7 +19,7 @@ type stalling struct {
 	backend.Backend
 	watches atomic.Int64
 	stalled atomic.Int64 // of the watches, by their number, the last that says nothing more
-	deaf    bool         // nobody answers requests for progress
+	deaf    atomic.Bool  // nobody answers requests for progress
 }
 
 func (b *stalling) stall() { b.stalled.Store(b.watches.Load()) }
@@ -27,7 +27,7 @@ func (b *stalling) stall() { b.stalled.Store(b.watches.Load()) }
 func (b *stalling) Watch(ctx context.Context, prefix string, from int64, fn func(backend.Changes)) error {
 	n := b.watches.Add(1)
 	return b.Backend.Watch(ctx, prefix, from, func(c backend.Changes) {
-		if b.stalled.Load() < n && (!b.deaf || len(c.List) > 0) {
+		if b.stalled.Load() < n && (!b.deaf.Load() || len(c.List) > 0) {
 			fn(c)
 		}
 	})
@@ -35,7 +35,8 @@ func (b *stalling) Watch(ctx context.Context, prefix string, from int64, fn func
 
 func openStalling(t *testing.T, deaf bool) (*stalling, *Engine) {
 	t.Helper()
-	b := &stalling{Backend: memory.New(), deaf: deaf}
+	b := &stalling{Backend: memory.New()}
+	b.deaf.Store(deaf)
 	e, err := Open(t.Context(), b, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -117,6 +118,29 @@ func TestWatchThatSaysNotHowFarItIs(t *testing.T) {
 				t.Error("who waits for all that there is:", err)
 			}
 			cancel()
+		}
+	})
+}
+
+// That a new watch was of no use once, as while its server was too busy to answer, does not count for good: of a large store a list is dear.
+func TestNewWatchIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, e := openStalling(t, true)
+		if _, err := e.Blobs().Put(t.Context(), []byte("blob")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.deaf.Store(false)
+		<-time.After(2 * time.Hour)
+		before := e.Stats().Relists
+		b.stall()
+		if rev, err := setTo(t.Context(), e, 1); err != nil || e.View(t.Context(), rev, func(store.Reader) error { return nil }) != nil {
+			t.Fatal(rev, err)
+		}
+		if before == 0 || e.Stats().Relists != before {
+			t.Errorf("all was listed %d times before, and %d times after", before, e.Stats().Relists)
 		}
 	})
 }
