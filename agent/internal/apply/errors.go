@@ -132,7 +132,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 			Message: fmt.Sprintf("%s: namespace %s does not exist; add it to the module, or to one that comes before", id, id.Namespace)}
 	case answer == kube.Unserved:
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf(
-			"%s: the API server does not serve its kind, or this version of it, any more, or yet; is its CRD part of another module?", id)}
+			"%s: the API server does not serve its kind, or this version of it, any more, or yet; is its CRD part of another module?%s", id, inItsWords(text))}
 	case answer == kube.Gone:
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case answer == kube.Conflict:
@@ -149,6 +149,15 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	default:
 		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	}
+}
+
+// inItsWords is what a server of others says of what it does not have, without saying of what: it is told as well. What API servers say of each path
+// that they do not know tells nothing.
+func inItsWords(text string) string {
+	if text == "" || strings.HasPrefix(text, "the server could not find the requested resource") {
+		return ""
+	}
+	return " It says: " + text
 }
 
 // NoAnswer reports that a request has no answer of an API server: it is not there, or the way to it is not.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -19,6 +20,10 @@ func TestKindThatIsServedNoMore(t *testing.T) {
 	f := Explain(id, apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", schema.GroupResource{}, "", "404 page not found", 0, true))
 	if f.Reason != ReasonNoKind || !f.Transient || strings.Contains(f.Message, "requested resource") || !strings.Contains(f.Message, "Widget.example.com shop/x: the API server does not serve its kind") {
 		t.Errorf("%+v", f)
+	}
+	of := Explain(id, &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: `tenant "a" is not known`}})
+	if of.Reason != ReasonNoKind || !strings.Contains(of.Message, `It says: tenant "a" is not known`) {
+		t.Errorf("what a server of others says: %+v", of)
 	}
 	gone := Explain(id, apierrors.NewNotFound(schema.GroupResource{Group: "example.com", Resource: "widgets"}, "x"))
 	if gone.Reason != ReasonNoKind || !strings.Contains(gone.Message, `widgets.example.com "x" not found`) {
