@@ -123,21 +123,17 @@ SIM_SEEDS := 200
 
 .PHONY: test-unit
 test-unit: ## Unit tests under the race detector, and the long random runs without it
-	@$(PHASE) 'build with the race detector of what they test' bash -c '$(UNIT_TEST) ./hub -run "^$$"'
-	@unset TOWLINE_E2E; $(PHASE) 'unit tests under the race detector, random runs, simulated fleets' tools/together.sh 4 $(UNIT_TESTS) $(RANDOM_TESTS)
+	@unset TOWLINE_E2E; $(PHASE) 'unit tests under the race detector, random runs, simulated fleets' tools/together.sh 3 $(UNIT_TESTS) $(RANDOM_TESTS)
 
-# Package hub takes longest, and most of its time it waits: its tests run in two processes, and begin first. What these are
-# built of is built once before: of two commands that need the same at the same time each would compile it.
-UNIT_TEST := CGO_ENABLED=1 go test -race -timeout 45m
-HUB_FIRST := ^Test[A-L]
-UNIT_TESTS := '$(UNIT_TEST) ./hub -run "$(HUB_FIRST)"' '$(UNIT_TEST) ./hub -skip "$(HUB_FIRST)"' \
-	'$(UNIT_TEST) $$(go list ./... | grep -v -e "/$(RANDOM_RUNS:./%=%)$$" -e "/hub$$")'
+# The package that takes longest is named first, so that it begins first; most of its time it waits, while the others compute. What they are built of
+# was vetted by make lint.
+UNIT_TESTS := 'CGO_ENABLED=1 go test -race -vet=off -timeout 45m ./hub $$(go list ./... | grep -v "/$(RANDOM_RUNS:./%=%)$$")'
 
 # Each uses one core, and waits for nothing, so that they get what the unit tests leave, which wait for deadlines. The longest first. Where nothing is
 # cached the compiler takes most of the machine for a quarter of an hour: their limits leave room for that.
-RANDOM_TESTS := 'nice go test -timeout 45m $(RANDOM_RUNS) $(RANDOM_SEED)' \
-	'SEED=1 SEEDS=$(SIM_SEEDS) TOWLINE_SIM_AGAIN=2 nice go test -count=1 -timeout 45m ./test/sim -run TestSim$$' \
-	'CGO_ENABLED=1 nice go test -race -timeout 45m $(RANDOM_RUNS) $(RANDOM_SEED) -rapid.checks=200'
+RANDOM_TESTS := 'nice go test -vet=off -timeout 45m $(RANDOM_RUNS) $(RANDOM_SEED)' \
+	'SEED=1 SEEDS=$(SIM_SEEDS) TOWLINE_SIM_AGAIN=2 nice go test -vet=off -count=1 -timeout 45m ./test/sim -run TestSim$$' \
+	'CGO_ENABLED=1 nice go test -race -vet=off -timeout 45m $(RANDOM_RUNS) $(RANDOM_SEED) -rapid.checks=200'
 
 # Where the tests on real API servers find what they run on.
 REAL = export TOWLINE_E2E=1 TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}"; \
@@ -145,14 +141,14 @@ REAL = export TOWLINE_E2E=1 TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWL
 
 # The packages of the agent that have tests on a real API server; without one those are skipped. They wait more than
 # they compute, so that many run at a time.
-LAB_TEST := go test -count=1 -parallel 8 -timeout 40m
+LAB_TEST := go test -vet=off -count=1 -parallel 8 -timeout 40m
 LAB_TESTS := ./agent ./agent/internal/state ./agent/internal/worker
 # The same in two parts that take about as long: one alone would still go on when all others have ended.
 LAB_FIRST := ^Test[A-N]
 LAB_PARTS := '$(LAB_TEST) -skip "$(LAB_FIRST)" $(LAB_TESTS)' '$(LAB_TEST) -run "$(LAB_FIRST)" $(LAB_TESTS)'
 
 # The longest first.
-E2E_TEST := go test -count=1 -timeout 30m
+E2E_TEST := go test -vet=off -count=1 -timeout 30m
 E2E_TESTS := '$(E2E_TEST) ./test/e2e -run TestFaults' '$(E2E_TEST) ./test/e2e -run TestObjects' \
 	'$(E2E_TEST) ./test/e2e/recovery' '$(E2E_TEST) ./test/e2e/rollouts' '$(E2E_TEST) ./test/e2e/truth' '$(E2E_TEST) ./test/e2e/canaries'
 
