@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
 	if !given {
-		n := "4000" // one seed finds what it finds: more of its runs cost minutes of every make test, and new seeds are for a soak
+		n := "2000" // one seed finds what it finds: more of its runs cost minutes of every make test, and new seeds are for a soak
 		if testing.Short() {
 			n = "200"
 		}
