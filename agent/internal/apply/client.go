@@ -187,7 +187,7 @@ func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string
 }
 
 // unlessListed is what a read of an object comes to that says nothing of it, as with an API server of its own that has no words for what it does not
-// have: where a list has no object of the name, there is none.
+// have: where a list has no object of the name, there is none. Nor is there any of a kind that cannot be listed either, as a TokenReview: it is not kept.
 func (c *Client) unlessListed(ctx context.Context, r Resource, namespace, name string, err error) error {
 	if !kube.Is(err, kube.Unserved) {
 		return err
@@ -197,7 +197,7 @@ func (c *Client) unlessListed(ctx context.Context, r Resource, namespace, name s
 		there = there || o.Name == name
 		return !there
 	})
-	if there || unlisted != nil {
+	if there || unlisted != nil && !kube.Is(unlisted, kube.Unsupported) {
 		return err
 	}
 	return apierrors.NewNotFound(r.GroupResource(), name)
