@@ -52,7 +52,8 @@ func (x *words) notes(was, is store.Reader) {
 		if g := record.GivenGeneration(d); g != record.GivenGeneration(before[key]) {
 			x.gives(key, g, clusterOf(was, name).GetUid())
 		}
-		if d.GetSync() != nil && d.GetTombstone() == nil && (before[key].GetSync() == nil || before[key].GetTombstone() != nil) { // what was said of it before was of another time
+		// What was said of it before was of another time, but for one that is assigned and could not have it yet: a person was asked about that, too.
+		if d.GetTombstone() == nil && (before[key] == nil || before[key].GetTombstone() != nil) {
 			_, ref, _ := store.SplitClusterModule(key)
 			delete(x.confirmed, confirmation(fleet.HoldLeaves, ref, clusterOf(is, name).GetUid()))
 		}
