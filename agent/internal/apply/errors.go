@@ -109,8 +109,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	text, answer := strings.TrimSpace(s.Message), kube.Judge(err)
 	switch {
 	case answer == kube.Stranger:
-		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf(
-			"%s: something else answers in place of the API server, such as a proxy before it, with HTTP status %d: %s", id, s.Code, text)}
+		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, kube.ByStranger(s))}
 	case IsImmutable(err):
 		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition, Detail: causes(s),
 			Message: fmt.Sprintf("%s: a field cannot be changed in place; %s: %s", id, plan.RecreateAdvice(id), causes(s))}

@@ -113,56 +113,48 @@ func TestPageIsNoDefinitionThatIsGone(t *testing.T) {
 		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{},"code":404}`:                                                                                               false,
 		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{"name":"widgets.example.com","group":"apiextensions.k8s.io","kind":"customresourcedefinitions"},"code":404}`: true,
 	} {
-		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-			w.Header().Set("Content-Type", "application/json")
-			switch r.URL.Path {
-			case "/apis":
-				_, _ = io.WriteString(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`)
-			case crds:
-				_, _ = io.WriteString(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[{"metadata":{"name":"widgets.example.com"}}]}`)
-			case crds + "/widgets.example.com":
-				w.WriteHeader(http.StatusNotFound)
-				_, _ = io.WriteString(w, answer)
-			default:
-				http.NotFound(w, r)
-			}
-		}))
-		t.Cleanup(srv.Close)
-		c, err := newClient(&rest.Config{Host: srv.URL})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, got, err := NewMapper(c).Served(t.Context(), fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1")
-		if got != gone || (err == nil) != gone {
-			t.Errorf("%s: gone %t, %v", answer, got, err)
-		}
+		widgetAt(t, gone, map[string]string{
+			"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
+			crds:    `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[{"metadata":{"name":"widgets.example.com"}}]}`,
+		}, map[string]string{crds + "/widgets.example.com": answer})
 	}
 }
 
 // TestPageIsNoGroupThatIsGone: what does not know the path of a group says nothing of the group, which the API server lists.
 func TestPageIsNoGroupThatIsGone(t *testing.T) {
 	for listed, gone := range map[string]bool{`{"name":"example.com","versions":[]}`: false, `{"name":"other.example.com","versions":[]}`: true} {
-		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			switch r.URL.Path {
-			case "/apis":
-				_, _ = io.WriteString(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[`+listed+`]}`)
-			case "/apis/apiextensions.k8s.io/v1/customresourcedefinitions":
-				_, _ = io.WriteString(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[]}`)
-			default:
-				http.NotFound(w, r)
-			}
-		}))
-		t.Cleanup(srv.Close)
-		c, err := newClient(&rest.Config{Host: srv.URL})
-		if err != nil {
-			t.Fatal(err)
+		widgetAt(t, gone, map[string]string{
+			"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[` + listed + `]}`,
+			crds:    `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[]}`,
+		}, nil)
+	}
+}
+
+const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+// widgetAt sees that the kind of a Widget is gone, or that nothing can be said of it, where an API server has some paths, and answers others with 404
+// in some words, or in those for a path that it does not know.
+func widgetAt(t *testing.T, gone bool, has, lacks map[string]string) {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if body, ok := has[r.URL.Path]; ok {
+			_, _ = io.WriteString(w, body)
+		} else if body, ok := lacks[r.URL.Path]; ok {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, body)
+		} else {
+			http.NotFound(w, r)
 		}
-		_, got, err := NewMapper(c).Served(t.Context(), fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1")
-		if got != gone || (err == nil) != gone {
-			t.Errorf("%s: gone %t, %v", listed, got, err)
-		}
+	}))
+	t.Cleanup(srv.Close)
+	c, err := newClient(&rest.Config{Host: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, got, err := NewMapper(c).Served(t.Context(), fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1")
+	if got != gone || (err == nil) != gone {
+		t.Errorf("%v, %v: gone %t, %v", has, lacks, got, err)
 	}
 }
 

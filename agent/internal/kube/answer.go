@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -128,6 +129,11 @@ func Is(err error, any ...Answer) bool { return slices.Contains(any, Judge(err))
 
 // IsGone reports that the API server said that it does not have the object.
 func IsGone(err error) bool { return Judge(err) == Gone }
+
+// ByStranger says of the Status of an answer that is a Stranger's who it is from.
+func ByStranger(s *metav1.Status) string {
+	return fmt.Sprintf("something else answers in place of the API server, such as a proxy before it, with HTTP status %d: %s", s.Code, strings.TrimSpace(s.Message))
+}
 
 // Unavailable reports that whoever answered said that what should do it is not there now.
 func Unavailable(err error) bool {

@@ -190,7 +190,7 @@ func describe(fault error) fleet.Condition {
 	case status != nil && kube.Is(fault, kube.Unauthorized, kube.Forbidden):
 		c.Reason, c.Message = "Refused", fmt.Sprintf("the API server refuses the agent: %s", status.Message)
 	case status != nil && kube.Is(fault, kube.Stranger):
-		c.Reason, c.Message = "Unavailable", fmt.Sprintf("something else answers in place of the API server, such as a proxy before it, with HTTP status %d: %s", status.Code, status.Message)
+		c.Reason, c.Message = "Unavailable", kube.ByStranger(status)
 	case status != nil:
 		c.Reason, c.Message = "Unavailable", fmt.Sprintf("the API server does not do its work: %s", status.Message)
 	case fault == nil, errors.As(fault, &timeout) && timeout.Timeout(), errors.Is(fault, context.DeadlineExceeded):

@@ -417,10 +417,11 @@ func awayBecause(failed bool, f *v1.Facts) string {
 
 // neverThere is said of a cluster to which nothing can go, for it has no agent yet.
 func neverThere(failed bool, f *v1.Facts) string {
+	said := "no agent of it has ever connected; moves when one has, through the same checks: "
 	if failed {
-		return "no agent of it had ever connected when its turn came; to have one: towline cluster join " + strings.Join(f.GetClusters(), "") + " --reissue"
+		said = "no agent of it had ever connected when its turn came; to have one: "
 	}
-	return "no agent of it has ever connected; moves when one has, through the same checks: towline cluster join " + strings.Join(f.GetClusters(), "") + " --reissue"
+	return said + joinAnew(strings.Join(f.GetClusters(), ""))
 }
 
 // span of a soak, such as 5m.

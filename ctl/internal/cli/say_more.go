@@ -578,10 +578,13 @@ func commandOf(x *v1.Action, of *v1.Reason) command {
 	case rollout.DoCreateUser:
 		return command{"towline user create NAME --role admin --save FILE", "makes one, who approves with --config FILE"}
 	case rollout.DoJoinCluster:
-		return command{"towline cluster join " + x.GetCluster() + " --reissue", "a new token for its agent"}
+		return command{joinAnew(x.GetCluster()), "a new token for its agent"}
 	}
 	return command{}
 }
+
+// joinAnew is the command by which the agent of a cluster that is registered gets a new token.
+func joinAnew(cluster string) string { return "towline cluster join " + cluster + " --reissue" }
 
 // imageReasons are those of containers whose image is missing.
 var imageReasons = map[string]bool{"ImagePullBackOff": true, "ErrImagePull": true}

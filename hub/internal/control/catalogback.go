@@ -50,11 +50,7 @@ func filesOf(a source.Artifact) string { return cmp.Or(a.Ref, a.Digest.String())
 
 // sourceOf is a digest of where a catalog has its files from, however often that is looked at.
 func sourceOf(rec *storev1.CatalogRecord) []byte {
-	src := proto.CloneOf(rec.GetCatalog().GetSpec().GetSource())
-	if src != nil {
-		src.Follow, src.Verify = nil, nil
-	}
-	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(src)
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(placeOf(rec.GetCatalog().GetSpec().GetSource()))
 	if err != nil {
 		return nil
 	}

@@ -39,14 +39,16 @@ func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revis
 
 // sameRef reports that two sources are the same place with the same ref, however it is looked at.
 func sameRef(a, b *towlinev1.Source) bool {
-	a, b = proto.CloneOf(a), proto.CloneOf(b)
-	for _, s := range []*towlinev1.Source{a, b} {
-		if s == nil {
-			return false
-		}
+	return a != nil && b != nil && proto.Equal(placeOf(a), placeOf(b))
+}
+
+// placeOf is a source without how often it is looked at, and how what is there is verified.
+func placeOf(s *towlinev1.Source) *towlinev1.Source {
+	s = proto.CloneOf(s)
+	if s != nil {
 		s.Follow, s.Verify = nil, nil
 	}
-	return proto.Equal(a, b)
+	return s
 }
 
 // saysBack has a rollout say why it is, where its source goes back.
