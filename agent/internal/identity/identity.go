@@ -313,14 +313,16 @@ func (i *Identity) use(c *credential, saved bool) {
 }
 
 // storeOrUse uses a credential that replaces a stored one, also when it cannot be persisted now: an agent whose disk is
-// full stays connected, and says so. It reports whether it was persisted.
-func (i *Identity) storeOrUse(ctx context.Context, c *credential) bool {
-	err := i.store(ctx, c)
-	if err != nil {
-		i.o.Log.Warn("the identity is used and not saved yet", "until", c.leaf.NotAfter, "error", err)
-		i.use(c, false)
+// full stays connected, and says so.
+func (i *Identity) storeOrUse(ctx context.Context, c *credential) {
+	if err := i.store(ctx, c); err != nil {
+		i.useUnsaved(c, err)
 	}
-	return err == nil
+}
+
+func (i *Identity) useUnsaved(c *credential, err error) {
+	i.o.Log.Warn("the identity is used and not saved yet", "until", c.leaf.NotAfter, "error", err)
+	i.use(c, false)
 }
 
 // save persists what is only used. It reports whether nothing is left to save.

@@ -521,39 +521,6 @@ func TestTokenComesBeforeRecovery(t *testing.T) {
 	})
 }
 
-// An agent that cannot write its state renews its certificate all the same, and saves it when it can.
-func TestRenewsWithoutAState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHub(t)
-		i := h.joined()
-		before, err := i.TLS()
-		if err != nil {
-			t.Fatal(err)
-		}
-		full := errors.New("no space left on device")
-		h.state.fails(full, certName, pendingName)
-		h.loses(1)
-		stop := runs(t, i)
-		<-i.Renewed()
-		if after, err := i.TLS(); err != nil || after == before {
-			t.Errorf("the old certificate is still used: %v", err)
-		}
-		if keys := h.signed(); len(keys) != 3 || keys[1] != keys[2] {
-			t.Errorf("%d requests; one whose answer was lost is made again with another key", len(keys))
-		}
-		if reopened := h.mustOpen(""); reopened.get().leaf.Equal(i.get().leaf) {
-			t.Error("it was saved all the same")
-		}
-		h.state.fails(nil, certName, pendingName)
-		<-time.After(resave + time.Second)
-		synctest.Wait()
-		if reopened := h.mustOpen(""); !reopened.get().leaf.Equal(i.get().leaf) {
-			t.Error("the renewed certificate is not stored")
-		}
-		stop()
-	})
-}
-
 func TestTrustCAs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)

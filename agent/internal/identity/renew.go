@@ -23,6 +23,9 @@ const (
 	recheck = 10 * time.Minute
 	// resave is how often an identity that could not be saved is tried again.
 	resave = 30 * time.Second
+	// unsavedBefore is how long before the end of a certificate one takes its place that cannot be saved. An agent that starts anew then, or
+	// another process that takes over, has the one that was replaced, and is not let in.
+	unsavedBefore = 2 * time.Hour
 )
 
 // Run renews the certificate at half of its life until ctx ends. A failure is tried again, also when the certificate has
@@ -132,11 +135,12 @@ type issued interface {
 	GetCa() [][]byte
 }
 
-// next takes the certificate that the hub is asked for with a new key.
+// next takes the certificate that the hub is asked for with a new key. While the one before is good for long, it is used only once it is saved.
 func (i *Identity) next(ctx context.Context, ask func(old *credential, csr []byte) (issued, error)) error {
 	old := i.get()
 	key, keyDER, err := i.pendingKey(ctx, "renew "+old.leaf.SerialNumber.Text(16))
-	if key == nil {
+	saves := time.Until(old.leaf.NotAfter) > unsavedBefore
+	if key == nil || err != nil && saves {
 		return err
 	}
 	if err != nil {
@@ -161,8 +165,14 @@ func (i *Identity) next(ctx context.Context, ask func(old *credential, csr []byt
 	if !next.leaf.NotAfter.After(old.leaf.NotAfter) {
 		return fleet.Errorf(fleet.ErrInvalid, "identity: the hub's new certificate ends no later than the old one")
 	}
-	if i.storeOrUse(ctx, &next) {
+	err = i.store(ctx, &next)
+	switch {
+	case err == nil:
 		i.forgetPending(ctx)
+	case saves:
+		return err
+	default:
+		i.useUnsaved(&next, err)
 	}
 	dirty.Poke(i.renewed)
 	return nil

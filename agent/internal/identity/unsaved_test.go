@@ -1,0 +1,70 @@
+package identity
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An agent that cannot write its state renews its certificate all the same, and saves it when it can.
+func TestRenewsWithoutAState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		before, err := i.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := errors.New("no space left on device")
+		h.state.fails(full, certName, pendingName)
+		h.loses(1)
+		stop := runs(t, i)
+		<-i.Renewed()
+		if after, err := i.TLS(); err != nil || after == before {
+			t.Errorf("the old certificate is still used: %v", err)
+		}
+		if keys := h.signed(); len(keys) != 3 || keys[1] != keys[2] {
+			t.Errorf("%d requests; one whose answer was lost is made again with another key", len(keys))
+		}
+		if reopened := h.mustOpen(""); reopened.get().leaf.Equal(i.get().leaf) {
+			t.Error("it was saved all the same")
+		}
+		h.state.fails(nil, certName, pendingName)
+		<-time.After(resave + time.Second)
+		synctest.Wait()
+		if reopened := h.mustOpen(""); !reopened.get().leaf.Equal(i.get().leaf) {
+			t.Error("the renewed certificate is not stored")
+		}
+		stop()
+	})
+}
+
+// While an agent cannot write its state it goes on with the certificate that is there for as long as that is good: where it starts anew
+// meanwhile, or another process of its Deployment takes over, nobody has one that was replaced. It is renewed when it can be saved.
+func TestUsesWhatItHasSaved(t *testing.T) {
+	for name, failing := range map[string][]string{"no write": {certName, pendingName}, "the last write": {certName}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHub(t)
+				i := h.joined()
+				h.state.fails(errors.New("etcdserver: mvcc: database space exceeded"), failing...)
+				stop := runs(t, i)
+				<-time.After(life * 9 / 10)
+				synctest.Wait()
+				if again := h.mustOpen(""); !again.get().leaf.Equal(i.get().leaf) {
+					t.Error("a certificate is in use that an agent which starts now does not have")
+				}
+				h.state.fails(nil, failing...)
+				<-i.Renewed()
+				if again := h.mustOpen(""); !again.get().leaf.Equal(i.get().leaf) {
+					t.Error("the renewed certificate is not stored")
+				}
+				if left := time.Until(i.get().leaf.NotAfter); left < life*9/10 {
+					t.Errorf("the certificate ends in %s", left)
+				}
+				stop()
+			})
+		})
+	}
+}
