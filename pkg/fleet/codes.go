@@ -10,6 +10,7 @@ const (
 	AttentionCloned       = "Cloned"
 	AttentionCopied       = "CopiedIdentity"
 	AttentionUnknownCert  = "UnknownCertificate"
+	AttentionFormer       = "FormerIdentity"
 	AttentionUnregistered = "Unregistered"
 	AttentionDamaged      = "DamagedRecord"
 	AttentionRefused      = "Refused"

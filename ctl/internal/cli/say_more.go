@@ -305,6 +305,9 @@ func (a *app) attentionSays(cluster string, n *v1.Note) (said string, known bool
 	case fleet.AttentionCopied:
 		return "copied identity: a certificate was shown that had been replaced, and was refused: an agent with an older copy of the state runs, " +
 			"or somebody has its key; keep both out until you know which is right: towline cluster lock " + cluster, true
+	case fleet.AttentionFormer:
+		return "former identity: an agent runs that has an identity from before this cluster joined last, and is refused: stop it; or, if it is " +
+			"to have the cluster's name: " + again + " --reissue", true
 	case fleet.AttentionUnregistered:
 		return "UNREGISTERED: its agent has an identity of this hub, which does not have the cluster: the store was made anew, or the cluster " +
 			"was removed; the agent keeps its objects as they are; run: " + again, true

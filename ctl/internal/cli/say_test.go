@@ -245,7 +245,7 @@ func sayings() map[string][]saying {
 		"attention": {
 			{fleet.AttentionStrays, "", &v1.Facts{Count: 2}}, {fleet.AttentionExpected, "", &v1.Facts{Until: noon}},
 			{fleet.AttentionRegressed, "", &v1.Facts{Detail: "the agent holds generation 9, this hub gave at most 5"}},
-			{fleet.AttentionOtherCluster, "", nil}, {fleet.AttentionCloned, "", nil}, {fleet.AttentionCopied, "", nil}, {fleet.AttentionUnknownCert, "", nil},
+			{fleet.AttentionOtherCluster, "", nil}, {fleet.AttentionCloned, "", nil}, {fleet.AttentionCopied, "", nil}, {fleet.AttentionUnknownCert, "", nil}, {fleet.AttentionFormer, "", nil},
 			{fleet.AttentionUnregistered, "", nil}, {fleet.AttentionDamaged, "", nil},
 			{fleet.AttentionRefused, "", &v1.Facts{Code: "DIGEST_MISMATCH", Detail: "the index is not what its digest says"}},
 		},

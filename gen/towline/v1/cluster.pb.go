@@ -246,7 +246,7 @@ type ClusterStatus struct {
 	Healthy int32 `protobuf:"varint,8,opt,name=healthy,proto3" json:"healthy,omitempty"`
 	// Objects that are known to drift now.
 	Drift int32 `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`
-	// What a person must look at: StraySyncs, ExpectedBack, Regressed, OtherCluster, Cloned, CopiedIdentity, Unregistered, Damaged,
+	// What a person must look at: StraySyncs, ExpectedBack, Regressed, OtherCluster, Cloned, CopiedIdentity, FormerIdentity, Unregistered, Damaged,
 	// or the code with which the agent refused what it was told.
 	Attention *Note `protobuf:"bytes,22,opt,name=attention,proto3" json:"attention,omitempty"`
 	// The generation of the assemblage that the cluster should have.

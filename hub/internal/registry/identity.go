@@ -142,6 +142,12 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 	switch known := find(rec, caller.CertSerial); {
 	case known != nil && !errors.Is(err, fleet.ErrDenied): // expired
 		return err
+	case known == nil && former(rec, issued):
+		r.alarms.add(caller.Cluster, alarm{code: fleet.AttentionFormer})
+		if rec.GetJoined() == nil {
+			return err
+		}
+		return succeededBy(caller.Cluster)
 	case known == nil && issued.After(newest(rec)) && now.Sub(issued) < time.Minute:
 		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: this hub has not read of the agent's new certificate yet; try again", caller.Cluster)
 	case known == nil && issued.After(newest(rec)):
@@ -152,6 +158,16 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 		r.alarms.add(caller.Cluster, alarm{fleet.AttentionCopied, issued})
 	}
 	return replaced(caller.Cluster)
+}
+
+// former reports that a certificate is of a time before the cluster joined last, or before there was the one that has the name now. A person has
+// ended that identity, so that to see it says of nobody that he has a copy of the one that is in use, nor that this store is an older one.
+func former(rec *storev1.ClusterRecord, issued time.Time) bool {
+	since := rec.GetJoined().AsTime()
+	if made := rec.GetCluster().GetMetadata().GetCreationTimestamp().AsTime(); made.After(since) {
+		since = made
+	}
+	return issued.Before(since.Add(-time.Minute)) // the first one of a join is made and noted in two moments
 }
 
 // superseded reports that a certificate was used which is newer than one of that time. Without that the agent may never have had a newer
@@ -205,6 +221,10 @@ func standing(rec *storev1.ClusterRecord, c fleet.ClusterName, serial string, no
 
 func replaced(c fleet.ClusterName) error {
 	return fleet.Errorf(fleet.ErrDenied, "cluster %s: this certificate was replaced by a newer one: the agent's state was copied or restored; run: towline cluster join %s --reissue", c, c)
+}
+
+func succeededBy(c fleet.ClusterName) error {
+	return fleet.Errorf(fleet.ErrDenied, "cluster %s: has joined anew since this certificate was given: stop this agent; or, to have it take the place of the one that joined, run: towline cluster join %s --reissue", c, c)
 }
 
 func revoked(c fleet.ClusterName) error {

@@ -100,13 +100,13 @@ func (r *Registry) recover(ctx context.Context, e Recovery, caller rpc.Caller, n
 		return Identity{}, false, fmt.Errorf("cluster %s: certificate: %w", caller.Cluster, err)
 	}
 	var der []byte
-	var copied bool
+	var seen string
 	_, err = r.commit(ctx, func(w store.Writer) error {
-		der, copied, err = recoverIn(w, caller, e.ClusterUID, certificate(leaf, hash, now), now)
+		der, seen, err = recoverIn(w, caller, e.ClusterUID, certificate(leaf, hash, now), now)
 		return err
 	})
-	if copied {
-		r.alarms.add(caller.Cluster, alarm{fleet.AttentionCopied, caller.Leaf.NotBefore.Add(backdate)})
+	if seen != "" {
+		r.alarms.add(caller.Cluster, alarm{seen, caller.Leaf.NotBefore.Add(backdate)})
 	}
 	if err != nil {
 		return Identity{}, false, err
@@ -117,41 +117,44 @@ func (r *Registry) recover(ctx context.Context, e Recovery, caller rpc.Caller, n
 	return r.identity(caller.Cluster, der), again, nil
 }
 
-// recoverIn records the next certificate, or finds the one that the same key was given. copied says that the one that ended was replaced by
-// another long ago: somebody has an old copy of the agent's state.
-func recoverIn(w store.Writer, caller rpc.Caller, uid string, next *storev1.Certificate, now time.Time) (der []byte, copied bool, err error) {
+// recoverIn records the next certificate, or finds the one that the same key was given. seen is what a
+// person must look at: of one that was replaced by another long ago somebody has a copy.
+func recoverIn(w store.Writer, caller rpc.Caller, uid string, next *storev1.Certificate, now time.Time) (der []byte, seen string, err error) {
 	c := caller.Cluster
 	rec, ok := cluster(w, c)
 	switch {
 	case !ok:
-		return nil, false, unregistered(c)
+		return nil, "", unregistered(c)
 	case rec.GetRevoked():
-		return nil, false, Revoked(rec, revoked(c))
+		return nil, "", Revoked(rec, revoked(c))
 	case rec.GetLock() != nil:
-		return nil, false, Locked(c)
+		return nil, "", Locked(c)
 	case rec.GetUid() != uid:
-		return nil, false, fleet.Errorf(fleet.ErrDenied, "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q; run: towline cluster join %s --reissue", c, rec.GetUid(), uid, c)
+		return nil, "", fleet.Errorf(fleet.ErrDenied, "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q; run: towline cluster join %s --reissue", c, rec.GetUid(), uid, c)
 	}
 	// A store that was restored may have lost a certificate that has ended since.
 	rec = regained(w, rec, caller, earlier(now, caller.Leaf.NotAfter))
 	old := find(rec, caller.CertSerial)
+	if old == nil && former(rec, caller.Leaf.NotBefore.Add(backdate)) {
+		return nil, fleet.AttentionFormer, succeededBy(c)
+	}
 	if old == nil || len(old.GetDer()) == 0 {
-		return nil, true, replaced(c)
+		return nil, fleet.AttentionCopied, replaced(c)
 	}
 	for _, have := range rec.GetCertificates() {
 		switch {
 		case have == old || !have.GetIssued().AsTime().After(old.GetIssued().AsTime()):
 		case have.GetActive(): // in use for at least its grace
-			return nil, true, replaced(c)
+			return nil, fleet.AttentionCopied, replaced(c)
 		case bytes.Equal(have.GetKeyHash(), next.GetKeyHash()) && have.GetNotAfter().AsTime().Sub(now) > agentLife/2:
-			return have.GetDer(), false, nil
+			return have.GetDer(), "", nil
 		case now.Sub(have.GetIssued().AsTime()) < recoverEvery && have.GetNotAfter().AsTime().After(now):
-			return nil, false, fleet.With(fleet.Errorf(fleet.ErrExhausted, "cluster %s: a certificate was given to another key a moment ago; try again in a minute", c), fleet.Hint{RetryAfter: recoverEvery})
+			return nil, "", fleet.With(fleet.Errorf(fleet.ErrExhausted, "cluster %s: a certificate was given to another key a moment ago; try again in a minute", c), fleet.Hint{RetryAfter: recoverEvery})
 		}
 	}
 	rec.Certificates = append(tidy(rec.GetCertificates(), caller.CertSerial, now), next)
 	w.Put(store.ClusterKey(c), rec)
-	return next.GetDer(), false, nil
+	return next.GetDer(), "", nil
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -197,7 +197,12 @@ func (r *Registry) noted(ctx context.Context, method string, c fleet.ClusterName
 	}
 }
 
+// needsAttention reports that an attention is to be written. That an agent of before still runs takes the place of none that may be of the one
+// that is let in.
 func needsAttention(rec *storev1.ClusterRecord, code string, now time.Time) bool {
+	if code == fleet.AttentionFormer && rec.GetAttention() != "" && rec.GetAttention() != code && now.Sub(rec.GetAttentionAt().AsTime()) <= attentionLife {
+		return false
+	}
 	return rec.GetAttention() != code || now.Sub(rec.GetAttentionAt().AsTime()) > attentionRepeat
 }
 

@@ -844,7 +844,7 @@ type ClusterRecord struct {
 	Joined *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=joined,proto3" json:"joined,omitempty"`
 	// Raised at each join: a session of an older join is void.
 	JoinGeneration uint64 `protobuf:"varint,7,opt,name=join_generation,json=joinGeneration,proto3" json:"join_generation,omitempty"`
-	// Code of what a person must look at about the identity: CopiedIdentity, Cloned, OtherCluster or UnknownCertificate.
+	// Code of what a person must look at about the identity: CopiedIdentity, FormerIdentity, Cloned, OtherCluster or UnknownCertificate.
 	Attention string `protobuf:"bytes,8,opt,name=attention,proto3" json:"attention,omitempty"`
 	// When it was seen last.
 	AttentionAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=attention_at,json=attentionAt,proto3" json:"attention_at,omitempty"`
