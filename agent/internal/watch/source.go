@@ -27,14 +27,14 @@ func (l *itemList) DeepCopyObject() runtime.Object { return l }
 
 // source lists and watches what ask narrows a resource to. Every object is reduced where it arrives, in pages of a list as in a stream, so
 // that no whole object outlives its decoding. What is no list passes for an empty one with the client, and not here: of is the kind of the objects.
+// Every list is of what the store has now. The reflector would have one that is no older than what it has seen, which an API server that is behind
+// may answer without what the agent has written since: that would pass for the work of a restored store.
 func source(of string, c dynamic.ResourceInterface, stream func(context.Context, metav1.ListOptions) (watch.Interface, error), ask func(*metav1.ListOptions),
 	reduce func(map[string]any) *Fingerprint) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			ask(&o)
-			if o.Limit > 0 && o.ResourceVersion == "0" {
-				o.ResourceVersion = "" // with 0 the server ignores the limit and answers everything at once
-			}
+			o.ResourceVersion = "" // and a page that continues a list has the version of that
 			page, err := c.List(ctx, o)
 			if err != nil {
 				return nil, err
@@ -53,6 +53,9 @@ func source(of string, c dynamic.ResourceInterface, stream func(context.Context,
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			ask(&o)
+			if o.SendInitialEvents != nil && *o.SendInitialEvents {
+				o.ResourceVersion = ""
+			}
 			return stream(ctx, o)
 		},
 	}

@@ -1,0 +1,257 @@
+package worker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// behind stands before an API server, and makes it one of several that is behind the others: of what the store has taken since lag, it shows nothing
+// to a watch, nor to whoever asks for what is no older than some version. Writes, and what is asked for as of now, are of the store, as with a
+// real one whose watch cache lags.
+type behind struct {
+	next http.RoundTripper
+	// old: it knows of no watch that begins with a list, as one before Kubernetes 1.34.
+	old bool
+
+	mu      sync.Mutex
+	asOf    uint64                    // the newest version that it shows; 0: it is not behind
+	caught  chan struct{}             // closed when it is not behind any more
+	streams map[*laggingStream]string // and where each is of
+}
+
+// behind puts such a server before the agent, which starts anew.
+func (r *rig) behind(old bool) *behind {
+	r.t.Helper()
+	r.stop()
+	b := &behind{old: old, caught: make(chan struct{}), streams: map[*laggingStream]string{}}
+	close(b.caught)
+	r.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		b.next = next
+		return b
+	})
+	r.start()
+	return b
+}
+
+// lag has the server fall behind from now on.
+func (b *behind) lag(r *rig) {
+	r.t.Helper()
+	list, err := r.res("v1", "configmaps", r.ns).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asOf, b.caught = apply.ParseVersion(list.GetResourceVersion()), make(chan struct{})
+}
+
+// catchUp has it show everything.
+func (b *behind) catchUp() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.asOf != 0 {
+		close(b.caught)
+	}
+	b.asOf = 0
+}
+
+// cut ends all watches, as when an API server ends and another one of the same address is asked from then on.
+func (b *behind) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.streams {
+		s.end()
+	}
+	clear(b.streams)
+}
+
+// watched reports that a resource is.
+func (b *behind) watched(resource string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Contains(slices.Collect(maps.Values(b.streams)), resource)
+}
+
+func (b *behind) RoundTrip(r *http.Request) (*http.Response, error) {
+	q := r.URL.Query()
+	b.mu.Lock()
+	asOf, version := b.asOf, q.Get("resourceVersion")
+	b.mu.Unlock()
+	initial := q.Get("sendInitialEvents") == "true"
+	switch {
+	case r.Method != http.MethodGet:
+		return b.next.RoundTrip(r)
+	case initial && b.old:
+		return answer(r, 422, statusBody(422, metav1.StatusReasonInvalid, "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")), nil
+	case initial && asOf != 0 && version != "":
+		return b.listed(r, q, asOf)
+	case q.Get("watch") != "":
+		return b.lagging(b.next.RoundTrip(r))
+	case asOf != 0 && (version == "0" || version != "" && q.Get("limit") == ""):
+		q.Set("resourceVersion", fmt.Sprint(asOf))
+		q.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
+		return b.next.RoundTrip(with(r, q))
+	}
+	return b.next.RoundTrip(r)
+}
+
+func with(r *http.Request, q url.Values) *http.Request {
+	r = r.Clone(r.Context())
+	r.URL.RawQuery = q.Encode()
+	return r
+}
+
+// listed is a watch that begins with a list as of a version.
+func (b *behind) listed(r *http.Request, q url.Values, asOf uint64) (*http.Response, error) {
+	list, watch := url.Values{"labelSelector": q["labelSelector"], "fieldSelector": q["fieldSelector"]}, url.Values{}
+	for name, value := range q {
+		if name != "sendInitialEvents" && name != "resourceVersionMatch" {
+			watch[name] = value
+		}
+	}
+	list.Set("resourceVersion", fmt.Sprint(asOf))
+	list.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
+	watch.Set("resourceVersion", fmt.Sprint(asOf))
+	is, err := b.next.RoundTrip(with(r, list))
+	if err != nil || is.StatusCode != http.StatusOK {
+		return is, err
+	}
+	defer is.Body.Close()
+	var there struct {
+		APIVersion, Kind string
+		Items            []map[string]any
+	}
+	if err := json.NewDecoder(is.Body).Decode(&there); err != nil {
+		return nil, err
+	}
+	of, events := strings.TrimSuffix(there.Kind, "List"), &bytes.Buffer{}
+	event := func(kind string, object map[string]any) {
+		object["apiVersion"], object["kind"] = there.APIVersion, of
+		raw, _ := json.Marshal(object)
+		fmt.Fprintf(events, "{\"type\":%q,\"object\":%s}\n", kind, raw)
+	}
+	for _, object := range there.Items {
+		event("ADDED", object)
+	}
+	event("BOOKMARK", map[string]any{"metadata": map[string]any{"resourceVersion": fmt.Sprint(asOf),
+		"annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"}}})
+	stream, err := b.lagging(b.next.RoundTrip(with(r, watch)))
+	if err == nil {
+		stream.Body.(*laggingStream).rest = events.Bytes()
+	}
+	return stream, err
+}
+
+// lagging is the answer to a watch, which brings what comes after asOf when the server has caught up.
+func (b *behind) lagging(a *http.Response, err error) (*http.Response, error) {
+	if err != nil || a.StatusCode != http.StatusOK {
+		return a, err
+	}
+	s := &laggingStream{b: b, body: a.Body, lines: bufio.NewReader(a.Body), ended: make(chan struct{})}
+	a.Body = s
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.streams[s] = path.Base(a.Request.URL.Path)
+	return a, nil
+}
+
+type laggingStream struct {
+	b     *behind
+	body  io.Closer
+	lines *bufio.Reader
+	rest  []byte
+	once  sync.Once
+	ended chan struct{}
+}
+
+func (s *laggingStream) Read(to []byte) (int, error) {
+	if len(s.rest) == 0 {
+		line, err := s.lines.ReadBytes('\n')
+		if err != nil {
+			return 0, err
+		}
+		var event struct{ Object metav1.PartialObjectMetadata }
+		_ = json.Unmarshal(line, &event)
+		s.b.mu.Lock()
+		late, caught := s.b.asOf != 0 && apply.ParseVersion(event.Object.ResourceVersion) > s.b.asOf, s.b.caught
+		s.b.mu.Unlock()
+		if late {
+			select {
+			case <-caught:
+			case <-s.ended:
+				return 0, io.ErrUnexpectedEOF
+			}
+		}
+		s.rest = line
+	}
+	n := copy(to, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+func (s *laggingStream) end() {
+	s.once.Do(func() { close(s.ended) })
+	_ = s.body.Close()
+}
+
+func (s *laggingStream) Close() error {
+	s.b.mu.Lock()
+	delete(s.b.streams, s)
+	s.b.mu.Unlock()
+	s.end()
+	return nil
+}
+
+// An API server ends right after it has answered a write to an object of a kind that a definition makes, and before its watch has told of that; the
+// next watch is with another one, which is behind. That is no store which was restored from an older copy.
+func TestServerThatIsBehindIsNoRestoredStore(t *testing.T) {
+	for name, old := range map[string]bool{"its watches begin with a list": false, "they do not": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.define("widgets", "Widget", "v1")
+			var restored atomic.Int64
+			r.options = append(r.options, func(o *Options) { o.Restored = func() { restored.Add(1) } })
+			b := r.behind(old)
+			widget := func(k string) {
+				t.Helper()
+				s := r.bundle("shop", nil, "apiVersion: $NS.example.com/v1\nkind: Widget\nmetadata: {name: a, namespace: $NS}\nspec: {k: "+k+"}\n")
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+			}
+			is := func() string {
+				k, _, _ := unstructured.NestedString(r.get(r.group()+"/v1", "widgets", "a").Object, "spec", "k")
+				return k
+			}
+			widget("one")
+			b.lag(r)
+			widget("two")
+			b.cut()
+			r.eventually("it is watched again", func() bool { return b.watched("widgets") })
+			b.catchUp()
+			r.patch(r.group()+"/v1", "widgets", "a", "somebody", `{"spec":{"k":"wrong"}}`)
+			r.eventually("what happens is seen", func() bool { return is() == "two" })
+			if restored.Load() != 0 || strings.Contains(r.heard.String(), "not in the cluster any more") {
+				t.Error("a server that is behind was taken for a store that was restored")
+			}
+		})
+	}
+}
