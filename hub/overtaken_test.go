@@ -47,6 +47,15 @@ func TestAgentThatSeesTheClusterTakesTheSession(t *testing.T) {
 			if now := first.Sessions.Load(); now != sessions || second.Sessions.Load() != 1 {
 				t.Errorf("they take turns: the first one had %d sessions more, the second one %d", now-sessions, second.Sessions.Load())
 			}
+			// It has seen the cluster again as the same instance: what has the session is in a copy of the cluster.
+			must(t, second.Tell())
+			must(t, first.Tell())
+			w.eventually(func() bool { return first.Sessions.Load() > sessions })
+			tries = second.Tries.Load()
+			w.eventually(func() bool { return second.Tries.Load() > tries+3 })
+			if now := first.Sessions.Load(); now != sessions+1 || second.Sessions.Load() != 1 {
+				t.Errorf("they take turns: the first one had %d sessions more, the second one %d", now-sessions, second.Sessions.Load())
+			}
 		})
 	}
 }

@@ -71,8 +71,11 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	var next *storev1.SessionRecord
 	var known uint64
 	var refusal error
+	back := false
 	a.lately = !r.rivals.persists(a.Cluster, a.InstanceID, r.now())
 	rev, err := r.commit(ctx, func(w store.Writer) error {
+		old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(a.Cluster))
+		back = comesBack(old, a)
 		next, known, refusal, err = admit(w, a, caller, alive, r.now())
 		return err
 	})
@@ -84,6 +87,8 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 		return Opened{}, err
 	case refusal != nil:
 		return Opened{}, refusal
+	case back:
+		r.alarms.add(a.Cluster, alarm{code: fleet.AttentionCloned})
 	}
 	return Opened{Epoch: next.GetEpoch(), KnownFrom: known, Fence: store.Fence{Key: store.SessionKey(a.Cluster), ModRevision: rev}}, nil
 }
@@ -118,7 +123,8 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 	}
 	old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(a.Cluster))
 	there := old.GetEnded() == nil && (alive && old.GetHub() == a.Hub || lives(w, old.GetHub(), a.Hub))
-	if there && old.GetInstanceId() != a.InstanceID && !overtakes(w, rec, a) {
+	other := there && old.GetInstanceId() != a.InstanceID
+	if other && !comesBack(old, a) && !overtakes(w, rec, a) {
 		return nil, 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
 	}
 	if record.LostSession(old) {
@@ -134,6 +140,13 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 	}
 	next = &storev1.SessionRecord{Epoch: old.GetEpoch() + 1, InstanceId: a.InstanceID, Hub: a.Hub, Started: timestamppb.New(now),
 		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features, Follows: a.Follows, Untold: record.UntoldSince(old, now)}
+	switch {
+	case comesBack(old, a):
+	case other:
+		next.Overtaken = old.GetInstanceId()
+	default:
+		next.Overtaken = old.GetOvertaken()
+	}
 	known = knownFrom(w, a, old)
 	if next.WordFrom = next.GetEpoch(); known > 0 && a.StatusSeen {
 		next.WordFrom = known
@@ -149,6 +162,13 @@ func admit(w store.Writer, a Admission, caller rpc.Caller, alive bool, now time.
 func overtakes(r store.Reader, rec *storev1.ClusterRecord, a Admission) bool {
 	unseen := fleet.Blinding(record.Conditions(r, a.Cluster))
 	return a.lately && !a.Blind && unseen != nil && !copied(rec, unseen.Since)
+}
+
+// comesBack reports that the agent was overtaken because it did not see its cluster, and sees it now as the same instance: one that loses its Lease
+// goes on as another. So nobody else has had the Lease of its cluster meanwhile, and what overtook it is a copy in another one, which had not asked
+// for the session before.
+func comesBack(old *storev1.SessionRecord, a Admission) bool {
+	return !a.Blind && a.InstanceID == old.GetOvertaken()
 }
 
 // copied reports that two agents had asked for the session of the cluster before a moment, and until a while before it at least.

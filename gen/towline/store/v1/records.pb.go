@@ -2869,7 +2869,9 @@ type SessionRecord struct {
 	Follows string `protobuf:"bytes,12,opt,name=follows,proto3" json:"follows,omitempty"`
 	// From when on the agent has time to tell what its cluster can do: when the first session began of those that followed each other soon;
 	// unset: the record is of before this was kept.
-	Untold        *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=untold,proto3" json:"untold,omitempty"`
+	Untold *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=untold,proto3" json:"untold,omitempty"`
+	// The instance that this session, or one before it, was taken from because it did not see its cluster; empty: none was.
+	Overtaken     string `protobuf:"bytes,15,opt,name=overtaken,proto3" json:"overtaken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2993,6 +2995,13 @@ func (x *SessionRecord) GetUntold() *timestamppb.Timestamp {
 		return x.Untold
 	}
 	return nil
+}
+
+func (x *SessionRecord) GetOvertaken() string {
+	if x != nil {
+		return x.Overtaken
+	}
+	return ""
 }
 
 // AckRecord is acks/CLUSTER: what the agent acknowledged. Written by the hub that holds the cluster's session.
@@ -4402,7 +4411,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vcorrections\x18\x04 \x03(\v2\x1b.towline.store.v1.HourCountR\vcorrections\"5\n" +
 	"\tHourCount\x12\x12\n" +
 	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\x80\x04\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x9e\x04\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -4419,7 +4428,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\bfeatures\x18\n" +
 	" \x03(\tR\bfeatures\x12\x18\n" +
 	"\afollows\x18\f \x01(\tR\afollows\x122\n" +
-	"\x06untold\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x06untoldJ\x04\b\r\x10\x0eR\n" +
+	"\x06untold\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x06untold\x12\x1c\n" +
+	"\tovertaken\x18\x0f \x01(\tR\tovertakenJ\x04\b\r\x10\x0eR\n" +
 	"known_from\"\x8b\x03\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
