@@ -246,6 +246,18 @@ func (d *decider) end(s RunState, reason string, facts *Facts) {
 	d.touch()
 }
 
+// abort ends it and leaves every cluster as it is: those, too, that came back and had not been moved again, or come back later. Who has
+// nothing of the module and came late still gets it.
+func (d *decider) abort(reason string, facts *Facts) {
+	for i := range d.s.Len(d.p) {
+		waits := d.s.record(i).in(whileToApply | whileDeferred)
+		if r := d.s.record(i); waits && !r.given() && r.has(flagLate) && r.flags&(flagLeave|flagRetry|flagBaseline) == 0 && d.observed(i).has() {
+			d.turn(i, memberLeftAsIs, "", "")
+		}
+	}
+	d.end(Aborted, reason, facts)
+}
+
 // fail does what the strategy says for failures.
 func (d *decider) fail(reason string, facts *Facts) {
 	if d.s.Back != nil {
@@ -254,7 +266,7 @@ func (d *decider) fail(reason string, facts *Facts) {
 	}
 	switch d.st.OnFailure {
 	case OnFailureAbort:
-		d.end(Aborted, reason, facts)
+		d.abort(reason, facts)
 	case OnFailureRollback:
 		if d.p.From == 0 || d.p.From == d.p.Revision {
 			d.pause(ReasonNoEarlierRevision, facts, "", "")

@@ -21,6 +21,7 @@ type naive struct {
 	moves    int
 	paused   bool // by a person
 	goneBack bool
+	aborted  bool
 }
 
 type naiveCluster struct {
@@ -70,7 +71,7 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 		}
 		if c.rev == 0 || c.again {
 			if o.Connected && !o.Cordoned && !o.Held {
-				c.st, c.late = "wait", true
+				c.st, c.late = "wait", c.late || !m.aborted
 			}
 			return
 		}
@@ -338,7 +339,10 @@ func (m *naive) fail() {
 	case "Pause":
 		m.mode = "paused"
 	case "Abort":
-		m.mode = "done"
+		m.mode, m.aborted = "done", true
+		for _, c := range m.clusters { // who came back, and was not moved yet, stays as it is
+			c.late = c.late && (c.rev != 0 || c.st != "wait" && c.st != "deferred")
+		}
 	case "Rollback":
 		m.mode, m.goneBack = "back", true
 		for _, c := range m.clusters {

@@ -407,7 +407,11 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 		return
 	}
 	if !assigned {
-		d.turn(i, memberBack, "", "")
+		e := memberBack
+		if d.s.State == Aborted && !r.has(flagBaseline) { // which leaves every cluster as it is, as those whose turn had not come
+			e = memberBackIdle
+		}
+		d.turn(i, e, "", "")
 		d.lookAs(i, o) // it may have the target by now
 		return
 	}

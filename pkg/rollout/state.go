@@ -315,7 +315,7 @@ func (s *State) Brings(p *Plan, i int) bool {
 	case r.State == ClusterSkipped:
 		return false
 	case s.State.Ended():
-		return r.State != ClusterToApply || r.has(flagLate)
+		return r.State != ClusterToApply && !s.passedBy(r) || r.has(flagLate)
 	}
 	return r.has(flagBaseline) || !s.awaitsPerson(p, r.Stage)
 }

@@ -253,10 +253,11 @@ func (s *State) waitsForBack(in Input, i int) bool {
 		!r.has(flagBaseline) && s.Stages[r.Stage].Started != 0 && s.Back == nil && !s.State.Ended()
 }
 
-// movesNothing reports that the rollout has ended, and gives nothing to a member that it has passed by: who succeeded goes on, and so does who went
-// back.
-func (h *Head) movesNothing() bool {
-	return h.State == Aborted || h.State == Failed || h.State == Superseded
+// passedBy reports that the rollout has ended, and gives nothing any more to a member that was deferred when its turn came: who succeeded goes on,
+// and so does who went back. Of an aborted one those still get it that came to the module when their stage had begun.
+func (h *Head) passedBy(r *Record) bool {
+	late := h.State == Aborted && r.flags&(flagLate|flagBaseline) != 0
+	return r.State == ClusterDeferred && !r.given() && !late && (h.State == Aborted || h.State == Failed || h.State == Superseded)
 }
 
 // ClusterOf tells where a member stands.
@@ -315,7 +316,7 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		c.Facts = &Facts{Code: f.Code, Revision: f.Revision, Until: f.Until, For: f.For, By: f.By, Detail: f.Detail}
 	}
 	switch {
-	case r.State == ClusterDeferred && r.Step == 0 && r.Generation == 0 && s.movesNothing():
+	case s.passedBy(r):
 		c.Facts = &Facts{Code: PassedBy}
 	case c.Reason == ReasonDisconnected && o.NotJoined:
 		c.Facts = &Facts{Code: NotJoined, Clusters: []string{string(c.Cluster)}}

@@ -30,6 +30,8 @@ const (
 	memberAccepted       // it has failed, and a person goes on in spite of that
 	memberRecovered      // after a failure it has been ready for long enough: its success follows
 	memberBack           // who was postponed can be moved
+	memberBackIdle       // the same, and its rollout was aborted
+	memberLeftAsIs       // the rollout is aborted before it was moved
 	memberOn             // who was moved, and then stuck, goes on
 	memberSeen           // who was held, and let by, is held no more
 	// Clusters that leave, come back or are forgotten.
@@ -65,6 +67,7 @@ const (
 	memberPinned
 	memberPinnedThere // where it is: it has its revision, or is on the way to it
 	memberUnpinned
+	memberUnpinnedIdle  // its rollout was aborted
 	memberUnpinnedMoved // after it was moved: what it was assigned since is not known
 	memberUnpinnedThere // where it is
 	memberLetBy         // it is held, and no stage is to wait for it
@@ -124,6 +127,8 @@ var transitions = [...]transition{
 	memberAccepted:       {from: whileFailing, to: stays, set: flagAccepted},
 	memberRecovered:      {from: whileFailing, to: stays, clear: flagRetry},
 	memberBack:           {from: whileDeferred, to: ClusterToApply, set: flagLate},
+	memberBackIdle:       {from: whileDeferred, to: ClusterToApply},
+	memberLeftAsIs:       {from: whileToApply | whileDeferred, to: stays, clear: flagLate},
 	memberOn:             {from: whileDeferred, to: ClusterProgressing, set: flagLate},
 	memberSeen:           {from: whileDone | whileDeferred, to: stays, clear: flagLetBy},
 
@@ -159,6 +164,7 @@ var transitions = [...]transition{
 	memberPinned:        {from: whileToApply | whileFailing | whileDeferred, to: ClusterSkipped, set: flagPinned, clear: flagBack | flagLate | flagRetry},
 	memberPinnedThere:   {from: whileFlying | whileDone | whileSkipped | whileBack | whileRemoved, to: stays, set: flagPinned, clear: flagBack | flagLate | flagRetry},
 	memberUnpinned:      {from: whileSkipped, to: ClusterToApply, set: flagLate, clear: flagPinned},
+	memberUnpinnedIdle:  {from: whileSkipped, to: ClusterToApply, clear: flagPinned},
 	memberUnpinnedMoved: {from: whileSkipped, to: ClusterToApply, set: flagLate | flagRetry, clear: flagPinned},
 	memberUnpinnedThere: {from: always, to: stays, clear: flagPinned},
 	memberLetBy:         {from: whileDone | whileDeferred, to: stays, set: flagLetBy},

@@ -178,7 +178,7 @@ func (d *decider) abortVerb(v *Verb) ([]Note, error) {
 			d.turn(i, memberNotBack, "", "")
 		}
 	}
-	d.end(Aborted, ReasonAbortedByUser, byWhom(v))
+	d.abort(ReasonAbortedByUser, byWhom(v))
 	return d.mixed(), nil
 }
 

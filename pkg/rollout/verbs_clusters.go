@@ -298,6 +298,8 @@ func (d *decider) unpinMember(i int) {
 		d.turn(i, memberUnpinnedThere, "", "")
 	case r.Step != 0:
 		d.turn(i, memberUnpinnedMoved, "", "")
+	case d.s.State == Aborted && d.observed(i).has():
+		d.turn(i, memberUnpinnedIdle, "", "")
 	default:
 		d.turn(i, memberUnpinned, "", "")
 	}
