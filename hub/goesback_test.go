@@ -65,3 +65,35 @@ func TestSourceThatGoesBack(t *testing.T) {
 		t.Errorf("%d revisions", len(list.GetRevisions()))
 	}
 }
+
+// A person who has one module go back with its source has all go back that follow it, together: what one of them lets go another may list.
+func TestModulesOfOneSourceGoBackTogether(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	repo := sourcetest.NewRepo(t)
+	srv := httptest.NewServer(repo.Handler())
+	t.Cleanup(srv.Close)
+	day := func(n int, text string) string {
+		files := deployed(configMap(text))
+		files["two/b.yaml"] = strings.Replace(files["deploy/a.yaml"].(string), "name: web", "name: two", 1)
+		return repo.At(time.Date(2026, 3, n, 12, 0, 0, 0, time.UTC), files)
+	}
+	first, second := day(10, "1"), day(11, "2")
+	repo.Set("main", first)
+	w.await("one", w.put(following("one", srv.URL)).GetRevision())
+	two := following("two", srv.URL)
+	two.Spec.Source.Git.Path = "two"
+	w.await("two", w.put(two).GetRevision())
+	for n, commit := range []string{second, first} {
+		repo.Set("main", commit)
+		came, err := w.resync("one")
+		must(t, err)
+		w.await("one", came.GetRevision())
+		w.await("two", int64(n+2))
+		for _, m := range []string{"one", "two"} {
+			if rev := w.revision(m, int64(n+2)); !strings.HasSuffix(rev.GetResolvedRef(), commit) || (rev.GetGoesBack() != "") != (commit == first) {
+				t.Errorf("%s: %v", m, rev)
+			}
+		}
+	}
+}

@@ -76,6 +76,8 @@ func followSays(reason string, s *v1.ModuleStatus) string {
 		return "its source cannot be had; what runs stays: " + s.GetFollow().GetMessage()
 	case follow.ReasonTooLarge, follow.ReasonInvalid, follow.ReasonUnverified:
 		return "what its source has cannot be taken; what runs stays: " + s.GetFollow().GetMessage()
+	case follow.ReasonGoesBack:
+		return "what its source has is not taken up yet; what runs stays: " + s.GetFollow().GetMessage()
 	case follow.ReasonRefused, follow.ReasonPaused:
 		return "its source has something new, which may not begin yet: " + s.GetFollow().GetMessage()
 	}
@@ -84,7 +86,8 @@ func followSays(reason string, s *v1.ModuleStatus) string {
 
 // followTrouble is what is wrong with a source that is followed, for a list; empty: nothing is.
 func (a *app) followTrouble(s *v1.FollowStatus) string {
-	if s.GetReason() == "" || s.GetReason() == follow.ReasonRefused || s.GetReason() == follow.ReasonPaused {
+	switch s.GetReason() {
+	case "", follow.ReasonRefused, follow.ReasonPaused, follow.ReasonGoesBack:
 		return ""
 	}
 	return "; its source is not followed: " + s.GetReason() + " for " + a.since(s.GetSince())

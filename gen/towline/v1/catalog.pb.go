@@ -196,8 +196,8 @@ type CatalogStatus struct {
 	// Pending, Applied, Conflicted (some modules are of others, or were stopped by a person), Waiting (for a confirm, or as waits say), Failed,
 	// Suspended or Deleting; Damaged: the hub's record of it cannot be read.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// CamelCase word, of Failed: Unavailable, NotFound, Denied, NeedsSecret, Unverified, TooLarge or Invalid of the source; InvalidFiles,
-	// NoModules, Needed or Refused of what is in it. Of Waiting: PrunesMostModules or SourceGoesBack, or the reason of the first of waits.
+	// CamelCase word, of Failed: Unavailable, NotFound, Denied, NeedsSecret, Unverified, TooLarge, Invalid or GoesBack (its files are
+	// older than those that were taken up, and a server of it may be behind) of the source; InvalidFiles, NoModules, Needed or Refused of what is in it. Of Waiting: PrunesMostModules or SourceGoesBack, or the reason of the first of waits.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What is wrong, each in the words of the hub, with file, line and module where that is known.
 	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`

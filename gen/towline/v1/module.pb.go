@@ -2992,8 +2992,9 @@ type FollowStatus struct {
 	ResolvedRef string `protobuf:"bytes,2,opt,name=resolved_ref,json=resolvedRef,proto3" json:"resolved_ref,omitempty"`
 	// When it looks next.
 	Next *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
-	// CamelCase word: why the last look came to nothing. Unavailable, NotFound, Denied, NeedsSecret, Unverified, Invalid, TooLarge or
-	// Refused (onSupersede is Reject, and a rollout runs). Empty: it did not.
+	// CamelCase word: why the last look came to nothing. Unavailable, NotFound, Denied, NeedsSecret, Unverified, Invalid, TooLarge,
+	// Refused (onSupersede is Reject, and a rollout runs), Paused (somebody paused the one that runs) or GoesBack (it is older than what the module
+	// has, and a server of the source may be behind). Empty: it did not.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// In the words of the hub.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`

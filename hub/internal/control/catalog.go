@@ -42,8 +42,10 @@ type catalogue struct {
 	bad  error
 	was  *storev1.CatalogState // nil: nothing is known
 	asks []catalogAsk
-	next *storev1.CatalogState
-	done record.CatalogDone
+	// called says that a call from outside asks for the look.
+	called bool
+	next   *storev1.CatalogState
+	done   record.CatalogDone
 	// held is the hold that it waits with, confirmed or not.
 	held      *towlinev1.Hold
 	confirmed bool
@@ -122,7 +124,7 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 	}
 	asks, called := c.catalogs.take(ref)
 	for tries := 1; ; tries++ {
-		x.asks = asks
+		x.asks, x.called = asks, called
 		if err = guarded(func() error { return c.catalogueNow(ctx, x) }); !errors.Is(err, fleet.ErrConflict) || tries == maxCatalogTries {
 			break
 		}
@@ -199,7 +201,7 @@ func (c *Controller) untilCatalog(ctx context.Context, x *catalogue) (wait time.
 // catalogueNow looks at the source, does what its files say, and remembers what came of it.
 func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	meta, old := x.rec.GetCatalog().GetMetadata(), x.was.GetStatus()
-	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Lists: x.was.GetLists(), Took: x.was.GetTook(), Status: &towlinev1.CatalogStatus{
+	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Lists: x.was.GetLists(), Took: x.was.GetTook(), Back: x.was.GetBack(), BackSeen: x.was.GetBackSeen(), Status: &towlinev1.CatalogStatus{
 		ObservedGeneration: meta.GetGeneration(), Looked: timestamppb.Now(), ResolvedRef: old.GetResolvedRef(), AppliedRef: old.GetAppliedRef(),
 		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold(), Waits: old.GetWaits()}}
 	err := c.catalogueFiles(ctx, x)
@@ -263,7 +265,11 @@ func (c *Controller) catalogueFiles(ctx context.Context, x *catalogue) error {
 	if err != nil {
 		return &lookError{err, lookReason(err)}
 	}
-	x.next.Status.ResolvedRef, x.next.ReadGeneration = artifact.Ref, x.rec.GetCatalog().GetMetadata().GetGeneration()
+	x.next.Status.ResolvedRef = artifact.Ref
+	if err := c.steadyCatalog(x, artifact); err != nil {
+		return err
+	}
+	x.next.ReadGeneration = x.rec.GetCatalog().GetMetadata().GetGeneration()
 	files, below, unread, err := readCatalog(ctx, x.c, artifact.Files)
 	if err != nil {
 		_, reason := problemsOf(err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -12,6 +13,7 @@ import (
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 )
 
 // maxKnownFiles is how many of the files that a catalog had are known again.
@@ -31,10 +33,39 @@ func (x *catalogue) goesBack(a source.Artifact) bool {
 	return slices.Contains(took.GetBefore(), filesOf(a))
 }
 
+// steady is an error where a source that is followed goes back and nobody asked for the look, until it does so for good (see follow.Back). A
+// catalog that was put since is looked at for that.
+func (c *Controller) steadyCatalog(x *catalogue, a source.Artifact) error {
+	x.next.Back, x.next.BackSeen = "", 0
+	put := x.was.GetStatus().GetObservedGeneration() != x.rec.GetCatalog().GetMetadata().GetGeneration()
+	if x.c.Follow == nil || put || len(x.asks) > 0 || !x.goesBack(a) {
+		return nil
+	}
+	b := follow.Back{Why: "the source goes back to " + filesOf(a), Seen: 1}
+	if x.was.GetBack() == filesOf(a) {
+		b.Seen += int(x.was.GetBackSeen())
+	}
+	if took := x.was.GetTook(); took.GetBackTo() == filesOf(a) {
+		b.Before = took.GetBackAt().AsTime()
+	}
+	why := b.Waits(time.Now(), "towline resync catalog "+x.ref.Display())
+	if why == "" {
+		return nil
+	}
+	x.next.Back, x.next.BackSeen = filesOf(a), int32(min(b.Seen, follow.Steady))
+	if x.called && !b.Again(time.Now()) {
+		c.catalogs.callAgain(x.ref, time.Now().Add(calledAgain))
+	}
+	return &lookError{fleet.Errorf(fleet.ErrPrecondition, "%s", why), follow.ReasonGoesBack}
+}
+
 // takes notes that the files of a source are taken up.
 func (x *catalogue) takes(a source.Artifact) {
 	was, files := x.was.GetTook(), filesOf(a)
-	took := &storev1.CatalogTook{Files: files, Source: sourceOf(x.rec)}
+	took := &storev1.CatalogTook{Files: files, Source: sourceOf(x.rec), BackTo: was.GetBackTo(), BackAt: was.GetBackAt()}
+	if x.goesBack(a) {
+		took.BackTo, took.BackAt = files, timestamppb.Now()
+	}
 	if !a.Made.IsZero() {
 		took.Made = timestamppb.New(a.Made)
 	}

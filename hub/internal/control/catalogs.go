@@ -102,11 +102,11 @@ func (x *catalogs) take(ref fleet.ModuleRef) (asks []catalogAsk, called bool) {
 	return asks, called
 }
 
-// callAgain has the look be made of which nothing came for the hub's own trouble: who called was told that it is.
-func (x *catalogs) callAgain(ref fleet.ModuleRef, now time.Time) {
+// callAgain has a look be made again of which nothing came, for the hub's own trouble, so that who called was told that it is, or since it is to be made sure of.
+func (x *catalogs) callAgain(ref fleet.ModuleRef, at time.Time) {
 	x.with(ref, func(l *cataloguing) {
 		if l.called.IsZero() {
-			l.called = now
+			l.called = at
 		}
 	})
 }
@@ -136,7 +136,7 @@ func (m catalogMemory) next(now, led time.Time) time.Time {
 	}
 	led = asOf(led, now)
 	known := follow.Memory{Looked: lookedAt(now, led, s.GetLooked().AsTime())}
-	if m.state.GetFailing() != nil {
+	if m.state.GetFailing() != nil && s.GetReason() != follow.ReasonGoesBack { // which looks are counted for
 		known.Failing = m.state.GetFailing().AsTime()
 	}
 	var at time.Time

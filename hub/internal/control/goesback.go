@@ -1,40 +1,113 @@
 package control
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 )
 
 // goesBack is how the source goes back with a revision, though the module names the same ref as in the one before: a signature is of a commit, or of
-// a digest, and says nothing of what a branch or a tag is to have now, so that whoever may write there can put an older one back under it. A person
-// may do so as well, and it is no error; that it goes back is said. A revert that is a commit of its own goes forward.
-func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revision) string {
+// a digest, and says nothing of what a branch or a tag is to have now, so that whoever may write there can put an older one back under it, and a
+// server that is behind has it still. A person may do so as well, and it is no error; that it goes back is said. A revert that is a commit of its
+// own goes forward. Why is empty where it does not go back.
+func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revision) (b follow.Back) {
 	if next.GetResolvedRef() == "" || next.GetResolvedRef() == before.GetResolvedRef() || !sameRef(next.GetSpec().GetSource(), before.GetSpec().GetSource()) {
-		return ""
+		return b
 	}
 	var had int64
 	store.Scan(store.Untracked(r), store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
 		if x := rec.GetRevision(); x.GetResolvedRef() == next.GetResolvedRef() && x.GetNumber() < before.GetNumber() {
 			had = x.GetNumber()
+			if x.GetGoesBack() != "" {
+				b.Before = x.GetMetadata().GetCreationTimestamp().AsTime()
+			}
 		}
 		return true
 	})
 	then, now := before.GetSourceTime(), next.GetSourceTime()
+	dated := then != nil && now != nil
 	switch {
 	case had != 0:
-		return fmt.Sprintf("the source goes back to %s, which r%d had", next.GetResolvedRef(), had)
-	case then != nil && now != nil && now.AsTime().Before(then.AsTime()):
-		return fmt.Sprintf("the source goes back to %s of %s, which is older than that of r%d, of %s", next.GetResolvedRef(), now.AsTime().UTC().Format(time.RFC3339),
+		b.Why = fmt.Sprintf("the source goes back to %s, which r%d had", next.GetResolvedRef(), had)
+		b.Newer = dated && now.AsTime().After(then.AsTime())
+	case dated && now.AsTime().Before(then.AsTime()):
+		b.Why = fmt.Sprintf("the source goes back to %s of %s, which is older than that of r%d, of %s", next.GetResolvedRef(), now.AsTime().UTC().Format(time.RFC3339),
 			before.GetNumber(), then.AsTime().UTC().Format(time.RFC3339))
 	}
-	return ""
+	return b
+}
+
+// revisionFrom is what a revision of the module says of its source, as far as goesBack goes by it.
+func revisionFrom(m *storev1.ModuleRecord, ref string, made time.Time) *towlinev1.Revision {
+	rev := &towlinev1.Revision{Spec: m.GetModule().GetSpec(), ResolvedRef: ref}
+	if !made.IsZero() {
+		rev.SourceTime = timestamppb.New(made)
+	}
+	return rev
+}
+
+// steady is an error where the source goes back with what was fetched and nobody asked for it, until it does so for good (see follow.Back). What a
+// person has put is taken as it comes, and so is what another module of the source goes back to.
+func (c *Controller) steady(ctx context.Context, v *verdict) error {
+	if v.s.found.Uncut {
+		return nil
+	}
+	var b follow.Back
+	if err := c.view(ctx, func(r store.Reader) error {
+		b = goesBack(r, v.s.ref, revisionFrom(v.s.rec, v.artifact.Ref, v.artifact.Made), v.s.newest.GetRevision())
+		return nil
+	}); err != nil {
+		return err
+	}
+	if b.Why == "" || b.Newer {
+		return nil
+	}
+	if len(v.asks) > 0 || v.backs {
+		v.backs = true
+		return nil
+	}
+	found := v.artifact.Digest.Bytes()
+	if b.Seen = 1; bytes.Equal(found, v.s.memory.GetBack()) {
+		b.Seen += int(v.s.memory.GetBackSeen())
+	}
+	why := b.Waits(time.Now(), "towline resync "+v.s.ref.Display())
+	if v.backs = why == ""; v.backs {
+		return nil
+	}
+	v.next.Back, v.next.BackSeen = found, int32(min(b.Seen, follow.Steady))
+	if v.s.called && !b.Again(time.Now()) { // something has changed just now: it need not take the interval to find out what
+		c.looks.call(v.s.ref, time.Now().Add(calledAgain), true)
+	}
+	return &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: %s", v.s.ref.Display(), why), follow.ReasonGoesBack}
+}
+
+// fellBack is why a rollout that a look began is not to have what was fetched for its revision; empty: it is. Between the two another server of the
+// source may have answered, which is behind.
+func fellBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *storev1.RolloutRecord, made rendered) string {
+	by := ro.GetRollout().GetStatus().GetStartedBy()
+	if by != record.ByFollow && by != record.ByWebhook || record.Digest(ro.GetFetched()) == made.artifact {
+		return ""
+	}
+	newest := record.NewestRevision(r, ref)
+	if newest.GetRevision().GetModuleGeneration() != m.GetModule().GetMetadata().GetGeneration() {
+		return "" // a person has put it
+	}
+	b := goesBack(r, ref, revisionFrom(m, made.ref, made.sourceTime), newest.GetRevision())
+	if b.Why == "" || b.Newer {
+		return ""
+	}
+	return b.Why + ", and not to what a look at it found: it is looked at again"
 }
 
 // sameRef reports that two sources are the same place with the same ref, however it is looked at.

@@ -259,7 +259,7 @@ func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came recor
 func (s *sight) recall() *storev1.FollowRecord {
 	return &storev1.FollowRecord{ModuleUid: uidOf(s.rec), Generation: s.rec.GetModule().GetMetadata().GetGeneration(), Looked: timestamppb.Now(),
 		ResolvedRef: s.memory.GetResolvedRef(), Artifact: s.memory.GetArtifact(), Revision: s.memory.GetRevision(), Fetched: s.memory.GetFetched(),
-		Began: s.read, Incarnation: s.store}
+		Began: s.read, Incarnation: s.store, Back: s.memory.GetBack(), BackSeen: s.memory.GetBackSeen()}
 }
 
 // blame notes what is wrong, and since when something is. What was fetched and could not be taken up is not known any more when the server
@@ -320,6 +320,7 @@ type verdict struct {
 	variants []madeVariant
 	begins   bool
 	same     bool
+	backs    bool       // it begins, and goes back with that, or another one of its source does
 	failed   *lookError // nil: it can begin
 }
 
@@ -332,6 +333,7 @@ func (c *Controller) judge(ctx context.Context, v *verdict) (err error) {
 	if v.artifact, err = c.fetchSource(ctx, s.m); err != nil {
 		return &lookError{err, lookReason(err)}
 	}
+	v.next.Back, v.next.BackSeen = nil, 0
 	found := s.found
 	found.Person, found.Same, found.Aborted = len(v.asks) > 0, s.has(v.artifact.Digest) && len(s.outgrown) == 0, s.aborted && !s.moved(v.artifact.Digest)
 	if !found.Same {
@@ -347,6 +349,11 @@ func (c *Controller) judge(ctx context.Context, v *verdict) (err error) {
 	}
 	v.next.ResolvedRef = v.artifact.Ref
 	v.same, v.begins = found.Same, found.Begins()
+	if v.begins {
+		if err := c.steady(ctx, v); err != nil {
+			return err
+		}
+	}
 	if found.Paused && v.begins && !found.Person {
 		return &lookError{record.IsPaused(s.ref), follow.ReasonPaused}
 	}

@@ -30,6 +30,7 @@ import (
 type branch struct {
 	ref   string
 	files map[string]string
+	when  time.Time // when what is there was made; zero: it does not say
 	err   error
 	mu    sync.Mutex // of asked, and of err where it is fetched meanwhile: several are looked at at a time
 	asked []time.Time
@@ -71,7 +72,7 @@ func (b *branch) Fetch(context.Context, string, *towlinev1.Source) (source.Artif
 		files[name] = []byte(text)
 	}
 	archive := artifact.Encode(files)
-	return source.Artifact{Ref: b.ref, Files: files, Archive: archive, Digest: fleet.DigestOf(archive)}, nil
+	return source.Artifact{Ref: b.ref, Files: files, Archive: archive, Digest: fleet.DigestOf(archive), Made: b.when}, nil
 }
 
 // follower is a leader whose module follows a branch. What it begins is cut at once.

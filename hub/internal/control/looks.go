@@ -99,7 +99,7 @@ func (x *looks) schedule(ref fleet.ModuleRef, m *storev1.ModuleRecord, p follow.
 	}
 	led := asOf(x.led, now)
 	known := follow.Memory{Looked: lookedAt(now, led, put, l.memory.GetLooked().AsTime())}
-	if l.memory.GetSince() != nil {
+	if l.memory.GetSince() != nil && l.memory.GetReason() != follow.ReasonGoesBack { // which looks are counted for
 		known.Failing = l.memory.GetSince().AsTime()
 	}
 	l.next = p.Next(known, l.uid, led)

@@ -343,8 +343,11 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) || rollouts.Queued(w, ref, ro) {
 			return nil // what came to be queued meanwhile takes what is there when its turn comes
 		}
+		why := fellBack(w, ref, m, ro, r.rendered)
 		if back := bringsBack(w, ref, m, ro, r.rendered); back != 0 {
-			why := fmt.Sprintf("the source has what r%d has, which was rolled back or aborted, and nobody asked for it again: towline resync %s", back, ref.Display())
+			why = fmt.Sprintf("the source has what r%d has, which was rolled back or aborted, and nobody asked for it again: towline resync %s", back, ref.Display())
+		}
+		if why != "" {
 			return rollouts.Close(w, ref, func(n int64) bool { return n == r.number }, rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: "SourceFailed", Message: why}}, o.now)
 		}
 		rev := revisionFor(w, ref, m, ro.GetRollout().GetStatus(), r.rendered, timestamppb.New(o.now))
@@ -404,7 +407,7 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, b
 	if !r.sourceTime.IsZero() {
 		rev.Revision.SourceTime = timestamppb.New(r.sourceTime)
 	}
-	rev.Revision.GoesBack = goesBack(w, ref, rev.GetRevision(), newest.GetRevision())
+	rev.Revision.GoesBack = goesBack(w, ref, rev.GetRevision(), newest.GetRevision()).Why
 	if r.varies() {
 		rev = withVariants(rev, r.records())
 	} else {

@@ -184,10 +184,10 @@ func (c *Controller) judgeOther(ctx context.Context, x *judging, v *verdict, ref
 		}
 		return nil, nil
 	}
-	if !asked && s.knows(v.artifact.Ref) {
+	if !asked && s.knows(v.artifact.Ref) && !(v.backs && s.memory.GetReason() == follow.ReasonGoesBack) {
 		return nil, nil
 	}
-	o := &other{verdict: verdict{s: s, next: s.recall()}, asked: asked}
+	o := &other{verdict: verdict{s: s, next: s.recall(), backs: v.backs}, asked: asked}
 	if asked {
 		o.asks = v.asks[:1]
 	}

@@ -10,6 +10,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -162,7 +163,8 @@ const somewhere = "a file"
 // whether it does still.
 func CatalogHas(rec *storev1.CatalogRecord, state *storev1.CatalogState) map[string]catalog.Place {
 	out, at := map[string]catalog.Place{}, catalog.Place{At: somewhere, Catalog: rec.GetCatalog().GetMetadata().GetName(), Last: true}
-	if s := state.GetStatus(); s.GetState() == catalog.Failed && s.GetReason() != catalog.ReasonNeeded && s.GetReason() != catalog.ReasonRefused {
+	mayGoOn := []string{catalog.ReasonNeeded, catalog.ReasonRefused, follow.ReasonGoesBack}
+	if s := state.GetStatus(); s.GetState() == catalog.Failed && !slices.Contains(mayGoOn, s.GetReason()) {
 		at.Stuck = s.GetReason() // the next look comes to the same, whoever asks for it
 	}
 	if !rec.GetCatalog().GetSpec().GetSuspend() {

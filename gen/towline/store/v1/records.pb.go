@@ -3553,7 +3553,11 @@ type FollowRecord struct {
 	// The revision that the store had when the look began, so that what was fetched is not older than what was written up to it; 0: not known.
 	Began int64 `protobuf:"varint,11,opt,name=began,proto3" json:"began,omitempty"`
 	// The incarnation of the store then: a restored one counts its revisions anew.
-	Incarnation   string `protobuf:"bytes,12,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation string `protobuf:"bytes,12,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// SHA-256 of the files with which the source goes back, which are not taken up yet; empty: it does not.
+	Back []byte `protobuf:"bytes,13,opt,name=back,proto3" json:"back,omitempty"`
+	// How many looks in a row found them.
+	BackSeen      int32 `protobuf:"varint,14,opt,name=back_seen,json=backSeen,proto3" json:"back_seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3672,6 +3676,20 @@ func (x *FollowRecord) GetIncarnation() string {
 	return ""
 }
 
+func (x *FollowRecord) GetBack() []byte {
+	if x != nil {
+		return x.Back
+	}
+	return nil
+}
+
+func (x *FollowRecord) GetBackSeen() int32 {
+	if x != nil {
+		return x.BackSeen
+	}
+	return 0
+}
+
 // CatalogRecord is catalogs/PROJECT/NAME.
 type CatalogRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3758,7 +3776,11 @@ type CatalogState struct {
 	// The modules that the files had when they could be read last, by name. Where they could be read in part these are those of that part.
 	Lists []string `protobuf:"bytes,8,rep,name=lists,proto3" json:"lists,omitempty"`
 	// What was taken up of the source last; unset: nothing, or a hub of before has.
-	Took          *CatalogTook `protobuf:"bytes,9,opt,name=took,proto3" json:"took,omitempty"`
+	Took *CatalogTook `protobuf:"bytes,9,opt,name=took,proto3" json:"took,omitempty"`
+	// The files with which the source goes back, which are not taken up yet, as CatalogTook.files; empty: it does not.
+	Back string `protobuf:"bytes,10,opt,name=back,proto3" json:"back,omitempty"`
+	// How many looks in a row found them.
+	BackSeen      int32 `protobuf:"varint,11,opt,name=back_seen,json=backSeen,proto3" json:"back_seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3856,6 +3878,20 @@ func (x *CatalogState) GetTook() *CatalogTook {
 	return nil
 }
 
+func (x *CatalogState) GetBack() string {
+	if x != nil {
+		return x.Back
+	}
+	return ""
+}
+
+func (x *CatalogState) GetBackSeen() int32 {
+	if x != nil {
+		return x.BackSeen
+	}
+	return 0
+}
+
 // CatalogTook is what a catalog has taken up of its source, in whole or in part.
 type CatalogTook struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3866,7 +3902,11 @@ type CatalogTook struct {
 	// What was taken up before of the same source, in that order, but for the oldest.
 	Before []string `protobuf:"bytes,3,rep,name=before,proto3" json:"before,omitempty"`
 	// SHA-256 of where that is from.
-	Source        []byte `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	Source []byte `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	// The files to which the source went back last; empty: it did not.
+	BackTo string `protobuf:"bytes,5,opt,name=back_to,json=backTo,proto3" json:"back_to,omitempty"`
+	// When it did.
+	BackAt        *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=back_at,json=backAt,proto3" json:"back_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3925,6 +3965,20 @@ func (x *CatalogTook) GetBefore() []string {
 func (x *CatalogTook) GetSource() []byte {
 	if x != nil {
 		return x.Source
+	}
+	return nil
+}
+
+func (x *CatalogTook) GetBackTo() string {
+	if x != nil {
+		return x.BackTo
+	}
+	return ""
+}
+
+func (x *CatalogTook) GetBackAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BackAt
 	}
 	return nil
 }
@@ -4483,7 +4537,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"HoldRecord\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\tconfirmedR\fconfirmed_byR\n" +
-	"generation\"\x92\x03\n" +
+	"generation\"\xc3\x03\n" +
 	"\fFollowRecord\x12\x1d\n" +
 	"\n" +
 	"module_uid\x18\x01 \x01(\tR\tmoduleUid\x12\x1e\n" +
@@ -4500,12 +4554,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\afetched\x18\n" +
 	" \x01(\fR\afetched\x12\x14\n" +
 	"\x05began\x18\v \x01(\x03R\x05began\x12 \n" +
-	"\vincarnation\x18\f \x01(\tR\vincarnation\"\x96\x01\n" +
+	"\vincarnation\x18\f \x01(\tR\vincarnation\x12\x12\n" +
+	"\x04back\x18\r \x01(\fR\x04back\x12\x1b\n" +
+	"\tback_seen\x18\x0e \x01(\x05R\bbackSeen\"\x96\x01\n" +
 	"\rCatalogRecord\x12-\n" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
 	"\bdeleting\x18\x02 \x01(\bR\bdeleting\x12(\n" +
 	"\rdeleted_takes\x18\x03 \x01(\x04H\x00R\fdeletedTakes\x88\x01\x01B\x10\n" +
-	"\x0e_deleted_takes\"\xf4\x02\n" +
+	"\x0e_deleted_takes\"\xa5\x03\n" +
 	"\fCatalogState\x12\x1f\n" +
 	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
 	"catalogUid\x121\n" +
@@ -4516,12 +4572,17 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\tconfirmed\x18\x06 \x03(\tR\tconfirmed\x12'\n" +
 	"\x0fread_generation\x18\a \x01(\x03R\x0ereadGeneration\x12\x14\n" +
 	"\x05lists\x18\b \x03(\tR\x05lists\x121\n" +
-	"\x04took\x18\t \x01(\v2\x1d.towline.store.v1.CatalogTookR\x04took\"\x83\x01\n" +
+	"\x04took\x18\t \x01(\v2\x1d.towline.store.v1.CatalogTookR\x04took\x12\x12\n" +
+	"\x04back\x18\n" +
+	" \x01(\tR\x04back\x12\x1b\n" +
+	"\tback_seen\x18\v \x01(\x05R\bbackSeen\"\xd1\x01\n" +
 	"\vCatalogTook\x12\x14\n" +
 	"\x05files\x18\x01 \x01(\tR\x05files\x12.\n" +
 	"\x04made\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12\x16\n" +
 	"\x06before\x18\x03 \x03(\tR\x06before\x12\x16\n" +
-	"\x06source\x18\x04 \x01(\fR\x06source\"_\n" +
+	"\x06source\x18\x04 \x01(\fR\x06source\x12\x17\n" +
+	"\aback_to\x18\x05 \x01(\tR\x06backTo\x123\n" +
+	"\aback_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06backAt\"_\n" +
 	"\n" +
 	"CatalogPut\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1f\n" +
@@ -4700,13 +4761,14 @@ var file_towline_store_v1_records_proto_depIdxs = []int32{
 	48, // 60: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
 	47, // 61: towline.store.v1.CatalogState.took:type_name -> towline.store.v1.CatalogTook
 	54, // 62: towline.store.v1.CatalogTook.made:type_name -> google.protobuf.Timestamp
-	54, // 63: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	75, // 64: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	65, // [65:65] is the sub-list for method output_type
-	65, // [65:65] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	54, // 63: towline.store.v1.CatalogTook.back_at:type_name -> google.protobuf.Timestamp
+	54, // 64: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	75, // 65: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	66, // [66:66] is the sub-list for method output_type
+	66, // [66:66] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
