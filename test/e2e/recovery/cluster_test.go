@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -122,24 +123,58 @@ func (w *world) joins(c *lab.Cluster, name string, flags ...string) {
 	must(w.t, c.Agent.Start())
 }
 
-// clonedCluster: a second cluster is made from the first one's etcd, with the agent and all. One of the two has the
-// session; the hub says that there are two.
-func clonedCluster(w *world) {
+// clones makes the second cluster one from the first one's etcd, with the agent and all. The agent of the first runs, and the other one is to be
+// started, with the state that the first had.
+func (w *world) clones(name string) (clone *lab.Agent) {
+	w.t.Helper()
 	c, other := w.Clusters[0], w.Clusters[1]
-	w.putReady(module("shop", "8", "a", "b"))
 	other.Agent.Stop()
 	c.Agent.Stop()
 	w.halt(c)
 	w.halt(other)
 	w.replace(other, w.etcd(c))
-	state := c.Agent.StateDir + "-clone"
+	state := filepath.Join(w.Dir, name)
 	must(w.t, lab.CopyState(c.Agent.StateDir, state))
-	from := w.marks()
 	w.resume(c)
 	w.resume(other)
 	must(w.t, c.Agent.Start())
 	must(w.t, w.WaitState(w.t.Context(), c.Name, "Ready"))
-	clone := w.NewAgent(other, lab.AgentOptions{Name: "agent-clone", StateDir: state})
+	return w.NewAgent(other, lab.AgentOptions{Name: "agent-" + name, StateDir: state})
+}
+
+// clonedUnseen: the agent of the copy asks for the session for the first time while the API server of the first cluster hangs. It cannot be told
+// from another process of that cluster, and has it until the agent of the first one sees its cluster again.
+func clonedUnseen(w *world) {
+	c, other := w.Clusters[0], w.Clusters[1]
+	w.putReady(module("shop", "6", "a", "b"))
+	clone := w.clones("unseen-clone")
+	from := w.marks()
+	must(w.t, c.Part(w.t.Context(), "apiserver", "pause"))
+	w.says(c.Name, "does not answer in time")
+	must(w.t, clone.Start())
+	w.eventually(func() error {
+		if !strings.Contains(clone.Output(), "connected to the hub") {
+			return fmt.Errorf("the copy has no session:\n%s", clone.Tail())
+		}
+		return nil
+	})
+	must(w.t, c.Part(w.t.Context(), "apiserver", "resume"))
+	w.says(c.Name, "Ready", "cloned")
+	w.put(module("shop", "7", "a", "b"))
+	w.eventually(func() error { return w.has(c, "shop", "a", "7") })
+	must(w.t, w.has(other, "shop", "a", "6"))
+	w.silentDeletes(from)
+	clone.Stop()
+	c.Agent.Stop()
+	w.joins(c, c.Name, "--reissue")
+}
+
+// clonedCluster: a second cluster is made from the first one's. One of the two has the session; the hub says that there are two.
+func clonedCluster(w *world) {
+	c, other := w.Clusters[0], w.Clusters[1]
+	w.putReady(module("shop", "8", "a", "b"))
+	clone := w.clones("clone")
+	from := w.marks()
 	must(w.t, clone.Start())
 	w.says(c.Name, "cloned")
 	w.silentDeletes(from)

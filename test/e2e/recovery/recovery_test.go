@@ -51,6 +51,7 @@ func TestRecovery(t *testing.T) {
 		{"etcd put back to before much, the agent starts anew", inASoak(restoredFurther(startsAnew))},
 		{"etcd put back to before much, with the agent's state", inASoak(restoredFurther(stateGoesBack))},
 		{"another cluster takes the name of one that is away", nameTaken},
+		{"cluster cloned while it is not seen", clonedUnseen},
 		{"cluster cloned", clonedCluster},
 	} {
 		if !t.Run(s.name, func(t *testing.T) {
