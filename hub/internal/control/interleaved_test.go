@@ -71,6 +71,7 @@ type interleaved struct {
 	lead     store.Leadership
 	sub      store.Subscription
 	quiet    bool    // nothing happens in between any more
+	single   single  // what happens in between at one moment that is known before
 	depth    int     // of operations that are under way
 	near     touched // by the commit before which something happens
 	last     store.Reader
@@ -101,6 +102,7 @@ func (b *commits) Commit(ctx context.Context, parts []backend.Part) (int64, []bo
 		return b.Backend.Commit(ctx, parts)
 	}
 	near := touchedBy(parts)
+	b.run.single.commits(b.run)
 	b.run.before(near)
 	rev, happened, err := b.Backend.Commit(ctx, parts)
 	if err == nil && slices.Contains(happened, true) {
@@ -325,7 +327,9 @@ func (w *interleaved) leader() bool {
 		r := all[(first+i)%len(all)]
 		if key, ok := r.take(w.tape); ok {
 			w.note("leader: %s", key)
+			w.single.begins(w)
 			r.one(context.WithValue(w.ctx, leads{}, w.Controller), key)
+			w.single.ends(w)
 			if ref, is := store.SplitCatalog(key); is && r == w.cataloguer {
 				came, _ := w.CatalogSeen(ref)
 				w.note("the catalog is %s %s %v", came.GetStatus().GetState(), came.GetStatus().GetReason(), came.GetStatus().GetProblems())

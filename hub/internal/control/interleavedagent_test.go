@@ -65,6 +65,8 @@ func (w *interleaved) joins(name fleet.ClusterName) {
 		k = &kube{name: name, uid: fmt.Sprintf("uid-%d", len(w.made)+1), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{}, removed: map[fleet.ModuleRef]uint64{}}
 		w.made[k.uid] = k
 	}
+	w.single.begins(w)
+	defer w.single.ends(w)
 	id, err := w.registry.Enroll(w.ctx, registry.Enrollment{Token: got.GetToken(), CSR: csr, ClusterUID: k.uid, Remote: "192.0.2.1:5"})
 	w.note("join %s as %s: %v", name, k.uid, err)
 	if err != nil {
@@ -102,7 +104,12 @@ func (w *interleaved) opens(k *kube) bool {
 // acts has the agent do what it is told, and say so.
 func (w *interleaved) acts(name fleet.ClusterName) {
 	k := w.kubes[name]
-	if k == nil || !k.up || clusterOf(w.last, name) == nil || !w.opens(k) {
+	if k == nil || !k.up || clusterOf(w.last, name) == nil {
+		return
+	}
+	w.single.begins(w)
+	defer w.single.ends(w)
+	if !w.opens(k) {
 		return
 	}
 	puts := w.does(k)

@@ -30,7 +30,13 @@ const brief = 50 * time.Millisecond
 // call says what a person says, who does not wait for what comes of it.
 func (w *interleaved) call(what string, fn func(ctx context.Context) error) {
 	w.note("%s", what)
-	ctx, cancel := context.WithTimeout(w.ctx, brief)
+	w.single.begins(w)
+	defer w.single.ends(w)
+	limit := brief
+	if w.single.during { // of a call
+		limit /= 8
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, limit)
 	defer cancel()
 	if err := fn(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		w.note("%s: %v", what, err)
@@ -261,11 +267,14 @@ func (w *interleaved) turns(ref fleet.ModuleRef, name fleet.ClusterName) {
 }
 
 func (w *interleaved) steers(ref fleet.ModuleRef, name fleet.ClusterName) {
+	w.steersIt(one(w.tape, "pause", "resume", "abort", "retry", "skip", "pin", "unpin", "roll back"), ref, name)
+}
+
+// steersIt is one of what may be said of a rollout.
+func (w *interleaved) steersIt(verb string, ref fleet.ModuleRef, name fleet.ClusterName) {
 	p, m, some := ref.Project, ref.Name, []string{string(name)}
-	verbs := []string{"pause", "resume", "abort", "retry", "skip", "pin", "unpin", "roll back"}
-	verb := w.tape.pick(len(verbs))
-	w.call(fmt.Sprintf("%s %s in %s", verbs[verb], ref.Name, name), func(ctx context.Context) (err error) {
-		switch verbs[verb] {
+	w.call(fmt.Sprintf("%s %s in %s", verb, ref.Name, name), func(ctx context.Context) (err error) {
+		switch verb {
 		case "pause":
 			_, err = w.api.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Project: p, Module: m})
 		case "resume":

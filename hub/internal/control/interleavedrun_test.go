@@ -76,10 +76,10 @@ func shrink(t *testing.T, list []byte, found string, tries int) ([]byte, runOutc
 	return list, best
 }
 
-// TestWhateverHappensBeforeACommit runs for TOWLINE_RANDOM, by default for a few seconds, from TOWLINE_SEED. What it was
-// measured to find when a check is taken out of a commit is in docs/reliability.md.
-func TestWhateverHappensBeforeACommit(t *testing.T) {
-	limit, seed := 4*time.Second, uint64(31)
+// randomly says for how long something is tried, and from which seed.
+func randomly(t *testing.T, usual time.Duration) (limit time.Duration, seed uint64) {
+	t.Helper()
+	limit, seed = usual, 31
 	if v := os.Getenv("TOWLINE_RANDOM"); v != "" {
 		var err error
 		if limit, err = time.ParseDuration(v); err != nil {
@@ -93,6 +93,13 @@ func TestWhateverHappensBeforeACommit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return limit, seed
+}
+
+// TestWhateverHappensBeforeACommit runs for TOWLINE_RANDOM, by default for a few seconds, from TOWLINE_SEED. What it was
+// measured to find when a check is taken out of a commit is in docs/reliability.md.
+func TestWhateverHappensBeforeACommit(t *testing.T) {
+	limit, seed := randomly(t, 4*time.Second)
 	runs := 0
 	for end := time.Now().Add(limit); time.Now().Before(end); runs++ {
 		list, random := make([]byte, 600), rand.New(rand.NewPCG(seed, uint64(runs)))
