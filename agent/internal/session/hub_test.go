@@ -30,6 +30,7 @@ type memory struct {
 	mu     sync.Mutex
 	values map[string][]byte
 	fail   error // of writes
+	hangs  bool  // no write is answered
 	// written is called after each write, with mu held; it may be nil.
 	written func()
 }
@@ -53,9 +54,15 @@ func (m *memory) WriteAll(ctx context.Context, items ...state.Item) error {
 	return nil
 }
 
-func (m *memory) Write(_ context.Context, name string, data []byte) error {
+func (m *memory) Write(ctx context.Context, name string, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.hangs {
+		m.mu.Unlock()
+		<-ctx.Done()
+		m.mu.Lock()
+		return ctx.Err()
+	}
 	if m.fail != nil {
 		return m.fail
 	}

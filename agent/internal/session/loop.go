@@ -201,7 +201,7 @@ func (l *Loop) work(held desired.Held) {
 func (l *Loop) remember(ctx context.Context) {
 	m := l.o.Desired.Marks()
 	m.Status = l.o.Reports.AckedDigest().String()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	if err := l.o.Desired.SaveMarks(ctx, m); err != nil {
 		l.o.Log.Warn("the state of the session is not saved", "error", err)

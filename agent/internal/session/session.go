@@ -24,6 +24,8 @@ const (
 	protocol = 1
 	// helloTimeout bounds dial, hello and welcome together.
 	helloTimeout = 10 * time.Second
+	// saveTimeout bounds what is saved while the hub waits for a sign of life: the API server that has the state may hang.
+	saveTimeout = 5 * time.Second
 	// farewell bounds what is still sent when the agent stops.
 	farewell         = time.Second
 	defaultHeartbeat = 10 * time.Second
@@ -144,6 +146,7 @@ func (s *session) open(ctx, sctx context.Context) error {
 		}
 		s.welcome = frame.GetWelcome()
 	}
+	late.Stop()
 	return s.greet(sctx, lineage)
 }
 
@@ -163,6 +166,8 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 	if w.GetSucceeds() != "" && w.GetSucceeds() == held.Incarnation {
 		return s.succeed(ctx)
 	}
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
 	if held != (desired.Lineage{}) && s.lineage != held {
 		s.foreign = fmt.Sprintf("hub %s, store %s, is not the one that the agent follows (hub %s, store %s): the cluster does not leave the fleet on its word; join again if that is meant",
 			s.lineage.HubID, s.lineage.Incarnation, held.HubID, held.Incarnation)
@@ -204,6 +209,8 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 // succeed has the agent go on with the restored store of its hub from the next session on, in which it begins as after a new join. It
 // returns why the session ends.
 func (s *session) succeed(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
 	if err := s.l.o.Desired.Succeed(ctx, s.lineage); err != nil {
 		s.l.o.Log.Error("the hub's store is not followed; what was accepted before stays", "error", err)
 		return err
