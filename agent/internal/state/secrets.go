@@ -95,6 +95,8 @@ type head struct {
 	version string
 	set     string
 	chunks  []string
+	// removals counts those of chunks: one of which nobody heard the answer may be carried out at any time, also on a chunk of the name that is made again.
+	removals int
 }
 
 func newHead() *head { return &head{busy: semaphore.NewWeighted(1)} }
@@ -205,7 +207,7 @@ func (s *Secrets) write(ctx context.Context, name string, h *head, sealed []byte
 	if err != nil {
 		return err
 	}
-	next, rest := chunked(name, sealed, epoch)
+	next, rest := chunked(name, sealed, h.setOf(sealed, epoch), epoch)
 	for _, chunk := range rest {
 		got, err := s.client.Create(ctx, chunk, metav1.CreateOptions{})
 		if err == nil {
@@ -219,7 +221,7 @@ func (s *Secrets) write(ctx context.Context, name string, h *head, sealed []byte
 	if err := s.putHead(ctx, h, next); err != nil {
 		return err
 	}
-	return s.removeChunks(ctx, difference(old, h.chunks))
+	return s.removeChunks(ctx, h, difference(old, h.chunks))
 }
 
 // putHead writes over the version that is known. A version that is not known is one of our own writes whose answer was
@@ -307,7 +309,7 @@ func (s *Secrets) remove(ctx context.Context, name string, h *head) error {
 			Preconditions: &metav1.Preconditions{UID: &h.uid, ResourceVersion: &h.version}})
 		if err == nil || kube.IsGone(err) {
 			h.there = false
-			return s.removeChunks(ctx, h.chunks)
+			return s.removeChunks(ctx, h, h.chunks)
 		}
 		if !kube.Is(err, kube.Conflict) {
 			return err
@@ -319,7 +321,10 @@ func (s *Secrets) remove(ctx context.Context, name string, h *head) error {
 	return fleet.Errorf(fleet.ErrConflict, "somebody else keeps writing it")
 }
 
-func (s *Secrets) removeChunks(ctx context.Context, chunks []string) error {
+func (s *Secrets) removeChunks(ctx context.Context, h *head, chunks []string) error {
+	if len(chunks) > 0 {
+		h.removals++
+	}
 	for _, chunk := range chunks {
 		if err := s.client.Delete(ctx, chunk, metav1.DeleteOptions{}); err != nil && !kube.IsGone(err) {
 			return fmt.Errorf("old chunk: %w", err)
@@ -350,11 +355,22 @@ func (s *Secrets) List(ctx context.Context, prefix string) ([]string, error) {
 	return names, nil
 }
 
-// chunked cuts sealed bytes into a head and further chunks. Chunks are named by what they hold and by the epoch, so that
-// writing them again after a crash changes nothing, and no process of another epoch removes them.
-func chunked(name string, sealed []byte, epoch uint64) (head *corev1.Secret, rest []*corev1.Secret) {
+// setOf names what further chunks of sealed bytes hold, the epoch, and the removals before: writing them again after a failure changes nothing, no
+// process of another epoch removes them, and neither does a request of before.
+func (h *head) setOf(sealed []byte, epoch uint64) string {
 	sum := fleet.DigestOf(sealed)
 	set := hex.EncodeToString(sum[:16]) + "-e" + strconv.FormatUint(epoch, 10)
+	switch {
+	case h.there && (h.set == set || strings.HasPrefix(h.set, set+"-")):
+		return h.set // it is there
+	case h.removals > 0:
+		return set + "-" + strconv.Itoa(h.removals)
+	}
+	return set
+}
+
+// chunked cuts sealed bytes into a head and further chunks, which are named by their set.
+func chunked(name string, sealed []byte, set string, epoch uint64) (head *corev1.Secret, rest []*corev1.Secret) {
 	n := 0
 	for part := range slices.Chunk(sealed, chunkBytes) {
 		if n == 0 {

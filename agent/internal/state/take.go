@@ -114,7 +114,8 @@ func (s *Secrets) sendTenure(ctx context.Context, t Tenure, in *corev1.Secret, d
 	if err != nil {
 		return nil, nil, err
 	}
-	next, _ = chunked(tenureName, seal(raw), t.Epoch)
+	sealed := seal(raw)
+	next, _ = chunked(tenureName, sealed, newHead().setOf(sealed, t.Epoch), t.Epoch)
 	if in == nil {
 		got, err = s.client.Create(ctx, next, metav1.CreateOptions{DryRun: dryRun})
 		return next, got, err

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -384,5 +385,55 @@ func TestDirectoryOfADeposedWriter(t *testing.T) {
 	}
 	if b, err := late.Read(t.Context(), "x"); err != nil || string(b) != "two" {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// slow has removals of chunks answered by a timeout, and carried out later.
+type slow struct {
+	SecretClient
+	on    bool
+	later []func() error
+}
+
+func (s *slow) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
+	if !s.on || o.Preconditions != nil {
+		return s.SecretClient.Delete(ctx, name, o)
+	}
+	s.later = append(s.later, func() error { return s.SecretClient.Delete(context.WithoutCancel(ctx), name, o) })
+	return context.DeadlineExceeded
+}
+
+// What is written again that was replaced or removed a moment ago, as the contents of a revision that is rolled back, does not lose its parts to the
+// removal of before, whose answer never came.
+func TestLateRemovalTakesNothingThatIsWrittenAgain(t *testing.T) {
+	large := strings.Repeat("large.....", chunkBytes/8)
+	for name, away := range map[string]func(p *process) error{
+		"replaced": func(p *process) error { return p.Write(p.t.Context(), "x", []byte("small")) },
+		"removed":  func(p *process) error { return p.Remove(p.t.Context(), "x") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			places(t, func(t *testing.T, c clients) {
+				api := &slow{SecretClient: c.SecretClient}
+				c.SecretClient = api
+				p := c.leader(t, 1)
+				p.write("x", large)
+				api.on = true
+				if err := away(p); err == nil || len(api.later) == 0 {
+					t.Fatalf("nothing is late: %v", err)
+				}
+				api.on = false
+				p.write("x", large)
+				p.write("x", large)
+				for _, land := range api.later {
+					if err := land(); err != nil && !apierrors.IsNotFound(err) {
+						t.Fatal(err)
+					}
+				}
+				b, err := c.leader(t, 2).Read(t.Context(), "x")
+				if err != nil || string(b) != large {
+					t.Errorf("%d bytes, %v", len(b), err)
+				}
+			})
+		})
 	}
 }
