@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
+	"towline.dev/towline/pkg/plan"
 )
 
 // Survey is what a cluster serves, as far as it can be found out.
@@ -148,8 +150,8 @@ func (m *Mapper) list(ctx context.Context, gv schema.GroupVersion) ([]metav1.API
 
 // Served is where objects of the kind are, in the version that is given or, if the kind is not served in it any more, in
 // another one: an identity has no version. gone says that the kind has gone from the cluster, and its objects with it:
-// every version that its group has answered, none has the kind, and no CRD defines it. Whatever else keeps the kind from
-// being found is an error.
+// every version that its group has answered, none has the kind, no CRD defines it, and no version of the group is registered that the API server does
+// not list, as long as it has just started. Whatever else keeps the kind from being found is an error.
 func (m *Mapper) Served(ctx context.Context, id fleet.ObjectID, version string) (r Resource, gone bool, err error) {
 	r, err = m.Resource(ctx, id, version)
 	if err == nil || Explain(id, err).Reason != ReasonNoKind {
@@ -178,7 +180,33 @@ func (m *Mapper) Served(ctx context.Context, id fleet.ObjectID, version string) 
 		return Resource{}, false, &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf(
 			"%s: CustomResourceDefinition %s serves no version of the kind, so its objects cannot be seen; have it serve one again, or delete it", id, crd)}
 	}
-	return Resource{}, true, nil
+	if plan.IsCustom(id) { // no other kind goes with its API
+		err = m.allListed(ctx, id.Group, gvs)
+	}
+	return Resource{}, err == nil, err
+}
+
+// allListed is an error if a version of a group is registered and not among those that the API server lists. An agent that has no right to see the
+// registrations takes what is listed for all.
+func (m *Mapper) allListed(ctx context.Context, group string, listed []schema.GroupVersion) error {
+	missed, err := m.unlisted(ctx, listed)
+	if kube.Is(err, kube.Unserved) { // as by an API server that can have no others behind it
+		if none, _ := m.noGroup(ctx, apiServices.Group); none {
+			return nil
+		}
+	}
+	if lacks, _ := m.unseen.Note(err, time.Now()); lacks {
+		return nil
+	}
+	for _, x := range missed {
+		if err == nil && x.Group == group {
+			err = fmt.Errorf("%s %w", x.GroupVersion, x.Err)
+		}
+	}
+	if err != nil {
+		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: err.Error()}
+	}
+	return nil
 }
 
 // versions are those that a group has; none if there is no such group.

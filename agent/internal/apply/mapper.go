@@ -28,6 +28,8 @@ type Mapper struct {
 	statuses map[schema.GroupVersionResource]bool
 	// aggregated are the versions of groups that an API server of their own served when they were discovered.
 	aggregated map[schema.GroupVersion]bool
+	refused    Refusals // of looks at a registration
+	unseen     Refusals // of looks at all registrations
 }
 
 type discovered struct {
@@ -134,7 +136,8 @@ func (m *Mapper) fetch(ctx context.Context, gv schema.GroupVersion) (map[string]
 	return kinds, m.noteServer(ctx, gv, list)
 }
 
-// noteServer finds out whether a version of a group that is not Kubernetes' own has an API server of its own.
+// noteServer finds out whether a version of a group that is not Kubernetes' own has an API server of its own. What was known stays where nothing is
+// said of that: of one that the agent has no right to see, or that is not registered any more though it has just answered.
 func (m *Mapper) noteServer(ctx context.Context, gv schema.GroupVersion, list []metav1.APIResource) error {
 	if len(list) == 0 || slices.ContainsFunc(list, func(r metav1.APIResource) bool { _, known := manifest.Namespaced(gv.Group, r.Kind); return known }) {
 		return nil
@@ -145,7 +148,13 @@ func (m *Mapper) noteServer(ctx context.Context, gv schema.GroupVersion, list []
 			err = nil
 		}
 	}
-	if err != nil && !kube.Is(err, kube.Gone, kube.Forbidden) {
+	lacks, _ := m.refused.Note(err, time.Now())
+	switch {
+	case lacks, kube.Is(err, kube.Gone):
+		return nil
+	case kube.Is(err, kube.Forbidden): // as by an API server that starts: what is there would pass for gone once it is not registered
+		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("registration of %s: %v", gv, err)}
+	case err != nil:
 		return fmt.Errorf("registration of %s: %w", gv, err)
 	}
 	m.mu.Lock()

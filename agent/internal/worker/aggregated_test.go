@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"math"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -137,4 +139,47 @@ func TestAPIServerThatBeginsAnewIsNotTheCluster(t *testing.T) {
 	}
 	r.m.WentBack()
 	r.eventually("a restore of the cluster is told", func() bool { return restored.Load() == 1 })
+}
+
+// refuseRegistrations has the first reads of the API's registration refused.
+func (a *aggregate) refuseRegistrations(first int64) {
+	var n atomic.Int64
+	a.r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/apiservices/v1."+a.group) && n.Add(1) <= first {
+			return inPlace{http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"may not","code":403}`}
+		}
+		return nil
+	})
+}
+
+// The cluster's API server refuses everybody until it has read its roles. That it refuses to say who serves an API says nothing of that: what is with a
+// server of its own stays there when that is not registered any more. An agent that may never know it is not kept from its work.
+func TestRefusedRegistrationSaysNothingOfWhoServes(t *testing.T) {
+	for name, first := range map[string]int64{"at first": 1, "for good": math.MaxInt64} {
+		t.Run(name, func(t *testing.T) {
+			r := aloneRig(t)
+			a := r.aggregated("Widget")
+			a.refuseRegistrations(first)
+			r.restart()
+			s := r.bundle("shop", nil, a.manifest("Widget", "a", "k: v"))
+			r.neverFails("shop", s)
+			if first > 1 {
+				return
+			}
+			if err := r.res("apiregistration.k8s.io/v1", "apiservices", "").Delete(t.Context(), "v1."+a.group, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			r.eventually("the API is not served", func() bool {
+				_, err := r.res(a.gv(), "widgets", r.ns).List(t.Context(), metav1.ListOptions{})
+				return err != nil
+			})
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			x := r.wait("shop", "removed, or waiting for the API server", func(x fleet.SyncStatus) bool {
+				return x.Phase == fleet.PhaseRemoved || len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "(APIService v1."+a.group)
+			})
+			if x.Phase == fleet.PhaseRemoved {
+				t.Errorf("the module is called removed, and there is %v", a.names())
+			}
+		})
+	}
 }

@@ -199,16 +199,18 @@ func (w *worker) listedBeside(here func(fleet.ObjectID) bool) map[fleet.ObjectID
 // aboutToCome is said of an object that is not there, and that a module lists.
 func aboutToCome(by fleet.ModuleRef) string { return " (listed by module " + by.Display() + ")" }
 
-// nothingToList reports that a list failed because the kind has gone meanwhile, or cannot be listed at all.
+// nothingToList reports that a list failed because the kind has gone meanwhile, or cannot be listed at all. A kind that is Kubernetes' own takes no
+// objects along: that it is not served says no more than that another API server answers, and which kinds there are is asked anew.
 func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err error) bool {
 	if kube.Is(err, kube.Unsupported) {
 		return true
 	}
-	if !kube.Is(err, kube.Unserved, kube.Gone) {
+	kind := fleet.ObjectID{Group: res.Group, Kind: res.Kind}
+	if !kube.Is(err, kube.Unserved, kube.Gone) || !plan.IsCustom(kind) {
 		return false
 	}
 	w.m.mapper.Reset(res.Group)
-	_, gone, err := w.m.mapper.Served(ctx, fleet.ObjectID{Group: res.Group, Kind: res.Kind}, res.Version)
+	_, gone, err := w.m.mapper.Served(ctx, kind, res.Version)
 	return err == nil && gone
 }
 

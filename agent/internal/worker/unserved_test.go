@@ -1,12 +1,15 @@
 package worker
 
 import (
+	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/pkg/fleet"
@@ -92,5 +95,53 @@ func TestOutlivesItsKind(t *testing.T) {
 		if why := outlivesItsKind(located{gone: true, away: tc.away}, tc.record); (why != "") != tc.there {
 			t.Errorf("%s: %q", tc.name, why)
 		}
+	}
+}
+
+// What somebody else has in a Namespace keeps it, also where the list of the kind is answered by another of the cluster's API servers, which does not
+// serve it: in an upgrade, or when it starts and has not read yet who serves the API.
+func TestListOfOneAPIServerDoesNotEmptyANamespace(t *testing.T) {
+	for name, of := range map[string]func(r *rig) (group, resource string, object map[string]any){
+		"built in": func(*rig) (string, string, map[string]any) {
+			return "policy", "poddisruptionbudgets", map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "hers"},
+				"spec": map[string]any{"maxUnavailable": int64(1)}}
+		},
+		"of an API server of its own": func(r *rig) (string, string, map[string]any) {
+			a := r.aggregated("Widget")
+			return a.group, "widgets", map[string]any{"apiVersion": a.gv(), "kind": "Widget", "metadata": map[string]any{"name": "hers"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aloneRig(t)
+			group, resource, object := of(r)
+			s := r.bundle("shop", nil, ownNamespace)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.create(group+"/v1", resource, r.ns+"-own", object)
+			t.Cleanup(func() {
+				_ = r.res("v1", "namespaces", "").Delete(context.Background(), r.ns+"-own", metav1.DeleteOptions{})
+			})
+			var begun atomic.Bool
+			r.count.upset(func(q *http.Request) error {
+				switch {
+				case q.URL.Path == "/apis/"+group+"/v1/namespaces/"+r.ns+"-own/"+resource:
+					begun.Store(true)
+				case !begun.Load() || q.URL.Path != "/apis" && !strings.HasPrefix(q.URL.Path, "/apis/"+group):
+					return nil
+				case q.URL.Path == "/apis":
+					return inPlace{http.StatusOK, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`}
+				}
+				return inPlace{http.StatusNotFound, "404 page not found\n"}
+			})
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			r.wait("shop", "told", func(x fleet.SyncStatus) bool {
+				return begun.Load() && (x.Phase == fleet.PhaseRemoved || len(x.Extras) == 1 && (x.Extras[0].Reason == plan.ReasonTerminating || strings.Contains(x.Extras[0].Message, group)))
+			})
+			r.count.upset(nil)
+			x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if ns := r.namespace(r.ns + "-own"); ns == nil || ns.GetDeletionTimestamp() != nil || !strings.Contains(x.Message, " hers") {
+				t.Errorf("the namespace went with what somebody else has in it: %+v", x)
+			}
+		})
 	}
 }
