@@ -183,3 +183,21 @@ func TestRefusedRegistrationSaysNothingOfWhoServes(t *testing.T) {
 		})
 	}
 }
+
+// An agent that has lost its records does not know whether there is what is with an API server that is away. It says so, and not that it is missing.
+func TestWhatIsWithAnAPIServerThatIsAwayIsUnknown(t *testing.T) {
+	r := aloneRig(t)
+	a := r.aggregated("Widget")
+	s := r.bundle("shop", nil, a.manifest("Widget", "a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	a.away()
+	r.loseState()
+	r.set([]fleet.Sync{s})
+	x := r.wait("shop", "told", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 })
+	if got := x.States[0]; got.Sync != fleet.SyncUnknown || got.Health != fleet.HealthUnknown {
+		t.Errorf("the object is said to be %s, %s: %s", got.Sync, got.Health, x.Message)
+	}
+	a.back()
+	r.ready(s)
+}

@@ -61,6 +61,8 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		state.Health = fleet.HealthUnknown // it is there, and somebody else's
 	case it.awaits():
 		state.Health = fleet.HealthProgressing // it is on its way from one module to the other
+	case (rec == nil || rec.Module != w.ref || !rec.Written()) && it.kindUnseen():
+		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown // the agent may have lost its record of it
 	case rec == nil || rec.Module != w.ref || !rec.Written():
 		if f != nil && plan.IsNamespace(it.entry.ID) { // every Namespace is seen, whoever has it
 			state.Health, d = f.Health, w.heard(it.liveID(), f.Reason, f.Message)
@@ -160,6 +162,11 @@ func (it *item) failure(state *fleet.ObjectState, d detail) detail {
 // conflicts reports that the object is somebody else's.
 func (it *item) conflicts() bool {
 	return it.fail != nil && it.fail.Reason == apply.ReasonConflict && (!it.fail.Transient || it.fail.Kind == fleet.ErrExists)
+}
+
+// kindUnseen reports that it could not be asked where objects of its kind are, so that nothing says whether it is there.
+func (it *item) kindUnseen() bool {
+	return it.resource.Resource == "" && it.fail != nil && (it.fail.Reason == apply.ReasonUnavailable || it.fail.Reason == apply.ReasonForbidden)
 }
 
 // judged notes that an object is Healthy only for want of anything to judge it by. Under Strict that is Unknown.
