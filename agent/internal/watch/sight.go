@@ -42,6 +42,8 @@ type sight struct {
 	// opened is when the watch that is open was, and dark for how long none had been; zero: it never was closed.
 	opened time.Time
 	dark   time.Duration
+	// brief is how many watches in a row ended before they could bring what had happened.
+	brief int
 	// late are objects whose grace was over while no watch was open.
 	late []*Fingerprint
 }
@@ -90,6 +92,9 @@ func (k *kind) attempt() {
 		return
 	}
 	k.sight.since = time.Now()
+	if k.sight.brief++; time.Since(k.sight.opened) >= catchUp {
+		k.sight.brief = 0
+	}
 	k.sight.timer = time.AfterFunc(k.w.o.BlindAfter, k.judge)
 }
 
@@ -110,7 +115,7 @@ func (k *kind) failed(err error) error {
 func (k *kind) sees() {
 	k.mu.Lock()
 	was := k.sight
-	k.sight = sight{opened: time.Now()}
+	k.sight = sight{opened: time.Now(), brief: was.brief}
 	if !was.since.IsZero() {
 		k.sight.dark = time.Since(was.since)
 	}
@@ -199,6 +204,27 @@ func (k *kind) see(at Key) (f *Fingerprint, known bool) {
 // Behind reports that a kind in use is not watched at this moment.
 func (w *Watcher) Behind() bool {
 	return slices.ContainsFunc(w.inUse(), (*kind).dark)
+}
+
+// everBrief is after how many watches in a row that were brief there may be a server whose watches never last.
+const everBrief = 3
+
+// settling reports that the kind is not known as it is now, and that it may soon be: it is being listed, or no watch of it is open, or one has not
+// been for as long as none had, so that it may not have brought yet what happened meanwhile. A kind that is not served, as after its definition was
+// deleted, has nothing to tell.
+func (k *kind) settling() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := &k.sight
+	switch {
+	case k.only != nil || s.blind:
+		return false
+	case !k.synced:
+		return true
+	case !s.since.IsZero():
+		return s.brief < everBrief && !kube.Is(s.why, kube.Unserved)
+	}
+	return s.brief < everBrief && time.Since(s.opened) < min(s.dark, catchUp)
 }
 
 // dark reports that no watch of the kind is open at this moment.

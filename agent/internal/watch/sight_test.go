@@ -202,3 +202,80 @@ func TestWhyAKindIsNotWatchedHasNoAddress(t *testing.T) {
 }
 
 var quiet = slog.New(slog.DiscardHandler)
+
+// What happened while no watch was open is not known before the next one has had the time to bring it. Nobody waits for that where it may never come.
+func TestKindSettlesWhenItHasBeenHeard(t *testing.T) {
+	away := errors.New("connection refused")
+	unserved := apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{}, "", "", 0, true)
+	for name, tc := range map[string]struct {
+		refuse error         // of the attempts to open a watch again
+		away   time.Duration // for how long there is none
+		open   bool          // then there is
+		want   time.Duration // for which it settles from then on
+	}{
+		"its watch ended in order":        {away: time.Millisecond, open: true, want: time.Millisecond},
+		"it was away for a moment":        {refuse: away, away: 300 * time.Millisecond, open: true, want: 300 * time.Millisecond},
+		"it was away for long":            {refuse: away, away: 20 * time.Second, open: true, want: catchUp},
+		"it stays away":                   {refuse: away, away: time.Second, want: BlindAfter - time.Second},
+		"it was away until it was unseen": {refuse: away, away: time.Minute},
+		"it is not served":                {refuse: unserved, away: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSighted(nil)
+				defer s.end()
+				s.open(false)
+				s.synced = true
+				<-time.After(time.Minute)
+				if s.settling() {
+					t.Fatal("settles though it is watched")
+				}
+				s.refuse = tc.refuse
+				s.attempt()
+				if s.refuse != nil {
+					s.open(false)
+				}
+				<-time.After(tc.away)
+				if tc.open {
+					s.refuse = nil
+					s.open(false)
+				}
+				began := time.Now()
+				for s.settling() && time.Since(began) < time.Hour {
+					<-time.After(time.Millisecond)
+				}
+				if got := time.Since(began); got.Round(10*time.Millisecond) != tc.want.Round(10*time.Millisecond) {
+					t.Errorf("settles for %v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A server whose watches never last keeps nothing waiting.
+func TestWatchesThatNeverLastSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSighted(nil)
+		defer s.end()
+		s.open(false)
+		s.synced = true
+		settles := 0
+		for range 20 {
+			<-time.After(100 * time.Millisecond)
+			s.attempt()
+			<-time.After(5 * time.Second)
+			if s.settling() {
+				settles++
+			}
+			s.open(false)
+		}
+		if settles != everBrief-1 {
+			t.Errorf("settles %d times", settles)
+		}
+		<-time.After(time.Minute)
+		s.attempt()
+		if !s.settling() {
+			t.Error("does not settle after a watch that lasted")
+		}
+	})
+}

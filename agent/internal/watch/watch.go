@@ -260,18 +260,8 @@ func (w *Watcher) Kinds() map[schema.GroupKind]bool {
 	return out
 }
 
-// Settling reports that a kind in use is not known in full yet, and that it may soon be.
-func (w *Watcher) Settling() bool {
-	for _, k := range w.inUse() {
-		k.mu.Lock()
-		settling := k.only == nil && !k.synced && !k.sight.blind
-		k.mu.Unlock()
-		if settling {
-			return true
-		}
-	}
-	return false
-}
+// Settling reports that a kind in use is not known as it is now, and that it may soon be.
+func (w *Watcher) Settling() bool { return slices.ContainsFunc(w.inUse(), (*kind).settling) }
 
 // Synced reports whether a kind is known in full.
 func (w *Watcher) Synced(r apply.Resource) bool {

@@ -67,16 +67,12 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	if len(todo.Delete) == 0 {
 		return
 	}
-	if !e.w.ownedKnown(ctx, ownedWait) {
-		e.awaitOwned(todo.Delete)
-		return
-	}
-	if e.w.held() != "" { // by what the watches have only just told
-		e.awaitHold(todo.Delete)
-		return
-	}
 	for i, stage := range todo.Delete {
-		if i > 0 && e.w.held() != "" { // since the stage before
+		if !e.w.ownedKnown(ctx, ownedWait) {
+			e.awaitOwned(todo.Delete[i:])
+			return
+		}
+		if e.w.held() != "" { // by what the watches have only just told, or since the stage before
 			e.awaitHold(todo.Delete[i:])
 			return
 		}

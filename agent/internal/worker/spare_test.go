@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -272,6 +273,37 @@ func TestOwnerStaysWhereAWebhookKeepsItsObject(t *testing.T) {
 		t.Error("the owner was deleted before its object was freed of it")
 	}
 	stop()
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one: %s was %s", got, uid)
+	}
+}
+
+// TestOwnerStaysWhileNobodyIsHeard: the watches have ended, as with an API server that is started anew, and an operator makes what is dropped the
+// owner of what stays before they are open again.
+func TestOwnerStaysWhileNobodyIsHeard(t *testing.T) {
+	r := newRig(t)
+	r.restart(func(o *Options) { o.blindAfter = time.Hour })
+	s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.count.upset(func(q *http.Request) error {
+		if q.URL.Query().Get("watch") != "" {
+			return errors.New("connection refused")
+		}
+		return nil
+	})
+	r.conns.cut()
+	r.eventually("nothing is heard", func() bool { return r.m.watcher.Behind() })
+	r.ownedBy("secrets", "s", "owner")
+	next := r.bundle("shop", nil, certificate("b2xk"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "waiting", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && (len(x.Extras) == 0 && x.Ready || len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "when it is known what would go with it"))
+	})
+	r.count.upset(nil)
 	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
 	r.collected()
 	if got := r.uidOf("v1", "secrets", "s"); got != uid {
