@@ -255,3 +255,48 @@ func TestServerThatIsBehindIsNoRestoredStore(t *testing.T) {
 		})
 	}
 }
+
+// The watches are with an API server that is behind: an operator has made what is dropped the owner of what stays, in a namespace or out of any, and
+// they have not told of it.
+func TestOwnerOfWhichNoWatchHasToldYet(t *testing.T) {
+	for name, tc := range map[string]struct{ owner, apiVersion, resource string }{
+		"in a namespace": {configMap("owner", "k: v"), "v1", "configmaps"},
+		"in none":        {"apiVersion: $NS.example.com/v1\nkind: Tenant\nmetadata: {name: owner}\n", "$NS.example.com/v1", "tenants"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			apiVersion, space := strings.ReplaceAll(tc.apiVersion, "$NS", r.ns), r.ns
+			if tc.resource == "tenants" {
+				r.clusterScoped("customresourcedefinitions", tenants)
+				r.eventually("the kind is served", func() bool {
+					_, err := r.res(apiVersion, tc.resource, "").List(context.Background(), metav1.ListOptions{})
+					return err == nil
+				})
+				space = ""
+			}
+			owner := func() *unstructured.Unstructured {
+				u, err := r.res(apiVersion, tc.resource, space).Get(context.Background(), "owner", metav1.GetOptions{})
+				if err != nil {
+					return nil
+				}
+				return u
+			}
+			b := r.behind(false)
+			s := r.bundle("shop", nil, tc.owner, certificate("b2xk"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			uid := r.uidOf("v1", "secrets", "s")
+			b.lag(r)
+			u := owner()
+			r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":"owner","uid":%q}]}}`,
+				apiVersion, u.GetKind(), u.GetUID()))
+			next := r.bundle("shop", nil, certificate("b2xk"))
+			r.set([]fleet.Sync{next})
+			r.eventually("the owner is gone", func() bool { return owner() == nil })
+			r.collected()
+			if u := r.get("v1", "secrets", "s"); u == nil || u.GetUID() != uid || len(u.GetOwnerReferences()) > 0 {
+				t.Errorf("the secret is %v", u)
+			}
+		})
+	}
+}

@@ -98,8 +98,12 @@ type binding struct {
 
 // bindings finds out what stays and would go with one of these.
 func (m *Manager) bindings(ctx context.Context, d *descent, stays func(*apply.Record) bool, going []plan.Record) bindings {
-	out := bindings{to: map[string][]binding{}, unclear: map[string]error{}}
-	for id, owners := range m.watcher.Owned() {
+	if len(going) == 0 {
+		return bindings{}
+	}
+	owned, unseen := m.owned(ctx, stays, going)
+	out := bindings{to: map[string][]binding{}, unclear: unseen}
+	for id, owners := range owned {
 		near := slices.ContainsFunc(going, func(r plan.Record) bool { return r.ID.Namespace == "" || r.ID.Namespace == id.Namespace })
 		rec := m.inventory.Get(id)
 		if !near || rec == nil || !stays(rec) {

@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/kube"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// reach is where that is which may go with what is about to be deleted: in some namespaces, or anywhere.
+type reach struct {
+	spaces   map[string]bool
+	anywhere bool
+}
+
+// reachOf is where the objects may be that name one of these as their owner. Of the kinds without namespaces that Kubernetes has itself none
+// is a controller's to own things by, and to look everywhere for each ClusterRole would be much: of these the watches alone tell.
+func reachOf(going []plan.Record) reach {
+	out := reach{spaces: map[string]bool{}}
+	for _, r := range going {
+		if r.ID.Namespace != "" {
+			out.spaces[r.ID.Namespace] = true
+		} else if plan.IsCustom(r.ID) {
+			out.anywhere = true
+		}
+	}
+	return out
+}
+
+// ownedNow lists the objects that name others as their owners, where something is to stay that may go along: as the API server has them, for a watch
+// may be open with one that is behind. unseen is why that cannot be told, by namespace.
+func (m *Manager) ownedNow(ctx context.Context, stays func(*apply.Record) bool, going []plan.Record) (owned map[fleet.ObjectID][]watch.Owner, unseen map[string]error) {
+	owned, unseen = map[fleet.ObjectID][]watch.Owner{}, map[string]error{}
+	in := reachOf(going)
+	looked := map[fleet.ObjectID]bool{}
+	for _, ref := range m.inventory.Modules() {
+		for _, rec := range m.inventory.Module(ref) {
+			of := fleet.ObjectID{Group: rec.ID.Group, Kind: rec.ID.Kind, Namespace: rec.ID.Namespace}
+			if in.anywhere {
+				of.Namespace = ""
+			}
+			if looked[of] || !in.anywhere && !in.spaces[of.Namespace] || !stays(rec) {
+				continue
+			}
+			looked[of] = true
+			if err := m.listOwned(ctx, of, rec.Version, owned); err != nil {
+				f := *apply.Explain(rec.ID, err)
+				f.Message = fmt.Sprintf("stays, for it cannot be seen whether any %s that stays would go with it: %s", rec.ID.Kind, f.Message)
+				unseen[of.Namespace] = &f
+			}
+		}
+	}
+	if err := unseen[""]; err != nil {
+		for space := range in.spaces {
+			unseen[space] = err
+		}
+	}
+	return owned, unseen
+}
+
+// listOwned adds those of a kind. One that cannot be watched is not waited for.
+func (m *Manager) listOwned(ctx context.Context, of fleet.ObjectID, version string, owned map[fleet.ObjectID][]watch.Owner) error {
+	res, gone, err := m.mapper.Served(ctx, of, version)
+	if gone || err != nil || of.Namespace != "" && !res.Namespaced {
+		return nil // it was asked for before (seeAll)
+	}
+	err = m.client.EachMeta(ctx, res, of.Namespace, fleet.HubLabel+"="+m.o.HubID, func(o *metav1.PartialObjectMetadata) bool {
+		if len(o.OwnerReferences) > 0 {
+			owned[fleet.ObjectID{Group: of.Group, Kind: of.Kind, Namespace: o.Namespace, Name: o.Name}] = watch.OwnersOf(o.OwnerReferences)
+		}
+		return true
+	})
+	if kube.Is(err, kube.Unserved, kube.Gone, kube.Unsupported, kube.Forbidden) || m.watcher.Blind(res) != nil {
+		return nil
+	}
+	return err
+}
+
+// owned is ownedNow with what the watches have besides, as what has lost our label.
+func (m *Manager) owned(ctx context.Context, stays func(*apply.Record) bool, going []plan.Record) (map[fleet.ObjectID][]watch.Owner, map[string]error) {
+	out := m.watcher.Owned()
+	now, unseen := m.ownedNow(ctx, stays, going)
+	maps.Copy(out, now)
+	return out, unseen
+}
