@@ -123,7 +123,7 @@ func (d *decider) closed() bool {
 	if !d.s.State.Ended() {
 		d.close(m)
 	}
-	if m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil || m.Aborted != nil {
+	if m.decides() {
 		if m.Successor == 0 { // which goes on asking: PlanInput.AskedSince
 			d.dropHold()
 		}

@@ -105,7 +105,9 @@ func (e *explainer) ended() {
 	r.Causes = append(e.hadFailed(), e.clusters(-1)...)
 	e.add(r)
 	for n := range e.p.Stages {
-		e.shut(n)
+		if !e.in.overtaken() {
+			e.shut(n)
+		}
 	}
 }
 
@@ -132,6 +134,10 @@ func (e *explainer) paused() {
 		Blocks: true, Actions: do(DoResume)}
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision, ReasonRollbackFailed, ReasonGateFailed:
+		if p.Reason != ReasonGateFailed && r.Facts != nil && !e.s.mends(e.p) {
+			f := *r.Facts
+			f.Code, r.Facts = NotByItself, &f
+		}
 		if e.mayRetry() {
 			r.Actions = append(r.Actions, do(DoRetry)...)
 		}
@@ -140,6 +146,34 @@ func (e *explainer) paused() {
 		}
 	}
 	e.add(r)
+}
+
+// mends reports that a pause for failures is over when those that failed and were given something are ready with it. Who was away when its
+// turn came has nothing to get ready with.
+func (s *State) mends(p *Plan) bool {
+	failed := make([]struct{ all, accepted int }, len(p.Stages))
+	all, accepted := 0, 0
+	for i := range s.Len(p) {
+		r := s.record(i)
+		if !isFailed(r) || r.given() {
+			continue
+		}
+		all++
+		failed[r.Stage].all++
+		if r.has(flagAccepted) {
+			accepted++
+			failed[r.Stage].accepted++
+		}
+	}
+	if all == accepted || s.Back != nil {
+		return true
+	}
+	for n := range failed {
+		if limit, ok := p.stageTolerates(&s.Head, n, failed[n].accepted); ok && failed[n].all > limit {
+			return false
+		}
+	}
+	return all <= p.Tolerated()
 }
 
 // mayRetry reports that there is something to retry: a gate that has failed, or a cluster that has and can begin anew.
@@ -273,7 +307,7 @@ func (e *explainer) inStage(n int) {
 		e.add(Reason{Subject: e.stage(n), Reason: reason, Since: h.Started.Time(), Blocks: true,
 			Facts: c.facts(), Causes: e.clusters(n)})
 	}
-	if soak := e.p.Stages[n].Soak; c.soaks(h, &e.p.Stages[n]) {
+	if soak := e.p.Stages[n].Soak; c.soaks(h, &e.p.Stages[n]) && (h.Quiet == 0 || !e.s.waitsInstead()) {
 		r := Reason{Subject: About{Kind: AboutSoak, Name: name}, Reason: ReasonSoak, Facts: &Facts{For: soak, Stage: name}}
 		if h.Quiet != 0 {
 			began := e.in.since(h.Quiet)

@@ -23,3 +23,6 @@ func (r *Record) Retried() bool { return r.has(flagRetry) }
 
 // Odd is an event that the table of transitions does not have for the state in which it found a member; empty: there was none.
 func (d Decision) Odd() string { return d.odd }
+
+// GoesBack reports that the member is one of those that go back.
+func (r *Record) GoesBack() bool { return r.has(flagBack) }

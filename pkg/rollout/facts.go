@@ -224,6 +224,14 @@ type memberFacts struct {
 	By, Detail string
 }
 
+// facts are nil where there are none.
+func (f memberFacts) facts() *Facts {
+	if f == (memberFacts{}) {
+		return nil
+	}
+	return &Facts{Code: f.Code, Revision: f.Revision, Until: f.Until, For: f.For, By: f.By, Detail: f.Detail}
+}
+
 // with adds what is known of the member itself to who keeps it there.
 func (f memberFacts) with(member memberFacts) memberFacts {
 	f.Revision, f.Detail = member.Revision, cmp.Or(f.Detail, member.Detail)

@@ -174,7 +174,7 @@ func (g *StageSummary) describe(in Input, n int) {
 	if spec.MaxConcurrency.Set {
 		g.Limit = min(spec.MaxConcurrency.limit(max(h.Total, 1)), max(g.Members(), 1))
 	}
-	if h.Quiet != 0 && h.Ended == 0 && g.soaks(h, spec) {
+	if h.Quiet != 0 && h.Ended == 0 && g.soaks(h, spec) && !s.waitsInstead() {
 		g.SoakUntil = in.since(h.Quiet).add(spec.Soak).Time()
 	}
 	for i := range s.Gates {
@@ -189,6 +189,9 @@ func (g *StageSummary) describe(in Input, n int) {
 func (c *Counts) soaks(h *StageHead, spec *PlanStage) bool {
 	return spec.Soak > 0 && !h.Soaked && c.Members() > c.Removed
 }
+
+// waitsInstead reports that the rollout waits for something else than the soak of its stage, which is over then only after that is.
+func (h *Head) waitsInstead() bool { return h.State == Waiting && h.Reason != ReasonSoak }
 
 // Members is how many there are.
 func (c *Counts) Members() int { return c.Total + c.Joined }
@@ -253,11 +256,34 @@ func (s *State) waitsForBack(in Input, i int) bool {
 		!r.has(flagBaseline) && s.Stages[r.Stage].Started != 0 && s.Back == nil && !s.State.Ended()
 }
 
-// passedBy reports that the rollout has ended, and gives nothing any more to a member that was deferred when its turn came: who succeeded goes on,
-// and so does who went back. Of an aborted one those still get it that came to the module when their stage had begun.
+// passedBy reports that the rollout was aborted, and gives nothing any more to a member that was deferred when its turn came: who succeeded goes
+// on, and so does who went back.
 func (h *Head) passedBy(r *Record) bool {
-	late := h.State == Aborted && r.flags&(flagLate|flagBaseline) != 0
-	return r.State == ClusterDeferred && !r.given() && !late && (h.State == Aborted || h.State == Failed || h.State == Superseded)
+	return h.State == Aborted && r.State == ClusterDeferred && !r.given() && r.flags&(flagLate|flagBaseline) == 0
+}
+
+// overtaken reports that the rollout has ended, and decides of no cluster any more: its records stay as they are.
+func (in *Input) overtaken() bool {
+	s := in.State.State
+	return s == Failed || s == Superseded || s.Ended() && in.Module.decides()
+}
+
+// asItStood says of a member only what stays so, and nothing of what is observed now: another rollout decides that.
+func (c *ClusterStatus) asItStood(p *Plan, s *State, r *Record) {
+	f := memberFacts{Detail: r.Message}
+	switch {
+	case r.State == ClusterDeferred && !r.given():
+		f = memberFacts{Code: PassedBy}
+	case r.State == ClusterDeferred, r.InFlight():
+		f = memberFacts{Code: Overtaken}
+	case r.State == ClusterTimedOut:
+		f.For = p.Strategy.ProgressDeadline
+	case r.State == ClusterSkipped && r.Reason == ReasonPinned:
+		f = s.pinnedBy(c.Cluster).with(f)
+	case r.State == ClusterSkipped:
+		f = s.skippedBy(c.Cluster).with(f)
+	}
+	c.Facts = f.facts()
 }
 
 // ClusterOf tells where a member stands.
@@ -267,6 +293,10 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	o := in.observed(i)
 	c := ClusterStatus{Cluster: m.Cluster, Stage: p.Stages[r.Stage].Name, State: r.State, Revision: o.Revision,
 		Since: r.Since.Time(), Started: r.Started.Time(), Reason: r.Reason}
+	if in.overtaken() {
+		c.asItStood(p, s, r)
+		return c
+	}
 	f := memberFacts{Detail: r.Message}
 	if isAway(r.Reason) && (r.Step != 0 || r.Generation != 0) {
 		f.Revision = r.Revision // it has that assigned
@@ -312,14 +342,17 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	case r.State == ClusterSkipped:
 		f = s.skippedBy(m.Cluster).with(f)
 	}
-	if f != (memberFacts{}) {
-		c.Facts = &Facts{Code: f.Code, Revision: f.Revision, Until: f.Until, For: f.For, By: f.By, Detail: f.Detail}
-	}
+	c.Facts = f.facts()
+	c.lackSays(s.passedBy(r), o)
+	return c
+}
+
+// lackSays says of a member that nothing is to come, or that it has no agent.
+func (c *ClusterStatus) lackSays(passedBy bool, o *Observed) {
 	switch {
-	case s.passedBy(r):
+	case passedBy:
 		c.Facts = &Facts{Code: PassedBy}
 	case c.Reason == ReasonDisconnected && o.NotJoined:
 		c.Facts = &Facts{Code: NotJoined, Clusters: []string{string(c.Cluster)}}
 	}
-	return c
 }

@@ -181,7 +181,11 @@ const (
 	// NotJoined is the code of a member that is Disconnected because no agent of it has ever connected.
 	NotJoined = "NotJoined"
 	// PassedBy is the code of a member that was deferred when its turn came, in a rollout that has ended and moves nobody any more.
-	PassedBy         = "PassedBy"
+	PassedBy = "PassedBy"
+	// Overtaken is the code of a member that had not come to the end of its move when a newer rollout took over, which decides of it now.
+	Overtaken = "Overtaken"
+	// NotByItself is the code of a pause for failures that those which failed cannot end, for they were given nothing.
+	NotByItself      = "NotByItself"
 	ReasonWouldLeave = "WouldLeave"
 	ReasonBudget     = "Failures"
 	ReasonNextStage  = "NextStage"
@@ -291,6 +295,11 @@ type Module struct {
 
 // SourceFailed is why a source gave no revision.
 type SourceFailed struct{ Reason, Message string }
+
+// decides reports that what happened to the module ends the rollout, or has it decide no more.
+func (m *Module) decides() bool {
+	return m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil || m.Aborted != nil
+}
 
 // UnknownRevision is the error for a revision of the module that is not there; nil: it is, or nobody can say.
 func (m Module) UnknownRevision(of fleet.ModuleRef, revision int64) error {

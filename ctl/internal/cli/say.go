@@ -234,6 +234,8 @@ func whatEndsIt(r *v1.Reason) string {
 	switch {
 	case r.GetBlocks() && failures && f.GetRemoved() > 0:
 		return fmt.Sprintf("; %s that failed left, which mends nothing: it does not go on by itself", count(f.GetRemoved(), "cluster"))
+	case r.GetBlocks() && failures && f.GetCode() == rollout.NotByItself:
+		return "; it does not go on by itself: some were away when their turn came, and have nothing to get ready with"
 	case r.GetBlocks() && failures && f.GetGate() == "":
 		return "; it goes on by itself when enough of them are ready again"
 	case !r.GetBlocks() && f.GetRevision() > 0 && f.GetTotal() == 0 && r.GetReason() != rollout.ReasonExternal:
@@ -322,9 +324,15 @@ func (a *app) memberSays(state, reason string, f *v1.Facts) string {
 	return said
 }
 
+// pastSays is of a cluster with which its rollout is done, whatever becomes of it.
+var pastSays = map[string]string{
+	rollout.PassedBy:  "it was passed by, and this rollout moves no cluster any more",
+	rollout.Overtaken: "so it stood when the rollout ended, which decides no more what becomes of it",
+}
+
 func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
-	if f.GetCode() == rollout.PassedBy {
-		return "it was passed by, and this rollout moves no cluster any more"
+	if said := pastSays[f.GetCode()]; said != "" {
+		return said
 	}
 	switch reason {
 	case rollout.ReasonCordoned:

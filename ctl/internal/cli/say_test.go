@@ -191,6 +191,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonDisconnected, stateDeferred, nil}, {rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Revision: 42}},
 			{rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Code: rollout.NotJoined, Clusters: []string{"edge-113"}}}, {rollout.ReasonDisconnected, stateFailed, &v1.Facts{Code: rollout.NotJoined, Clusters: []string{"edge-113"}}},
 			{rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Code: rollout.PassedBy}}, {rollout.ReasonCordoned, stateDeferred, &v1.Facts{Code: rollout.PassedBy}},
+			{rollout.ReasonDisconnected, stateDeferred, &v1.Facts{Code: rollout.Overtaken}}, {"", stateProgressing, &v1.Facts{Code: rollout.Overtaken}},
 			{rollout.ReasonDisconnected, stateFailed, nil}, {rollout.ReasonDisconnected, stateFailed, &v1.Facts{Revision: 42}},
 			{rollout.ReasonLocked, stateDeferred, nil}, {rollout.ReasonLocked, stateDeferred, &v1.Facts{Revision: 42}}, {rollout.ReasonLocked, stateFailed, nil},
 			{rollout.ReasonLocked, "Waiting", &v1.Facts{Code: rollout.ReasonAwaited}},

@@ -67,7 +67,11 @@ func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.Rollo
 	if err != nil {
 		return nil, err
 	}
-	rollouts.Describe(out.Status, run, rollouts.Verbs(r, ref, ro.GetRollout().GetNumber()), a.now())
+	var of rollout.Module
+	if run != nil {
+		of = run.Facts(r)
+	}
+	rollouts.Describe(out.Status, run, of, rollouts.Verbs(r, ref, ro.GetRollout().GetNumber()), a.now())
 	if rollouts.Ended(ro) && len(out.Status.WaitingFor) > 0 && !takesWords(r, ref, ro) {
 		offerNothing(out.Status.WaitingFor)
 	}

@@ -45,11 +45,11 @@ func summarize(s *towlinev1.RolloutStatus, run *Run, d rollout.Decision) {
 }
 
 // Describe fills in what lists leave out: stages with their gates, every cluster, what is waited for, and what people did. A
-// rollout that has no plan yet has no run.
-func Describe(s *towlinev1.RolloutStatus, run *Run, recorded []rollout.Verb, now time.Time) {
+// rollout that has no plan yet has no run. What happened to the module says whether it decides of its clusters still.
+func Describe(s *towlinev1.RolloutStatus, run *Run, of rollout.Module, recorded []rollout.Verb, now time.Time) {
 	outcome := map[string]string{}
 	if run != nil {
-		describeRun(s, run, now)
+		describeRun(s, run, of, now)
 		for _, v := range run.State.Verbs {
 			outcome[v.ID] = Answer(v.Outcome)
 		}
@@ -60,8 +60,9 @@ func Describe(s *towlinev1.RolloutStatus, run *Run, recorded []rollout.Verb, now
 	}
 }
 
-func describeRun(s *towlinev1.RolloutStatus, run *Run, now time.Time) {
+func describeRun(s *towlinev1.RolloutStatus, run *Run, of rollout.Module, now time.Time) {
 	in := run.Input(now)
+	in.Module = of
 	sum := rollout.Summarize(in)
 	for i := range sum.Stages {
 		s.Stages = append(s.Stages, showStage(&sum.Stages[i]))
