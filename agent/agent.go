@@ -219,12 +219,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		probing.Go(func() { _ = guard.run(ctx) })
 		defer probing.Wait()
 		defer stop()
-		for {
-			err := a.lead(ctx, f, store, c, was)
-			if !errors.Is(err, session.ErrRestart) {
-				return err
-			}
-		}
+		return a.tenure(ctx, func() error { return a.lead(ctx, f, store, c, was) })
 	})
 	a.o.Log.Info("agent stopped")
 	return quiet(ctx, err)

@@ -17,6 +17,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/fence"
 	"towline.dev/towline/agent/internal/kube"
+	"towline.dev/towline/agent/internal/session"
 	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
@@ -162,6 +163,24 @@ func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c clust
 			a.o.Log.Warn("the state cannot be taken yet; trying again", "error", err)
 		}
 		if err := backoff.Wait(ctx, tries.Next()); err != nil {
+			return err
+		}
+	}
+}
+
+// tenure leads until that ends for good. What could not be read of the state is read again, however long the API server that has it needs.
+func (a *Agent) tenure(ctx context.Context, lead func() error) error {
+	tries := backoff.New(backoff.Policy{Min: 500 * time.Millisecond, Max: 30 * time.Second}, rand.Float64)
+	for {
+		err := lead()
+		switch {
+		case errors.Is(err, session.ErrRestart):
+			continue
+		case ctx.Err() != nil || !errors.Is(err, state.ErrUnread):
+			return err
+		}
+		a.o.Log.Warn("the state cannot be read yet; trying again", "error", err)
+		if backoff.Wait(ctx, tries.Next()) != nil {
 			return err
 		}
 	}

@@ -127,7 +127,7 @@ func (s *Secrets) read(ctx context.Context, name string) (b []byte, again bool, 
 	case kube.IsGone(err):
 		return nil, false, notFound(name)
 	case err != nil:
-		return nil, false, fmt.Errorf("state %s: %w", name, err)
+		return nil, false, fmt.Errorf("state %s: %w", name, unread(err))
 	}
 	switch held := s.held(); {
 	case epochOf(head.ObjectMeta) > held && held > 0:
@@ -142,13 +142,26 @@ func (s *Secrets) read(ctx context.Context, name string) (b []byte, again bool, 
 			return nil, true, nil
 		}
 		if err != nil {
-			return nil, false, fmt.Errorf("state %s: %w", name, err)
+			return nil, false, fmt.Errorf("state %s: %w", name, unread(err))
 		}
 		all = append(all, part.Data[dataKey]...)
 	}
 	b, err = unseal(name, all)
 	return b, false, err
 }
+
+// unread marks an error that says nothing of the state.
+func unread(err error) error {
+	if kube.Is(err, kube.Unknown, kube.Busy, kube.Failed, kube.Stranger) {
+		return notRead{err}
+	}
+	return err
+}
+
+type notRead struct{ error }
+
+func (n notRead) Unwrap() error      { return n.error }
+func (notRead) Is(target error) bool { return target == ErrUnread }
 
 func (s *Secrets) held() uint64 {
 	s.mu.Lock()

@@ -6,6 +6,7 @@ package state
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"strings"
 
@@ -29,7 +30,7 @@ type Store interface {
 	// fleet.ErrStale. The state of another cluster is fleet.ErrPrecondition.
 	Take(ctx context.Context, t Tenure) error
 	// Read returns what was written last; a name that is not there is fleet.ErrNotFound, damaged bytes are
-	// fleet.ErrCorrupt.
+	// fleet.ErrCorrupt. ErrUnread says that it may be there, and be read the next time.
 	Read(ctx context.Context, name string) ([]byte, error)
 	// Write is atomic, and durable when it returns.
 	Write(ctx context.Context, name string, data []byte) error
@@ -40,6 +41,9 @@ type Store interface {
 	// List returns the names that begin with prefix, sorted.
 	List(ctx context.Context, prefix string) ([]string, error)
 }
+
+// ErrUnread is of a read that nobody has answered who knows the state.
+var ErrUnread = errors.New("the state was not read")
 
 // Item is what to write under a name.
 type Item struct {

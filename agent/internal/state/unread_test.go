@@ -1,0 +1,43 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// deaf is an API server that answers no read with a Secret.
+type deaf struct {
+	*api
+	says error
+}
+
+func (d deaf) Get(context.Context, string, metav1.GetOptions) (*corev1.Secret, error) {
+	return nil, d.says
+}
+
+// What nobody has answered says nothing of the state; that it is not to be read, or not there, is an answer.
+func TestReadThatHasNoAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		says   error
+		unread bool
+	}{
+		"no answer in time": {&url.Error{Op: "Get", URL: "https://c1", Err: context.DeadlineExceeded}, true},
+		"busy":              {apierrors.NewTooManyRequests("busy", 1), true},
+		"it starts":         {apierrors.NewServiceUnavailable("starting"), true},
+		"no right":          {apierrors.NewForbidden(resource, "x", errors.New("no role")), false},
+		"not there":         {apierrors.NewNotFound(resource, "x"), false},
+	} {
+		a := newAPI()
+		s := openSecrets(t, a, 1)
+		s.client = deaf{a, tc.says}
+		if _, err := s.Read(t.Context(), "identity"); err == nil || errors.Is(err, ErrUnread) != tc.unread {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
