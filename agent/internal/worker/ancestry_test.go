@@ -103,6 +103,42 @@ func TestOwnerOfAnOwnerThatCannotBeSeen(t *testing.T) {
 	}
 }
 
+// TestOwnerOfAnOwnerThatOneAPIServerDoesNotServe: the API server that is asked for the owner's owner does not serve its kind, which is Kubernetes' own,
+// as another one does in an upgrade. That says nothing of the owner.
+func TestOwnerOfAnOwnerThatOneAPIServerDoesNotServe(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.create("policy/v1", "poddisruptionbudgets", r.ns, map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{
+		"name": "middle", "ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": string(r.uidOf("v1", "configmaps", "owner"))}}},
+		"spec": map[string]any{"maxUnavailable": int64(1)}})
+	r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","name":"middle","uid":%q}]}}`,
+		r.uidOf("policy/v1", "poddisruptionbudgets", "middle")))
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) > 0 })
+	r.count.upset(func(q *http.Request) error {
+		switch {
+		case q.URL.Path == "/apis":
+			return inPlace{http.StatusOK, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`}
+		case strings.HasPrefix(q.URL.Path, "/apis/policy"):
+			return inPlace{http.StatusNotFound, "404 page not found\n"}
+		}
+		return nil
+	})
+	next := r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && (len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "the API server does not serve its kind now") || r.get("v1", "configmaps", "owner") == nil)
+	})
+	r.count.upset(nil)
+	r.eventually("the owner is gone", func() bool { return r.get("policy/v1", "poddisruptionbudgets", "middle") == nil })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one: %s was %s", got, uid)
+	}
+}
+
 // TestOwnerOfAnOwnerIsNotMadeAgain: an object would take along what a module lists when it is made again, over one that nobody manages.
 func TestOwnerOfAnOwnerIsNotMadeAgain(t *testing.T) {
 	r := newRig(t)

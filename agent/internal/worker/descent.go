@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/watch"
@@ -66,6 +68,9 @@ func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) ([]
 		return nil, nil // the garbage collector does not find it either
 	}
 	res, gone, err := d.m.mapper.Served(ctx, id, version)
+	if err == nil && !plan.IsCustom(id) && d.m.unserved.note(schema.GroupKind{Group: id.Group, Kind: id.Kind}, gone) < unservedFor && gone {
+		err = fmt.Errorf("%s: the API server does not serve its kind now, in no version, and another one may; after %s without it, it counts as gone", id, unservedFor)
+	}
 	if gone || err != nil || res.Namespaced && namespace == "" { // the garbage collector leaves what names such an owner
 		return nil, err
 	}
