@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -197,8 +198,9 @@ func (a *app) act(ctx context.Context, ref fleet.RolloutID, w client.Word) error
 	if err != nil {
 		return err
 	}
+	anew := slices.ContainsFunc(resp.GetNotes(), func(n *v1.Note) bool { return n.GetCode() == rollout.NoteNewRollout })
 	now := ""
-	if s := resp.GetRollout().GetStatus(); s.GetState() != "" {
+	if s := resp.GetRollout().GetStatus(); s.GetState() != "" && !anew { // of one that stays as it ended there is nothing to tell
 		now = "; now " + a.paint(stateColors[s.GetState()], stateWord(s))
 	}
 	a.printf("%s %s accepted%s\n", a.paint(table.Cyan, resp.GetId()), w.Verb, now)
