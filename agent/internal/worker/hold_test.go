@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,7 @@ func (r *rig) holdCluster(on bool) {
 }
 
 func (r *rig) holdTombstone(on bool) {
+	r.current.Tombstones = slices.Clone(r.current.Tombstones) // the agent reads those that it has
 	for i := range r.current.Tombstones {
 		r.current.Tombstones[i].Hold = on
 	}

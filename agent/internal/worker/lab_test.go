@@ -461,7 +461,7 @@ func (r *rig) bundle(module string, policies []fleet.Policy, objects ...string) 
 
 // set makes syncs and tombstones the whole of what is desired.
 func (r *rig) set(syncs []fleet.Sync, tombstones ...fleet.Tombstone) {
-	r.current = fleet.Assemblage{Generation: r.gen, Syncs: slices.Clone(syncs), Tombstones: tombstones, Lineage: r.lineage(), Refused: r.refused}
+	r.current = fleet.Assemblage{Generation: r.gen, Syncs: slices.Clone(syncs), Tombstones: slices.Clone(tombstones), Lineage: r.lineage(), Refused: r.refused}
 	r.m.Set(r.current, nil)
 }
 
