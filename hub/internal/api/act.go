@@ -129,6 +129,7 @@ func putVerb(w store.Writer, ref fleet.ModuleRef, req word, rec *storev1.ModuleR
 	if err != nil {
 		return said{}, err
 	}
+	w.Get(store.StartKey(ref, rollouts.Newest(w, ref))) // one that decides by the commit would not know of it
 	if to := v.GetVerb().GetRevision(); v.GetVerb().GetVerb() == rollout.VerbRollback && to != 0 {
 		if err := (rollout.Module{Revisions: rollouts.Revisions(w, ref)}).UnknownRevision(ref, to); err != nil {
 			return said{}, err

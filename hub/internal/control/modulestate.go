@@ -46,6 +46,8 @@ type moduleState struct {
 
 	// Only the one run of the module's key at a time touches these.
 	run *rollouts.Run
+	// said is the last verb that was not taken in when a cut waited for that: it waits for each once.
+	said string
 	// shared is what is found out of the bundles that the run assigns, until that has ended.
 	shared *record.Shared
 	// refused are the clusters that the last run would have taken the module from, had the placement not had it there.

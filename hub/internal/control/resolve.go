@@ -308,12 +308,22 @@ func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *m
 		}
 		return c.cut(ctx, ref, r)
 	})
+	if said := new(saidError); errors.As(err, &said) {
+		st.said = said.key
+		c.modules.add(store.ModuleKey(ref)) // the run that is under way takes it in
+		return nil
+	}
 	c.troubles.set(ref, err)
 	if err == nil || errors.Is(err, fleet.ErrConflict) { // contents may have been collected since: then they are made again
 		st.settle(r)
 	}
 	return err
 }
+
+// saidError is a cut before which the rollout that decides is to take in what a person said of it: what is pinned there is pinned in the next one.
+type saidError struct{ key string }
+
+func (e *saidError) Error() string { return "what was said is taken in first: " + e.key }
 
 // cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
 func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, r *resolved) (err error) {
@@ -342,6 +352,10 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		ro := rollouts.Get(w, ref, r.number)
 		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) || rollouts.Queued(w, ref, ro) {
 			return nil // what came to be queued meanwhile takes what is there when its turn comes
+		}
+		// What the rollout could not take in by now, for whatever reason, does not keep the next one back.
+		if said := rollouts.Unheard(w, ref); said != "" && said != c.state(ref).said {
+			return &saidError{said}
 		}
 		why := fellBack(w, ref, m, ro, r.rendered)
 		if back := bringsBack(w, ref, m, ro, r.rendered); back != 0 {

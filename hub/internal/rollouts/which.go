@@ -202,6 +202,29 @@ func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
 	return rollout.PinsIn(planned(r, ref, number).GetHead())
 }
 
+// Unheard is the key of the last verb of the rollout that decides which it has not taken in yet; empty: there is none. The commit depends on it that
+// no other one is recorded until then.
+func Unheard(w store.Writer, ref fleet.ModuleRef) (last string) {
+	rec := Driven(w, ref)
+	if rec == nil {
+		return ""
+	}
+	number := rec.GetRollout().GetNumber()
+	_, state, err := head(rec)
+	if err != nil {
+		return "" // it takes in nothing
+	}
+	for _, v := range Verbs(w, ref, number) {
+		if !slices.ContainsFunc(state.Verbs, func(x rollout.VerbRecord) bool { return x.ID == v.ID }) {
+			last = v.ID
+		}
+	}
+	next := int64(1)
+	w.Scan(store.VerbsOf(ref, number), func(store.Entry) bool { next++; return true })
+	w.Get(store.VerbKey(ref, number, next))
+	return last
+}
+
 // planned is the newest rollout below the number that has a head; nil: none has.
 func planned(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutRecord {
 	return newest(r, ref, func(ro *storev1.RolloutRecord) bool {
