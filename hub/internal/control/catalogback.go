@@ -38,22 +38,25 @@ func (x *catalogue) goesBack(a source.Artifact) bool {
 func (c *Controller) steadyCatalog(x *catalogue, a source.Artifact) error {
 	x.next.Back, x.next.BackSeen = "", 0
 	put := x.was.GetStatus().GetObservedGeneration() != x.rec.GetCatalog().GetMetadata().GetGeneration()
-	if x.c.Follow == nil || put || len(x.asks) > 0 || !x.goesBack(a) {
+	if x.c.Follow == nil || !x.goesBack(a) {
 		return nil
 	}
-	b := follow.Back{Why: "the source goes back to " + filesOf(a), Seen: 1}
-	if x.was.GetBack() == filesOf(a) {
-		b.Seen += int(x.was.GetBackSeen())
+	files, seen := filesOf(a), 0
+	other := x.was.GetBack() != "" && x.was.GetBack() != files
+	if !other {
+		seen = int(x.was.GetBackSeen())
 	}
-	if took := x.was.GetTook(); took.GetBackTo() == filesOf(a) {
+	b := follow.Back{Why: "the source goes back to " + files, Seen: seen + 1}
+	if took := x.was.GetTook(); took.GetBackTo() == files {
 		b.Before = took.GetBackAt().AsTime()
 	}
 	why := b.Waits(time.Now(), "towline resync catalog "+x.ref.Display())
-	if why == "" {
+	if put || len(x.asks) > 0 || why == "" || seen == follow.Steady {
+		x.next.Back, x.next.BackSeen = files, follow.Steady // a person may be asked what goes: the answer is about these
 		return nil
 	}
-	x.next.Back, x.next.BackSeen = filesOf(a), int32(min(b.Seen, follow.Steady))
-	if x.called && !b.Again(time.Now()) {
+	x.next.Back, x.next.BackSeen = files, int32(min(b.Seen, follow.Steady-1))
+	if x.called && !other && !b.Again(time.Now()) {
 		c.catalogs.callAgain(x.ref, time.Now().Add(calledAgain))
 	}
 	return &lookError{fleet.Errorf(fleet.ErrPrecondition, "%s", why), follow.ReasonGoesBack}

@@ -73,20 +73,23 @@ func (c *Controller) steady(ctx context.Context, v *verdict) error {
 	if b.Why == "" || b.Newer {
 		return nil
 	}
-	if len(v.asks) > 0 || v.backs {
+	if len(v.asks) > 0 {
 		v.backs = true
 		return nil
 	}
-	found := v.artifact.Digest.Bytes()
-	if b.Seen = 1; bytes.Equal(found, v.s.memory.GetBack()) {
-		b.Seen += int(v.s.memory.GetBackSeen())
+	found, seen := v.artifact.Digest.Bytes(), 0
+	other := len(v.s.memory.GetBack()) > 0 && !bytes.Equal(found, v.s.memory.GetBack())
+	if !other {
+		seen = int(v.s.memory.GetBackSeen())
 	}
+	b.Seen = seen + 1
 	why := b.Waits(time.Now(), "towline resync "+v.s.ref.Display())
-	if v.backs = why == ""; v.backs {
+	if v.backs = v.backs || why == "" || seen == follow.Steady; v.backs {
+		v.next.Back, v.next.BackSeen = found, follow.Steady // a pause or another rollout may be in the way: that ends, and this is not counted anew
 		return nil
 	}
-	v.next.Back, v.next.BackSeen = found, int32(min(b.Seen, follow.Steady))
-	if v.s.called && !b.Again(time.Now()) { // something has changed just now: it need not take the interval to find out what
+	v.next.Back, v.next.BackSeen = found, int32(min(b.Seen, follow.Steady-1))
+	if v.s.called && !other && !b.Again(time.Now()) { // something has changed just now: it need not take the interval to find out what
 		c.looks.call(v.s.ref, time.Now().Add(calledAgain), true)
 	}
 	return &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: %s", v.s.ref.Display(), why), follow.ReasonGoesBack}

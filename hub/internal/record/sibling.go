@@ -52,6 +52,9 @@ func newLetting(r store.Reader, ref fleet.ModuleRef) *letting {
 		out.looked, out.reason, out.sees = Followed(r, ref, rec), said(r, ref, rec).GetReason(), seenRef(r, ref, rec)
 		out.waits = rollouts.Unresolved(r, ref) != nil
 	}
+	if out.reason == follow.ReasonGoesBack { // what it found is of before what it has
+		out.sees = out.newest.GetRevision().GetResolvedRef()
+	}
 	if out.reason == "" {
 		out.since = began(r, out.looked)
 	}
