@@ -37,7 +37,8 @@ func (x *catalogue) goesBack(a source.Artifact) bool {
 // catalog that was put since is looked at for that.
 func (c *Controller) steadyCatalog(x *catalogue, a source.Artifact) error {
 	x.next.Back, x.next.BackSeen = "", 0
-	put := x.was.GetStatus().GetObservedGeneration() != x.rec.GetCatalog().GetMetadata().GetGeneration()
+	is, read := x.rec.GetCatalog().GetMetadata().GetGeneration(), x.was.GetReadGeneration()
+	put := x.was.GetStatus().GetObservedGeneration() != is || read > 0 && read != is // its source may have been away since
 	if x.c.Follow == nil || !x.goesBack(a) {
 		return nil
 	}

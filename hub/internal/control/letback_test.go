@@ -11,6 +11,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/catalog"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -114,6 +115,26 @@ func TestCallAboutAnotherStateEachTime(t *testing.T) {
 		f.has(1, "2")
 		if n := f.source.fetches() - before; n > 16 {
 			t.Errorf("%d looks in an hour", n)
+		}
+	})
+}
+
+// A catalog that a person put while its source was away is looked at for that when it is back, and takes what it has as it comes.
+func TestPutWhileTheSourceIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(t)
+		w.looks(time.Minute)
+		w.source.ref, w.source.when = "main@sha1:2", time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+		w.looks(6 * time.Minute)
+		w.source.err = fleet.Errorf(fleet.ErrUnavailable, "away")
+		w.says(2, false)
+		w.looks(time.Minute)
+		w.source.err, w.source.ref, w.source.when = nil, "main@sha1:0", time.Date(2026, 3, 10, 11, 0, 0, 0, time.UTC)
+		for before := len(w.source.asked); len(w.source.asked) == before; {
+			w.looks(time.Minute)
+		}
+		if s, _ := w.CatalogSeen(w.ref); s.GetStatus().GetAppliedRef() != w.source.ref {
+			t.Errorf("it is %s %s, of %s", s.GetStatus().GetState(), s.GetStatus().GetReason(), s.GetStatus().GetAppliedRef())
 		}
 	})
 }
