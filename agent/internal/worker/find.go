@@ -41,6 +41,7 @@ type finder struct {
 	unseen  string // what was not searched though verdicts may be given; empty: nothing
 	found   int
 	others  others
+	refused apply.Refusals // of looks at a registration
 }
 
 // mayLack says why the inventory may lack objects of ours; empty: it does not.
@@ -279,10 +280,12 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool, r
 	return out
 }
 
-// ofOthers reports that a version of a group is with an API server of its own, as far as the agent may know that.
+// ofOthers reports that a version of a group is with an API server of its own, as far as the agent may know that. One refusal is no want of a right:
+// an API server that has just started refuses everybody, and does not answer for its own kinds either.
 func (f *finder) ofOthers(ctx context.Context, gv schema.GroupVersion) bool {
 	s, err := f.m.client.Registration(ctx, gv)
-	return s.Service != "" || kube.Is(err, kube.Forbidden)
+	lacks, _ := f.refused.Note(err, time.Now())
+	return s.Service != "" || lacks
 }
 
 // never reports that objects of a kind will not be seen by asking again. Of one that has gone the next pass hears no more.

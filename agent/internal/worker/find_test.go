@@ -406,3 +406,34 @@ func TestSearchOfAServerThatDoesNotKnowAKind(t *testing.T) {
 		t.Error("the module is called removed, and its object is there")
 	}
 }
+
+// TestSearchByAServerThatRefusesAtFirst: one of several API servers has just started. It does not list a kind yet, and then refuses to say who serves
+// it. That does not make it another server's kind, for which nobody would wait.
+func TestSearchByAServerThatRefusesAtFirst(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.lose()
+	var refused atomic.Bool
+	r.count.upset(func(q *http.Request) error {
+		switch {
+		case refused.Load():
+		case q.URL.Path == "/api/v1/configmaps":
+			return inPlace{http.StatusServiceUnavailable, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"ServiceUnavailable","message":"starts","code":503}`}
+		case q.URL.Path == "/apis/apiregistration.k8s.io/v1/apiservices/v1.":
+			refused.Store(true)
+			return inPlace{http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"may not","code":403}`}
+		}
+		return nil
+	})
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !refused.Load() {
+		t.Fatal("nothing was refused")
+	}
+	if r.get("v1", "configmaps", "a") != nil {
+		t.Error("the module is called removed, and its object is there")
+	}
+}
