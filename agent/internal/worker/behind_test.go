@@ -300,3 +300,56 @@ func TestOwnerOfWhichNoWatchHasToldYet(t *testing.T) {
 		})
 	}
 }
+
+// The watches are with an API server that is behind, and who owns what is to stay is asked of one that has just started, and refuses everybody, or does
+// not serve the kind.
+func TestOwnerOfWhichAnAPIServerDoesNotTellYet(t *testing.T) {
+	for name, says := range map[string]inPlace{
+		"it refuses":              {http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"may not","code":403}`},
+		"it does not know a path": {http.StatusNotFound, "404 page not found\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			b := r.behind(false)
+			s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			uid := r.uidOf("v1", "secrets", "s")
+			b.lag(r)
+			r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
+				r.uidOf("v1", "configmaps", "owner")))
+			var asked atomic.Int64
+			r.count.upset(func(q *http.Request) error {
+				if q.Method == http.MethodGet && q.URL.Path == "/api/v1/namespaces/"+r.ns+"/secrets" && q.URL.Query().Get("watch") == "" && asked.Add(1) == 1 {
+					return says
+				}
+				return nil
+			})
+			r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
+			r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+			r.collected()
+			if asked.Load() == 0 {
+				t.Fatal("nobody was asked")
+			}
+			if u := r.get("v1", "secrets", "s"); u == nil || u.GetUID() != uid || len(u.GetOwnerReferences()) > 0 {
+				t.Errorf("the secret is %v", u)
+			}
+		})
+	}
+}
+
+// Who watches a kind and may never list it waits for that no longer than a refusal counts as none.
+func TestOwnerThatNobodyMayListGoes(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && q.URL.Path == "/api/v1/namespaces/"+r.ns+"/secrets" && q.URL.Query().Get("watch") == "" {
+			return inPlace{http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"may not","code":403}`}
+		}
+		return nil
+	})
+	r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+}

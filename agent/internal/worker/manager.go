@@ -35,6 +35,7 @@ type Manager struct {
 	slow     chan struct{} // a write has one that gave its slot back before it had its answer
 	unserved unserved      // kinds that the cluster does not have
 	unfound  unserved      // kinds of which that cannot be said
+	unlisted unlisted      // lists of what may have owners
 	late     late
 	freed    freed
 	tailing  followers

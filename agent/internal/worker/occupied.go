@@ -135,7 +135,7 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 				ours: ours, goes: ours && e.goes(ctx, id, o), free: ofEveryNamespace(id, o)}
 			return true
 		})
-		if err != nil && !w.nothingToList(ctx, res, err) {
+		if err != nil && !w.m.nothingToList(ctx, res, err) {
 			return contents{}, w.unseen(ctx, id, []apply.Unavailable{{GroupVersion: res.GroupVersion(), Err: fmt.Errorf("list of %s: %w", res.Resource, err)}})
 		}
 	}
@@ -201,7 +201,7 @@ func aboutToCome(by fleet.ModuleRef) string { return " (listed by module " + by.
 
 // nothingToList reports that a list failed because the kind has gone meanwhile, or cannot be listed at all. A kind that is Kubernetes' own takes no
 // objects along: that it is not served says no more than that another API server answers, and which kinds there are is asked anew.
-func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err error) bool {
+func (m *Manager) nothingToList(ctx context.Context, res apply.Resource, err error) bool {
 	if kube.Is(err, kube.Unsupported) {
 		return true
 	}
@@ -209,8 +209,8 @@ func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err erro
 	if !kube.Is(err, kube.Unserved, kube.Gone) || !plan.IsCustom(kind) {
 		return false
 	}
-	w.m.mapper.Reset(res.Group)
-	_, gone, err := w.m.mapper.Served(ctx, kind, res.Version)
+	m.mapper.Reset(res.Group)
+	_, gone, err := m.mapper.Served(ctx, kind, res.Version)
 	return err == nil && gone
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -65,7 +67,8 @@ func (m *Manager) ownedNow(ctx context.Context, stays func(*apply.Record) bool, 
 	return owned, unseen
 }
 
-// listOwned adds those of a kind. One that cannot be watched is not waited for.
+// listOwned adds those of a kind. One that cannot be watched is not waited for. That one API server does not know the path of a kind that is watched, or
+// refuses to list it, says nothing: another one may answer, which has just started.
 func (m *Manager) listOwned(ctx context.Context, of fleet.ObjectID, version string, owned map[fleet.ObjectID][]watch.Owner) error {
 	res, gone, err := m.mapper.Served(ctx, of, version)
 	if gone || err != nil || of.Namespace != "" && !res.Namespaced {
@@ -77,10 +80,34 @@ func (m *Manager) listOwned(ctx context.Context, of fleet.ObjectID, version stri
 		}
 		return true
 	})
-	if kube.Is(err, kube.Unserved, kube.Gone, kube.Unsupported, kube.Forbidden) || m.watcher.Blind(res) != nil {
+	if lacks := m.unlisted.lacks(of, err); err == nil || lacks || m.watcher.Blind(res) != nil || m.nothingToList(ctx, res, err) {
 		return nil
 	}
 	return err
+}
+
+// unlisted is what came of lists, of each kind in a namespace or everywhere.
+type unlisted struct {
+	mu sync.Mutex
+	of map[fleet.ObjectID]*apply.Refusals
+}
+
+// lacks takes what came of a list, and reports that the right to it is missing.
+func (u *unlisted) lacks(of fleet.ObjectID, err error) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !kube.Is(err, kube.Forbidden) {
+		delete(u.of, of)
+		return false
+	}
+	if u.of == nil {
+		u.of = map[fleet.ObjectID]*apply.Refusals{}
+	}
+	if u.of[of] == nil {
+		u.of[of] = &apply.Refusals{}
+	}
+	lacks, _ := u.of[of].Note(err, time.Now())
+	return lacks
 }
 
 // owned is ownedNow with what the watches have besides, as what has lost our label.
