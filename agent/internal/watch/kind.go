@@ -37,6 +37,8 @@ type kind struct {
 	asOf  uint64
 	since map[Key]*Fingerprint
 	sight sight
+	// listed is when the last complete list came.
+	listed time.Time
 	// due is when the watch ends that was opened last, unless something cuts it short; zero: none since the last list began.
 	due   time.Time
 	ended bool

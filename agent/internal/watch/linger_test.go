@@ -204,6 +204,7 @@ func TestScenario09WatchesEndWithTheirLastUser(t *testing.T) {
 					t.Errorf("%q is watched without a user", got)
 				}
 				tt.use(w)
+				synctest.Wait() // until it is open: what is not is ended at once
 				tt.leave(w)
 				pass(3 * time.Second)
 				if got := c.watched(t); got != tt.what {

@@ -71,7 +71,7 @@ func (k *kind) Replace(list []any, version string) error {
 	}
 	k.dropGone(asOf)
 	back := asOf != 0 && asOf < k.asOf
-	k.asOf = asOf
+	k.asOf, k.listed = asOf, time.Now()
 	k.mu.Unlock()
 	k.sees()
 	if back || len(lost) > 0 {

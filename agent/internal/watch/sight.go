@@ -25,6 +25,8 @@ const (
 	blindAgain = 5 * time.Second
 	// early is how much before its time a watch has to end for something to have cut it short.
 	early = 5 * time.Second
+	// listAgain is after which time a kind is listed anew when its watch ends.
+	listAgain = time.Hour
 )
 
 // retries of a watch that cannot be had: seldom enough for a server that is coming up, and soon enough that people see
@@ -252,6 +254,14 @@ func (k *kind) redefined() bool {
 	return strings.Contains(k.resource.Group, ".") && time.Until(k.due) > early
 }
 
+// outdated reports that what is known of the objects rests on events alone since long ago. One that an API server has not told of, or has taken
+// for told, as one whose cache stands still and sends its bookmarks, is seen by a list alone.
+func (k *kind) outdated() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.listed.IsZero() && time.Since(k.listed) > listAgain
+}
+
 // observed is the source with an eye on whether it works.
 func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 	list, open := k.guardedList(lw.ListWithContextFunc), k.guardedOpen(lw.WatchFuncWithContext)
@@ -275,6 +285,9 @@ func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 			}
 			if k.redefined() {
 				return nil, k.failed(apierrors.NewResourceExpired("the definition of " + k.resource.String() + " may have changed"))
+			}
+			if !initial && k.outdated() {
+				return nil, k.failed(apierrors.NewResourceExpired(k.resource.String() + " was listed long ago"))
 			}
 			stream, err := open(ctx, o)
 			if err != nil {

@@ -175,6 +175,32 @@ func TestWatchThatWasCutShortIsFollowedByAList(t *testing.T) {
 	}
 }
 
+// An event that an API server never sends is made up for by a list, which comes once in a while though every watch ends at its time.
+func TestKindIsListedAnewOnceInAWhile(t *testing.T) {
+	for _, initial := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSighted(nil)
+			defer s.end()
+			s.open(initial)
+			_ = s.Replace(nil, "7")
+			lists := 0
+			for range 5 * 60 / 7 {
+				<-time.After(7 * time.Minute)
+				timeout := int64(420)
+				_, err := s.lw.WatchWithContext(context.Background(), metav1.ListOptions{ResourceVersion: "9", TimeoutSeconds: &timeout})
+				if apierrors.IsResourceExpired(err) {
+					lists++
+					s.open(initial)
+					_ = s.Replace(nil, "9")
+				}
+			}
+			if lists != 4 {
+				t.Errorf("%d lists in five hours", lists)
+			}
+		})
+	}
+}
+
 func TestWatchThatHangsOnBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSighted(nil)
