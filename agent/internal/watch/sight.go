@@ -27,6 +27,8 @@ const (
 	early = 5 * time.Second
 	// listAgain is after which time a kind is listed anew when its watch ends.
 	listAgain = time.Hour
+	// listableTime bounds the question whether it can be.
+	listableTime = 5 * time.Second
 )
 
 // retries of a watch that cannot be had: seldom enough for a server that is coming up, and soon enough that people see
@@ -262,6 +264,14 @@ func (k *kind) outdated() bool {
 	return !k.listed.IsZero() && time.Since(k.listed) > listAgain
 }
 
+// listable reports that a list is answered now: a watch that works is not given up for one that is refused.
+func listable(ctx context.Context, list func(context.Context, metav1.ListOptions) (runtime.Object, error)) bool {
+	ctx, cancel := context.WithTimeout(ctx, listableTime)
+	defer cancel()
+	_, err := list(ctx, metav1.ListOptions{Limit: 1})
+	return err == nil
+}
+
 // observed is the source with an eye on whether it works.
 func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 	list, open := k.guardedList(lw.ListWithContextFunc), k.guardedOpen(lw.WatchFuncWithContext)
@@ -286,7 +296,7 @@ func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 			if k.redefined() {
 				return nil, k.failed(apierrors.NewResourceExpired("the definition of " + k.resource.String() + " may have changed"))
 			}
-			if !initial && k.outdated() {
+			if !initial && k.outdated() && listable(ctx, list) {
 				return nil, k.failed(apierrors.NewResourceExpired(k.resource.String() + " was listed long ago"))
 			}
 			stream, err := open(ctx, o)

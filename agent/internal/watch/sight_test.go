@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -29,6 +30,7 @@ type sighted struct {
 	*kind
 	lw     *cache.ListWatch
 	refuse error
+	noList error // lists alone are refused
 	told   atomic.Int64
 }
 
@@ -42,7 +44,9 @@ func newSighted(reachable func() bool) *sighted {
 	s.o.Gone = func(fleet.ObjectID, string, plan.Outcome) {}
 	s.kinds = map[apply.Resource]*kind{s.resource: s.kind}
 	s.lw = s.observed(&cache.ListWatch{
-		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return &itemList{}, s.refuse },
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			return &itemList{}, cmp.Or(s.noList, s.refuse)
+		},
 		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
 			return watch.NewFake(), s.refuse
 		},
@@ -196,6 +200,11 @@ func TestKindIsListedAnewOnceInAWhile(t *testing.T) {
 			}
 			if lists != 4 {
 				t.Errorf("%d lists in five hours", lists)
+			}
+			<-time.After(2 * time.Hour)
+			s.noList = errors.New("too many requests")
+			if _, err := s.lw.WatchWithContext(context.Background(), metav1.ListOptions{ResourceVersion: "9"}); err != nil {
+				t.Errorf("a watch that works is given up for a list that is refused: %v", err)
 			}
 		})
 	}

@@ -71,8 +71,8 @@ func (m *Manager) ownedNow(ctx context.Context, stays func(*apply.Record) bool, 
 // refuses to list it, says nothing: another one may answer, which has just started.
 func (m *Manager) listOwned(ctx context.Context, of fleet.ObjectID, version string, owned map[fleet.ObjectID][]watch.Owner) error {
 	res, gone, err := m.mapper.Served(ctx, of, version)
-	if gone || err != nil || of.Namespace != "" && !res.Namespaced {
-		return nil // it was asked for before (seeAll)
+	if gone || err != nil || of.Namespace != "" && !res.Namespaced || m.watcher.Blind(res) != nil {
+		return nil // it was asked for before (seeAll), or its API server would only be waited for
 	}
 	err = m.client.EachMeta(ctx, res, of.Namespace, fleet.HubLabel+"="+m.o.HubID, func(o *metav1.PartialObjectMetadata) bool {
 		if len(o.OwnerReferences) > 0 {

@@ -32,7 +32,10 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {a: b}}}
 			r.ready(s)
 			if lost {
 				r.loseState()
-				r.eventually("what is there was found", func() bool { return r.m.searching() == "" })
+				r.eventually("what is there was found, and the next start does not search", func() bool {
+					_, err := r.store.Read(t.Context(), findName)
+					return r.m.searching() == "" && err != nil
+				})
 			}
 			r.stop()
 			r.count.upset(func(q *http.Request) error {

@@ -174,6 +174,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		return err
 	}
 	if run == nil {
+		st.said.run = true
 		return c.rolloutHolds(ctx, ref, nil)
 	}
 	known := st.run
@@ -198,6 +199,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		}
 		return err
 	}
+	st.said.run = true
 	if written || run != known { // one that is new may have nothing to decide, and what the rollout before it asked is to end
 		if err := c.rolloutHolds(ctx, ref, holdRecords(run, d.Holds)); err != nil {
 			return err

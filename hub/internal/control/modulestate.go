@@ -46,8 +46,8 @@ type moduleState struct {
 
 	// Only the one run of the module's key at a time touches these.
 	run *rollouts.Run
-	// said is the last verb that was not taken in when a cut waited for that: it waits for each once.
-	said string
+	// said is the last verb for which a cut waits, or has waited.
+	said awaitedVerb
 	// shared is what is found out of the bundles that the run assigns, until that has ended.
 	shared *record.Shared
 	// refused are the clusters that the last run would have taken the module from, had the placement not had it there.
@@ -240,4 +240,28 @@ func (s *moduleState) take() (dirty map[fleet.ClusterName]struct{}, all bool) {
 	dirty, all = s.dirty, s.all
 	s.dirty, s.heard, s.all = nil, nil, false
 	return dirty, all
+}
+
+// saidPatience is for how long a cut waits for one verb to be taken in: what keeps a rollout from that may last.
+const saidPatience = time.Minute
+
+// awaitedVerb is one for which a cut waits.
+type awaitedVerb struct {
+	key   string
+	since time.Time
+	run   bool // the rollout was decided on and committed since: what it has not taken in by then it cannot take in
+}
+
+// awaitSaid has the next cut wait for a verb. It returns when to look again.
+func (s *moduleState) awaitSaid(key string, now time.Time) time.Time {
+	if s.said.key == key {
+		return now.Add(time.Second)
+	}
+	s.said = awaitedVerb{key: key, since: now}
+	return now
+}
+
+// awaitsSaid reports that a cut waits for a verb: until a run that could take it in is through, and not for ever.
+func (s *moduleState) awaitsSaid(key string, now time.Time) bool {
+	return s.said.key != key || !s.said.run && now.Sub(s.said.since) < saidPatience
 }

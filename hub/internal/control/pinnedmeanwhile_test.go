@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -95,4 +96,31 @@ func TestPinIsOfTheRolloutThatDecidesAtItsCommit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A cut waits for a verb until a run is through that could take it in, though one that came to nothing was before that, and for a minute at most:
+// what keeps the rollout from it may last.
+func TestHowLongACutWaitsForAVerb(t *testing.T) {
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	st := &moduleState{}
+	waits := func(verb string, after time.Duration, want bool) {
+		t.Helper()
+		if got := st.awaitsSaid(verb, now.Add(after)); got != want {
+			t.Errorf("%s, after %s: waits %v", verb, after, got)
+		}
+	}
+	waits("1", 0, true)
+	if at := st.awaitSaid("1", now); !at.Equal(now) {
+		t.Errorf("it is looked at again %s", at)
+	}
+	waits("1", time.Second, true) // the run came to nothing
+	if at := st.awaitSaid("1", now.Add(time.Second)); !at.Equal(now.Add(2 * time.Second)) {
+		t.Errorf("and again %s", at)
+	}
+	waits("1", time.Minute, false)
+	waits("2", time.Minute, true)
+	st.awaitSaid("2", now)
+	st.said.run = true
+	waits("2", time.Second, false)
+	waits("3", time.Second, true)
 }

@@ -309,8 +309,7 @@ func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *m
 		return c.cut(ctx, ref, r)
 	})
 	if said := new(saidError); errors.As(err, &said) {
-		st.said = said.key
-		c.modules.add(store.ModuleKey(ref)) // the run that is under way takes it in
+		c.modules.addAt(store.ModuleKey(ref), st.awaitSaid(said.key, time.Now())) // the run that is under way takes it in
 		return nil
 	}
 	c.troubles.set(ref, err)
@@ -353,8 +352,7 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) || rollouts.Queued(w, ref, ro) {
 			return nil // what came to be queued meanwhile takes what is there when its turn comes
 		}
-		// What the rollout could not take in by now, for whatever reason, does not keep the next one back.
-		if said := rollouts.Unheard(w, ref); said != "" && said != c.state(ref).said {
+		if said := rollouts.Unheard(w, ref); said != "" && c.state(ref).awaitsSaid(said, time.Now()) {
 			return &saidError{said}
 		}
 		why := fellBack(w, ref, m, ro, r.rendered)
