@@ -20,7 +20,7 @@ func letsGo(t *testing.T) *folders {
 // lets go stays until somebody has looked for it, too, which is soon, and then is its own again.
 func TestRevertThatTheOtherSeesFirst(t *testing.T) {
 	f := letsGo(t)
-	f.push("a m", "b")
+	f.pushAll(map[string]string{"one": "a m", "two": "b", "zoo": "z"})
 	_, err := f.resync("two")
 	must(t, err)
 	f.at("one", 3)

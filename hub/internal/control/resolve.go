@@ -352,7 +352,7 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) || rollouts.Queued(w, ref, ro) {
 			return nil // what came to be queued meanwhile takes what is there when its turn comes
 		}
-		if said := rollouts.Unheard(w, ref); said != "" && c.state(ref).awaitsSaid(said, time.Now()) {
+		if said := rollouts.Unheard(w, ref); said != "" && c.state(ref).awaitsSaid(said, o.now) {
 			return &saidError{said}
 		}
 		why := fellBack(w, ref, m, ro, r.rendered)
