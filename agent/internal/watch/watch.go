@@ -260,6 +260,13 @@ func (w *Watcher) Kinds() map[schema.GroupKind]bool {
 	return out
 }
 
+// Sees reports that a kind is in use, in some version, and that its watch is no longer broken than it may be.
+func (w *Watcher) Sees(of schema.GroupKind) bool {
+	return slices.ContainsFunc(w.inUse(), func(k *kind) bool {
+		return k.only == nil && k.resource.Group == of.Group && k.resource.Kind == of.Kind && k.blindness() == nil
+	})
+}
+
 // Settling reports that a kind in use is not known as it is now, and that it may soon be.
 func (w *Watcher) Settling() bool { return slices.ContainsFunc(w.inUse(), (*kind).settling) }
 

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -327,6 +328,59 @@ func TestOwnerOfWhichAnAPIServerDoesNotTellYet(t *testing.T) {
 			})
 			r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
 			r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+			r.collected()
+			if asked.Load() == 0 {
+				t.Fatal("nobody was asked")
+			}
+			if u := r.get("v1", "secrets", "s"); u == nil || u.GetUID() != uid || len(u.GetOwnerReferences()) > 0 {
+				t.Errorf("the secret is %v", u)
+			}
+		})
+	}
+}
+
+// The same, and which kinds there are is asked anew just then, of one that has just started or does not have the kind of what is to stay.
+func TestOwnerOfAKindThatAnAPIServerDoesNotServe(t *testing.T) {
+	for name, says := range map[string]inPlace{
+		"it does not answer": {http.StatusServiceUnavailable, "apiserver is starting\n"},
+		"it lacks the kind": {http.StatusOK, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[
+			{"name":"configmaps","singularName":"configmap","namespaced":true,"kind":"ConfigMap","verbs":["create","delete","get","list","patch","update","watch"]}]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			b := r.behind(false)
+			s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			uid := r.uidOf("v1", "secrets", "s")
+			b.lag(r)
+			r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
+				r.uidOf("v1", "configmaps", "owner")))
+			var asked atomic.Int64
+			until := time.Now().Add(5 * time.Second)
+			r.count.upset(func(q *http.Request) error {
+				if q.URL.Path == "/api/v1" && time.Now().Before(until) {
+					asked.Add(1)
+					return says
+				}
+				return nil
+			})
+			reset := time.NewTicker(time.Millisecond)
+			stop := make(chan struct{})
+			go func() {
+				defer reset.Stop()
+				for {
+					select {
+					case <-reset.C:
+						r.m.mapper.Reset("")
+					case <-stop:
+						return
+					}
+				}
+			}()
+			r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
+			r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+			close(stop)
 			r.collected()
 			if asked.Load() == 0 {
 				t.Fatal("nobody was asked")

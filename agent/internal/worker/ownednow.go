@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/kube"
@@ -71,7 +72,12 @@ func (m *Manager) ownedNow(ctx context.Context, stays func(*apply.Record) bool, 
 // refuses to list it, says nothing: another one may answer, which has just started.
 func (m *Manager) listOwned(ctx context.Context, of fleet.ObjectID, version string, owned map[fleet.ObjectID][]watch.Owner) error {
 	res, gone, err := m.mapper.Served(ctx, of, version)
-	if gone || err != nil || of.Namespace != "" && !res.Namespaced || m.watcher.Blind(res) != nil {
+	switch sees := m.watcher.Sees(schema.GroupKind{Group: of.Group, Kind: of.Kind}); {
+	case sees && gone:
+		return fmt.Errorf("%s: the API server does not serve the kind now, and another one may: its watch goes on", of.Kind)
+	case sees && err != nil:
+		return err
+	case gone || err != nil || of.Namespace != "" && !res.Namespaced || m.watcher.Blind(res) != nil:
 		return nil // it was asked for before (seeAll), or its API server would only be waited for
 	}
 	err = m.client.EachMeta(ctx, res, of.Namespace, fleet.HubLabel+"="+m.o.HubID, func(o *metav1.PartialObjectMetadata) bool {
