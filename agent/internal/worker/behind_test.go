@@ -302,94 +302,78 @@ func TestOwnerOfWhichNoWatchHasToldYet(t *testing.T) {
 	}
 }
 
-// The watches are with an API server that is behind, and who owns what is to stay is asked of one that has just started, and refuses everybody, or does
-// not serve the kind.
+// ownedWhileBehind has the owner of a listed Secret go while the watches are with an API server that is behind and have not told that it is its owner,
+// and each request meets an answer, or nil, in place of the API server's, from when the owner is to go. The Secret stays as it is.
+func ownedWhileBehind(t *testing.T, from func(r *rig) (meets func(*http.Request) error)) {
+	r := newRig(t)
+	b := r.behind(false)
+	s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	b.lag(r)
+	r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
+		r.uidOf("v1", "configmaps", "owner")))
+	var met atomic.Int64
+	meets := from(r)
+	r.count.upset(func(q *http.Request) error {
+		err := meets(q)
+		if err != nil {
+			met.Add(1)
+		}
+		return err
+	})
+	r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if met.Load() == 0 {
+		t.Fatal("nobody was asked")
+	}
+	if u := r.get("v1", "secrets", "s"); u == nil || u.GetUID() != uid || len(u.GetOwnerReferences()) > 0 {
+		t.Errorf("the secret is %v", u)
+	}
+}
+
+// Who owns what is to stay is asked of an API server that has just started, and refuses everybody, or does not serve the kind.
 func TestOwnerOfWhichAnAPIServerDoesNotTellYet(t *testing.T) {
 	for name, says := range map[string]inPlace{
 		"it refuses":              {http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"may not","code":403}`},
 		"it does not know a path": {http.StatusNotFound, "404 page not found\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			b := r.behind(false)
-			s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
-			r.set([]fleet.Sync{s})
-			r.ready(s)
-			uid := r.uidOf("v1", "secrets", "s")
-			b.lag(r)
-			r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
-				r.uidOf("v1", "configmaps", "owner")))
-			var asked atomic.Int64
-			r.count.upset(func(q *http.Request) error {
-				if q.Method == http.MethodGet && q.URL.Path == "/api/v1/namespaces/"+r.ns+"/secrets" && q.URL.Query().Get("watch") == "" && asked.Add(1) == 1 {
-					return says
+			ownedWhileBehind(t, func(r *rig) func(*http.Request) error {
+				var asked atomic.Int64
+				return func(q *http.Request) error {
+					if q.Method == http.MethodGet && q.URL.Path == "/api/v1/namespaces/"+r.ns+"/secrets" && q.URL.Query().Get("watch") == "" && asked.Add(1) == 1 {
+						return says
+					}
+					return nil
 				}
-				return nil
 			})
-			r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
-			r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
-			r.collected()
-			if asked.Load() == 0 {
-				t.Fatal("nobody was asked")
-			}
-			if u := r.get("v1", "secrets", "s"); u == nil || u.GetUID() != uid || len(u.GetOwnerReferences()) > 0 {
-				t.Errorf("the secret is %v", u)
-			}
 		})
 	}
 }
 
-// The same, and which kinds there are is asked anew just then, of one that has just started or does not have the kind of what is to stay.
+// Which kinds there are is asked anew just then, of an API server that does not have the kind of what is to stay.
 func TestOwnerOfAKindThatAnAPIServerDoesNotServe(t *testing.T) {
-	for name, says := range map[string]inPlace{
-		"it does not answer": {http.StatusServiceUnavailable, "apiserver is starting\n"},
-		"it lacks the kind": {http.StatusOK, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[
-			{"name":"configmaps","singularName":"configmap","namespaced":true,"kind":"ConfigMap","verbs":["create","delete","get","list","patch","update","watch"]}]}`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			b := r.behind(false)
-			s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
-			r.set([]fleet.Sync{s})
-			r.ready(s)
-			uid := r.uidOf("v1", "secrets", "s")
-			b.lag(r)
-			r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
-				r.uidOf("v1", "configmaps", "owner")))
-			var asked atomic.Int64
-			until := time.Now().Add(5 * time.Second)
-			r.count.upset(func(q *http.Request) error {
-				if q.URL.Path == "/api/v1" && time.Now().Before(until) {
-					asked.Add(1)
-					return says
+	ownedWhileBehind(t, func(r *rig) func(*http.Request) error {
+		over := time.Now().Add(5 * time.Second)
+		go func() {
+			for range time.NewTicker(time.Millisecond).C { // once it is known what the module lists
+				if time.Now().After(over) {
+					return
 				}
-				return nil
-			})
-			reset := time.NewTicker(time.Millisecond)
-			stop := make(chan struct{})
-			go func() {
-				defer reset.Stop()
-				for {
-					select {
-					case <-reset.C:
-						r.m.mapper.Reset("")
-					case <-stop:
-						return
-					}
-				}
-			}()
-			r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
-			r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
-			close(stop)
-			r.collected()
-			if asked.Load() == 0 {
-				t.Fatal("nobody was asked")
+				r.m.mapper.Reset("")
 			}
-			if u := r.get("v1", "secrets", "s"); u == nil || u.GetUID() != uid || len(u.GetOwnerReferences()) > 0 {
-				t.Errorf("the secret is %v", u)
+		}()
+		return func(q *http.Request) error {
+			if q.URL.Path == "/api/v1" && time.Now().Before(over) {
+				return inPlace{http.StatusOK, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[
+					{"name":"configmaps","singularName":"configmap","namespaced":true,"kind":"ConfigMap","verbs":["create","delete","get","list","patch","update","watch"]}]}`}
 			}
-		})
-	}
+			return nil
+		}
+	})
 }
 
 // Who watches a kind and may never list it waits for that no longer than a refusal counts as none.
