@@ -33,6 +33,31 @@ func (b Back) Again(now time.Time) bool {
 	return !b.Before.IsZero() && now.Sub(b.Before) < BackApart
 }
 
+// Goes reports that the source goes back, and does not come forth again.
+func (b Back) Goes() bool { return b.Why != "" && !b.Newer }
+
+// Sightings are what looks remember of what a source goes back to, and of how many in a row found that. Steady of them let it through for as
+// long as the source has it.
+type Sightings struct {
+	Files string
+	Seen  int
+}
+
+// Look takes that one more look found files with which the source goes back, and that they are let through at once, or not. It returns what is
+// remembered, why they are not taken up yet, empty: they are, and whether to look again soon after something has changed.
+func (b Back) Look(was Sightings, files string, let bool, now time.Time, asking string) (next Sightings, waits string, soon bool) {
+	before, other := was.Seen, was.Files != "" && was.Files != files
+	if other {
+		before = 0
+	}
+	b.Seen = before + 1
+	waits = b.Waits(now, asking)
+	if let || waits == "" || before == Steady {
+		return Sightings{files, Steady}, "", false
+	}
+	return Sightings{files, min(b.Seen, Steady-1)}, waits, !other && !b.Again(now)
+}
+
 // Waits is why it is not rolled out yet by itself, with asking as what a person does for it to be; empty: it is.
 func (b Back) Waits(now time.Time, asking string) string {
 	switch left := Steady - b.Seen; {

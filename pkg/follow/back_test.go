@@ -6,6 +6,35 @@ import (
 	"time"
 )
 
+// Each look counts what the one before has found, from one on again where it finds something else; what was let through stays so, and a call has
+// the source looked at again only where that may bring more.
+func TestBackLook(t *testing.T) {
+	today := Back{Why: "w", Before: start.Add(-time.Hour)}
+	for _, c := range []struct {
+		name  string
+		b     Back
+		was   Sightings
+		let   bool
+		next  int
+		waits bool
+		soon  bool
+	}{
+		{"the first", Back{Why: "w"}, Sightings{}, false, 1, true, true},
+		{"the second", Back{Why: "w"}, Sightings{"a", 1}, false, 2, true, true},
+		{"the third", Back{Why: "w"}, Sightings{"a", 2}, false, Steady, false, false},
+		{"after something else", Back{Why: "w"}, Sightings{"b", 2}, false, 1, true, false},
+		{"let through", Back{Why: "w"}, Sightings{"b", 2}, true, Steady, false, false},
+		{"let through before", today, Sightings{"a", Steady}, false, Steady, false, false},
+		{"for the second time today", today, Sightings{"a", 2}, false, Steady - 1, true, false},
+		{"and a person asks", today, Sightings{"a", 2}, true, Steady, false, false},
+	} {
+		next, waits, soon := c.b.Look(c.was, "a", c.let, start, "ask")
+		if next != (Sightings{"a", c.next}) || (waits != "") != c.waits || soon != c.soon {
+			t.Errorf("%s: %v, %q, soon %v", c.name, next, waits, soon)
+		}
+	}
+}
+
 // What goes back waits until looks in a row have found it, and for a person if it did so in the last day already.
 func TestBackWaits(t *testing.T) {
 	for _, c := range []struct {

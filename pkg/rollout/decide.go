@@ -123,7 +123,7 @@ func (d *decider) closed() bool {
 	if !d.s.State.Ended() {
 		d.close(m)
 	}
-	if m.decides() {
+	if m.closes() {
 		if m.Successor == 0 { // which goes on asking: PlanInput.AskedSince
 			d.dropHold()
 		}

@@ -265,7 +265,7 @@ func (h *Head) passedBy(r *Record) bool {
 // overtaken reports that the rollout has ended, and decides of no cluster any more: its records stay as they are.
 func (in *Input) overtaken() bool {
 	s := in.State.State
-	return s == Failed || s == Superseded || s.Ended() && in.Module.decides()
+	return s == Failed || s == Superseded || s.Ended() && in.Module.closes()
 }
 
 // asItStood says of a member only what stays so, and nothing of what is observed now: another rollout decides that.

@@ -296,8 +296,8 @@ type Module struct {
 // SourceFailed is why a source gave no revision.
 type SourceFailed struct{ Reason, Message string }
 
-// decides reports that what happened to the module ends the rollout, or has it decide no more.
-func (m *Module) decides() bool {
+// closes reports that what happened to the module ends the rollout, or has it decide no more.
+func (m *Module) closes() bool {
 	return m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil || m.Aborted != nil
 }
 

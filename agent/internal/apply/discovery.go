@@ -190,10 +190,8 @@ func (m *Mapper) Served(ctx context.Context, id fleet.ObjectID, version string) 
 // registrations takes what is listed for all.
 func (m *Mapper) allListed(ctx context.Context, group string, listed []schema.GroupVersion) error {
 	missed, err := m.unlisted(ctx, listed)
-	if kube.Is(err, kube.Unserved) { // as by an API server that can have no others behind it
-		if none, _ := m.noGroup(ctx, apiServices.Group); none {
-			return nil
-		}
+	if m.registersNone(ctx, err) {
+		return nil
 	}
 	if lacks, _ := m.unseen.Note(err, time.Now()); lacks {
 		return nil
@@ -248,6 +246,15 @@ func (m *Mapper) listed(ctx context.Context) ([]metav1.APIGroup, error) {
 func (m *Mapper) noGroup(ctx context.Context, name string) (bool, error) {
 	groups, err := m.listed(ctx)
 	return err == nil && !slices.ContainsFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name }), err
+}
+
+// registersNone reports that a look at registrations failed because the API server can have no others behind it.
+func (m *Mapper) registersNone(ctx context.Context, err error) bool {
+	if !kube.Is(err, kube.Unserved) {
+		return false
+	}
+	none, _ := m.noGroup(ctx, apiServices.Group)
+	return none
 }
 
 // CRDs is where the definitions of kinds are.

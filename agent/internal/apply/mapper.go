@@ -143,10 +143,8 @@ func (m *Mapper) noteServer(ctx context.Context, gv schema.GroupVersion, list []
 		return nil
 	}
 	s, err := m.client.Registration(ctx, gv)
-	if kube.Is(err, kube.Unserved) { // as by an API server that can have no others behind it
-		if none, _ := m.noGroup(ctx, apiServices.Group); none {
-			err = nil
-		}
+	if m.registersNone(ctx, err) {
+		err = nil
 	}
 	lacks, _ := m.refused.Note(err, time.Now())
 	switch {

@@ -220,7 +220,7 @@ func (s *Secrets) write(ctx context.Context, name string, h *head, sealed []byte
 	if err != nil {
 		return err
 	}
-	next, rest := chunked(name, sealed, h.setOf(sealed, epoch), epoch)
+	next, rest := chunked(name, sealed, h.nextSet(sealed, epoch), epoch)
 	for _, chunk := range rest {
 		got, err := s.client.Create(ctx, chunk, metav1.CreateOptions{})
 		if err == nil {
@@ -368,11 +368,16 @@ func (s *Secrets) List(ctx context.Context, prefix string) ([]string, error) {
 	return names, nil
 }
 
-// setOf names what further chunks of sealed bytes hold, the epoch, and the removals before: writing them again after a failure changes nothing, no
-// process of another epoch removes them, and neither does a request of before.
-func (h *head) setOf(sealed []byte, epoch uint64) string {
+// setOf names what further chunks of sealed bytes hold, and the epoch: writing them again after a failure changes nothing, and no process of
+// another epoch removes them.
+func setOf(sealed []byte, epoch uint64) string {
 	sum := fleet.DigestOf(sealed)
-	set := hex.EncodeToString(sum[:16]) + "-e" + strconv.FormatUint(epoch, 10)
+	return hex.EncodeToString(sum[:16]) + "-e" + strconv.FormatUint(epoch, 10)
+}
+
+// nextSet is setOf for the next write, with the removals before: none of these takes what is written then.
+func (h *head) nextSet(sealed []byte, epoch uint64) string {
+	set := setOf(sealed, epoch)
 	switch {
 	case h.there && (h.set == set || strings.HasPrefix(h.set, set+"-")):
 		return h.set // it is there

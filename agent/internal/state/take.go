@@ -115,7 +115,7 @@ func (s *Secrets) sendTenure(ctx context.Context, t Tenure, in *corev1.Secret, d
 		return nil, nil, err
 	}
 	sealed := seal(raw)
-	next, _ = chunked(tenureName, sealed, newHead().setOf(sealed, t.Epoch), t.Epoch)
+	next, _ = chunked(tenureName, sealed, setOf(sealed, t.Epoch), t.Epoch)
 	if in == nil {
 		got, err = s.client.Create(ctx, next, metav1.CreateOptions{DryRun: dryRun})
 		return next, got, err

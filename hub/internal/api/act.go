@@ -196,9 +196,7 @@ func abortWaiting(w store.Writer, id fleet.RolloutID, rec *storev1.ModuleRecord,
 
 // appendVerb puts a verb behind those of its rollout.
 func appendVerb(w store.Writer, id fleet.RolloutID, v *storev1.VerbRecord) (key string, err error) {
-	k := int64(1)
-	w.Scan(store.VerbsOf(id.Module, id.Number), func(store.Entry) bool { k++; return true })
-	key = store.VerbKey(id.Module, id.Number, k)
+	key = rollouts.NextVerb(w, id.Module, id.Number)
 	if _, taken := w.Get(key); taken {
 		return "", later(fleet.Errorf(fleet.ErrConflict, "rollout %s: another verb was faster; try again", id))
 	}

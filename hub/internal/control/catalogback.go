@@ -33,7 +33,7 @@ func (x *catalogue) goesBack(a source.Artifact) bool {
 	return slices.Contains(took.GetBefore(), filesOf(a))
 }
 
-// steady is an error where a source that is followed goes back and nobody asked for the look, until it does so for good (see follow.Back). A
+// steadyCatalog is an error where a source that is followed goes back and nobody asked for the look, until it does so for good (see follow.Back). A
 // catalog that was put since is looked at for that.
 func (c *Controller) steadyCatalog(x *catalogue, a source.Artifact) error {
 	x.next.Back, x.next.BackSeen = "", 0
@@ -42,22 +42,18 @@ func (c *Controller) steadyCatalog(x *catalogue, a source.Artifact) error {
 	if x.c.Follow == nil || !x.goesBack(a) {
 		return nil
 	}
-	files, seen := filesOf(a), 0
-	other := x.was.GetBack() != "" && x.was.GetBack() != files
-	if !other {
-		seen = int(x.was.GetBackSeen())
-	}
-	b := follow.Back{Why: "the source goes back to " + files, Seen: seen + 1}
+	files := filesOf(a)
+	b := follow.Back{Why: "the source goes back to " + files}
 	if took := x.was.GetTook(); took.GetBackTo() == files {
 		b.Before = took.GetBackAt().AsTime()
 	}
-	why := b.Waits(time.Now(), "towline resync catalog "+x.ref.Display())
-	if put || len(x.asks) > 0 || why == "" || seen == follow.Steady {
-		x.next.Back, x.next.BackSeen = files, follow.Steady // a person may be asked what goes: the answer is about these
+	was := follow.Sightings{Files: x.was.GetBack(), Seen: int(x.was.GetBackSeen())}
+	next, why, soon := b.Look(was, files, put || len(x.asks) > 0, time.Now(), "towline resync catalog "+x.ref.Display())
+	x.next.Back, x.next.BackSeen = files, int32(next.Seen) // also where it is let through: a person may be asked what goes, and the answer is about these
+	if why == "" {
 		return nil
 	}
-	x.next.Back, x.next.BackSeen = files, int32(min(b.Seen, follow.Steady-1))
-	if x.called && !other && !b.Again(time.Now()) {
+	if x.called && soon {
 		c.catalogs.callAgain(x.ref, time.Now().Add(calledAgain))
 	}
 	return &lookError{fleet.Errorf(fleet.ErrPrecondition, "%s", why), follow.ReasonGoesBack}

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -70,26 +69,20 @@ func (c *Controller) steady(ctx context.Context, v *verdict) error {
 	}); err != nil {
 		return err
 	}
-	if b.Why == "" || b.Newer {
+	if !b.Goes() {
 		return nil
 	}
 	if len(v.asks) > 0 {
 		v.backs = true
 		return nil
 	}
-	found, seen := v.artifact.Digest.Bytes(), 0
-	other := len(v.s.memory.GetBack()) > 0 && !bytes.Equal(found, v.s.memory.GetBack())
-	if !other {
-		seen = int(v.s.memory.GetBackSeen())
-	}
-	b.Seen = seen + 1
-	why := b.Waits(time.Now(), "towline resync "+v.s.ref.Display())
-	if v.backs = v.backs || why == "" || seen == follow.Steady; v.backs {
-		v.next.Back, v.next.BackSeen = found, follow.Steady // a pause or another rollout may be in the way: that ends, and this is not counted anew
+	found, was := v.artifact.Digest.Bytes(), follow.Sightings{Files: string(v.s.memory.GetBack()), Seen: int(v.s.memory.GetBackSeen())}
+	next, why, soon := b.Look(was, string(found), v.backs, time.Now(), "towline resync "+v.s.ref.Display())
+	v.next.Back, v.next.BackSeen = found, int32(next.Seen) // also where a pause or another rollout is in the way: that ends, and this is not counted anew
+	if v.backs = why == ""; v.backs {
 		return nil
 	}
-	v.next.Back, v.next.BackSeen = found, int32(min(b.Seen, follow.Steady-1))
-	if v.s.called && !other && !b.Again(time.Now()) { // something has changed just now: it need not take the interval to find out what
+	if v.s.called && soon { // something has changed just now: it need not take the interval to find out what
 		c.looks.call(v.s.ref, time.Now().Add(calledAgain), true)
 	}
 	return &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: %s", v.s.ref.Display(), why), follow.ReasonGoesBack}
@@ -107,7 +100,7 @@ func fellBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *
 		return "" // a person has put it
 	}
 	b := goesBack(r, ref, revisionFrom(m, made.ref, made.sourceTime), newest.GetRevision())
-	if b.Why == "" || b.Newer {
+	if !b.Goes() {
 		return ""
 	}
 	return b.Why + ", and not to what a look at it found: it is looked at again"

@@ -18,7 +18,23 @@ import (
 // made has the branch at a commit of an hour of a day.
 func (b *branch) made(commit string, hour int) {
 	b.at(commit, "of-"+commit)
-	b.when = time.Date(2026, 3, 10, hour, 0, 0, 0, time.UTC)
+	b.moves(commit, hour)
+}
+
+// moves has it at a commit with the files that are there.
+func (b *branch) moves(commit string, hour int) {
+	b.ref, b.when = "main@sha1:"+commit, time.Date(2026, 3, 10, hour, 0, 0, 0, time.UTC)
+}
+
+// followsSecond is a follower whose module has the second commit, of noon, and had the first.
+func followsSecond(t *testing.T) *follower {
+	t.Helper()
+	f := newFollower(t)
+	f.end(1, rollout.Succeeded)
+	f.source.made("2", 12)
+	f.lives(6 * time.Minute)
+	f.has(1, "2")
+	return f
 }
 
 // has fails unless so many rollouts were begun by looks, the last one of the commit.
@@ -49,11 +65,7 @@ func TestSourceThatIsBehindForAWhile(t *testing.T) {
 	for name, old := range map[string]string{"a commit that the module had": "1", "one of before its time": "0"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFollower(t)
-				f.end(1, rollout.Succeeded)
-				f.source.made("2", 12)
-				f.lives(6 * time.Minute)
-				f.has(1, "2")
+				f := followsSecond(t)
 				behind := func() {
 					f.source.made(old, 11)
 					if old == "1" {
@@ -128,11 +140,7 @@ func TestServersOfASourceThatDiffer(t *testing.T) {
 // A signed call says that something has changed just now: what goes back is looked at again at once, and not in the interval.
 func TestCallAboutWhatGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFollower(t)
-		f.end(1, rollout.Succeeded)
-		f.source.made("2", 12)
-		f.lives(6 * time.Minute)
-		f.has(1, "2")
+		f := followsSecond(t)
 		f.source.at("1", "one")
 		f.Called(shop)
 		f.lives(15 * time.Second)
@@ -183,7 +191,7 @@ func TestCatalogOfASourceThatGoesBack(t *testing.T) {
 		w := newWatcher(t)
 		at := func(commit string, hour, looks int, want string) {
 			t.Helper()
-			w.source.ref, w.source.when = "main@sha1:"+commit, time.Date(2026, 3, 10, hour, 0, 0, 0, time.UTC)
+			w.source.moves(commit, hour)
 			for tries, before := 0, len(w.source.asked); len(w.source.asked) < before+looks; tries++ {
 				if w.looks(time.Minute); tries > 10*looks {
 					t.Fatal("it is not looked at")

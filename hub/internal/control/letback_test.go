@@ -13,18 +13,13 @@ import (
 	"towline.dev/towline/pkg/catalog"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
-	"towline.dev/towline/pkg/rollout"
 )
 
 // What goes back, and was found often enough, is begun as soon as nothing else is in the way: the looks are not counted anew meanwhile, and it is
 // said what it waits for.
 func TestWhatGoesBackWaitsForAPauseAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFollower(t)
-		f.end(1, rollout.Succeeded)
-		f.source.made("2", 12)
-		f.lives(6 * time.Minute)
-		f.has(1, "2")
+		f := followsSecond(t)
 		f.refuse = record.IsPaused(shop)
 		f.source.made("0", 11)
 		f.sees(3)
@@ -59,7 +54,7 @@ func TestQuestionAboutASourceThatGoesBackIsAnswered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWatcher(t)
 				at := func(commit string, hour int) {
-					w.source.ref, w.source.when = "main@sha1:"+commit, time.Date(2026, 3, 10, hour, 0, 0, 0, time.UTC)
+					w.source.moves(commit, hour)
 					w.looks(22 * time.Minute)
 				}
 				confirms := func() {
@@ -74,7 +69,7 @@ func TestQuestionAboutASourceThatGoesBackIsAnswered(t *testing.T) {
 				at("2", 12)
 				w.writes.plan.Goes = []catalog.Gone{{Name: "d", UID: "ud"}}
 				if asked {
-					w.source.ref, w.source.when = "main@sha1:1", time.Date(2026, 3, 10, 11, 0, 0, 0, time.UTC)
+					w.source.moves("1", 11)
 					asks := make(chan catalogAnswer, 1)
 					w.catalogs.with(w.ref, func(l *cataloguing) { l.asks = append(l.asks, catalogAsk{record.Ask{By: "ana"}, false, asks}) })
 					w.looks(time.Second)
@@ -100,11 +95,7 @@ func TestQuestionAboutASourceThatGoesBackIsAnswered(t *testing.T) {
 // Servers that are behind by something else each answer a call in turn: the looks that it asks for end.
 func TestCallAboutAnotherStateEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFollower(t)
-		f.end(1, rollout.Succeeded)
-		f.source.made("2", 12)
-		f.lives(6 * time.Minute)
-		f.has(1, "2")
+		f := followsSecond(t)
 		f.source.each = func(b *branch, n int) {
 			hour := 10 + n%2
 			b.ref, b.when, b.files = fmt.Sprint("main@sha1:", hour), time.Date(2026, 3, 10, hour, 0, 0, 0, time.UTC), map[string]string{"a.yaml": strings.Replace(b.files["a.yaml"], "text: ", "text: a", 1)}
@@ -124,12 +115,13 @@ func TestPutWhileTheSourceIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatcher(t)
 		w.looks(time.Minute)
-		w.source.ref, w.source.when = "main@sha1:2", time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+		w.source.moves("2", 12)
 		w.looks(6 * time.Minute)
 		w.source.err = fleet.Errorf(fleet.ErrUnavailable, "away")
 		w.says(2, false)
 		w.looks(time.Minute)
-		w.source.err, w.source.ref, w.source.when = nil, "main@sha1:0", time.Date(2026, 3, 10, 11, 0, 0, 0, time.UTC)
+		w.source.err = nil
+		w.source.moves("0", 11)
 		for before := len(w.source.asked); len(w.source.asked) == before; {
 			w.looks(time.Minute)
 		}

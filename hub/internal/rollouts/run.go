@@ -230,6 +230,13 @@ func (run *Run) Facts(r store.Reader) rollout.Module {
 	return m
 }
 
+// NextVerb is the key of the verb that is recorded next of a rollout.
+func NextVerb(r store.Reader, ref fleet.ModuleRef, number int64) string {
+	next := int64(1)
+	r.Scan(store.VerbsOf(ref, number), func(store.Entry) bool { next++; return true })
+	return store.VerbKey(ref, number, next)
+}
+
 // Verbs are the verbs recorded for a rollout, in order; those that were folded already are given again, and count
 // once by their id.
 func Verbs(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Verb {

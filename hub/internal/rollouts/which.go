@@ -219,9 +219,7 @@ func Unheard(w store.Writer, ref fleet.ModuleRef) (last string) {
 			last = v.ID
 		}
 	}
-	next := int64(1)
-	w.Scan(store.VerbsOf(ref, number), func(store.Entry) bool { next++; return true })
-	w.Get(store.VerbKey(ref, number, next))
+	w.Get(NextVerb(w, ref, number))
 	return last
 }
 
