@@ -12,7 +12,11 @@ TOOLS   := $(BIN)/tools
 PHASE   := tools/phase.sh
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X towline.dev/towline/pkg/version.Version=$(VERSION)
-GOBUILD := go build -trimpath -buildvcs=false
+GOBUILD := go build -buildvcs=false
+
+# All that is compiled here is compiled in one way, without the paths of the machine: what tests, binaries and vet are made of is compiled once for
+# all of them, and what one clone has compiled another need not.
+export GOFLAGS := $(strip -trimpath $(GOFLAGS))
 
 # Hand-written Go: everything but gen/, bin/ and what git keeps to itself.
 GO_FILES := find . \( -path ./gen -o -path ./bin -o -path ./.git \) -prune -o -name '*.go' -type f -print
@@ -33,7 +37,7 @@ build: ## Build bin/towline-hub, bin/towline-agent and bin/towline
 	@mkdir -p $(BIN)
 	@$(PHASE) build $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./hub/cmd/towline-hub ./agent/cmd/towline-agent ./ctl/cmd/towline
 
-# For tests alone: with the paths of this machine in them they are made of the same packages as the tests with the race detector.
+# For tests alone.
 .PHONY: build-race
 build-race: ## Build the same with the race detector into bin/race (needs a C compiler)
 	@mkdir -p $(BIN)/race
