@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -395,7 +396,7 @@ func TestKindOfAnAPIServerThatIsGone(t *testing.T) {
 
 // TestTerminatingNamespaceSaysWhy: what Kubernetes knows of a namespace that does not go is shown.
 func TestTerminatingNamespaceSaysWhy(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t) // where kinds come and go beside it, Kubernetes itself says nothing of a namespace for minutes
 	s := r.bundle("shop", nil, ownNamespace, configMap("x", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
@@ -409,6 +410,10 @@ func TestTerminatingNamespaceSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.eventually("Kubernetes knows what holds the namespace", func() bool {
+		u, err := r.res("v1", "namespaces", "").Get(context.Background(), r.ns+"-own", metav1.GetOptions{})
+		return err == nil && strings.Contains(apply.NamespaceTrouble(u.Object), "NamespaceFinalizersRemaining")
+	})
 	r.wait("shop", "told why", func(x fleet.SyncStatus) bool {
 		return len(x.Extras) == 1 && x.Extras[0].Reason == "Terminating" &&
 			strings.Contains(x.Extras[0].Message, "NamespaceFinalizersRemaining") && strings.Contains(x.Extras[0].Message, "example.com/wait")
