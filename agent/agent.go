@@ -209,7 +209,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	following.Go(func() { _ = a.policy.run(ctx) })
 	defer following.Wait()
 	defer stopPolicy()
-	err = f.Run(ctx, func(ctx context.Context) error {
+	lead := func(ctx context.Context) error {
 		if err := a.take(ctx, f, store, c); err != nil {
 			return err
 		}
@@ -219,8 +219,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		probing.Go(func() { _ = guard.run(ctx) })
 		defer probing.Wait()
 		defer stop()
-		return a.tenure(ctx, func() error { return a.lead(ctx, f, store, c, was) })
-	})
+		return a.tenure(ctx, f.Check, func() error { return a.lead(ctx, f, store, c, was) })
+	}
+	err = a.tenures(ctx, func() error { return f.Run(ctx, lead) })
 	a.o.Log.Info("agent stopped")
 	return quiet(ctx, err)
 }

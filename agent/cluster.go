@@ -168,15 +168,48 @@ func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c clust
 	}
 }
 
-// tenure leads until that ends for good. What could not be read of the state is read again, however long the API server that has it needs.
-func (a *Agent) tenure(ctx context.Context, lead func() error) error {
-	tries := backoff.New(backoff.Policy{Min: 500 * time.Millisecond, Max: 30 * time.Second}, rand.Float64)
+const (
+	// unreadFor is for how long the Lease is kept by who has it and cannot read the state.
+	unreadFor = 2 * time.Minute
+	// unreadRest is how long the Lease is left to others then: all that wait for it have looked by the end.
+	unreadRest = 15 * time.Second
+)
+
+// tenures has the Lease until that ends for good. Who gives it back because he cannot read the state waits for it anew, behind those who wait.
+func (a *Agent) tenures(ctx context.Context, run func() error) error {
 	for {
+		err := run()
+		if ctx.Err() != nil || !errors.Is(err, state.ErrUnread) {
+			return err
+		}
+		a.o.Log.Warn("the state cannot be read; the lease is given back, for another agent of this cluster may be able to", "error", err)
+		if backoff.Wait(ctx, unreadRest) != nil {
+			return err
+		}
+	}
+}
+
+// tenure leads until that ends for good. What could not be read of the state is read again, until that has failed for a while though the Lease is
+// renewed: then it is for somebody else to try.
+func (a *Agent) tenure(ctx context.Context, covered, lead func() error) error {
+	tries := backoff.New(backoff.Policy{Min: 500 * time.Millisecond, Max: 30 * time.Second}, rand.Float64)
+	var since time.Time // since when the state could not be read; zero: it could, or the Lease was not renewed either
+	for {
+		began := time.Now()
 		err := lead()
 		switch {
 		case errors.Is(err, session.ErrRestart):
+			since = time.Time{}
 			continue
 		case ctx.Err() != nil || !errors.Is(err, state.ErrUnread):
+			return err
+		}
+		if covered() != nil || time.Since(began) > unreadFor {
+			since = time.Time{}
+			tries.Reset()
+		} else if since.IsZero() {
+			since = time.Now()
+		} else if time.Since(since) > unreadFor {
 			return err
 		}
 		a.o.Log.Warn("the state cannot be read yet; trying again", "error", err)

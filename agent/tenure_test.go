@@ -21,7 +21,7 @@ func TestStateThatCannotBeReadIsReadAgain(t *testing.T) {
 		for _, last := range []error{nil, fleet.Errorf(fleet.ErrCorrupt, "inventory: damaged")} {
 			began := time.Now()
 			answers := []error{fmt.Errorf("inventory: %w", state.ErrUnread), session.ErrRestart, fmt.Errorf("identity: %w", state.ErrUnread), last}
-			if err := a.tenure(t.Context(), func() error {
+			if err := a.tenure(t.Context(), func() error { return nil }, func() error {
 				err := answers[0]
 				answers = answers[1:]
 				return err
@@ -31,6 +31,40 @@ func TestStateThatCannotBeReadIsReadAgain(t *testing.T) {
 			if waited := time.Since(began); waited < 500*time.Millisecond || waited > time.Minute {
 				t.Errorf("it is read again after %s", waited)
 			}
+		}
+	})
+}
+
+// An agent that cannot read its state gives the Lease back after a while, for another one may reach an API server that answers; while the Lease
+// itself is not renewed, whoever can takes it anyway. It does not end, and takes the Lease again where nobody else has.
+func TestLeaseIsGivenBackByWhoCannotReadTheState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &Agent{o: Options{Log: slog.New(slog.DiscardHandler)}}
+		began, tenures, away := time.Now(), 0, errors.New("the lease is not renewed")
+		covered := func() error {
+			if time.Since(began) < time.Hour {
+				return away
+			}
+			return nil
+		}
+		var gave time.Time
+		err := a.tenures(t.Context(), func() error {
+			if tenures++; tenures == 1 {
+				err := a.tenure(t.Context(), covered, func() error { <-time.After(20 * time.Second); return fmt.Errorf("identity: %w", state.ErrUnread) })
+				gave = time.Now()
+				return err
+			}
+			return nil
+		})
+		if held := gave.Sub(began); err != nil || tenures != 2 || held < time.Hour+unreadFor || held > time.Hour+2*unreadFor {
+			t.Errorf("it had the Lease %d times, first for %s: %v", tenures, held, err)
+		}
+		if left := time.Since(gave); left < 5*time.Second || left > time.Minute {
+			t.Errorf("it takes it again after %s", left)
+		}
+		last := fleet.Errorf(fleet.ErrCorrupt, "inventory: damaged")
+		if err := a.tenures(t.Context(), func() error { return last }); !errors.Is(err, last) {
+			t.Errorf("it goes on after %v", err)
 		}
 	})
 }

@@ -150,9 +150,9 @@ func (s *Secrets) read(ctx context.Context, name string) (b []byte, again bool, 
 	return b, false, err
 }
 
-// unread marks an error that says nothing of the state.
+// unread marks an error that says nothing of the state. Refusals are among them: an API server that starts refuses everybody.
 func unread(err error) error {
-	if kube.Is(err, kube.Unknown, kube.Busy, kube.Failed, kube.Stranger) {
+	if kube.Is(err, kube.Unknown, kube.Busy, kube.Failed, kube.Stranger, kube.Forbidden, kube.Unauthorized) {
 		return notRead{err}
 	}
 	return err

@@ -21,7 +21,8 @@ func (d deaf) Get(context.Context, string, metav1.GetOptions) (*corev1.Secret, e
 	return nil, d.says
 }
 
-// What nobody has answered says nothing of the state; that it is not to be read, or not there, is an answer.
+// What nobody has answered says nothing of the state, nor does a refusal, as of an API server that has just started and has not read its roles;
+// that it is not there is an answer.
 func TestReadThatHasNoAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		says   error
@@ -30,7 +31,8 @@ func TestReadThatHasNoAnswer(t *testing.T) {
 		"no answer in time": {&url.Error{Op: "Get", URL: "https://c1", Err: context.DeadlineExceeded}, true},
 		"busy":              {apierrors.NewTooManyRequests("busy", 1), true},
 		"it starts":         {apierrors.NewServiceUnavailable("starting"), true},
-		"no right":          {apierrors.NewForbidden(resource, "x", errors.New("no role")), false},
+		"no right":          {apierrors.NewForbidden(resource, "x", errors.New("no role")), true},
+		"not known":         {apierrors.NewUnauthorized("starting"), true},
 		"not there":         {apierrors.NewNotFound(resource, "x"), false},
 	} {
 		a := newAPI()
