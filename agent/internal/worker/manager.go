@@ -36,6 +36,7 @@ type Manager struct {
 	unserved unserved      // kinds that the cluster does not have
 	unfound  unserved      // kinds of which that cannot be said
 	unlisted unlisted      // lists of what may have owners
+	together together      // who asks what would go with what is made again
 	late     late
 	freed    freed
 	tailing  followers

@@ -175,9 +175,12 @@ func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstruct
 		return "", &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
 			Message: a.id.String() + ": is not made again before it is known what would go with it"}
 	}
-	bound := a.w.m.bindings(ctx, &descent{m: a.w.m}, a.w.m.spared, []plan.Record{a.record.Record})
+	bound := a.w.m.together.bindings(ctx, aroundOf(a.record.Record), func(ctx context.Context) bindings {
+		return a.w.m.bindings(ctx, &descent{m: a.w.m}, a.w.m.spared, []plan.Record{a.record.Record})
+	})
 	if err := bound.doubt(a.id); err != nil {
-		return "", err
+		f := *apply.Explain(a.id, err) // others have the same
+		return "", &f
 	}
 	r.Inside = append(inside, bound.names(string(u.GetUID()))...)
 	return plan.Recreate(a.id, r), nil
