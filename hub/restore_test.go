@@ -239,6 +239,10 @@ func TestGenerationOfALostTimeIsAnother(t *testing.T) {
 	w.start()
 	w.reconnect("a")
 	w.eventually(func() bool { return w.cluster("a").GetStatus().GetAttention().GetCode() == fleet.AttentionRegressed })
+	w.eventually(func() bool { return w.trackers(nil)[0].GetReason() == fleet.TrackerRegressed })
+	if x := w.trackers(nil)[0]; x.GetLastHeard() == nil {
+		t.Errorf("nothing is known of it now, and its counts are said as of now: %v", x)
+	}
 	label("z")
 	w.eventually(func() bool { return w.trackers(nil)[0].GetGeneration() == lost.Generation })
 	if x := w.trackers(nil)[0]; x.GetReady() || x.GetHealth() != "Unknown" {

@@ -494,7 +494,11 @@ func (e *explainer) catchingUp(n int) []Reason {
 	return out
 }
 
+// pins are those that count. Of a rollout that decides nothing any more they are another's, which may have ended them.
 func (e *explainer) pins() {
+	if e.in.overtaken() {
+		return
+	}
 	for _, p := range e.s.Pins {
 		e.add(Reason{Subject: aboutCluster(string(p.Cluster)), Reason: ReasonPinned, Facts: detail(p.Why), By: p.By, Since: p.At.Time(), Until: p.Until.Time(),
 			Actions: []Action{{Method: DoUnpin, Cluster: string(p.Cluster)}}})

@@ -211,6 +211,7 @@ const (
 	NoteLose        = "Lose"
 	NoteSourceAgain = "SourceAgain"
 	NoteStands      = "StandsRestored"
+	NoteStays       = "StaysAfterAbort"
 )
 
 func note(code string, f Facts) []Note { return []Note{{Code: code, Facts: &f}} }

@@ -270,11 +270,15 @@ func (d *decider) unpinVerb(v *Verb) ([]Note, error) {
 		return nil, refuse("%s is not pinned", names(free))
 	}
 	notes := d.pinsOfOthers(v)
+	var idle []fleet.ClusterName
 	for _, name := range v.Clusters {
 		d.dropPin(name)
-		if i := d.s.IndexOf(d.p, name); i >= 0 {
-			d.unpinMember(i)
+		if i := d.s.IndexOf(d.p, name); i >= 0 && d.unpinMember(i) {
+			idle = append(idle, name)
 		}
+	}
+	if len(idle) > 0 {
+		notes = append(notes, note(NoteStays, Facts{Count: len(idle), Clusters: few(idle), Revision: d.p.Revision})...)
 	}
 	return notes, nil
 }
@@ -292,7 +296,8 @@ func (d *decider) pinsOfOthers(v *Verb) (notes []Note) {
 	return notes
 }
 
-func (d *decider) unpinMember(i int) {
+// unpinMember reports that its rollout was aborted, and gives it nothing by that.
+func (d *decider) unpinMember(i int) (idle bool) {
 	switch r := d.s.record(i); {
 	case r.State != ClusterSkipped || r.Reason != ReasonPinned:
 		d.turn(i, memberUnpinnedThere, "", "")
@@ -300,10 +305,12 @@ func (d *decider) unpinMember(i int) {
 		d.turn(i, memberUnpinnedMoved, "", "")
 	case d.s.State == Aborted && d.observed(i).has():
 		d.turn(i, memberUnpinnedIdle, "", "")
+		idle = true
 	default:
 		d.turn(i, memberUnpinned, "", "")
 	}
 	d.joinsBack(i)
+	return idle
 }
 
 func (d *decider) rollbackVerb(v *Verb) ([]Note, error) {

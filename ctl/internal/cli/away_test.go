@@ -99,6 +99,10 @@ leaves    Removing      10s ago          2  ? (was 0)      ?  -                 
 new       Ready         now              2  ? (was 2)      ?  -                                                                    -      -
 stranger  Unregistered  now              2          ?      ?  -                                                                    -      -
 `)
+	ahead := &fakeHub{clusters: []*v1.Cluster{cluster("ahead", &v1.ClusterStatus{State: "Ready", Attention: &v1.Note{Code: fleet.AttentionRegressed}})}}
+	if row := strings.Join(strings.Fields(ahead.run(t, run{}, "get", "clusters", "--no-headers").out), " "); !strings.HasPrefix(row, "ahead Ready now 2 ? (was 0) ? ") {
+		t.Errorf("one that is ahead of the hub's store: %s", row)
+	}
 	if out := hub.run(t, run{}, "explain", "cluster", "gone").out; !strings.Contains(out, "as last heard: StateWritable is False") {
 		t.Errorf("explain: %s", out)
 	}

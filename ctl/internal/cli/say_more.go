@@ -211,6 +211,8 @@ func noteSays(module string, n *v1.Note) string {
 		return "skipped clusters do not count as done"
 	case rollout.NotePinOf:
 		return "cluster " + strings.Join(f.GetClusters(), ", ") + " was " + bySays("pinned", f)
+	case rollout.NoteStays:
+		return someClusters(f) + ": stays as it is, for the rollout was aborted; rollout retry begins another one of " + revision(f.GetRevision())
 	case rollout.NoteGoBack:
 		return count(f.GetCount(), "cluster") + " to move back to " + revision(f.GetRevision()) + ", newest first"
 	case rollout.NoteLoseAfter:
@@ -473,7 +475,7 @@ func (a *app) trackerSays(t *v1.Tracker) string {
 	case fleet.TrackerNotHeard:
 		said = "its agent is back and has not said yet how it stands" + a.lastWord(t, said)
 	case fleet.TrackerRegressed:
-		said = "its agent has seen a newer store of the hub than there is, and is told nothing until it joins again" + a.lastWord(t, said)
+		said = "its agent has seen a newer store of the hub than there is, and is told nothing until that is accepted, or it joins again" + a.lastWord(t, said)
 	default:
 		return said
 	}

@@ -231,7 +231,7 @@ func sayings() map[string][]saying {
 			{rollout.NoteNewRollout, "", &v1.Facts{Revision: 42}},
 			{rollout.NoteSkipped, "", nil}, {rollout.NotePinOf, "", &v1.Facts{Clusters: some[:1], By: "ana", Detail: "lunch"}}, {rollout.NoteGoBack, "", &v1.Facts{Count: 3, Revision: 41}},
 			{rollout.NoteLoseAfter, "", &v1.Facts{Count: 1, Revision: 41}}, {rollout.NoteSourceAgain, "", nil}, {rollout.NoteStands, "", nil},
-			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}},
+			{rollout.NoteLose, "", &v1.Facts{Clusters: some, Count: 2}}, {rollout.NoteStays, "", &v1.Facts{Clusters: some, Count: 2, Revision: 42}},
 			{fleet.WarnDamaged, "", nil}, {fleet.WarnNoSuchCluster, "", &v1.Facts{Clusters: []string{"c9"}}}, {fleet.WarnNoCluster, "", nil},
 			{fleet.WarnNoSecret, "", &v1.Facts{Names: []string{"repo"}}}, {fleet.WarnNoHooks, "", nil}, {fleet.WarnNoWebhookKey, "", &v1.Facts{Names: []string{"hooks"}}},
 			{fleet.WarnNoDependency, "", &v1.Facts{Names: []string{"base"}}}, {fleet.WarnEmptySet, "", set(&v1.Facts{Code: rollout.SetNoCluster})},

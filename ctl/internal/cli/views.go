@@ -311,7 +311,7 @@ func unseen(s *v1.ClusterStatus) bool {
 		return true
 	}
 	// One whose agent has come back says nothing of what it has in the first moment, nor does one that is told nothing.
-	return s.GetAway() || blind(s) || s.GetHealthy() == 0 && s.GetWasHealthy() > 0
+	return s.GetAway() || blind(s) || s.GetAttention().GetCode() == fleet.AttentionRegressed || s.GetHealthy() == 0 && s.GetWasHealthy() > 0
 }
 
 // blind reports that the agent does not see its cluster, so that what is known of it is as last heard.

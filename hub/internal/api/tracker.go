@@ -104,7 +104,7 @@ func hasExtras(t record.Tracked) bool { return t.Input.Observed != nil && t.Inpu
 
 // lastHeard is when a cluster that cannot be seen was heard of last.
 func lastHeard(t record.Tracked) *timestamppb.Timestamp {
-	if t.Input.LastHeard.IsZero() || !t.Tracker.Away && t.Tracker.Was == nil {
+	if t.Input.LastHeard.IsZero() || !t.Tracker.Away && t.Tracker.Was == nil && !t.Input.Regressed {
 		return nil
 	}
 	return timestamppb.New(t.Input.LastHeard)
