@@ -37,8 +37,9 @@ type kind struct {
 	asOf  uint64
 	since map[Key]*Fingerprint
 	sight sight
-	// listed is when the last complete list came.
-	listed time.Time
+	// listed is when the last complete list came, begun when the last one began, and took how long the one took that came.
+	listed, begun time.Time
+	took          time.Duration
 	// due is when the watch ends that was opened last, unless something cuts it short; zero: none since the last list began.
 	due   time.Time
 	ended bool

@@ -20,7 +20,7 @@ type Lost struct {
 func (k *kind) begin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.since, k.due = map[Key]*Fingerprint{}, time.Time{}
+	k.since, k.due, k.begun = map[Key]*Fingerprint{}, time.Time{}, time.Now()
 }
 
 // Replace takes a complete list of the reflector. It is what there is, whatever versions were seen before: those of a
@@ -72,6 +72,9 @@ func (k *kind) Replace(list []any, version string) error {
 	k.dropGone(asOf)
 	back := asOf != 0 && asOf < k.asOf
 	k.asOf, k.listed = asOf, time.Now()
+	if !k.begun.IsZero() {
+		k.took = k.listed.Sub(k.begun)
+	}
 	k.mu.Unlock()
 	k.sees()
 	if back || len(lost) > 0 {

@@ -27,6 +27,8 @@ const (
 	early = 5 * time.Second
 	// listAgain is after which time a kind is listed anew when its watch ends.
 	listAgain = time.Hour
+	// longListAgain is the same of a kind of which a list takes so long that the kind may not be seen meanwhile.
+	longListAgain = 24 * time.Hour
 	// listableTime bounds the question whether it can be.
 	listableTime = 5 * time.Second
 )
@@ -257,11 +259,15 @@ func (k *kind) redefined() bool {
 }
 
 // outdated reports that what is known of the objects rests on events alone since long ago. One that an API server has not told of, or has taken
-// for told, as one whose cache stands still and sends its bookmarks, is seen by a list alone.
+// for told, as one whose cache stands still and sends its bookmarks, is seen by a list alone. Where that takes long nothing is known of any meanwhile.
 func (k *kind) outdated() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return !k.listed.IsZero() && time.Since(k.listed) > listAgain
+	again := listAgain
+	if k.took > k.w.o.BlindAfter/2 {
+		again = longListAgain
+	}
+	return !k.listed.IsZero() && time.Since(k.listed) > again
 }
 
 // listable reports that a list is answered now: a watch that works is not given up for one that is refused.

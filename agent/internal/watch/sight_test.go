@@ -238,6 +238,33 @@ func TestWhyAKindIsNotWatchedHasNoAddress(t *testing.T) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
+// A kind of which a list takes so long that it may not be seen meanwhile is seldom listed anew while its watch works.
+func TestKindThatIsLongToListIsSeldomListedAnew(t *testing.T) {
+	for _, tc := range []struct {
+		takes, after time.Duration
+		anew         bool
+	}{{time.Second, 2 * time.Hour, true}, {20 * time.Second, 2 * time.Hour, false}, {time.Minute, 23 * time.Hour, false}, {time.Minute, 25 * time.Hour, true}} {
+		for _, initial := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSighted(nil)
+				defer s.end()
+				if initial {
+					s.open(true)
+				} else if _, err := s.lw.ListWithContext(context.Background(), metav1.ListOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(tc.takes)
+				_ = s.Replace(nil, "7")
+				<-time.After(tc.after)
+				_, err := s.lw.WatchWithContext(context.Background(), metav1.ListOptions{ResourceVersion: "9"})
+				if apierrors.IsResourceExpired(err) != tc.anew {
+					t.Errorf("a list takes %s, and the watch after %s ends with %v", tc.takes, tc.after, err)
+				}
+			})
+		}
+	}
+}
+
 // What happened while no watch was open is not known before the next one has had the time to bring it. Nobody waits for that where it may never come.
 func TestKindSettlesWhenItHasBeenHeard(t *testing.T) {
 	away := errors.New("connection refused")
