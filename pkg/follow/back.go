@@ -28,9 +28,9 @@ type Back struct {
 	Before time.Time
 }
 
-// Again reports that it is rolled out only when a person asks.
+// Again reports that it is rolled out only when a person asks. When it went back before, by a clock that was ahead by far, says nothing.
 func (b Back) Again(now time.Time) bool {
-	return !b.Before.IsZero() && now.Sub(b.Before) < BackApart
+	return !b.Before.IsZero() && now.Sub(b.Before).Abs() < BackApart
 }
 
 // Goes reports that the source goes back, and does not come forth again.

@@ -47,6 +47,7 @@ func TestBackWaits(t *testing.T) {
 		{"steady", Back{Why: "w", Seen: 3}, ""},
 		{"and did so yesterday", Back{Why: "w", Seen: 3, Before: start.Add(-BackApart)}, ""},
 		{"and did so today", Back{Why: "w", Seen: 30, Before: start.Add(time.Second - BackApart)}, "only when a person asks: ask"},
+		{"by a clock that was a year ahead", Back{Why: "w", Seen: 3, Before: start.AddDate(1, 0, 0)}, ""},
 		{"by a clock that was ahead", Back{Why: "w", Seen: 30, Before: start.Add(time.Hour)}, "only when a person asks: ask"},
 	} {
 		got := c.b.Waits(start, "ask")
