@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/audit"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -16,10 +17,14 @@ import (
 func (h *Hub) audit(ctx context.Context, e rpc.AuditEntry) {
 	entry := &towlinev1.AuditEntry{Time: timestamppb.New(e.At), Caller: e.Caller.String(), Remote: e.Caller.Remote, Certificate: e.Caller.CertSerial,
 		Method: methodOf(e), Subject: e.Subject, SubjectKind: e.Kind, Reason: e.Reason, Result: e.Result}
+	in := e.Clusters
 	switch r := e.Response.(type) {
+	case *towlinev1.PutHoldResponse: // of an object, whose module the request need not name
+		entry.SubjectKind, entry.Subject = heldBy(r.GetHold())
+		in = heldIn(r.GetHold())
 	case *towlinev1.ConfirmHoldResponse: // named by its id, and looked for by what it held
 		entry.SubjectKind, entry.Subject = heldBy(r.GetHold())
-		entry.Detail = "hold " + e.Subject
+		entry.Detail, in = "hold "+e.Subject, heldIn(r.GetHold())
 	case interface{ GetRollout() string }:
 		entry.Detail = begun(r.GetRollout())
 	case interface {
@@ -27,6 +32,7 @@ func (h *Hub) audit(ctx context.Context, e rpc.AuditEntry) {
 	}:
 		entry.Detail = begun(r.GetAnswer().GetId())
 	}
+	entry.Detail = audit.In(in, entry.GetDetail())
 	h.audits.Record(ctx, entry)
 }
 
@@ -49,6 +55,14 @@ func heldBy(h *towlinev1.Hold) (kind, name string) {
 		return "cluster", h.GetCluster()
 	}
 	return "module", fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.String()
+}
+
+// heldIn is the cluster in which a hold holds a module, or something of it.
+func heldIn(h *towlinev1.Hold) []string {
+	if h.GetModule() == "" || h.GetCluster() == "" {
+		return nil
+	}
+	return []string{h.GetCluster()}
 }
 
 // methodOf is the method as people know what they did: one method confirms what waits for a word and ends what was held.

@@ -140,3 +140,43 @@ func TestHistory(t *testing.T) {
 		t.Error("a module that never was has a history")
 	}
 }
+
+// TestHistoryOfAClusterHasWhatWasDoneInIt: pins and holds of a module in a cluster, and of an object that a module has there, are in the history
+// of both, which says where that was.
+func TestHistoryOfAClusterHasWhatWasDoneInIt(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	put, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: module("shop", configMap("1"))})
+	must(t, err)
+	w.await("shop", put.GetRevision())
+	w.eventually(func() bool { return len(w.trackers(nil)) == 2 })
+	for _, req := range []*towlinev1.PutHoldRequest{{Module: "shop", Cluster: "a"}, {Cluster: "a", Object: &towlinev1.ObjectReference{Kind: "ConfigMap", Namespace: "default", Name: "web"}}} {
+		hold, err := w.Modules.PutHold(w.ctx, req)
+		must(t, err)
+		_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: hold.GetHold().GetId()})
+		must(t, err)
+	}
+	_, err = w.Rollouts.PinClusters(w.ctx, &towlinev1.PinClustersRequest{Module: "shop", Clusters: []string{"b", "a"}})
+	must(t, err)
+	_, err = w.Rollouts.UnpinClusters(w.ctx, &towlinev1.UnpinClustersRequest{Module: "shop", Clusters: []string{"b"}})
+	must(t, err)
+	history := func(of string) (out []string) {
+		said, err := w.cli()("", "history", of, "-o", "jsonpath={range .items[*]}{.method}|{.detail}{\"\\n\"}{end}")
+		must(t, err)
+		for _, line := range strings.Split(strings.TrimSpace(said), "\n") {
+			if method, where, _ := strings.Cut(line, "|"); !slices.Contains([]string{"PutModule", "JoinCluster", "Enroll"}, method) {
+				where, _, _ = strings.Cut(where, ";")
+				out = append(out, method+" "+where)
+			}
+		}
+		return out
+	}
+	both := []string{"PutHold in a", "Unhold in a", "PutHold in a", "Unhold in a", "PinClusters in b, a"}
+	for of, want := range map[string][]string{"module/shop": append(slices.Clone(both), "UnpinClusters in b"), "cluster/a": both,
+		"cluster/b": {"PinClusters in b, a", "UnpinClusters in b"}} {
+		if got := history(of); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", of, got, want)
+		}
+	}
+}

@@ -15,8 +15,10 @@ type AuditEntry struct {
 	Method  string
 	Subject string
 	// Kind is the request's field that names the subject, such as module or cluster; empty: a field that tells no kind.
-	Kind   string
-	Reason string
+	Kind string
+	// Clusters are those that the request names in which something is done with the subject.
+	Clusters []string
+	Reason   string
 	// Result is OK or the code of the error.
 	Result string
 	At     time.Time
@@ -52,6 +54,25 @@ func subject(m proto.Message) (kind, name string) {
 		}
 	}
 	return "", ""
+}
+
+// within are the clusters that a request names beside its subject.
+func within(m proto.Message, kind string) (out []string) {
+	r := m.ProtoReflect()
+	if kind == "cluster" {
+		return nil
+	}
+	if one := text(r, "cluster"); one != "" {
+		out = append(out, one)
+	}
+	fd := r.Descriptor().Fields().ByName("clusters")
+	if fd == nil || !fd.IsList() || fd.Kind() != protoreflect.StringKind {
+		return out
+	}
+	for i := range r.Get(fd).List().Len() {
+		out = append(out, r.Get(fd).List().Get(i).String())
+	}
+	return out
 }
 
 // resource names a resource by its metadata.

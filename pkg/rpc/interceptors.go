@@ -165,6 +165,7 @@ func (i *interceptors) record(ctx context.Context, c Caller, method string, req,
 	e := AuditEntry{Caller: c, Method: method, Result: result.String(), At: i.now()}
 	if m, ok := req.(proto.Message); ok { // a stream that is refused has none
 		e.Kind, e.Subject = subject(m)
+		e.Clusters = within(m, e.Kind)
 		e.Reason = reasonOf(m)
 	}
 	if m, ok := resp.(proto.Message); ok && err == nil {

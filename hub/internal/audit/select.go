@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,38 @@ func kindOf(method string) string {
 		}
 	}
 	return ""
+}
+
+const (
+	in = "in "
+	// named is how many clusters an entry names; its store must not grow with what a request lists.
+	named = 100
+)
+
+// In is a detail that names the clusters in which something was done: it is in their histories, too.
+func In(clusters []string, rest string) string {
+	if len(clusters) == 0 {
+		return rest
+	}
+	said := in + strings.Join(clusters[:min(len(clusters), named)], ", ")
+	if more := len(clusters) - named; more > 0 {
+		said += fmt.Sprintf(" and %d more", more)
+	}
+	if rest != "" {
+		said += "; " + rest
+	}
+	return said
+}
+
+// clustersOf are the clusters that In has named in a detail.
+func clustersOf(detail string) []string {
+	list, ok := strings.CutPrefix(detail, in)
+	if !ok {
+		return nil
+	}
+	list, _, _ = strings.Cut(list, "; ")
+	list, _, _ = strings.Cut(list, " and ")
+	return strings.Split(list, ", ")
 }
 
 // Selection is which entries are asked for; what is empty selects all.
@@ -80,6 +113,9 @@ func (s Selection) about(e *towlinev1.AuditEntry) bool {
 		if kind == hold {
 			kind = s.Kind
 		}
+	}
+	if s.Kind == "cluster" && kind != s.Kind {
+		return s.Subject != "" && slices.Contains(clustersOf(e.GetDetail()), s.Subject)
 	}
 	if s.Kind != "" && s.Kind != kind {
 		return false
