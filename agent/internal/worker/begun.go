@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -24,11 +25,15 @@ type begun struct {
 	of   map[string]string // by module
 }
 
-// load reads what was begun. What cannot be read is asked for again, where something is still to be applied.
-func (b *begun) load(ctx context.Context, state State, log *slog.Logger) {
-	data, err := state.Read(ctx, b.name)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return
+// load reads what was begun. What is damaged is asked for again, where something is still to be applied; an error is of a state that may have it, and
+// be read the next time.
+func (b *begun) load(ctx context.Context, in State, log *slog.Logger) error {
+	data, err := in.Read(ctx, b.name)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return nil
+	case errors.Is(err, state.ErrUnread):
+		return fmt.Errorf("what is begun: %w", err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,6 +44,7 @@ func (b *begun) load(ctx context.Context, state State, log *slog.Logger) {
 		log.Warn("what is begun cannot be read; what is not applied yet waits again for what comes first", "record", b.name, "error", err)
 		b.of = nil
 	}
+	return nil
 }
 
 func begunOf(s fleet.Sync) string { return fmt.Sprintf("%d %s", s.Revision, s.Bundle) }

@@ -125,9 +125,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.inventory.Recall(m.o.Newest, m.o.NoteNewest)
 	m.lasts.lose(m.inventory.Modules())
 	m.late.inherit(m.inventory, time.Now())
-	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
-	m.begun.load(ctx, m.o.State, m.o.Log)
-	m.waves.load(ctx, m.o.State, m.o.Log)
+	if err := errors.Join(m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now()), m.begun.load(ctx, m.o.State, m.o.Log), m.waves.load(ctx, m.o.State, m.o.Log)); err != nil {
+		return err
+	}
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Linger: m.o.linger, Log: m.o.Log})
 	if err != nil {

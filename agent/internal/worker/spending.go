@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"sync"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
@@ -28,11 +30,15 @@ type spending struct {
 	durable uint64 // of these are noted
 }
 
-// load reads what was deleted before. A count that cannot be read is one that leaves no room.
-func (s *spending) load(ctx context.Context, state State, log *slog.Logger, now time.Time) {
-	data, err := state.Read(ctx, spentName)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return
+// load reads what was deleted before. A count that is damaged is one that leaves no room; an error is of a state that may have it, and be read the
+// next time.
+func (s *spending) load(ctx context.Context, in State, log *slog.Logger, now time.Time) error {
+	data, err := in.Read(ctx, spentName)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return nil
+	case errors.Is(err, state.ErrUnread):
+		return fmt.Errorf("what was deleted: %w", err)
 	}
 	var spent localpolicy.Spent
 	if err == nil {
@@ -45,6 +51,7 @@ func (s *spending) load(ctx context.Context, state State, log *slog.Logger, now 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spent = spent
+	return nil
 }
 
 // take counts one delete, which is noted durably where there is a budget. Without one it is counted all the same, should a budget
