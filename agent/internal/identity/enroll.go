@@ -128,6 +128,7 @@ func (i *Identity) forgetPending(ctx context.Context) {
 // pendingKey is the key of an unanswered request for the same purpose, or a new one. It is persisted before it is used; an
 // error with a key says that it is not.
 func (i *Identity) pendingKey(ctx context.Context, purpose string) (*ecdsa.PrivateKey, []byte, error) {
+	var unread error
 	raw, err := i.o.State.Read(ctx, pendingName)
 	if err == nil {
 		var p pending
@@ -137,11 +138,14 @@ func (i *Identity) pendingKey(ctx context.Context, purpose string) (*ecdsa.Priva
 			}
 		}
 	} else if !errors.Is(err, fleet.ErrNotFound) && !errors.Is(err, fleet.ErrCorrupt) {
-		return nil, nil, fmt.Errorf("identity: %w", err)
+		unread = err
 	}
 	key, der, err := i.newKey(purpose)
 	if err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)
+	}
+	if unread != nil {
+		return key, der, fmt.Errorf("identity: %w", unread)
 	}
 	if raw, err = json.Marshal(pending{For: purpose, Key: der}); err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)

@@ -38,6 +38,7 @@ type memory struct {
 	values map[string][]byte
 	fail   map[string]error
 	log    []string
+	deaf   error // of each read
 }
 
 func newMemory() *memory { return &memory{values: map[string][]byte{}, fail: map[string]error{}} }
@@ -46,6 +47,9 @@ func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b, ok := m.values[name]
+	if m.deaf != nil {
+		return nil, m.deaf
+	}
 	if !ok {
 		return nil, fleet.ErrNotFound
 	}
@@ -70,6 +74,13 @@ func (m *memory) fails(err error, names ...string) {
 	for _, name := range names {
 		m.fail[name] = err
 	}
+}
+
+// hangs has each read come to nothing.
+func (m *memory) hangs(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deaf = err
 }
 
 func (m *memory) Remove(_ context.Context, name string) error {

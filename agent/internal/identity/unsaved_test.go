@@ -68,3 +68,28 @@ func TestUsesWhatItHasSaved(t *testing.T) {
 		})
 	}
 }
+
+// An agent whose state can neither be read nor written, as while the API server that has it hangs, does not let its certificate end either.
+func TestRenewsWithAStateThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		no := errors.New("no answer within 20s")
+		h.state.fails(no, certName, pendingName)
+		h.state.hangs(no)
+		stop := runs(t, i)
+		<-time.After(life + time.Hour)
+		synctest.Wait()
+		if left := time.Until(i.get().leaf.NotAfter); left < life/2 {
+			t.Errorf("the certificate ends in %s", left)
+		}
+		h.state.fails(nil, certName, pendingName)
+		h.state.hangs(nil)
+		<-time.After(resave + time.Second)
+		synctest.Wait()
+		if again := h.mustOpen(""); !again.get().leaf.Equal(i.get().leaf) {
+			t.Error("the renewed certificate is not stored")
+		}
+		stop()
+	})
+}
