@@ -79,6 +79,8 @@ type interleaved struct {
 	made     map[string]*kube            // all, by their UIDs
 	number   int                         // of puts
 	files    map[string][]byte           // of the catalog
+	others   map[string][]byte           // of another catalog
+	source   map[string][]byte           // of the first module, if it follows one
 	said     words
 	log      []string
 	found    string
@@ -219,6 +221,7 @@ func (w *interleaved) leads() {
 	fetcher, err := source.New(source.Options{})
 	w.must(err)
 	c, err := New(Options{Store: w.store.As(store.Leader), Bundles: w.bundles, Source: shelf{fetcher, w}, Catalogs: w.api, Sessions: there{w}, Log: slog.New(slog.DiscardHandler),
+		News:     func(ctx context.Context, list []record.News) ([]int64, error) { return w.api.StartFollowed(ctx, list) },
 		Campaign: func(context.Context) (store.Leadership, error) { return lead, nil }})
 	w.must(err)
 	c.lead, c.room = lead, w.room
@@ -326,10 +329,14 @@ func (w *interleaved) leader() bool {
 	for i := range all {
 		r := all[(first+i)%len(all)]
 		if key, ok := r.take(w.tape); ok {
-			w.note("leader: %s", key)
+			w.note("leader: %s of the %s", key, [...]string{"modules", "resolver", "fetcher", "variants", "looker", "cataloguer"}[(first+i)%len(all)])
 			w.single.begins(w)
 			r.one(context.WithValue(w.ctx, leads{}, w.Controller), key)
 			w.single.ends(w)
+			if ref, is := store.SplitModule(key); is && r == w.looker {
+				seen, _ := w.Followed(ref)
+				w.note("the source is %s %s %s", seen.GetResolvedRef(), seen.GetReason(), seen.GetMessage())
+			}
 			if ref, is := store.SplitCatalog(key); is && r == w.cataloguer {
 				came, _ := w.CatalogSeen(ref)
 				w.note("the catalog is %s %s %v", came.GetStatus().GetState(), came.GetStatus().GetReason(), came.GetStatus().GetProblems())
@@ -365,7 +372,7 @@ func (r *runner) take(x *tape) (key string, ok bool) {
 
 // wakes is when the next run of a part is due; zero: none is.
 func (w *interleaved) wakes() (next time.Time) {
-	for _, r := range []*runner{w.modules, w.resolver, w.fetcher, w.variants, w.cataloguer} {
+	for _, r := range []*runner{w.modules, w.resolver, w.fetcher, w.variants, w.looker, w.cataloguer} {
 		r.mu.Lock()
 		for _, e := range r.entries {
 			if next.IsZero() || e.at.Before(next) {

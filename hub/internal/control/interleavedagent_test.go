@@ -46,6 +46,11 @@ type kube struct {
 
 // joins has another Kubernetes cluster join under a name, whether there was one or not, or the same one again.
 func (w *interleaved) joins(name fleet.ClusterName) {
+	w.joinsAs(name, func() bool { return w.tape.pick(3) == 2 })
+}
+
+// joinsAs has a Kubernetes cluster join under a name: the one that has it, if there is one, or another one.
+func (w *interleaved) joinsAs(name fleet.ClusterName, same func() bool) {
 	req := &towlinev1.JoinClusterRequest{Name: string(name), Labels: map[string]string{"zone": one(w.tape, "x", "y")}}
 	got, err := w.api.JoinCluster(w.ctx, req)
 	if err != nil {
@@ -61,7 +66,7 @@ func (w *interleaved) joins(name fleet.ClusterName) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	w.must(err)
 	k := w.kubes[name]
-	if k == nil || w.tape.pick(3) != 2 {
+	if k == nil || !same() {
 		k = &kube{name: name, uid: fmt.Sprintf("uid-%d", len(w.made)+1), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{}, removed: map[fleet.ModuleRef]uint64{}}
 		w.made[k.uid] = k
 	}
@@ -113,6 +118,9 @@ func (w *interleaved) acts(name fleet.ClusterName) {
 		return
 	}
 	puts := w.does(k)
+	if w.single.loses(w) {
+		return
+	}
 	for key, rec := range puts {
 		if e, ok := w.last.Get(key); ok && sameWord(e.Value, rec) || !ok && rec == nil {
 			delete(puts, key)

@@ -33,11 +33,20 @@ type shelf struct {
 
 // Fetch is of a Fetcher.
 func (s shelf) Fetch(ctx context.Context, project string, of *towlinev1.Source) (source.Artifact, error) {
+	defer s.run.single.fetches(s.run)
 	if of.GetGit() == nil {
 		return s.Fetcher.Fetch(ctx, project, of)
 	}
-	files := maps.Clone(s.run.files)
-	s.run.said.reads(files)
+	var files map[string][]byte
+	switch of.GetGit().GetUrl() {
+	case "https://git.test/team.git":
+		files = maps.Clone(s.run.files)
+		s.run.said.reads(files)
+	case "https://git.test/other.git":
+		files = maps.Clone(s.run.others)
+	default:
+		files = maps.Clone(s.run.source)
+	}
 	archive := artifact.Encode(files)
 	return source.Artifact{Ref: "main@sha1:" + fleet.DigestOf(archive).Short(), Files: files, Archive: archive, Digest: fleet.DigestOf(archive)}, nil
 }

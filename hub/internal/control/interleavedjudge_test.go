@@ -38,6 +38,7 @@ func (w *interleaved) judge(was, is store.Reader) {
 	w.noteRollouts(was, is)
 	w.noteKeys(was, is, store.HoldPrefix, store.ConfirmPrefix)
 	w.judgeGone(was, is)
+	w.judgeLeaves(was, is)
 	for key, h := range all[*storev1.HoldRecord](is, store.FreezePrefix) {
 		_, module := is.Get(store.ModuleKey(fleet.ModuleRef{Project: h.GetHold().GetProject(), Name: h.GetHold().GetModule()}))
 		if c := h.GetHold().GetCluster(); h.GetHold().GetModule() != "" && !module || c != "" && clusterOf(is, fleet.ClusterName(c)) == nil {
@@ -355,6 +356,29 @@ func (w *interleaved) judgeGone(was, is store.Reader) {
 	}
 }
 
+// judgeLeaves: no cluster is told to leave by a word that goes against what somebody said of a module that is deleted, and that its agent has not done
+// yet; and none joins that is being removed.
+func (w *interleaved) judgeLeaves(was, is store.Reader) {
+	for _, name := range wovenClusters {
+		before, now := clusterOf(was, name), clusterOf(is, name)
+		if now.GetRemoving() != "" && before.GetRemoving() != "" && now.GetJoinGeneration() != before.GetJoinGeneration() {
+			w.finds("%s: joins, and is being removed", name)
+		}
+		if now.GetRemoving() == "" || now.GetRemoving() == before.GetRemoving() || now.GetRevoked() || now.GetJoined() == nil {
+			continue
+		}
+		against := map[string]string{fleet.LeaveKeep: fleet.DeleteDelete, fleet.LeaveDelete: fleet.DeleteOrphan}[now.GetRemoving()]
+		for _, ref := range wovenModules {
+			m := moduleOf(was, ref)
+			d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(was), store.DesiredKey(name, ref))
+			given := record.GivenGeneration(d)
+			if done := d.GetTombstone() != nil && w.made[now.GetUid()].removed[ref] >= given; given > 0 && !done && m.GetDeleting() == against && w.said.deleted[uidOf(m)][name] == now.GetUid() {
+				w.finds("%s: leaves by %s, and %s is to go there by %s", name, now.GetRemoving(), ref.Name, against)
+			}
+		}
+	}
+}
+
 // judgeSuccession: another module takes the name of a deleted one when the removal of that is ordered, as it was said last, in each cluster in which it was
 // deleted.
 func (w *interleaved) judgeSuccession(was store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) {
@@ -369,7 +393,7 @@ func (w *interleaved) judgeSuccession(was store.Reader, ref fleet.ModuleRef, m *
 	}
 }
 
-// noteRollouts notes which rollouts came to another state.
+// noteRollouts notes which rollouts came to another state: none begins that has ended before.
 func (w *interleaved) noteRollouts(was, is store.Reader) {
 	for _, prefix := range []string{store.StartPrefix, store.RolloutPrefix} {
 		before, after := all[*storev1.RolloutRecord](was, prefix), all[*storev1.RolloutRecord](is, prefix)
@@ -377,6 +401,9 @@ func (w *interleaved) noteRollouts(was, is store.Reader) {
 		maps.Copy(keys, after)
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			a, b := before[key], after[key]
+			if a != nil && rollouts.Ended(a) && a.GetRollout().GetRevision() == 0 && b.GetRollout().GetRevision() != 0 {
+				w.finds("%s: had ended %s, and begins", key, rollouts.StateOf(a))
+			}
 			if rollouts.StateOf(a) != rollouts.StateOf(b) || (a == nil) != (b == nil) {
 				w.note("%s: %s -> %s %s", key, rollouts.StateOf(a), rollouts.StateOf(b), b.GetRollout().GetStatus().GetReason())
 			}

@@ -27,10 +27,12 @@ func (w *interleaved) rests() {
 		w.ClusterChanged(k.name)
 	}
 	w.restRestore()
-	w.call("delete the catalog", func(ctx context.Context) error {
-		_, err := w.api.DeleteCatalog(ctx, &towlinev1.DeleteCatalogRequest{Project: wovenCatalog.Project, Name: wovenCatalog.Name})
-		return err
-	})
+	for _, catalog := range []fleet.ModuleRef{wovenCatalog, otherCatalog} {
+		w.call("delete the catalog "+catalog.Name, func(ctx context.Context) error {
+			_, err := w.api.DeleteCatalog(ctx, &towlinev1.DeleteCatalogRequest{Project: catalog.Project, Name: catalog.Name})
+			return err
+		})
+	}
 	w.settles(false)
 	for _, name := range wovenClusters {
 		rec := clusterOf(w.last, name)
@@ -96,7 +98,7 @@ func (w *interleaved) settles(last bool) {
 		if w.last.Revision() == before && (next.IsZero() || time.Until(next) > time.Minute) {
 			return
 		}
-		if d := time.Until(next); !next.IsZero() && d > 0 {
+		if d := time.Until(next); !next.IsZero() && d > 0 && d <= time.Minute {
 			<-time.After(d)
 		}
 	}
