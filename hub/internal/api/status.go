@@ -194,6 +194,9 @@ func (a *API) markDeleted(ctx context.Context, w store.Writer, ref fleet.ModuleR
 	if err := a.mayBeDeleted(w, ref, req); err != nil || rec.GetDeleting() == policy {
 		return err
 	}
+	if req.GetOrphan() { // a cluster that is told to delete all in this moment would not hear that these are to stay
+		w.Unchanged(store.ClusterPrefix)
+	}
 	if err := a.prunesNot(w, ref, rec, by); err != nil {
 		return err
 	}

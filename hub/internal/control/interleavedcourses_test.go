@@ -402,6 +402,7 @@ var someOf = map[string][]string{
 	"put first":                                            {"delete one, put it when it is gone"},
 	"put in stages":                                        {"abort"},
 	"delete":                                               {"remove b, keep"},
+	"delete the only one, orphan":                          {"remove b, delete"},
 	"the same cluster joins again at once":                 {"remove b, keep"},
 	"restored from before a put, accepted":                 {"put one, one object, and all goes on"},
 	"a source has most no more, confirmed":                 {"the source has something else"},
