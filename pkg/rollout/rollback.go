@@ -174,12 +174,17 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 }
 
 // wentBack are the facts of a rollback that is over; those of a person who asked for it among them. Who failed on the way back, and was
-// tolerated, has the older revision, and is not fine with it.
+// tolerated, has the older revision, and is not fine with it. To go is who may still have what the others went back from.
 func (d *decider) wentBack() *Facts {
 	f := Facts{Count: d.s.Back.returns(), Revision: d.s.Back.To, By: d.s.Back.By, Failed: d.s.backFailed(d.p)}
 	for i := range d.count {
 		f.Deferred += d.count[i].deferred
 		f.Skipped += d.count[i].skipped
+	}
+	for i := range d.s.Len(d.p) {
+		if r := d.s.record(i); f.Deferred > 0 && r.State == ClusterDeferred && r.has(flagBack) {
+			f.ToGo++
+		}
 	}
 	if d.s.Back.Scope == ScopeFailed {
 		f.Code = ScopeFailed

@@ -165,11 +165,11 @@ func (a *app) failureSays(reason string, f *v1.Facts) string {
 	return said
 }
 
-// wentBackSays is what became of a rollback. Who is deferred, as one that is away or held, may still have what
-// the others went back from.
+// wentBackSays is what became of a rollback. Who is still to go, as one that is away or held, may have what the others went back from; not so
+// who is deferred otherwise, as one that never had it.
 func wentBackSays(f *v1.Facts) string {
 	moved := " moved back to "
-	if f.GetDeferred() > 0 {
+	if f.GetToGo() > 0 {
 		moved = " were to move back to "
 		if f.GetCount() == 1 {
 			moved = " was to move back to "

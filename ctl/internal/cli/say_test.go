@@ -154,7 +154,7 @@ func sayings() map[string][]saying {
 			{rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNoCluster})}, {rollout.ReasonAwaitingDependency, "", set(&v1.Facts{Code: rollout.SetNotPlaced})},
 			{rollout.ReasonUnplaced, "", &v1.Facts{Revision: 42}}, {rollout.ReasonAwaitingSource, "", &v1.Facts{Count: 2}},
 			{rollout.ReasonFailures, "", failures}, {rollout.ReasonFailures, "", stage(&v1.Facts{Count: 2, Total: 3, Tolerated: 1})},
-			{rollout.ReasonFailures, "", &v1.Facts{Count: 5, Revision: 41, Deferred: 1, Failed: 1}},
+			{rollout.ReasonFailures, "", &v1.Facts{Count: 5, Revision: 41, Deferred: 1, ToGo: 1, Failed: 1}}, {rollout.ReasonFailures, "", &v1.Facts{Count: 5, Revision: 41, Deferred: 1}},
 			{rollout.ReasonFailures, "", &v1.Facts{Count: 1, Revision: 41, Code: rollout.ScopeFailed}},
 			{rollout.ReasonFailures, "", &v1.Facts{Code: rollout.ReasonUnplaced, Revision: 41}},
 			{rollout.ReasonGateFailed, "", gate},
