@@ -56,6 +56,13 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 	if err != nil {
 		return Survey{}, err
 	}
+	var defined []string
+	if slices.Contains(gvs, CRDs.GroupVersion()) {
+		// Before what is served: what was defined a moment ago is served by then, unless the API server is behind.
+		if defined, err = m.definitions(ctx, ""); err != nil {
+			return Survey{}, err
+		}
+	}
 	lists, failed := make([][]metav1.APIResource, len(gvs)), make([]error, len(gvs))
 	var group errgroup.Group
 	group.SetLimit(discoveryParallel)
@@ -83,6 +90,35 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 			}
 			seen[at.GroupResource()] = true
 			out.Resources = append(out.Resources, Resource{GroupVersionResource: at, Kind: r.Kind, Namespaced: r.Namespaced})
+		}
+	}
+	unknown, err := m.unknown(ctx, slices.DeleteFunc(defined, func(crd string) bool { return seen[schema.ParseGroupResource(crd)] }), out.Failed)
+	out.Failed = append(out.Failed, unknown...)
+	return out, err
+}
+
+// unknown are the versions of groups in which the API server does not list a kind that a CRD defines, though it lists the version: it is behind another
+// one, which serves the kind already. What has failed of the kind's group tells enough.
+func (m *Mapper) unknown(ctx context.Context, crds []string, failed []Unavailable) ([]Unavailable, error) {
+	var out []Unavailable
+	for _, name := range crds {
+		if slices.ContainsFunc(failed, func(u Unavailable) bool { return u.Group == schema.ParseGroupResource(name).Group }) {
+			continue
+		}
+		crd, err := m.client.Get(ctx, CRDs, "", name)
+		if err != nil && !kube.IsGone(err) {
+			return nil, fmt.Errorf("definition %s: %w", name, err)
+		}
+		at, serves := ResourceOfCRD(crd)
+		if err != nil || !serves || !Established(crd) {
+			continue
+		}
+		registered, err := m.client.Registration(ctx, at.GroupVersion())
+		if err != nil && !kube.IsGone(err) {
+			return nil, fmt.Errorf("registration of %s: %w", at.GroupVersion(), err)
+		}
+		if registered.Service == "" { // else another API server has the version, and nobody serves what is defined
+			out = append(out, Unavailable{at.GroupVersion(), fmt.Errorf("the kind of CustomResourceDefinition %s %w", name, errUnlisted)})
 		}
 	}
 	return out, nil
@@ -263,15 +299,9 @@ var CRDs = Resource{Kind: "CustomResourceDefinition", GroupVersionResource: sche
 
 // definition is the name of the CRD that defines a kind, or empty.
 func (m *Mapper) definition(ctx context.Context, id fleet.ObjectID) (string, error) {
-	var names []string
-	err := m.client.EachMeta(ctx, CRDs, "", "", func(o *metav1.PartialObjectMetadata) bool {
-		if _, group, _ := strings.Cut(o.Name, "."); group == id.Group {
-			names = append(names, o.Name)
-		}
-		return true
-	})
+	names, err := m.definitions(ctx, id.Group)
 	if err != nil {
-		return "", fmt.Errorf("definitions of group %s: %w", id.Group, err)
+		return "", err
 	}
 	for _, name := range names {
 		crd, err := m.client.Get(ctx, CRDs, "", name)
@@ -286,6 +316,20 @@ func (m *Mapper) definition(ctx context.Context, id fleet.ObjectID) (string, err
 		}
 	}
 	return "", nil
+}
+
+// definitions are the names of the CRDs of a group; of all, if it is empty.
+func (m *Mapper) definitions(ctx context.Context, of string) (names []string, err error) {
+	err = m.client.EachMeta(ctx, CRDs, "", "", func(o *metav1.PartialObjectMetadata) bool {
+		if _, group, _ := strings.Cut(o.Name, "."); of == "" || group == of {
+			names = append(names, o.Name)
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("definitions of kinds: %w", err)
+	}
+	return names, nil
 }
 
 // Registration is how a version of an API group is served by something else than the API server.

@@ -228,8 +228,8 @@ func TestNobodyWaitsForAKindThatIsNotWatched(t *testing.T) {
 		w.Acquire(configMaps)
 		synctest.Wait()
 		w.Release(configMaps)
-		if n := len(w.all()); n != 0 || w.Behind() || w.Settling() {
-			t.Errorf("%d kinds are left, behind %t, settling %t", n, w.Behind(), w.Settling())
+		if n := len(w.all()); n != 0 || w.Behind() || len(w.Settling()) > 0 {
+			t.Errorf("%d kinds are left, behind %t, settling %v", n, w.Behind(), w.Settling())
 		}
 		c.mu.Lock()
 		c.refuse = nil

@@ -267,8 +267,15 @@ func (w *Watcher) Sees(of schema.GroupKind) bool {
 	})
 }
 
-// Settling reports that a kind in use is not known as it is now, and that it may soon be.
-func (w *Watcher) Settling() bool { return slices.ContainsFunc(w.inUse(), (*kind).settling) }
+// Settling names the kinds in use that are not known as they are now, and that may soon be.
+func (w *Watcher) Settling() (kinds []string) {
+	for _, k := range w.inUse() {
+		if k.settling() {
+			kinds = append(kinds, k.resource.Kind)
+		}
+	}
+	return kinds
+}
 
 // Synced reports whether a kind is known in full.
 func (w *Watcher) Synced(r apply.Resource) bool {

@@ -68,8 +68,8 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		return
 	}
 	for i, stage := range todo.Delete {
-		if !e.w.ownedKnown(ctx, ownedWait) {
-			e.awaitOwned(todo.Delete[i:])
+		if unknown := e.w.ownedUnknown(ctx, ownedWait); len(unknown) > 0 {
+			e.awaitOwned(todo.Delete[i:], unknown)
 			return
 		}
 		if e.w.held() != "" { // by what the watches have only just told, or since the stage before

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -118,26 +119,9 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 	if failed := slices.DeleteFunc(slices.Clone(survey.Failed), func(f apply.Unavailable) bool { return holdsNothing(f.Group) }); len(failed) > 0 {
 		return contents{}, w.unseen(ctx, id, failed)
 	}
-	all := census{all: map[types.UID]*found{}, namespaced: map[schema.GroupKind]bool{}, erased: w.erased}
-	for _, res := range survey.Resources {
-		if !res.Namespaced {
-			continue
-		}
-		all.namespaced[schema.GroupKind{Group: res.Group, Kind: res.Kind}] = true
-		err := w.m.client.EachMeta(ctx, res, id.Name, "", func(o *metav1.PartialObjectMetadata) bool {
-			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: id.Name, Name: o.Name}
-			ours := w.isRecorded(id, o.UID)
-			key := o.UID
-			if key == "" { // as some API servers of their own have them: each is one all the same
-				key = types.UID(id.String())
-			}
-			all.all[key] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
-				ours: ours, goes: ours && e.goes(ctx, id, o), free: ofEveryNamespace(id, o)}
-			return true
-		})
-		if err != nil && !w.m.nothingToList(ctx, res, err) {
-			return contents{}, w.unseen(ctx, id, []apply.Unavailable{{GroupVersion: res.GroupVersion(), Err: fmt.Errorf("list of %s: %w", res.Resource, err)}})
-		}
+	all, err := e.count(ctx, id, survey.Resources)
+	if err != nil {
+		return contents{}, err
 	}
 	var out contents
 	namespace := fleet.ObjectID{Kind: "Namespace", Name: id.Name}
@@ -166,6 +150,48 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 		out.foreign = append(out.foreign, x.Kind+" "+x.Name+aboutToCome(by))
 	}
 	return out, nil
+}
+
+// count lists what is in a namespace.
+func (e *eraser) count(ctx context.Context, id fleet.ObjectID, resources []apply.Resource) (census, error) {
+	w := e.w
+	all := census{all: map[types.UID]*found{}, namespaced: map[schema.GroupKind]bool{}, erased: w.erased}
+	var mu sync.Mutex
+	group, bounded := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for _, res := range resources {
+		if !res.Namespaced {
+			continue
+		}
+		all.namespaced[schema.GroupKind{Group: res.Group, Kind: res.Kind}] = true
+		group.Go(func() error {
+			return guarded(w.m.o.Log, func() error {
+				err := w.m.client.EachMeta(bounded, res, id.Name, "", func(o *metav1.PartialObjectMetadata) bool {
+					f := e.foundIn(ctx, id.Name, res, o)
+					key := o.UID
+					if key == "" { // as some API servers of their own have them: each is one all the same
+						key = types.UID(f.id.String())
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					all.all[key] = f
+					return true
+				})
+				if err != nil && !w.m.nothingToList(bounded, res, err) {
+					return w.unseen(ctx, id, []apply.Unavailable{{GroupVersion: res.GroupVersion(), Err: fmt.Errorf("list of %s: %w", res.Resource, err)}})
+				}
+				return nil
+			})
+		})
+	}
+	return all, group.Wait()
+}
+
+func (e *eraser) foundIn(ctx context.Context, namespace string, res apply.Resource, o *metav1.PartialObjectMetadata) *found {
+	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: namespace, Name: o.Name}
+	ours := e.w.isRecorded(id, o.UID)
+	return &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
+		ours: ours, goes: ours && e.goes(ctx, id, o), free: ofEveryNamespace(id, o)}
 }
 
 // listedBeside are the objects that other modules have, or are about to make, with the module of each: an object that is not there at

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -23,19 +24,21 @@ type reach struct {
 	anywhere bool
 }
 
-// reachOf is where the objects may be that name one of these as their owner. Of the kinds without namespaces that Kubernetes has itself none
-// is a controller's to own things by, and to look everywhere for each ClusterRole would be much: of these the watches alone tell.
+// reachOf is where the objects may be that name one of these as their owner: the owner of something may be in its namespace, or in none.
 func reachOf(going []plan.Record) reach {
 	out := reach{spaces: map[string]bool{}}
 	for _, r := range going {
 		if r.ID.Namespace != "" {
 			out.spaces[r.ID.Namespace] = true
-		} else if plan.IsCustom(r.ID) {
+		} else {
 			out.anywhere = true
 		}
 	}
 	return out
 }
+
+// listParallel is how many kinds are listed at once. An API server whose watches of the store stand still takes three seconds for each list.
+const listParallel = 8
 
 // ownedNow lists the objects that name others as their owners, where something is to stay that may go along: as the API server has them, for a watch
 // may be open with one that is behind. unseen is why that cannot be told, by namespace.
@@ -43,6 +46,9 @@ func (m *Manager) ownedNow(ctx context.Context, stays func(*apply.Record) bool, 
 	owned, unseen = map[fleet.ObjectID][]watch.Owner{}, map[string]error{}
 	in := reachOf(going)
 	looked := map[fleet.ObjectID]bool{}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(listParallel)
 	for _, ref := range m.inventory.Modules() {
 		for _, rec := range m.inventory.Module(ref) {
 			of := fleet.ObjectID{Group: rec.ID.Group, Kind: rec.ID.Kind, Namespace: rec.ID.Namespace}
@@ -53,13 +59,21 @@ func (m *Manager) ownedNow(ctx context.Context, stays func(*apply.Record) bool, 
 				continue
 			}
 			looked[of] = true
-			if err := m.listOwned(ctx, of, rec.Version, owned); err != nil {
-				f := *apply.Explain(rec.ID, err)
-				f.Message = fmt.Sprintf("stays, for it cannot be seen whether any %s that stays would go with it: %s", rec.ID.Kind, f.Message)
-				unseen[of.Namespace] = &f
-			}
+			group.Go(func() error {
+				some := map[fleet.ObjectID][]watch.Owner{}
+				err := guarded(m.o.Log, func() error { return m.listOwned(ctx, of, rec.Version, some) })
+				mu.Lock()
+				defer mu.Unlock()
+				if maps.Copy(owned, some); err != nil {
+					f := *apply.Explain(rec.ID, err)
+					f.Message = fmt.Sprintf("stays, for it cannot be seen whether any %s that stays would go with it: %s", rec.ID.Kind, f.Message)
+					unseen[of.Namespace] = &f
+				}
+				return nil
+			})
 		}
 	}
+	_ = group.Wait()
 	if err := unseen[""]; err != nil {
 		for space := range in.spaces {
 			unseen[space] = err

@@ -171,9 +171,9 @@ func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstruct
 	if err != nil {
 		return "", err
 	}
-	if !a.w.ownedKnown(ctx, 0) {
+	if unknown := a.w.ownedUnknown(ctx, 0); len(unknown) > 0 {
 		return "", &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
-			Message: a.id.String() + ": is not made again before it is known what would go with it"}
+			Message: a.id.String() + ": is not made again before it is known what would go with it; not known yet of: " + plan.Names(unknown)}
 	}
 	bound := a.w.m.together.bindings(ctx, aroundOf(a.record.Record), func(ctx context.Context) bindings {
 		return a.w.m.bindings(ctx, &descent{m: a.w.m}, a.w.m.spared, []plan.Record{a.record.Record})

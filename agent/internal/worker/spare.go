@@ -244,25 +244,25 @@ const (
 	ownedPoll = 10 * time.Millisecond
 )
 
-// ownedKnown waits a moment until the watches tell what goes with an object, or cannot tell it at all. It reports whether they do.
-func (w *worker) ownedKnown(ctx context.Context, wait time.Duration) bool {
-	if !w.seeAll(ctx) {
-		return false
+// ownedUnknown waits a moment until the watches tell what goes with an object, or cannot tell it at all. It returns the kinds of which they do not.
+func (w *worker) ownedUnknown(ctx context.Context, wait time.Duration) []string {
+	if unfound := w.seeAll(ctx); len(unfound) > 0 {
+		return unfound
 	}
-	for waited := time.Duration(0); w.m.watcher.Settling(); waited += ownedPoll {
-		if waited >= wait || backoff.Wait(ctx, ownedPoll) != nil {
-			return false
+	for waited := time.Duration(0); ; waited += ownedPoll {
+		settling := w.m.watcher.Settling()
+		if len(settling) == 0 || waited >= wait || backoff.Wait(ctx, ownedPoll) != nil {
+			return settling
 		}
 	}
-	return true
 }
 
-// seeAll has the kinds watched of all that any module has, whatever is said of the module now. It reports whether each is, or
-// cannot be found for as long as one that is found may go without a watch.
-func (w *worker) seeAll(ctx context.Context) bool {
+// seeAll has the kinds watched of all that any module has, whatever is said of the module now. It returns those that are not, unless they cannot
+// be found for as long as one that is found may go without a watch.
+func (w *worker) seeAll(ctx context.Context) (unfound []string) {
 	ctx, cancel := context.WithTimeout(ctx, seeTime)
 	defer cancel()
-	watched, all := w.m.watcher.Kinds(), true
+	watched := w.m.watcher.Kinds()
 	for _, r := range w.m.inventory.Kinds() {
 		kind := schema.GroupKind{Group: r.ID.Group, Kind: r.ID.Kind}
 		if watched[kind] {
@@ -271,10 +271,10 @@ func (w *worker) seeAll(ctx context.Context) bool {
 		}
 		at := w.locate(ctx, r)
 		if missing := w.m.unfound.note(kind, at.why != ""); at.why != "" && missing < w.m.o.blindAfter {
-			all = false
+			unfound = append(unfound, r.ID.Kind)
 		}
 	}
-	return all
+	return unfound
 }
 
 // seeTime bounds a search for kinds that nobody watches.
@@ -282,9 +282,10 @@ const seeTime = 2 * time.Second
 
 // awaitOwned has what is to be deleted wait until the watches tell what goes with it, as right after the agent's start. What
 // cannot be watched at all is not waited for.
-func (e *eraser) awaitOwned(stages [][]plan.Record) {
+func (e *eraser) awaitOwned(stages [][]plan.Record, unknown []string) {
+	why := "goes when it is known what would go with it; not known yet of: " + plan.Names(unknown)
 	for _, r := range slices.Concat(stages...) {
-		e.w.pruning.leaving = append(e.w.pruning.leaving, leaving{record: r, reason: plan.ReasonRemoving, message: "goes when it is known what would go with it"})
+		e.w.pruning.leaving = append(e.w.pruning.leaving, leaving{record: r, reason: plan.ReasonRemoving, message: why})
 	}
 }
 

@@ -49,7 +49,8 @@ func TestOwnerStaysUntilAllKindsAreWatched(t *testing.T) {
 			}
 			r.set(list, r.tombstone("shop", fleet.DeleteDelete))
 			r.wait("shop", "waiting", func(x fleet.SyncStatus) bool {
-				return len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "what would go with it")
+				return len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "what would go with it; not known yet of: ") &&
+					strings.Contains(x.Extras[0].Message, "Widget")
 			})
 			r.count.upset(nil)
 			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
