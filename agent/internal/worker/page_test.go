@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -71,4 +72,36 @@ func TestPageIsNoObjectThatIsGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHeldAfterAPageSaysSo: an object of which a page was read, and of which the watch then tells that it is held, is said to be held: nothing is tried
+// any more that could end what the page had said.
+func TestHeldAfterAPageSaysSo(t *testing.T) {
+	r := newRig(t)
+	first := r.bundle("shop", nil, configMap("a", "k: v1"))
+	r.set([]fleet.Sync{first})
+	r.ready(first)
+	r.stop()
+	r.notes("a", fleet.HoldAnnotation, "mine")
+	var lists atomic.Bool
+	r.count.upset(func(q *http.Request) error {
+		switch {
+		case q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/configmaps/a"):
+			return inPlace{http.StatusNotFound, "404 page not found\n"}
+		case !lists.Load() && q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/configmaps"):
+			return errors.New("connection reset by a test")
+		}
+		return nil
+	})
+	r.start()
+	next := r.bundle("shop", nil, configMap("a", "k: v2"))
+	r.set([]fleet.Sync{next})
+	says := func(reason string) func(fleet.SyncStatus) bool {
+		return func(x fleet.SyncStatus) bool {
+			return x.Generation == next.Generation && len(x.Exceptions) == 1 && x.Exceptions[0].Reason == reason
+		}
+	}
+	r.wait("shop", "by the page", says(apply.ReasonNoKind))
+	lists.Store(true)
+	r.wait("shop", "held", says(plan.ReasonHeld))
 }
