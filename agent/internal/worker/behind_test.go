@@ -391,3 +391,33 @@ func TestOwnerThatNobodyMayListGoes(t *testing.T) {
 	r.set([]fleet.Sync{r.bundle("shop", nil, certificate("b2xk"))})
 	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
 }
+
+// An agent that starts while its watches meet an API server whose own watches of the store stand still sees nothing of a kind: that server begins no
+// watch. It answers lists as ever, and an owner of what is to stay is found by these.
+func TestOwnerOfWhatCannotBeWatched(t *testing.T) {
+	r := newRig(t)
+	shop, other := r.bundle("shop", nil, configMap("owner", "k: v")), r.bundle("other", nil, certificate("b2xk"))
+	r.set([]fleet.Sync{shop, other})
+	r.ready(shop)
+	r.ready(other)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.stop()
+	r.patch("v1", "secrets", "s", "operator", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
+		r.uidOf("v1", "configmaps", "owner")))
+	r.count.upset(func(q *http.Request) error {
+		if q.URL.Query().Get("watch") == "" || !strings.HasSuffix(q.URL.Path, "/secrets") {
+			return nil
+		}
+		return inPlace{http.StatusGatewayTimeout, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Timeout: Too large resource version: 9, current: 1",` +
+			`"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}],"retryAfterSeconds":1},"code":504}`}
+	})
+	r.restart(func(o *Options) { o.blindAfter = time.Second })
+	r.set([]fleet.Sync{shop, other})
+	r.wait("other", "blind", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "NotWatched" })
+	r.set([]fleet.Sync{other}, r.tombstone("shop", fleet.DeleteDelete))
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if u := r.get("v1", "secrets", "s"); u == nil || u.GetUID() != uid || len(u.GetOwnerReferences()) > 0 {
+		t.Errorf("the secret is %v", u)
+	}
+}

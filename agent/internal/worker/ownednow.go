@@ -82,8 +82,12 @@ func (m *Manager) ownedNow(ctx context.Context, stays func(*apply.Record) bool, 
 	return owned, unseen
 }
 
-// listOwned adds those of a kind. One that cannot be watched is not waited for. That one API server does not know the path of a kind that is watched, or
-// refuses to list it, says nothing: another one may answer, which has just started.
+// blindListTime bounds a list of a kind that cannot be watched: it may be that its API server does not answer. One that only stands still does, after
+// three seconds.
+const blindListTime = 5 * time.Second
+
+// listOwned adds those of a kind. One that cannot be watched may be listed all the same; if not, it is not waited for. That one API server does not know
+// the path of a kind that is watched, or refuses to list it, says nothing: another one may answer, which has just started.
 func (m *Manager) listOwned(ctx context.Context, of fleet.ObjectID, version string, owned map[fleet.ObjectID][]watch.Owner) error {
 	res, gone, err := m.mapper.Served(ctx, of, version)
 	switch sees := m.watcher.Sees(schema.GroupKind{Group: of.Group, Kind: of.Kind}); {
@@ -91,8 +95,13 @@ func (m *Manager) listOwned(ctx context.Context, of fleet.ObjectID, version stri
 		return fmt.Errorf("%s: the API server does not serve the kind now, and another one may: its watch goes on", of.Kind)
 	case sees && err != nil:
 		return err
-	case gone || err != nil || of.Namespace != "" && !res.Namespaced || m.watcher.Blind(res) != nil:
-		return nil // it was asked for before (seeAll), or its API server would only be waited for
+	case gone || err != nil || of.Namespace != "" && !res.Namespaced:
+		return nil // it was asked for before (seeAll)
+	}
+	if m.watcher.Blind(res) != nil {
+		bounded, cancel := context.WithTimeout(ctx, blindListTime)
+		defer cancel()
+		ctx = bounded
 	}
 	err = m.client.EachMeta(ctx, res, of.Namespace, fleet.HubLabel+"="+m.o.HubID, func(o *metav1.PartialObjectMetadata) bool {
 		if len(o.OwnerReferences) > 0 {
