@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"towline.dev/towline/agent/internal/apply"
-	"towline.dev/towline/agent/internal/fence"
 	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/session"
 	"towline.dev/towline/agent/internal/state"
@@ -143,9 +142,16 @@ func (a *Agent) otherCluster(whose, was, is string) error {
 		whose, was, apply.Host(a.config), is)
 }
 
-// take makes the state ours, however long the API server needs for it. Nothing is read from it before.
-func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c cluster) error {
+// leased is what a tenure has of the fence.
+type leased interface {
+	Check() error
+	Epoch() uint64
+}
+
+// take makes the state ours. Nothing is read from it before. Where that fails for a while though the Lease is renewed, it is for somebody else to try.
+func (a *Agent) take(ctx context.Context, f leased, s state.Store, c cluster) error {
 	tries := backoff.New(backoff.Policy{Min: 200 * time.Millisecond, Max: 10 * time.Second}, rand.Float64)
+	var failing unreadable
 	for waiting := false; ; waiting = true {
 		held := f.Check()
 		err := held
@@ -159,6 +165,8 @@ func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c clust
 			return ctx.Err()
 		case held == nil && (errors.Is(err, fleet.ErrPrecondition) || errors.Is(err, fleet.ErrStale)):
 			return err // what may follow the state's last tenure is decided before the Lease is taken
+		case failing.gives(held == nil):
+			return fmt.Errorf("take the state: %w: %w", state.ErrUnread, err)
 		case !waiting:
 			a.o.Log.Warn("the state cannot be taken yet; trying again", "error", err)
 		}
@@ -171,9 +179,26 @@ func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c clust
 const (
 	// unreadFor is for how long the Lease is kept by who has it and cannot read the state.
 	unreadFor = 2 * time.Minute
-	// unreadRest is how long the Lease is left to others then: all that wait for it have looked by the end.
-	unreadRest = 15 * time.Second
+	// unreadRest is how long the Lease is left to others then: all that wait for it have looked by the end, also where it could not be given
+	// back and has to run out.
+	unreadRest = 30 * time.Second
 )
+
+// unreadable is since when the state could not be read; zero: it could, or the Lease was not renewed either.
+type unreadable struct{ since time.Time }
+
+// gives reports, after another failure, that it is for somebody else to try.
+func (u *unreadable) gives(covered bool) bool {
+	switch {
+	case !covered:
+		u.since = time.Time{}
+	case u.since.IsZero():
+		u.since = time.Now()
+	default:
+		return time.Since(u.since) > unreadFor
+	}
+	return false
+}
 
 // tenures has the Lease until that ends for good. Who gives it back because he cannot read the state waits for it anew, behind those who wait.
 func (a *Agent) tenures(ctx context.Context, run func() error) error {
@@ -183,7 +208,7 @@ func (a *Agent) tenures(ctx context.Context, run func() error) error {
 			return err
 		}
 		a.o.Log.Warn("the state cannot be read; the lease is given back, for another agent of this cluster may be able to", "error", err)
-		if backoff.Wait(ctx, unreadRest) != nil {
+		if err := backoff.Wait(ctx, unreadRest); err != nil {
 			return err
 		}
 	}
@@ -193,27 +218,26 @@ func (a *Agent) tenures(ctx context.Context, run func() error) error {
 // renewed: then it is for somebody else to try.
 func (a *Agent) tenure(ctx context.Context, covered, lead func() error) error {
 	tries := backoff.New(backoff.Policy{Min: 500 * time.Millisecond, Max: 30 * time.Second}, rand.Float64)
-	var since time.Time // since when the state could not be read; zero: it could, or the Lease was not renewed either
+	var failing unreadable
 	for {
 		began := time.Now()
 		err := lead()
 		switch {
 		case errors.Is(err, session.ErrRestart):
-			since = time.Time{}
+			failing = unreadable{}
 			continue
 		case ctx.Err() != nil || !errors.Is(err, state.ErrUnread):
 			return err
 		}
-		if covered() != nil || time.Since(began) > unreadFor {
-			since = time.Time{}
+		if led := time.Since(began) > unreadFor; led {
+			failing = unreadable{}
 			tries.Reset()
-		} else if since.IsZero() {
-			since = time.Now()
-		} else if time.Since(since) > unreadFor {
+		}
+		if failing.gives(covered() == nil) {
 			return err
 		}
 		a.o.Log.Warn("the state cannot be read yet; trying again", "error", err)
-		if backoff.Wait(ctx, tries.Next()) != nil {
+		if err := backoff.Wait(ctx, tries.Next()); err != nil {
 			return err
 		}
 	}

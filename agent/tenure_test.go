@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -65,6 +66,41 @@ func TestLeaseIsGivenBackByWhoCannotReadTheState(t *testing.T) {
 		last := fleet.Errorf(fleet.ErrCorrupt, "inventory: damaged")
 		if err := a.tenures(t.Context(), func() error { return last }); !errors.Is(err, last) {
 			t.Errorf("it goes on after %v", err)
+		}
+	})
+}
+
+// untaken is a state that can be read, and refuses each write, as where the agent lacks the right to it or the API server cannot encrypt.
+type untaken struct{ state.Store }
+
+func (untaken) Take(context.Context, state.Tenure) error { return errors.New("secrets is forbidden") }
+
+type renewed struct{}
+
+func (renewed) Check() error  { return nil }
+func (renewed) Epoch() uint64 { return 1 }
+
+// An agent that can read its state and cannot make it its own gives the Lease back as well. One that is stopped meanwhile was stopped, and has not failed.
+func TestLeaseIsGivenBackByWhoCannotTakeTheState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &Agent{o: Options{Log: slog.New(slog.DiscardHandler)}}
+		began := time.Now()
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		err := a.take(ctx, renewed{}, untaken{}, cluster{})
+		if held := time.Since(began); !errors.Is(err, state.ErrUnread) || held < unreadFor || held > 2*unreadFor {
+			t.Errorf("it has the Lease for %s: %v", held, err)
+		}
+		unread := func() error { return state.ErrUnread }
+		for name, run := range map[string]func(context.Context) error{
+			"tenure":  func(ctx context.Context) error { return a.tenure(ctx, renewed{}.Check, unread) },
+			"tenures": func(ctx context.Context) error { return a.tenures(ctx, unread) },
+		} {
+			ctx, stop := context.WithTimeout(t.Context(), time.Second)
+			if err := quiet(ctx, run(ctx)); err != nil {
+				t.Errorf("%s: stopped: %v", name, err)
+			}
+			stop()
 		}
 	})
 }
