@@ -59,7 +59,11 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 	var defined []string
 	if slices.Contains(gvs, CRDs.GroupVersion()) {
 		// Before what is served: what was defined a moment ago is served by then, unless the API server is behind.
-		if defined, err = m.definitions(ctx, ""); err != nil {
+		defined, err = m.definitions(ctx, "")
+		if lacks, _ := m.undefined.Note(err, time.Now()); lacks {
+			defined, err = nil, nil // an agent that has no right to see them takes what is listed for all
+		}
+		if err != nil {
 			return Survey{}, err
 		}
 	}
@@ -92,7 +96,7 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 			out.Resources = append(out.Resources, Resource{GroupVersionResource: at, Kind: r.Kind, Namespaced: r.Namespaced})
 		}
 	}
-	unknown, err := m.unknown(ctx, slices.DeleteFunc(defined, func(crd string) bool { return seen[schema.ParseGroupResource(crd)] }), out.Failed)
+	unknown, err := m.unknown(ctx, slices.DeleteFunc(defined, func(crd string) bool { return seen[schema.ParseGroupResource(crd)] }), slices.Clone(out.Failed))
 	out.Failed = append(out.Failed, unknown...)
 	return out, err
 }
@@ -118,7 +122,8 @@ func (m *Mapper) unknown(ctx context.Context, crds []string, failed []Unavailabl
 			return nil, fmt.Errorf("registration of %s: %w", at.GroupVersion(), err)
 		}
 		if registered.Service == "" { // else another API server has the version, and nobody serves what is defined
-			out = append(out, Unavailable{at.GroupVersion(), fmt.Errorf("the kind of CustomResourceDefinition %s %w", name, errUnlisted)})
+			x := Unavailable{at.GroupVersion(), fmt.Errorf("the kind of CustomResourceDefinition %s %w", name, errUnlisted)}
+			out, failed = append(out, x), append(failed, x)
 		}
 	}
 	return out, nil

@@ -30,6 +30,7 @@ type Mapper struct {
 	aggregated map[schema.GroupVersion]bool
 	refused    Refusals // of looks at a registration
 	unseen     Refusals // of looks at all registrations
+	undefined  Refusals // of looks at all definitions of kinds
 }
 
 type discovered struct {

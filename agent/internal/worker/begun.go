@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -32,7 +31,7 @@ func (b *begun) load(ctx context.Context, in State, log *slog.Logger) error {
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil
-	case errors.Is(err, state.ErrUnread):
+	case err != nil && !errors.Is(err, fleet.ErrCorrupt):
 		return fmt.Errorf("what is begun: %w", err)
 	}
 	b.mu.Lock()

@@ -285,7 +285,10 @@ func (w *worker) unseen(ctx context.Context, id fleet.ObjectID, failed []apply.U
 // unavailable says what is wrong with a version of an API group, and first how it is mended.
 func (m *Manager) unavailable(ctx context.Context, f apply.Unavailable) string {
 	s, err := m.client.Registration(ctx, f.GroupVersion)
-	if err != nil || s.Service == "" {
+	switch {
+	case err == nil && s.Service == "" && f.Unlisted():
+		return fmt.Sprintf("API group %s is not known in full to the API server that answers (%v)", f.GroupVersion, f.Err)
+	case err != nil || s.Service == "":
 		return fmt.Sprintf("API group %s does not answer (%v)", f.GroupVersion, f.Err)
 	}
 	return fmt.Sprintf("API group %s is unavailable: repair service %s, or delete APIService %s (%s)", f.GroupVersion, s.Service, s.Name,

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
-	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
@@ -37,7 +36,7 @@ func (s *spending) load(ctx context.Context, in State, log *slog.Logger, now tim
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil
-	case errors.Is(err, state.ErrUnread):
+	case err != nil && !errors.Is(err, fleet.ErrCorrupt):
 		return fmt.Errorf("what was deleted: %w", err)
 	}
 	var spent localpolicy.Spent
