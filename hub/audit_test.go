@@ -179,4 +179,9 @@ func TestHistoryOfAClusterHasWhatWasDoneInIt(t *testing.T) {
 			t.Errorf("%s: %q, want %q", of, got, want)
 		}
 	}
+	said, err := w.cli()("", "get", "audit", "a", "-o", "jsonpath={range .items[*]}{.method}|{.detail}{\"\\n\"}{end}")
+	must(t, err)
+	if n := strings.Count(said, "PutHold|in a"); n != 2 {
+		t.Errorf("get audit a has %d of the 2 holds that were put there:\n%s", n, said)
+	}
 }

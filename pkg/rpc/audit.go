@@ -48,7 +48,7 @@ func subject(m proto.Message) (kind, name string) {
 		case fd.Kind() == protoreflect.StringKind && f == "project":
 			return kind, project
 		case fd.Kind() == protoreflect.StringKind:
-			return kind, join(project, r.Get(fd).String())
+			return kind, join(project, text(r, f))
 		case fd.Kind() == protoreflect.MessageKind:
 			return kind, resource(r.Get(fd).Message())
 		}
@@ -70,7 +70,7 @@ func within(m proto.Message, kind string) (out []string) {
 		return out
 	}
 	for i := range r.Get(fd).List().Len() {
-		out = append(out, r.Get(fd).List().Get(i).String())
+		out = append(out, cut(r.Get(fd).List().Get(i).String(), maxName))
 	}
 	return out
 }
@@ -115,7 +115,10 @@ func text(r protoreflect.Message, field protoreflect.Name) string {
 	if fd == nil || fd.Kind() != protoreflect.StringKind || fd.IsList() {
 		return ""
 	}
-	return cut(r.Get(fd).String(), 256)
+	return cut(r.Get(fd).String(), maxName)
 }
+
+// maxName is the bytes of a name that an entry has at most: refused requests are recorded, too, with whatever they name.
+const maxName = 256
 
 func join(project, name string) string { return strings.TrimPrefix(project+"/"+name, "/") }

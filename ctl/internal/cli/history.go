@@ -12,7 +12,8 @@ func (a *app) historyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "history KIND/NAME", Short: "Show who did what to a module, a cluster or another thing, when and why",
 		Long: "Shows what the audit of the hub has about one thing, the newest last, also when it is deleted: what was done, and what was refused. What is done\n" +
-			"with a module's rollouts, pins, assignments and trackers is about the module. The hub keeps the newest 10,000 entries of what was done.\n" +
+			"with a module's rollouts, pins, assignments and trackers is about the module, and about the clusters that it names. The hub keeps the newest\n" +
+			"10,000 entries of what was done.\n" +
 			"How each rollout of a module went is told by: towline rollout history MODULE",
 		Example: "  towline history module/shop\n  towline history cluster/prod-eu-01 --since 24h\n  towline history user/maria -o yaml",
 		Args:    atLeast(1, "a kind and a name"), ValidArgsFunction: a.completeTargets,

@@ -114,8 +114,8 @@ func (s Selection) about(e *towlinev1.AuditEntry) bool {
 			kind = s.Kind
 		}
 	}
-	if s.Kind == "cluster" && kind != s.Kind {
-		return s.Subject != "" && slices.Contains(clustersOf(e.GetDetail()), s.Subject)
+	if (s.Kind == "" || s.Kind == "cluster") && s.Subject != "" && slices.Contains(clustersOf(e.GetDetail()), s.Subject) {
+		return true
 	}
 	if s.Kind != "" && s.Kind != kind {
 		return false
