@@ -349,6 +349,9 @@ func clusterReasons(c *v1.Cluster) []*v1.Reason {
 
 // modulesText is how many modules of a cluster are healthy, or were when it was seen last.
 func modulesText(s *v1.ClusterStatus) string {
+	if ahead(s) && s.GetWasHealthy() == 0 {
+		return "of its " + count(s.GetModules(), "module") + " nothing is known"
+	}
 	if unseen(s) {
 		return fmt.Sprintf("%d of %s were healthy then", s.GetWasHealthy(), count(s.GetModules(), "module"))
 	}

@@ -259,7 +259,7 @@ func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 	switch {
 	case fleet.ClusterState(s.GetState()) == fleet.ClusterPending:
 		healthy, drift = text("-"), text("-")
-	case slices.Contains([]string{"Damaged", "Unregistered"}, s.GetState()): // nobody has counted
+	case slices.Contains([]string{"Damaged", "Unregistered"}, s.GetState()), ahead(s) && s.GetWasHealthy() == 0: // nobody has counted
 		healthy, drift = colored(table.Grey, "?"), colored(table.Grey, "?")
 	case unseen(s):
 		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetWasHealthy())), colored(table.Grey, "?")
@@ -296,10 +296,12 @@ func absence(s *v1.ClusterStatus) (why, until string) {
 		return "its identity is revoked", "it has joined again"
 	case s.GetLock() != nil:
 		return "it is locked", "it is unlocked"
-	case state == fleet.ClusterDisconnected, s.GetAway(), state == fleet.ClusterRemoving && unseen(s): // an older hub does not say who is away
+	case state == fleet.ClusterDisconnected, s.GetAway():
 		return agentAway, "it is back"
-	case s.GetAttention().GetCode() == fleet.AttentionRegressed:
+	case ahead(s):
 		return agentAhead, accepted
+	case state == fleet.ClusterRemoving && unseen(s): // an older hub does not say who is away
+		return agentAway, "it is back"
 	}
 	return "", ""
 }
@@ -311,8 +313,11 @@ func unseen(s *v1.ClusterStatus) bool {
 		return true
 	}
 	// One whose agent has come back says nothing of what it has in the first moment, nor does one that is told nothing.
-	return s.GetAway() || blind(s) || s.GetAttention().GetCode() == fleet.AttentionRegressed || s.GetHealthy() == 0 && s.GetWasHealthy() > 0
+	return s.GetAway() || blind(s) || ahead(s) || s.GetHealthy() == 0 && s.GetWasHealthy() > 0
 }
+
+// ahead reports that the agent has seen a newer store of the hub than there is: what it says counts for nothing.
+func ahead(s *v1.ClusterStatus) bool { return s.GetAttention().GetCode() == fleet.AttentionRegressed }
 
 // blind reports that the agent does not see its cluster, so that what is known of it is as last heard.
 func blind(s *v1.ClusterStatus) bool {
