@@ -16,7 +16,8 @@ GOBUILD := go build -buildvcs=false
 
 # All that is compiled here is compiled in one way, without the paths of the machine: what tests, binaries and vet are made of is compiled once for
 # all of them, and what one clone has compiled another need not.
-export GOFLAGS := $(strip -trimpath $(GOFLAGS))
+override GOFLAGS := $(strip -trimpath $(filter-out -trimpath,$(GOFLAGS)))
+export GOFLAGS
 
 # Hand-written Go: everything but gen/, bin/ and what git keeps to itself.
 GO_FILES := find . \( -path ./gen -o -path ./bin -o -path ./.git \) -prune -o -name '*.go' -type f -print
