@@ -231,6 +231,7 @@ soak: build-race test-lab soak-hubs ## Random operations on real clusters for SO
 		$(PHASE) 'random histories for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/histories </dev/null; \
 		$(PHASE) 'an agent killed after each side effect' env TOWLINE_SOAK=$(SOAK) go test -race -count=1 -timeout 1h $(ARGS) ./agent/internal/worker -run KilledAnywhere </dev/null; \
 		$(PHASE) 'random revisions, edits and watches of an agent' env TOWLINE_SOAK=$(SOAK) go test -race -count=1 -parallel 8 -timeout 1h $(ARGS) ./agent/internal/worker -run 'AtRandom|WatchesInTheAuditLog' </dev/null; \
+		$(PHASE) 'a second API server that stands still' env TOWLINE_SOAK=$(SOAK) go test -race -count=1 -timeout 1h $(ARGS) ./agent/internal/worker -run StandsStill </dev/null; \
 		$(PHASE) 'e2e tests with the race detector' go test -count=1 -p 1 -timeout 2h $(ARGS) ./test/e2e/... </dev/null
 	@$(PHASE) 'random runs of rollouts' go test -count=1 -timeout 0 $(RANDOM_RUNS) -run Random -rapid.checks=200000
 	@$(PHASE) 'random operations on a hub' env TOWLINE_RANDOM=20m TOWLINE_RESTARTS=1 go test -count=1 -timeout 0 -v ./hub -run RandomOperations

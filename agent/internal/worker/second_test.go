@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -25,7 +26,12 @@ func (r *rig) via(s *labtest.Second) {
 
 // A second real API server answers the agent. What it knows by watches of the store (the definitions of kinds, what is served, what it tells to
 // watches) stands still, and what has to be of now it reads from the store, after three seconds of waiting for its watches.
+//
+// On a machine that has much else to do the minute that an object has is too short for what such a server needs for each list.
 func TestSecondAPIServerThatStandsStill(t *testing.T) {
+	if os.Getenv("TOWLINE_SOAK") == "" {
+		t.Skip("needs the machine for itself: set TOWLINE_SOAK, or run make soak")
+	}
 	labConfig(t)
 	second := labtest.StartSecond(t)
 	for _, tc := range []struct {
