@@ -181,9 +181,11 @@ func (d *decider) wentBack() *Facts {
 		f.Deferred += d.count[i].deferred
 		f.Skipped += d.count[i].skipped
 	}
-	for i := range d.s.Len(d.p) {
-		if r := d.s.record(i); f.Deferred > 0 && r.State == ClusterDeferred && r.has(flagBack) {
-			f.ToGo++
+	if f.Deferred > 0 {
+		for i := range d.s.Len(d.p) {
+			if r := d.s.record(i); r.State == ClusterDeferred && r.has(flagBack) {
+				f.ToGo++
+			}
 		}
 	}
 	if d.s.Back.Scope == ScopeFailed {

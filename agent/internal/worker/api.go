@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -30,6 +31,11 @@ type State interface {
 	Write(ctx context.Context, name string, data []byte) error
 	Remove(ctx context.Context, name string) error
 	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// mayHave reports that a read failed of a state that may have what was asked for: it neither lacks it nor has it damaged.
+func mayHave(err error) bool {
+	return err != nil && !errors.Is(err, fleet.ErrNotFound) && !errors.Is(err, fleet.ErrCorrupt)
 }
 
 // Fence opens a batch of writes: it returns nil only while this process is the one that may write to the cluster.

@@ -31,7 +31,7 @@ func (b *begun) load(ctx context.Context, in State, log *slog.Logger) error {
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil
-	case err != nil && !errors.Is(err, fleet.ErrCorrupt):
+	case mayHave(err):
 		return fmt.Errorf("what is begun: %w", err)
 	}
 	b.mu.Lock()

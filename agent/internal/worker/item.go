@@ -224,7 +224,7 @@ func (w *worker) jobs(now time.Time) []*item {
 			it.rare.history.Corrected()
 		}
 		if !it.action.Verb.Acts() && it.action.Verb != plan.Conflict && it.action.Verb != plan.Share {
-			if it.fail != nil && (it.action.Verb == plan.Skip || it.action.Drift == fleet.DriftHeld && (w.taking(it) || it.fail.Unreached() || it.fail.Transient)) {
+			if it.fail != nil && (it.action.Verb == plan.Skip || it.action.Drift == fleet.DriftHeld && (w.taking(it) || it.fail.Transient)) {
 				it.clear() // of what is held nothing is tried any more: it is said how it is
 			}
 			it.waiting = false

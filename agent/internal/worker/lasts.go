@@ -45,7 +45,7 @@ func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil
-	case err != nil && !errors.Is(err, fleet.ErrCorrupt):
+	case mayHave(err):
 		return fmt.Errorf("last values of bindings: %w", err)
 	}
 	if err == nil {

@@ -96,7 +96,7 @@ func (o opened) says(key string) bool { return len(o.keys) == 0 || slices.Contai
 func (x *received) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) error {
 	x.vault, x.state, x.log = v, state, log
 	data, err := state.Read(ctx, receivedName)
-	if err != nil && !errors.Is(err, fleet.ErrNotFound) && !errors.Is(err, fleet.ErrCorrupt) {
+	if mayHave(err) {
 		return fmt.Errorf("secrets of the hub: %w", err)
 	}
 	defer close(x.loaded)

@@ -36,7 +36,7 @@ func (s *spending) load(ctx context.Context, in State, log *slog.Logger, now tim
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil
-	case err != nil && !errors.Is(err, fleet.ErrCorrupt):
+	case mayHave(err):
 		return fmt.Errorf("what was deleted: %w", err)
 	}
 	var spent localpolicy.Spent

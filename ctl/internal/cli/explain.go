@@ -349,7 +349,7 @@ func clusterReasons(c *v1.Cluster) []*v1.Reason {
 
 // modulesText is how many modules of a cluster are healthy, or were when it was seen last.
 func modulesText(s *v1.ClusterStatus) string {
-	if ahead(s) && s.GetWasHealthy() == 0 {
+	if uncounted(s) {
 		return "of its " + count(s.GetModules(), "module") + " nothing is known"
 	}
 	if unseen(s) {

@@ -259,7 +259,7 @@ func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 	switch {
 	case fleet.ClusterState(s.GetState()) == fleet.ClusterPending:
 		healthy, drift = text("-"), text("-")
-	case slices.Contains([]string{"Damaged", "Unregistered"}, s.GetState()), ahead(s) && s.GetWasHealthy() == 0: // nobody has counted
+	case slices.Contains([]string{"Damaged", "Unregistered"}, s.GetState()), uncounted(s): // nobody has counted
 		healthy, drift = colored(table.Grey, "?"), colored(table.Grey, "?")
 	case unseen(s):
 		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetWasHealthy())), colored(table.Grey, "?")
@@ -318,6 +318,9 @@ func unseen(s *v1.ClusterStatus) bool {
 
 // ahead reports that the agent has seen a newer store of the hub than there is: what it says counts for nothing.
 func ahead(s *v1.ClusterStatus) bool { return s.GetAttention().GetCode() == fleet.AttentionRegressed }
+
+// uncounted reports that nothing was known of what an agent has that is ahead of the hub's store, before it was, either.
+func uncounted(s *v1.ClusterStatus) bool { return ahead(s) && s.GetWasHealthy() == 0 }
 
 // blind reports that the agent does not see its cluster, so that what is known of it is as last heard.
 func blind(s *v1.ClusterStatus) bool {
