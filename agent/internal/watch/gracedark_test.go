@@ -16,6 +16,7 @@ func unheardTill(t *testing.T) (s *sighted, changes *atomic.Int64) {
 	s, changes = newSighted(nil), &atomic.Int64{}
 	s.w.ctx = t.Context()
 	s.resource.Kind = "Till"
+	s.kinds = map[apply.Resource]*kind{s.resource: s.kind}
 	s.o.HasStatus = func(apply.Resource) bool { return true }
 	s.o.Changed = func(fleet.ObjectID, string) { changes.Add(1) }
 	s.open(false)
@@ -83,6 +84,8 @@ func TestNobodySpokeOfWhatIsReadOnlyWhileSomebodyListened(t *testing.T) {
 		is := func(after time.Duration, want fleet.Health) {
 			t.Helper()
 			pass(after)
+			_, _ = s.JudgeOne(one, nil)
+			synctest.Wait() // it may be read once more
 			f, _ := s.JudgeOne(one, nil)
 			if f == nil || f.Health != want || want != fleet.HealthHealthy && time.Until(f.Until()) < catchUp {
 				t.Errorf("%s after the change: %+v, want %s, and to look again in a second at the earliest", time.Since(changed), f, want)

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -46,10 +47,19 @@ type kind struct {
 	// bugTold is when a stack of a bug was logged last.
 	bugTold time.Time
 	turn    context.CancelFunc // ends the reflector that fills it now
+	// live reads an object, confirming bounds how many are read to be confirmed, and asking and confirmed are of the one object of a Single: it is
+	// being read, and when it was last known to be as it was seen, by the API server's time.
+	live       func(context.Context, Key) (*unstructured.Unstructured, error)
+	confirming chan struct{}
+	asking     bool
+	confirmed  time.Time
 }
 
 func emptyKind(w *Watcher, r apply.Resource) *kind {
-	return &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[Key]*flight{}, absent: map[Key]bool{}}
+	k := &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[Key]*flight{}, absent: map[Key]bool{},
+		confirming: make(chan struct{}, maxConfirming)}
+	k.live = k.get
+	return k
 }
 
 const listPage = 500
@@ -195,6 +205,9 @@ func (k *kind) place(f *Fingerprint) {
 		f.placed = true
 	}
 	k.prints[f.Key()] = f
+	if k.only != nil {
+		k.confirmed = k.w.now()
+	}
 	delete(k.absent, f.Key())
 	if f.grace != nil {
 		time.AfterFunc(f.grace.ends.Sub(k.w.now()), func() { k.endGrace(f) })
@@ -204,7 +217,7 @@ func (k *kind) place(f *Fingerprint) {
 // endGrace changes the health of an object whose grace is over: no event tells of that. While no watch is open none tells of anything, so that
 // nobody knows yet that its controller has said nothing.
 func (k *kind) endGrace(f *Fingerprint) {
-	if k.defers(f) {
+	if k.defers(f) || !k.has(f) || !k.endsWell(f) {
 		return
 	}
 	after := *f

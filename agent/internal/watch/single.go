@@ -72,6 +72,14 @@ func (w *Watcher) JudgeOne(s Single, rules *health.Rules) (f *Fingerprint, known
 	if lag > 0 && out.grace != nil {
 		out.grace.ends = now.Add(max(out.grace.ends.Add(lag).Sub(now), catchUp))
 	}
+	if out.grace != nil || out.Health != fleet.HealthHealthy {
+		return &out, known
+	}
+	if then := k.unsure(f, rules); then != nil {
+		then.grace.ends = now.Add(confirmAgain)
+		k.confirmSoon(f)
+		return then, known
+	}
 	return &out, known
 }
 

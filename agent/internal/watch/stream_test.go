@@ -1,10 +1,14 @@
 package watch
 
 import (
+	"context"
+	"strconv"
 	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -12,7 +16,19 @@ import (
 
 func newKind() *kind {
 	w := &Watcher{o: Options{Record: func(fleet.ObjectID) *apply.Record { return nil }}}
-	return &kind{w: w, resource: apply.Resource{Kind: "ConfigMap", Namespaced: true}, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[Key]*flight{}, absent: map[Key]bool{}}
+	k := emptyKind(w, apply.Resource{Kind: "ConfigMap", Namespaced: true})
+	k.live = k.asWatched
+	return k
+}
+
+// asWatched answers a read with what the watch has told of the object.
+func (k *kind) asWatched(_ context.Context, at Key) (*unstructured.Unstructured, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	u := &unstructured.Unstructured{}
+	u.SetUID(types.UID(k.prints[at].UID))
+	u.SetResourceVersion(strconv.FormatUint(k.prints[at].Version, 10))
+	return u, nil
 }
 
 const live = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":"7"},"data":{"k":"v"}}`

@@ -185,6 +185,19 @@ func (w *Watcher) running() bool {
 	return w.ctx != nil
 }
 
+// during is a context of Run that ends after a time; it is over where Run is not on.
+func (w *Watcher) during(d time.Duration) (context.Context, context.CancelFunc) {
+	w.mu.Lock()
+	ctx := w.ctx
+	w.mu.Unlock()
+	if ctx == nil {
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		return over, cancel
+	}
+	return context.WithTimeout(ctx, d)
+}
+
 func (w *Watcher) kind(r apply.Resource) *kind {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -41,6 +41,7 @@ func TestSecondAPIServerThatStandsStill(t *testing.T) {
 		{"a Namespace has what is of a kind that it does not know yet", kindUnknownToSecond},
 		{"an owner that has no namespace goes, of Kubernetes' own kinds", ownerUnknownToSecond},
 		{"a Namespace goes though each list takes seconds", namespaceGoesBySecond},
+		{"what a controller says of a change is not told", wordUntoldBySecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := aloneRig(t)
@@ -125,4 +126,25 @@ func namespaceGoesBySecond(r *rig, second *labtest.Second) {
 	})
 	second.Thaw()
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+}
+
+// wordUntoldBySecond: the status does not say of which generation it is, so that it counts once nobody has said another word of the change. Somebody
+// has, and the watch does not tell.
+func wordUntoldBySecond(r *rig, second *labtest.Second) {
+	r.via(second)
+	definition := crd + "    subresources: {status: {}}\n"
+	s := r.bundle("shop", nil, definition, gadget)
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
+	r.patch(r.ns+".example.com/v1", "gadgets", "g", "controller", `{"status":{"phase":"Running"}}`, "status")
+	r.ready(s)
+	second.Freeze()
+	next := r.bundle("shop", nil, definition, strings.Replace(gadget, "size: 1", "size: 2", 1))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied })
+	r.patch(r.ns+".example.com/v1", "gadgets", "g", "controller", `{"status":{"phase":"Failed","message":"no power"}}`, "status")
+	got := r.wait("shop", "judged", func(x fleet.SyncStatus) bool { return x.Ready || strings.Contains(x.Message, "no power") })
+	if got.Ready {
+		r.t.Errorf("ready, and its controller has said that it failed: %+v", got)
+	}
 }
