@@ -110,8 +110,24 @@ func (w *worker) findForeign(ctx context.Context, now time.Time) {
 			continue
 		}
 		f.fail, f.next = failed[kindOfEntry(f.entry)], time.Now().Add(foreignRetry)
-		w.watchForeign(f, found[kindOfEntry(f.entry)])
+		w.watchForeign(f, w.orServed(ctx, f, found[kindOfEntry(f.entry)]))
 	}
+}
+
+// orServed is where the kind of an object was found, or else where it is served in another version: which one the module names is no part of what
+// the object is.
+func (w *worker) orServed(ctx context.Context, f *foreign, found apply.Resource) apply.Resource {
+	if f.fail == nil || apply.Explain(f.entry.ID, f.fail).Reason != apply.ReasonNoKind {
+		return found
+	}
+	served, gone, err := w.m.mapper.Served(ctx, f.entry.ID, f.entry.Version)
+	if err != nil {
+		f.fail = err
+	}
+	if err != nil || gone {
+		return found
+	}
+	return served
 }
 
 // pathUnknown reports that what is watched cannot be, for the path of its kind is not known to whoever answers.
@@ -119,14 +135,21 @@ func (w *worker) pathUnknown(f *foreign) bool {
 	return f.single != (watch.Single{}) && kube.Is(w.m.watcher.BlindOne(f.single), kube.Unserved)
 }
 
-// findGone finds out whether the kind of an object has gone whose path is not known.
+// findGone finds out whether the kind of an object has gone whose path is not known, or where it is now.
 func (w *worker) findGone(ctx context.Context, f *foreign, now time.Time) {
 	if now.Before(f.next) || !w.pathUnknown(f) {
 		return
 	}
 	w.m.mapper.Reset(f.resource.Group)
-	_, gone, err := w.m.mapper.Served(ctx, f.entry.ID, f.entry.Version)
+	served, gone, err := w.m.mapper.Served(ctx, f.entry.ID, f.entry.Version)
 	f.kindGone, f.next = err == nil && gone, now.Add(foreignRetry)
+	if err != nil || gone || served == f.resource {
+		return
+	}
+	before := *f
+	f.single = watch.Single{}
+	w.watchForeign(f, served)
+	w.unwatchForeign(&before)
 }
 
 // foreignDue is when to look again without an event.

@@ -186,3 +186,38 @@ func TestScenario09WatchOfAForeignObject(t *testing.T) {
 		})
 	}
 }
+
+// TestWatchedObjectInAnotherVersion: the kind is not served any more in the version that the module names, and is in another one, or is defined anew
+// under another plural: the object is there as before.
+func TestWatchedObjectInAnotherVersion(t *testing.T) {
+	for name, tc := range map[string]struct{ restart, anew bool }{"while it is watched": {}, "before the agent starts": {restart: true}, "another plural": {anew: true}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.define("databases", "Database", "v1", "v2")
+			r.create(r.group()+"/v2", "databases", r.ns, r.custom("v2", "Database", r.ns, "db"))
+			s := r.watching(r.bundle("shop", nil, configMap("a", "k: v")), nil, r.database())
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			version, plural := "v2", "databases"
+			switch {
+			case tc.restart:
+				r.stop()
+				r.unserve("databases", "v1")
+				r.start()
+				r.set([]fleet.Sync{s})
+			case tc.anew:
+				r.undefine("databases")
+				r.wait("shop", "gone with its kind", func(x fleet.SyncStatus) bool { return !x.Ready })
+				version, plural = "v1", "dbs"
+				r.define(plural, "Database", "v1")
+				r.create(r.group()+"/v1", plural, r.ns, r.custom("v1", "Database", r.ns, "db"))
+			default:
+				r.unserve("databases", "v1")
+			}
+			r.patch(r.group()+"/"+version, plural, "db", "operator", `{"status":{"phase":"Failed","message":"no power"}}`)
+			r.wait("shop", "told", func(x fleet.SyncStatus) bool { return !x.Ready && strings.Contains(x.Message, "no power") })
+			r.patch(r.group()+"/"+version, plural, "db", "operator", `{"status":{"phase":"Ready"}}`)
+			r.ready(s)
+		})
+	}
+}

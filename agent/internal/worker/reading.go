@@ -146,6 +146,9 @@ func (w *worker) stateOfReading(it *item, action plan.Action) (fleet.ObjectState
 	}
 	if it.fail != nil {
 		d = detail{it.fail.Reason, it.fail.Message, it.fail.By, d.values}
+		if state.Sync == fleet.SyncSynced { // it is another one than what was read
+			state.Sync = fleet.SyncUnknown
+		}
 	}
 	return state, d
 }

@@ -2,11 +2,13 @@ package worker
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -239,6 +241,57 @@ func TestReadOnlyObjectThatChangesAllTheTime(t *testing.T) {
 	}
 	if lied.Load() {
 		t.Error("it was said to be as wanted")
+	}
+}
+
+// TestLookThatFails: what a module only looks at was as it is to be, and is another thing now that cannot be looked at: nothing is said of it then, and
+// the module is not ready by what was seen before.
+func TestLookThatFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policies []fleet.Policy
+		object   func(*rig) string
+		path     func(*rig) string
+		change   func(*rig, fleet.Sync)
+		after    func(fleet.SyncStatus) bool
+	}{
+		"an object that is only read": {readOnly("theirs"), func(*rig) string { return configMap("theirs", "k: v") },
+			func(r *rig) string { return "/api/v1/namespaces/" + r.ns + "/configmaps/theirs" },
+			func(r *rig, _ fleet.Sync) { r.edit("theirs") },
+			func(x fleet.SyncStatus) bool { return x.Ready && x.States[1].Drift == fleet.DriftDrifted }},
+		"a Namespace of another module": {nil, func(*rig) string { return namespace("$NS-own", "team: a") },
+			func(r *rig) string { return "/api/v1/namespaces/" + r.ns + "-own" },
+			func(r *rig, shop fleet.Sync) {
+				base := r.bundle("base", nil, namespace("$NS-own", "team: b"))
+				r.set([]fleet.Sync{base, shop})
+				r.ready(base)
+			},
+			func(x fleet.SyncStatus) bool { return x.States[1].Drift == fleet.DriftConflict }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			base := r.bundle("base", nil, namespace("$NS-own", "team: a"))
+			r.set([]fleet.Sync{base})
+			r.ready(base)
+			r.theirs("theirs", "v")
+			s := r.bundle("shop", tc.policies, configMap("a", "k: v"), tc.object(r))
+			r.set([]fleet.Sync{base, s})
+			r.ready(s)
+			r.count.upset(func(q *http.Request) error {
+				if q.Method == http.MethodGet && q.URL.Path == tc.path(r) {
+					return inPlace{http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"may not","code":403}`}
+				}
+				return nil
+			})
+			tc.change(r, s)
+			got := r.wait("shop", "told", func(x fleet.SyncStatus) bool {
+				return !x.Ready && len(x.Exceptions) > 0 && x.Exceptions[0].Reason == apply.ReasonForbidden
+			})
+			if x := got.States[1]; x.Sync != fleet.SyncUnknown {
+				t.Errorf("it is said to be %+v", x)
+			}
+			r.count.upset(nil)
+			r.wait("shop", "as it is", tc.after)
+		})
 	}
 }
 

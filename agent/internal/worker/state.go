@@ -193,6 +193,12 @@ func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
 	case f != nil:
 		state.Health, d = f.Health, w.heard(it.liveID(), f.Reason, f.Message)
 	}
+	if it.fail != nil { // it is another one than what was looked at
+		if state.Sync == fleet.SyncSynced {
+			state.Sync = fleet.SyncUnknown
+		}
+		return state, detail{it.fail.Reason, it.fail.Message, it.fail.By, values{}}
+	}
 	if len(it.use.unmet) == 0 {
 		return state, d
 	}

@@ -134,8 +134,11 @@ func (w *worker) asWanted(it *item, action plan.Action) bool {
 	if w.protected[it.ordinal] != "" || it.denied {
 		return false
 	}
+	if it.use != nil || it.reading != nil {
+		return it.fail == nil // else what was looked at is another thing by now
+	}
 	rec := w.m.inventory.Get(it.entry.ID)
-	return it.use != nil || it.reading != nil || action.Verb == plan.Share || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)
+	return action.Verb == plan.Share || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)
 }
 
 func (it *item) healthy() bool {
