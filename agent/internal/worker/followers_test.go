@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -93,6 +94,67 @@ func TestWhatAControllerWouldTakeAlongKeepsItsPlace(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestServiceIsNotMadeAgainWithoutItsEndpoints: a revision changes what a Service cannot change in place, and the policy lets it be made again. With the
+// old one the controller of endpoints would delete those of its name that somebody wrote by hand, whoever has them; those that it makes itself do not count.
+func TestServiceIsNotMadeAgainWithoutItsEndpoints(t *testing.T) {
+	headless := func(service string) string { return strings.Replace(service, "ports:", "clusterIP: None, ports:", 1) }
+	selecting := strings.Replace(selectorless, "ports:", "selector: {app: db}, ports:", 1)
+	for name, tc := range map[string]struct {
+		service string
+		shop    []string
+		vault   string
+		drift   string
+		human   bool
+	}{
+		"another module lists them": {service: selectorless, vault: endpoints},
+		"the module lists them":     {service: selectorless, shop: []string{endpoints}},
+		"drift of them is left":     {service: selectorless, shop: []string{endpoints}, drift: fleet.DriftReport},
+		"a person has made them":    {service: selectorless, human: true},
+		"the controller makes them": {service: selecting},
+		"there are none":            {service: selectorless},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			policies := []fleet.Policy{{Recreate: fleet.RecreateIfImmutable}, {Match: fleet.PolicyMatch{Kinds: []string{"Endpoints"}}, Drift: tc.drift}}
+			var others []fleet.Sync
+			if tc.vault != "" {
+				others = append(others, r.bundle("vault", nil, tc.vault))
+			}
+			s := r.bundle("shop", policies, append([]string{tc.service}, tc.shop...)...)
+			r.set(append([]fleet.Sync{s}, others...))
+			for _, x := range append(others, s) {
+				r.applied(x)
+			}
+			if tc.human {
+				r.create("v1", "endpoints", r.ns, r.object(endpoints))
+			}
+			there := tc.vault != "" || tc.shop != nil || tc.human
+			if tc.service == selecting {
+				r.eventually("the controller made them", func() bool { return r.get("v1", "endpoints", "db") != nil })
+			}
+			service := r.uidOf("v1", "services", "db")
+			var uid types.UID
+			if there {
+				uid = r.uidOf("v1", "endpoints", "db")
+			}
+			next := r.bundle("shop", policies, append([]string{headless(tc.service)}, tc.shop...)...)
+			r.set(append([]fleet.Sync{next}, others...))
+			status := r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
+				return x.Generation == next.Generation && (x.Phase == fleet.PhaseFailed || x.Phase == fleet.PhaseApplied)
+			})
+			if made := r.uidOf("v1", "services", "db") != service; made == there {
+				t.Errorf("made again: %v; says %q", made, status.Message)
+			}
+			if there && !strings.Contains(status.Message, "would go with it: Endpoints db") {
+				t.Errorf("says %q, and not what keeps it", status.Message)
+			}
+			if there && r.uidOf("v1", "endpoints", "db") != uid {
+				t.Error("the cluster deleted what is to stay")
+			}
+		})
 	}
 }
 

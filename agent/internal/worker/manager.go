@@ -39,7 +39,7 @@ type Manager struct {
 	together together      // who asks what would go with what is made again
 	late     late
 	freed    freed
-	tailing  followers
+	tailing  tailing
 	defined  defined
 	rules    healthRules
 	events   *recorder

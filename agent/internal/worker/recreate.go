@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -171,6 +172,10 @@ func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstruct
 	if err != nil {
 		return "", err
 	}
+	followers, err := a.w.followers(ctx, a.record.Record, u.Object)
+	if err != nil {
+		return "", err
+	}
 	if unknown := a.w.ownedUnknown(ctx, 0); len(unknown) > 0 {
 		return "", &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
 			Message: a.id.String() + ": is not made again before it is known what would go with it; not known yet of: " + plan.Names(unknown)}
@@ -182,7 +187,7 @@ func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstruct
 		f := *apply.Explain(a.id, err) // others have the same
 		return "", &f
 	}
-	r.Inside = append(inside, bound.names(string(u.GetUID()))...)
+	r.Inside = slices.Concat(inside, followers, bound.names(string(u.GetUID())))
 	return plan.Recreate(a.id, r), nil
 }
 
