@@ -226,10 +226,11 @@ func (m *Manager) make(p *localpolicy.Policy, r localpolicy.Request) (done func(
 // server did not refuse it.
 func mayBeDone(err error) bool {
 	var stopped *apply.Failure
+	var anew later
 	switch {
 	case err == nil:
 		return true
-	case errors.As(err, &stopped), errors.Is(err, errSuperseded), errors.Is(err, errFreed):
+	case errors.As(err, &stopped), errors.As(err, &anew), errors.Is(err, errSuperseded), errors.Is(err, errFreed):
 		return false
 	}
 	return apply.Unanswered(err)

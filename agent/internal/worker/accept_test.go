@@ -358,7 +358,7 @@ func TestDeletesThatWereNotSentDoNotCount(t *testing.T) {
 		want bool
 	}{
 		{nil, true}, {errors.New("connection reset"), true}, {apierrors.NewInternalError(errors.New("etcd")), true}, {gone, false},
-		{apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")), false}, {errFreed, false}, {errSuperseded, false},
+		{apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")), false}, {errFreed, false}, {errSuperseded, false}, {later{errors.New("busy")}, false},
 		{forbidden("frozen"), false},
 	} {
 		if got := mayBeDone(tc.err); got != tc.want {

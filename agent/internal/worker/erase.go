@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -25,6 +26,7 @@ type eraser struct {
 	climbs  bool                       // something is to go with which what is left may go
 	descent descent                    // of what stays
 	bound   bindings                   // what stays, and would go with others
+	rebound sync.Map                   // the same, found since, by the UID of one that may not go before
 	late    []plan.Kept                // are not there, and may still come to be; of what a sync does not list
 	lost    []vanished                 // to be forgotten with the next proof
 	unseen  bool                       // whether some that are left are there could not be seen
@@ -40,7 +42,7 @@ type erased struct {
 	kept    *plan.Kept
 	fail    *apply.Failure
 	leaving leaving // if it is none of these
-	missed  error   // with leaving: why a request did not find it as it was seen
+	missed  error   // with leaving: why a request did not find it as it was seen, or was not taken
 	says    string  // by what a removal leaves it, once it does
 }
 

@@ -22,9 +22,19 @@ import (
 func (e *eraser) erase(ctx context.Context, r plan.Record, release bool) erased {
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
-	for attempt := 0; ; attempt++ {
+	for attempt, busy := 0, 0; ; attempt++ {
 		res := e.kinds[kindOf(r)].Resource
 		got, again := e.attempt(ctx, r, res, release)
+		if errors.As(got.missed, &later{}) {
+			if busy++; busy == maxBusy {
+				return erased{record: r, fail: apply.Explain(r.ID, got.missed)}
+			}
+			if !release {
+				e.rebound.Store(r.UID, e.w.m.bindings(ctx, &descent{m: e.w.m}, e.staying, []plan.Record{r}))
+			}
+			attempt = -1
+			continue
+		}
 		if again && attempt == 3 { // it may be something else than what changes it
 			got.leaving.message = "is looked at again, for nothing has come of it yet: " + e.w.explain(ctx, res, r.ID, nil, nil, got.missed).Message
 		}
@@ -174,7 +184,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		x.verb = localpolicy.Release
 	}
 	var marked string
-	err := e.w.write(ctx, x, func(ctx context.Context) error {
+	err := e.w.writeDecided(ctx, x, func(ctx context.Context) error {
 		err := e.w.unlessSuperseded()
 		if err == nil {
 			marked, err = e.act(ctx, x, r, res, seen, live, verdict, ties)
@@ -188,7 +198,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	case errors.Is(err, errFreed):
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: freedText}
 		return out, false
-	case kube.Is(err, kube.Conflict, kube.Gone, kube.Unserved):
+	case errors.As(err, &later{}), kube.Is(err, kube.Conflict, kube.Gone, kube.Unserved):
 		out.leaving, out.missed = leaving{reason: plan.ReasonRemoving}, err
 		return out, true
 	case err != nil:

@@ -63,6 +63,27 @@ func (w *worker) write(ctx context.Context, x act, request func(context.Context)
 	})
 }
 
+// writeDecided is write of what is decided by more than the object: what may go along with it may come while a busy API server is waited for. Its request
+// is not made again, but is later then, once that has been waited for.
+func (w *worker) writeDecided(ctx context.Context, x act, request func(context.Context) error) error {
+	var busy error
+	return w.write(ctx, x, func(ctx context.Context) error {
+		if busy != nil {
+			return later{busy}
+		}
+		err := request(ctx)
+		if _, again := apply.RetryAfter(err); again {
+			busy = err
+		}
+		return err
+	})
+}
+
+// later is of a request that a busy API server did not take, and that is to be decided anew.
+type later struct{ busy error }
+
+func (l later) Error() string { return l.busy.Error() }
+
 // takeAway deletes exactly the version of an object that was seen. It is called within a write: since that was let through the count for the
 // delete budget was noted, and more may have been looked at, so that what may stop it is asked once more.
 func (w *worker) takeAway(ctx context.Context, x act, res apply.Resource, live metav1.Object) error {

@@ -453,5 +453,5 @@ func (m *Manager) leaving() bool {
 // remove deletes an object behind the gate and the fence.
 func (a *writer) remove(ctx context.Context, live metav1.Object) error {
 	x := act{verb: localpolicy.Recreate, id: a.liveID()}
-	return a.w.write(ctx, x, func(ctx context.Context) error { return a.w.takeAway(ctx, x, a.resource, live) })
+	return a.w.writeDecided(ctx, x, func(ctx context.Context) error { return a.w.takeAway(ctx, x, a.resource, live) })
 }

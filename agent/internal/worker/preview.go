@@ -367,7 +367,8 @@ func (p *preview) ours(ctx context.Context, a *writer, live map[string]any, out 
 
 // recreated says whether an object would be made again that cannot be changed in place.
 func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any, immutable error, out *fleet.PreviewedObject) error {
-	refusal, err := a.keepsFromRecreating(ctx, &unstructured.Unstructured{Object: live}, immutable)
+	u := &unstructured.Unstructured{Object: live}
+	refusal, err := a.keepsFromRecreating(ctx, u, immutable)
 	if err != nil {
 		return err
 	}
@@ -378,6 +379,9 @@ func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any,
 		return err
 	}
 	if err := a.rehearse(ctx, live, immutable); err != nil {
+		return err
+	}
+	if err := a.unlessGoesAlong(ctx, u, immutable); err != nil {
 		return err
 	}
 	out.Action, out.Message = fleet.PreviewRecreate, a.explain(ctx, immutable).Detail

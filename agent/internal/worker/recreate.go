@@ -128,11 +128,10 @@ func (a *writer) prove(u *unstructured.Unstructured) {
 	a.record = a.w.m.inventory.Get(a.id)
 }
 
-// keepsFromRecreating is what the rules say against it; empty: nothing.
+// keepsFromRecreating is what the rules say against it; empty: nothing. What would go with the object is asked last, in replace.
 func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstructured, immutable error) (string, error) {
-	refusal, err := a.refusesRecreation(ctx, u)
-	if refusal != "" || err != nil {
-		return refusal, err
+	if refusal := plan.Recreate(a.id, a.recreation(u)); refusal != "" {
+		return refusal, nil
 	}
 	return a.changedByAdmission(ctx, u, immutable)
 }
@@ -155,8 +154,8 @@ func (a *writer) changedByAdmission(ctx context.Context, u *unstructured.Unstruc
 	return "nothing was deleted, as that is no change of the module: admission (a mutating webhook or policy) changes it in every update of the object", nil
 }
 
-// refusesRecreation is what the policies and what is in the object say against it; empty: nothing.
-func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstructured) (string, error) {
+// recreation is what the policies and the live object say.
+func (a *writer) recreation(u *unstructured.Unstructured) plan.Recreation {
 	r := plan.Recreation{Policies: a.policies, Policy: *a.policy,
 		Ours: a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID())}
 	if c := metav1.GetControllerOf(u); c != nil {
@@ -164,20 +163,21 @@ func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstruct
 	}
 	whenDeleted, _, _ := unstructured.NestedString(u.Object, "spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted")
 	r.ClaimsGo = whenDeleted == "Delete"
-	refusal := plan.Recreate(a.id, r)
-	if refusal != "" || a.record == nil {
-		return refusal, nil
-	}
+	return r
+}
+
+// unlessGoesAlong is an error where something would go with the object.
+func (a *writer) unlessGoesAlong(ctx context.Context, u *unstructured.Unstructured, immutable error) error {
 	inside, err := a.w.inside(ctx, a.record.Record, a.resource)
 	if err != nil {
-		return "", err
+		return err
 	}
 	followers, err := a.w.followers(ctx, a.record.Record, u.Object)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if unknown := a.w.ownedUnknown(ctx, 0); len(unknown) > 0 {
-		return "", &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
+		return &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
 			Message: a.id.String() + ": is not made again before it is known what would go with it; not known yet of: " + plan.Names(unknown)}
 	}
 	bound := a.w.m.together.bindings(ctx, aroundOf(a.record.Record), func(ctx context.Context) bindings {
@@ -185,10 +185,14 @@ func (a *writer) refusesRecreation(ctx context.Context, u *unstructured.Unstruct
 	})
 	if err := bound.doubt(a.id); err != nil {
 		f := *apply.Explain(a.id, err) // others have the same
-		return "", &f
+		return &f
 	}
+	r := a.recreation(u)
 	r.Inside = slices.Concat(inside, followers, bound.names(string(u.GetUID())))
-	return plan.Recreate(a.id, r), nil
+	if refusal := plan.Recreate(a.id, r); refusal != "" {
+		return a.cannotChange(ctx, immutable, refusal)
+	}
+	return nil
 }
 
 // cannotChange is the failure of an object that stays as it is, and why it was not made again.
@@ -257,9 +261,12 @@ func (a *writer) wouldBeRefused(ctx context.Context, immutable, err error) error
 	return a.cannotChange(ctx, immutable, "nothing was deleted, as the new one would be refused: "+strings.TrimPrefix(refused.Message, a.id.String()+": "))
 }
 
-// replace deletes exactly the object that was judged, and waits until it is gone. Before that it notes durably that what is
-// wanted is not there, so that whoever comes after a crash creates it, and nobody else counts as having deleted it.
+// replace deletes exactly the object that was judged, unless something would go with it, and waits until it is gone. Before that it notes durably
+// that what is wanted is not there, so that whoever comes after a crash creates it, and nobody else counts as having deleted it.
 func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immutable error) error {
+	if err := a.unlessGoesAlong(ctx, u, immutable); err != nil {
+		return err
+	}
 	a.doubt()
 	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 		was := r.Taking

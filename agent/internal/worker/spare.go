@@ -27,10 +27,14 @@ import (
 
 // spare takes from what modules keep the owners that are about to go, or to go with what is, so that it stays.
 func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) error {
-	if err := e.bound.doubt(id); err != nil {
+	bound := e.bound
+	if since, ok := e.rebound.Load(owner); ok {
+		bound, _ = since.(bindings)
+	}
+	if err := bound.doubt(id); err != nil {
 		return err
 	}
-	for _, b := range e.bound.to[owner] {
+	for _, b := range bound.to[owner] {
 		if err := e.w.unlessSuperseded(); err != nil { // the owner may be listed again
 			return err
 		}
