@@ -6,6 +6,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // damage changes a bit of a record while the hub is down.
@@ -44,4 +45,24 @@ func TestModuleLeavesWhereItsAssignmentIsLost(t *testing.T) {
 	w.eventually(func() bool { // the record goes after what the agent says of the removal is on record
 		return !slices.ContainsFunc(w.trackers(nil), func(x *towlinev1.Tracker) bool { return x.GetModule() == "shop" && x.GetCluster() == "a" })
 	})
+}
+
+// A module waits for another one in a set of clusters of which one cannot be read: nobody knows whether it is in the set, so that nothing begins by what
+// the others say.
+func TestSetOfWhichAClusterCannotBeReadIsAwaited(t *testing.T) {
+	w := newMortalWorld(t)
+	for name, role := range map[string]string{"a": "control", "b": "control", "c": "work"} {
+		w.join(name, nil, map[string]string{"role": role})
+	}
+	w.await("crds", w.put(crdsModule("b")).GetRevision())
+	w.damage("clusters/b")
+	w.eventually(func() bool {
+		return w.cluster("c").GetStatus().GetState() == "Ready" && w.cluster("a").GetStatus().GetState() == "Ready"
+	})
+	ro := w.until("shop", w.put(shopAfter("a", "control")).GetRevision(), func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetFacts().GetCode() != "" || r.GetStatus().GetState() == "Succeeded"
+	})
+	if s := ro.GetStatus(); s.GetState() == "Succeeded" || s.GetFacts().GetCode() != rollout.SetDamaged {
+		t.Errorf("it is %s: %v", s.GetState(), s.GetFacts())
+	}
 }

@@ -476,6 +476,11 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 	return nil
 }
 
+// comesAfter reports that something is to follow a tombstone that is carried out.
+func comesAfter(d *storev1.DesiredRecord) bool {
+	return d.GetNextRevision() != 0 || d.GetProblemRevision() != 0
+}
+
 // putNext puts what follows a tombstone that is carried out: what waited for that, made anew, or nothing. Of a deleted module nothing follows.
 func (c *Controller) putNext(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, generation uint64) error {
 	key := store.DesiredKey(cluster, ref)
@@ -494,6 +499,7 @@ func (c *Controller) putNext(ctx context.Context, w store.Writer, o outside, ref
 		return err
 	}
 	if old.GetProblem() != "" && next.GetProblem() == "" {
+		w.Unchanged(store.ClusterPrefix)
 		said := withholder{r: store.Untracked(w), ref: ref}
 		if why, _ := said.why(cluster, old); why != "" {
 			next = a.problem(nil, generation, why)

@@ -76,6 +76,35 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 	})
 }
 
+// A cluster could not have the revision of a rollout of which nothing is kept any more. What a person said of that rollout is not known, and what
+// it rolled out is no more where the module is going: the cluster is not given it. What the module stands at it is given.
+func TestWhatARolloutThatIsNotKeptBroughtIsNotGiven(t *testing.T) {
+	for standing, given := range map[int64]bool{1: false, 5: true} {
+		l := newLeader(t)
+		l.put(func(w store.Writer) {
+			w.Put(store.ModuleKey(shop), moduleRecord())
+			for n := int64(1); n < 40; n++ {
+				state := rollout.Failed
+				if n == 5 {
+					state = rollout.Aborted
+				}
+				if n == standing {
+					state = rollout.Succeeded
+				}
+				w.Put(store.RolloutKey(shop, n), rolloutRecord(n, string(state)))
+			}
+		})
+		d := &storev1.DesiredRecord{Sync: &agentv1.Sync{Revision: 4}, Problem: "wants a label", ProblemRevision: 5, Rollout: 5}
+		l.must(l.trim(t.Context()))
+		l.read(func(r store.Reader) {
+			x := withholder{r: r, ref: shop}
+			if why, _ := x.why("a", d); (why == "") != given {
+				t.Errorf("standing at r%d: %q", standing, why)
+			}
+		})
+	}
+}
+
 // The revisions of a module that had the name before are kept while it leaves a cluster yet, and no longer: by them it is known who may be an
 // heir there.
 func TestTrimKeepsWhatHadTheNameBeforeWhileItLeaves(t *testing.T) {

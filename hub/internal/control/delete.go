@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -36,7 +35,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 				}
 			}
 		}
-		left.waits += unreadable(r, ref)
+		left.waits += record.Unreadable(r, ref)
 		if rec.GetDeleting() != fleet.DeleteOrphan {
 			left.afterDependents(r, ref)
 		}
@@ -66,16 +65,6 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 		return nil
 	}
 	return c.forgetModule(ctx, ref, uidOf(rec))
-}
-
-// unreadable is in how many clusters whose records are damaged the module is: nobody was told there that it goes.
-func unreadable(r store.Reader, ref fleet.ModuleRef) (clusters int) {
-	for _, d := range r.Damaged(store.ClusterPrefix) {
-		if _, ok := r.Get(store.DesiredKey(fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix)), ref)); ok {
-			clusters++
-		}
-	}
-	return clusters
 }
 
 // remains are what clusters still have of a deleted module.

@@ -21,12 +21,12 @@ import (
 // server that is behind has it still. A person may do so as well, and it is no error; that it goes back is said. A revert that is a commit of its
 // own goes forward. Why is empty where it does not go back.
 func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revision) (b follow.Back) {
-	if next.GetResolvedRef() == "" || next.GetResolvedRef() == before.GetResolvedRef() || !sameRef(next.GetSpec().GetSource(), before.GetSpec().GetSource()) {
+	if filesIn(next) == "" || filesIn(next) == filesIn(before) || !sameRef(next.GetSpec().GetSource(), before.GetSpec().GetSource()) {
 		return b
 	}
 	var had int64
 	store.Scan(store.Untracked(r), store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
-		if x := rec.GetRevision(); x.GetResolvedRef() == next.GetResolvedRef() && x.GetNumber() < before.GetNumber() {
+		if x := rec.GetRevision(); filesIn(x) == filesIn(next) && x.GetNumber() < before.GetNumber() {
 			had = x.GetNumber()
 			if x.GetGoesBack() != "" {
 				b.Before = x.GetMetadata().GetCreationTimestamp().AsTime()
@@ -38,18 +38,26 @@ func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revis
 	dated := then != nil && now != nil
 	switch {
 	case had != 0:
-		b.Why = fmt.Sprintf("the source goes back to %s, which r%d had", next.GetResolvedRef(), had)
+		b.Why = fmt.Sprintf("the source goes back to %s, which r%d had", filesIn(next), had)
 		b.Newer = dated && now.AsTime().After(then.AsTime())
 	case dated && now.AsTime().Before(then.AsTime()):
-		b.Why = fmt.Sprintf("the source goes back to %s of %s, which is older than that of r%d, of %s", next.GetResolvedRef(), now.AsTime().UTC().Format(time.RFC3339),
+		b.Why = fmt.Sprintf("the source goes back to %s of %s, which is older than that of r%d, of %s", filesIn(next), now.AsTime().UTC().Format(time.RFC3339),
 			before.GetNumber(), then.AsTime().UTC().Format(time.RFC3339))
 	}
 	return b
 }
 
+// filesIn names what a revision was rendered from: what its source's ref was, or by themselves the files of a source that has none, as one of http.
+func filesIn(rev *towlinev1.Revision) string {
+	if ref := rev.GetResolvedRef(); ref != "" || rev.GetArtifact() == "" {
+		return ref
+	}
+	return "sha256:" + rev.GetArtifact()
+}
+
 // revisionFrom is what a revision of the module says of its source, as far as goesBack goes by it.
-func revisionFrom(m *storev1.ModuleRecord, ref string, made time.Time) *towlinev1.Revision {
-	rev := &towlinev1.Revision{Spec: m.GetModule().GetSpec(), ResolvedRef: ref}
+func revisionFrom(m *storev1.ModuleRecord, ref string, artifact fleet.Digest, made time.Time) *towlinev1.Revision {
+	rev := &towlinev1.Revision{Spec: m.GetModule().GetSpec(), ResolvedRef: ref, Artifact: artifact.String()}
 	if !made.IsZero() {
 		rev.SourceTime = timestamppb.New(made)
 	}
@@ -64,7 +72,7 @@ func (c *Controller) steady(ctx context.Context, v *verdict) error {
 	}
 	var b follow.Back
 	if err := c.view(ctx, func(r store.Reader) error {
-		b = goesBack(r, v.s.ref, revisionFrom(v.s.rec, v.artifact.Ref, v.artifact.Made), v.s.newest.GetRevision())
+		b = goesBack(r, v.s.ref, revisionFrom(v.s.rec, v.artifact.Ref, v.artifact.Digest, v.artifact.Made), v.s.newest.GetRevision())
 		return nil
 	}); err != nil {
 		return err
@@ -99,7 +107,7 @@ func fellBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *
 	if newest.GetRevision().GetModuleGeneration() != m.GetModule().GetMetadata().GetGeneration() {
 		return "" // a person has put it
 	}
-	b := goesBack(r, ref, revisionFrom(m, made.ref, made.sourceTime), newest.GetRevision())
+	b := goesBack(r, ref, revisionFrom(m, made.ref, made.artifact, made.sourceTime), newest.GetRevision())
 	if !b.Goes() {
 		return ""
 	}

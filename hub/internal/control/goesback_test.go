@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
@@ -99,6 +100,42 @@ func TestSourceThatIsBehindForAWhile(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A file of a web server has no ref and no time: one of its servers that is behind, and brings the file of before, has nothing rolled out either.
+func TestFileThatIsBehindForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &follower{leader: newLeader(t), source: &branch{}}
+		f.o.Source, f.o.News = f.source, f.news
+		has := func(text string) {
+			f.source.at("", text)
+			f.source.ref = ""
+		}
+		has("one")
+		rec := f.module(1)
+		rec.Module.Spec.Source.Git, rec.Module.Spec.Source.Http = nil, &towlinev1.HttpSource{Url: "https://files.example.com/shop.yaml"}
+		f.put(func(w store.Writer) { w.Put(store.ModuleKey(shop), rec) })
+		f.begins(rec, 1, 0)
+		f.end(1, rollout.Succeeded)
+		has("two")
+		f.lives(6 * time.Minute)
+		if len(f.begun) != 1 {
+			t.Fatalf("begun %v", f.begun)
+		}
+		f.end(2, rollout.Succeeded)
+		has("one")
+		f.lives(6 * time.Minute)
+		if len(f.begun) != 1 {
+			t.Errorf("the file of before is rolled out at its first word: %v", f.begun)
+		}
+		if rec, _ := f.stored(); rec.GetReason() != follow.ReasonGoesBack || !strings.Contains(rec.GetMessage(), "which r1 had") {
+			t.Errorf("it says %v", rec)
+		}
+		f.sees(2)
+		if len(f.begun) != 2 {
+			t.Errorf("somebody has put it back: %v", f.begun)
+		}
+	})
 }
 
 // Two servers of a source that differ for good, and answer in turn, do not have the module go to and fro: it ends with the newer one, and a

@@ -321,7 +321,9 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 			}
 			if dead := t.Desired.GetTombstone(); dead != nil {
 				if t.Tracker.Removed || neverJoined(cl) || record.Elsewhere(t.Desired, nil, cl) {
-					done = append(done, gone{v.Name, dead.GetGeneration()})
+					if !record.Stands(r) || !comesAfter(t.Desired) { // a restored store gives no cluster another revision
+						done = append(done, gone{v.Name, dead.GetGeneration()})
+					}
 				} else if x, needed, err := look.removal(ctx, t, v); err != nil {
 					return err
 				} else if needed {

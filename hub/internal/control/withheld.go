@@ -5,6 +5,7 @@ import (
 	"math"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -19,6 +20,8 @@ type withholder struct {
 	pins []rollout.Pin
 	read bool // the pins
 	runs map[int64]withholding
+	// ledTo are the revisions to which rollouts lead clusters; nil: they are not read yet.
+	ledTo map[int64]bool
 }
 
 // withholding is a rollout whose word is asked for; without a run it has none.
@@ -49,6 +52,8 @@ func (x *withholder) why(cluster fleet.ClusterName, d *storev1.DesiredRecord) (w
 		return say("the cluster is cordoned; to end that: towline cluster uncordon %s", cluster), true
 	case x.pinned(cluster):
 		return say("the cluster is pinned; to end that: towline rollout unpin %s --cluster %s", name, cluster), true
+	case by.run == nil && x.superseded(number, revision):
+		return say("rollout %s is superseded; the newer one decides", id), false
 	case by.run == nil:
 		return "", false
 	}
@@ -84,7 +89,15 @@ func (x *withholder) pinned(cluster fleet.ClusterName) bool {
 	return false
 }
 
-// of reads a rollout, once. One that is damaged moves nothing, and what is no longer kept has no word left.
+// superseded reports that rollouts came after one that is not kept any more, and that none of them leads clusters to its revision.
+func (x *withholder) superseded(number, revision int64) bool {
+	if x.ledTo == nil {
+		x.ledTo = record.LedTo(x.r, x.ref)
+	}
+	return rollouts.Driven(x.r, x.ref).GetRollout().GetNumber() > number && !x.ledTo[revision]
+}
+
+// of reads a rollout, once. One that is damaged moves nothing. Of one that is not kept any more it is known only that newer ones came after it.
 func (x *withholder) of(number int64) withholding {
 	if known, ok := x.runs[number]; ok {
 		return known

@@ -421,6 +421,36 @@ func TestWhatIsKnownOfAClusterHoldsForAllItsModules(t *testing.T) {
 			t.Errorf("%d modules of a cluster that is lost are healthy", n)
 		}
 	})
+	t.Run("refused anew", func(t *testing.T) {
+		f, _, put := start(t)
+		bad := func() (n int) {
+			if err := f.index.Read(f.ctx, func(v *View) error {
+				m, _ := v.Module(refs[0])
+				n = m.Bad
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		refused := func(epoch uint64) *storev1.AckRecord {
+			return &storev1.AckRecord{Epoch: epoch, WordFrom: 1, Refused: []*agentv1.Refusal{{Module: refs[0].String(), Generation: 1, Code: "INVALID"}}}
+		}
+		put(store.AckKey(c), refused(1))
+		if n := bad(); n != 1 {
+			t.Fatalf("%d clusters refused the module, want 1", n)
+		}
+		s := sess(2, 1)
+		s.VoidBefore = 2
+		put(store.SessionKey(c), s)
+		if n := bad(); n != 0 {
+			t.Fatalf("%d clusters refused the module by a word that does not count any more", n)
+		}
+		put(store.AckKey(c), refused(2))
+		if n := bad(); n != 1 {
+			t.Errorf("%d clusters refused the module again, want 1", n)
+		}
+	})
 	t.Run("new session", func(t *testing.T) {
 		f, l, put := start(t)
 		if n := healthy(t, f); n != len(refs) {

@@ -3,6 +3,7 @@ package record
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -107,4 +108,15 @@ func Needs(r store.Reader, ref, on fleet.ModuleRef) bool {
 		eachOf(r, ref, assigned[ref], look)
 	}
 	return needs
+}
+
+// Unreadable is in how many clusters the module is assigned whose own records cannot be read, so that nobody knows their labels, or what they are to be
+// given.
+func Unreadable(r store.Reader, ref fleet.ModuleRef) (clusters int) {
+	for _, d := range r.Damaged(store.ClusterPrefix) {
+		if _, ok := r.Get(store.DesiredKey(fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix)), ref)); ok {
+			clusters++
+		}
+	}
+	return clusters
 }

@@ -126,7 +126,7 @@ func (p *Place) Keep() *Place {
 func (p *Place) SameAs(o *Place) bool {
 	s, t := p.sessionRecord(), o.sessionRecord()
 	a, b := p.ackRecord(), o.ackRecord()
-	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && p.isLeaving() == o.isLeaving() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) &&
+	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && p.isLeaving() == o.isLeaving() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) && Voided(s, a) == Voided(t, b) &&
 		slices.EqualFunc(a.GetRefused(), b.GetRefused(), func(x, y *agentv1.Refusal) bool { return proto.Equal(x, y) }) &&
 		sameCondition(p.blinding(), o.blinding()) && p.frozen() == o.frozen()
 }

@@ -65,7 +65,10 @@ func (v View) awaited(r store.Reader, d wire.SetDependency) *rollout.AwaitedSet 
 			all = append(all, v.standing(r, at, cl, c))
 		}
 	}
-	return rollout.AwaitSet(name, selector, len(all), all)
+	if awaited := rollout.AwaitSet(name, selector, len(all), all); awaited != nil || Unreadable(r, d.Module) == 0 {
+		return awaited
+	}
+	return because(rollout.SetDamaged)
 }
 
 // way is where a module is going in all of its clusters, as far as others wait for that.

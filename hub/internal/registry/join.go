@@ -127,9 +127,7 @@ func (r *Registry) newToken(caller rpc.Caller, q JoinRequest) (Join, *storev1.To
 
 // putToken has the token be the only one of the cluster that may be redeemed.
 func putToken(w store.Writer, c fleet.ClusterName, token *storev1.TokenRecord) {
-	for _, key := range unusedTokens(w, c) {
-		w.Delete(key)
-	}
+	endTokens(w, c)
 	w.Put(tokenKey(token.GetToken().GetMetadata().GetName()), token)
 }
 
@@ -153,6 +151,14 @@ func joined(r store.Reader, q JoinRequest) (*storev1.ClusterRecord, error) {
 		return nil, fleet.Forbids(q.Cluster.Object(), "cluster %s has other labels; change them with: towline cluster label %s", q.Cluster, q.Cluster)
 	}
 	return rec, nil
+}
+
+// endTokens deletes the tokens of a cluster that nobody redeemed. One that another hub makes in the same moment is among them, or is not made.
+func endTokens(w store.Writer, c fleet.ClusterName) {
+	w.Unchanged(store.TokenPrefix)
+	for _, key := range unusedTokens(w, c) {
+		w.Delete(key)
+	}
 }
 
 // unusedTokens are the keys of the cluster's tokens that nobody redeemed, at most as many as fit the transaction.
@@ -254,9 +260,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 		cutSession(w, c, r.now())
 		changedBy(rec, caller.String(), reason)
 		w.Put(store.ClusterKey(c), rec)
-		for _, key := range unusedTokens(w, c) {
-			w.Delete(key)
-		}
+		endTokens(w, c)
 		return nil
 	})
 	if err != nil {
