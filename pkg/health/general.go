@@ -45,7 +45,7 @@ func (o *object) statusSays() (Result, bool) {
 
 // everything takes all parts of a status that the field agrees on.
 func (s *signs) everything(o *object) {
-	s.conditions(o, listOf(o.status, "conditions"))
+	s.conditions(o, conditionsOf(o.status))
 	for _, list := range []string{"parents", "ancestors", "listeners", "bindings", "controllers"} {
 		s.entries(o, list)
 	}
@@ -149,7 +149,7 @@ func (s *signs) entries(o *object, key string) {
 	current := false
 	for _, x := range list {
 		e, _ := x.(map[string]any)
-		conditions := listOf(e, "conditions")
+		conditions := conditionsOf(e)
 		if len(conditions) == 0 {
 			continue
 		}
@@ -199,7 +199,7 @@ func (o *object) allStale(conditions []any) condition {
 func acceptedByOther(list []any, entry map[string]any) bool {
 	for _, x := range list {
 		e, _ := x.(map[string]any)
-		if text(e, "controllerName") != text(entry, "controllerName") && conditionIn(listOf(e, "conditions"), "Accepted").is("True") {
+		if text(e, "controllerName") != text(entry, "controllerName") && conditionIn(conditionsOf(e), "Accepted").is("True") {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,7 +66,7 @@ func (o *object) unsaid() (Result, bool) {
 
 // saidSince reports that a condition changed since then: the status is of what the object was by that time, whatever its controller counts.
 func (o *object) saidSince(then time.Time) bool {
-	return !then.IsZero() && slices.ContainsFunc(listOf(o.status, "conditions"), func(c any) bool {
+	return !then.IsZero() && slices.ContainsFunc(conditionsOf(o.status), func(c any) bool {
 		condition, _ := c.(map[string]any)
 		at, err := time.Parse(time.RFC3339, text(condition, "lastTransitionTime"))
 		return err == nil && at.After(then)
@@ -155,7 +156,7 @@ func generationIn(m map[string]any, key string) (int64, bool) {
 func dated(part any) bool {
 	m, _ := part.(map[string]any)
 	observed, _ := generationIn(m, "observedGeneration")
-	return observed != 0 || slices.ContainsFunc(listOf(m, "conditions"), dated)
+	return observed != 0 || slices.ContainsFunc(conditionsOf(m), dated)
 }
 
 // made is when the object was made; zero: not known.
@@ -227,6 +228,25 @@ func mapOf(m map[string]any, path ...string) map[string]any {
 func listOf(m map[string]any, key string) []any {
 	list, _ := m[key].([]any)
 	return list
+}
+
+// conditionsOf are the conditions of a status, or of an entry of it. Some write them by their types instead of as a list.
+func conditionsOf(m map[string]any) []any {
+	byType, ok := m["conditions"].(map[string]any)
+	if !ok {
+		return listOf(m, "conditions")
+	}
+	var out []any
+	for _, name := range slices.Sorted(maps.Keys(byType)) {
+		c, ok := byType[name].(map[string]any)
+		if !ok {
+			continue
+		}
+		c = maps.Clone(c)
+		c["type"] = name
+		out = append(out, c)
+	}
+	return out
 }
 
 // text is the string at a key, or "".
