@@ -217,6 +217,11 @@ func (d *Decision) Begins() (revisions []int64) {
 	return revisions
 }
 
+// BeginsStage reports that a stage after the first begins, and gives clusters something, or takes it from them.
+func (d *Decision) BeginsStage() bool {
+	return len(d.Assign) > 0 && slices.ContainsFunc(d.Moves, func(m Transition) bool { return m.Kind == OfStage && m.Stage > 0 && m.To == string(StageProgressing) })
+}
+
 // waitsForSets reports that a member would be moved, if it did not wait for modules in other clusters.
 func (s *State) waitsForSets(p *Plan, r *Record, o *Observed) bool {
 	if s.Awaits == nil || r.State != ClusterToApply || r.flags&(flagLeave|flagPinned|flagBack) != 0 || o.Revision == p.Revision && !o.Without {

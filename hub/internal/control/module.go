@@ -152,7 +152,9 @@ func (c *Controller) presence() record.Presence {
 func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, m *storev1.ModuleRecord, st *moduleState, dirty map[fleet.ClusterName]struct{}, all bool) error {
 	var in rollout.Input
 	var run *rollouts.Run
+	var asOf int64
 	err := c.view(ctx, func(r store.Reader) error {
+		asOf = r.Revision()
 		if rollouts.External(r, ref, m) {
 			return nil
 		}
@@ -180,7 +182,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	known := st.run
 	st.run = run
 	placedBy := in.State.PlacedBy()
-	d, err := c.decide(ctx, run, in)
+	d, err := c.decide(ctx, run, in, asOf)
 	if err != nil {
 		return err
 	}

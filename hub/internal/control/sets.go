@@ -14,8 +14,16 @@ import (
 )
 
 // decide decides a rollout. What its clusters wait for in others is looked up only of revisions that would begin: mostly none does.
-func (c *Controller) decide(ctx context.Context, run *rollouts.Run, in rollout.Input) (rollout.Decision, error) {
+func (c *Controller) decide(ctx context.Context, run *rollouts.Run, in rollout.Input, asOf int64) (rollout.Decision, error) {
 	d := rollout.Decide(in)
+	if d.BeginsStage() {
+		newest, err := c.asCommitted(ctx, run, in, asOf)
+		if err != nil {
+			return d, err
+		}
+		in = newest
+		d = rollout.Decide(in)
+	}
 	in.Awaits = map[int64][]rollout.AwaitedSet{}
 	for {
 		waits, err := c.lookAwaited(ctx, run.Module, &in, d.Begins())
@@ -32,6 +40,20 @@ func (c *Controller) decide(ctx context.Context, run *rollouts.Run, in rollout.I
 		c.modules.add(store.ModuleKey(run.Module))
 	}
 	return d, nil
+}
+
+// asCommitted is what a rollout is decided on with all that anybody was told is committed, for what was seen of the store at a revision. A stage begins
+// by how the one before it went, of which no commit depends on any single report, and the watches of the store may be behind.
+func (c *Controller) asCommitted(ctx context.Context, run *rollouts.Run, in rollout.Input, asOf int64) (rollout.Input, error) {
+	now, err := c.o.Store.Barrier(ctx)
+	if err != nil || now <= asOf {
+		return in, err
+	}
+	err = c.view(ctx, func(r store.Reader) (err error) {
+		in, err = c.inputOf(r, run.Module, run, nil, true)
+		return err
+	})
+	return in, err
 }
 
 // lookAwaited looks up what comes before revisions of which that is not known yet, and reports that there is something to wait for.
