@@ -68,6 +68,9 @@ type Record struct {
 	// Taking says that a DELETE of the object was noted before it was to be sent, and that the module has not applied the object since: whether
 	// it drops the object, goes itself, or makes it again. An object that is gone went by that, as far as anybody knows.
 	Taking bool
+	// Unheard says that when that was noted a write which makes the object was on its way of which nobody had heard the answer, so that the object may
+	// come to be though it is not there.
+	Unheard bool
 }
 
 // RevisionUnknown stands for a revision of which there is no record.

@@ -84,6 +84,7 @@ type storedRecord struct {
 	Deleting   uint64           `json:"deleting,omitempty"`
 	DeletingIn uint64           `json:"deletingIn,omitempty"` // 0: an older agent wrote it; it was Lineage, or a later one
 	Taking     bool             `json:"taking,omitempty"`
+	Unheard    bool             `json:"unheard,omitempty"`
 	Prune      string           `json:"prune,omitempty"`
 	Delete     string           `json:"delete,omitempty"`
 	Named      bool             `json:"named,omitempty"`
@@ -277,7 +278,7 @@ func (e *encoder) record(r *Record) (storedRecord, error) {
 	out := storedRecord{
 		ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 		UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting.Generation, DeletingIn: r.Deleting.Lineage, Taking: r.Taking, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
+		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting.Generation, DeletingIn: r.Deleting.Lineage, Taking: r.Taking, Unheard: r.Unheard, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		Exempt: exempt, Hidden: r.Hidden, Givers: r.Givers,
@@ -412,7 +413,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
-		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.deleting(), Taking: x.Taking, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Legacy: x.Legacy, Shared: x.Shared, Revision: x.Revision, Found: x.Found, Asked: x.Asked,
+		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.deleting(), Taking: x.Taking, Unheard: x.Unheard, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Legacy: x.Legacy, Shared: x.Shared, Revision: x.Revision, Found: x.Found, Asked: x.Asked,
 		Outcome: x.Outcome, Fleeting: x.Fleeting, Aggregated: x.Aggregated, Keepers: Intern(x.Keepers), Scaler: Intern(x.Scaler), Givers: Intern(x.Givers)}
 	if x.From != "" {
 		if r.From, err = fleet.ParseModuleRef(x.From); err != nil {

@@ -62,7 +62,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	}
 	e.descent.m = e.w.m
 	e.climbs = len(e.owners) > 0 || len(todo.Release) > 0 && e.w.m.deletes()
-	if e.halted(ctx) || !e.w.writeAhead(ctx, todo.Release, doomed, e.in) {
+	if e.halted(ctx) || !e.writeAhead(ctx, todo.Release, doomed) {
 		return
 	}
 	e.stage(ctx, todo.Release, true)

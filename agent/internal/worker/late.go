@@ -24,7 +24,7 @@ type late struct {
 
 	mu    sync.Mutex
 	all   time.Time                     // until when a process before may have left any; zero: none did
-	going map[fleet.ObjectID]bool       // what that one was to delete, and so did not make
+	going map[fleet.ObjectID]bool       // what that one was to delete, and was not about to make
 	until map[fleet.ObjectID]time.Time  // of the writes of this process
 	taken map[fleet.ObjectID]sentDelete // DELETEs that may still arrive, of whichever process
 	began time.Time                     // when this process did
@@ -48,6 +48,9 @@ func (l *late) inherit(inventory *apply.Inventory, now time.Time) {
 				l.take(r.ID, sentDelete{until: now.Add(l.landing)}, now)
 			}
 			if !r.Goes() {
+				return
+			}
+			if r.Unheard {
 				return
 			}
 			if l.going == nil {
@@ -138,6 +141,14 @@ func (l *late) mayLand(id fleet.ObjectID, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return now.Before(l.until[id]) || now.Before(l.all) && !l.going[id]
+}
+
+// unheard reports that an object which is to go may still come to be. One that is there was made by what a process before this one sent, if by
+// anything of it.
+func (l *late) unheard(id fleet.ObjectID, there bool, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Before(l.until[id]) || now.Before(l.all) && !l.going[id] && !there
 }
 
 // outrun makes another version of an object that is listed again while a DELETE of it may still arrive: that names the version which it was to

@@ -60,10 +60,12 @@ func (r *rig) lateAnswered(method, name string, meanwhile error) (sent <-chan st
 // A create that nobody heard the answer of may be carried out later than a look that does not find the object: its module is not
 // gone before no write can arrive any more. The agent may have been killed meanwhile, or its machine.
 func TestWriteThatArrivesLateLeavesNothingBehind(t *testing.T) {
-	for name, tt := range map[string]struct{ killed, made bool }{
-		"the agent lives":                       {},
-		"another one takes over":                {killed: true},
-		"another one takes over, of a made one": {killed: true, made: true},
+	for name, tt := range map[string]struct{ killed, made, noted, dropped bool }{
+		"the agent lives":                                    {},
+		"another one takes over":                             {killed: true},
+		"another one takes over, of a made one":              {killed: true, made: true},
+		"another one takes over, once the removal had begun": {killed: true, made: true, noted: true},
+		"another one takes over, once it was to be dropped":  {killed: true, made: true, noted: true, dropped: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -83,16 +85,39 @@ func TestWriteThatArrivesLateLeavesNothingBehind(t *testing.T) {
 			}
 			module := map[bool]string{true: "shop", false: "slow"}[tt.made]
 			<-sent
+			order := func() {
+				if tt.dropped {
+					r.set([]fleet.Sync{r.bundle("shop", nil, configMap("a", "k: v"))})
+				} else {
+					r.set(nil, r.tombstone("shop", fleet.DeleteDelete), r.tombstone("slow", fleet.DeleteDelete))
+				}
+			}
+			waits := func() {
+				over := false
+				r.wait(module, "waiting", func(x fleet.SyncStatus) bool {
+					over = x.Phase == fleet.PhaseRemoved || tt.dropped && x.Ready && len(x.States) == 1 && len(x.Extras) == 0
+					return over || len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, lateText)
+				})
+				if over {
+					t.Fatal("it is forgotten, and may come to be")
+				}
+			}
+			if tt.noted {
+				order()
+				waits()
+			}
 			if tt.killed {
 				r.stop()
 				r.forget()
 				r.start()
 			}
-			r.set(nil, r.tombstone("shop", fleet.DeleteDelete), r.tombstone("slow", fleet.DeleteDelete))
-			r.wait(module, "waiting", func(x fleet.SyncStatus) bool {
-				return x.Phase == fleet.PhaseRemoved || x.Phase == fleet.PhaseRemoving && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, lateText)
-			})
+			order()
+			waits()
 			land()
+			if tt.dropped { // what came in the place of the one that was noted is known by its marks only, and a person is asked
+				r.wait(module, "asked", func(x fleet.SyncStatus) bool { return len(x.Extras) == 1 && x.Extras[0].Held })
+				return
+			}
 			r.eventually("what it made late is deleted", func() bool { return r.get("v1", "configmaps", "late") == nil })
 			r.landing = time.Second
 			r.landsAnew()
@@ -139,11 +164,11 @@ func TestWriteOfWhichOthersHaveGivenUpLeavesNothingBehind(t *testing.T) {
 func TestWhatMayLand(t *testing.T) {
 	began := time.Now()
 	l := late{landing: landing}
-	a, b, going := &apply.Record{}, &apply.Record{}, &apply.Record{}
-	for name, r := range map[string]*apply.Record{"a": a, "b": b, "going": going} {
+	a, b, going, unheard := &apply.Record{}, &apply.Record{}, &apply.Record{}, &apply.Record{}
+	for name, r := range map[string]*apply.Record{"a": a, "b": b, "going": going, "unheard": unheard} {
 		r.ID, r.Module = fleet.ObjectID{Kind: "ConfigMap", Name: name}, fleet.ModuleRef{Project: "default", Name: "shop"}
 	}
-	going.Deleting = fleet.Age{Generation: 3}
+	going.Deleting, unheard.Deleting, unheard.Unheard = fleet.Age{Generation: 3}, fleet.Age{Generation: 3}, true
 	inventory, err := apply.Open(context.Background(), newMemory(), newVault(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -153,13 +178,20 @@ func TestWhatMayLand(t *testing.T) {
 		t.Error("nothing was written")
 	}
 	l.unanswered(a.ID, began)
+	if !l.unheard(a.ID, true, began) || l.unheard(a.ID, false, began.Add(landing)) || l.unheard(b.ID, false, began) {
+		t.Error("of what goes")
+	}
 	if !l.mayLand(a.ID, began.Add(landing-1)) || l.mayLand(a.ID, began.Add(landing)) || l.mayLand(b.ID, began) {
 		t.Error("of the write that had no answer")
 	}
 	inventory.Put(b)
 	inventory.Put(going)
+	inventory.Put(unheard)
 	l.inherit(inventory, began)
-	if !l.mayLand(b.ID, began.Add(landing-1)) || l.mayLand(b.ID, began.Add(landing)) || l.mayLand(going.ID, began) {
+	if !l.mayLand(b.ID, began.Add(landing-1)) || l.mayLand(b.ID, began.Add(landing)) || l.mayLand(going.ID, began) || !l.mayLand(unheard.ID, began) {
 		t.Error("of a process before")
+	}
+	if !l.unheard(b.ID, false, began) || l.unheard(b.ID, true, began) || l.unheard(going.ID, false, began) || l.unheard(b.ID, false, began.Add(landing)) {
+		t.Error("of a process before, of what goes")
 	}
 }

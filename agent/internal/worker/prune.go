@@ -405,19 +405,22 @@ func unknownKinds(kept []plan.Kept) bool {
 // writeAhead notes durably what is going to be deleted or released, and what the module loses by that. From
 // here on the object is not what any target wants: should one list it again, it is made anew when it is gone, for nobody else deleted it, also
 // if it ran to its end: with its content goes the word that it need not run once more.
-func (w *worker) writeAhead(ctx context.Context, released, deleted []plan.Record, in plan.PruneInput) bool {
-	going := slices.Concat(released, deleted)
+func (e *eraser) writeAhead(ctx context.Context, released, deleted []plan.Record) bool {
+	going, w := slices.Concat(released, deleted), e.w
 	if len(going) == 0 {
 		return false
 	}
 	for i, r := range going {
+		res := e.kinds[kindOf(r)].Resource
+		f, _ := w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)
+		unheard := w.m.late.unheard(r.ID, f != nil, time.Now())
 		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
-			doomed := in.Doom(next.Record)
-			doomed.Taking = doomed.Taking || i >= len(released)
+			doomed := e.in.Doom(next.Record)
+			doomed.Taking, doomed.Unheard = doomed.Taking || i >= len(released), unheard
 			if doomed == next.Record {
 				return false
 			}
-			next.Deleting, next.Taking, next.Want, next.Content = doomed.Deleting, doomed.Taking, fleet.Digest{}, fleet.Digest{}
+			next.Deleting, next.Taking, next.Unheard, next.Want, next.Content = doomed.Deleting, doomed.Taking, unheard, fleet.Digest{}, fleet.Digest{}
 			return true
 		})
 	}
