@@ -250,6 +250,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 		if err != nil {
 			return err
 		}
+		endTokens(w, c) // of one that is revoked as well: there may be one since
 		if rec.GetRevoked() && len(rec.GetCertificates()) == 0 {
 			return nil
 		}
@@ -260,7 +261,6 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 		cutSession(w, c, r.now())
 		changedBy(rec, caller.String(), reason)
 		w.Put(store.ClusterKey(c), rec)
-		endTokens(w, c)
 		return nil
 	})
 	if err != nil {

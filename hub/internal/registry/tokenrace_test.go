@@ -4,7 +4,9 @@ import (
 	"context"
 	"testing"
 
+	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // between is a store in which something else is committed between what an update reads and its commit, as another hub may.
@@ -49,5 +51,38 @@ func TestTokenOfTheSameMoment(t *testing.T) {
 				t.Error("the token of the same moment lets an agent in")
 			}
 		})
+	}
+}
+
+// TestRevokedAgain: revoking a cluster that is revoked ends the token that was made for it since, however that was made.
+func TestRevokedAgain(t *testing.T) {
+	for name, made := range map[string]func(*world) string{
+		"joined anew":   func(w *world) string { return w.token("a", true) },
+		"unlocked anew": func(w *world) string { return w.unlock("a", registry.Unlocking{Reissue: true}).Token },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.join("a", "uid-a")
+			if name == "unlocked anew" {
+				w.lock("a")
+			} else {
+				w.revoke("a")
+			}
+			token := made(w)
+			if rec := w.cluster("a"); !rec.GetRevoked() || len(rec.GetCertificates()) > 0 {
+				t.Fatalf("is not revoked: %v", rec)
+			}
+			w.revoke("a")
+			if _, err := w.enroll(token, "uid-a", newKey(t)); err == nil {
+				t.Error("the token from before the revocation lets an agent in")
+			}
+		})
+	}
+}
+
+func (w *world) revoke(c fleet.ClusterName) {
+	w.t.Helper()
+	if _, err := w.Revoke(w.t.Context(), ana, c, "", "stolen"); err != nil {
+		w.t.Fatal(err)
 	}
 }
