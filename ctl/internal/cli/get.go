@@ -260,7 +260,7 @@ var clusterListing = listing[*v1.Cluster]{
 
 // hubVersion is asked to mark agents that are older; without an answer none is marked.
 func (a *app) hubVersion(ctx context.Context, c *client.Client, o *getOptions) string {
-	if o.structured() || o.format == "name" {
+	if o.forPrograms() {
 		return ""
 	}
 	resp, err := c.Identity.GetServerInfo(ctx, &v1.GetServerInfoRequest{})

@@ -227,7 +227,7 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 		a.notef("No objects%s%s.\n", a.inProject(o), awayUnknown(sum.GetAway()))
 		return nil
 	}
-	if err := v.print(a, &o.output, items, false); err != nil || o.structured() || o.format == "name" {
+	if err := v.print(a, &o.output, items, false); err != nil || o.forPrograms() {
 		return err
 	}
 	a.footf("%s\n", objectsFooter(items, f, sum))

@@ -62,6 +62,9 @@ func (o *output) parse() error {
 // structured reports that the output is for programs.
 func (o *output) structured() bool { return o.path != nil || o.format == "json" || o.format == "yaml" }
 
+// forPrograms reports that what is printed is no text for people.
+func (o *output) forPrograms() bool { return o.structured() || o.format == "name" }
+
 func (o *output) style(a *app) table.Style {
 	return table.Style{Color: a.color(), NoHeaders: o.noHeaders, Wide: o.format == "wide", Width: a.width()}
 }

@@ -26,7 +26,7 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status MODULE[/N]", Short: "Follow a rollout to its end and exit with its result",
 		Long: "Follows the module's newest rollout, or the one named, to its end. On a terminal a table is redrawn; elsewhere there is one\n" +
-			"line for each change.\n\n" + exitHelp,
+			"line for each change. With -o name, json, yaml or jsonpath nothing is printed before the end, and then the rollout.\n\n" + exitHelp,
 		Args: ifNoID(&id, "a module or a rollout id"), ValidArgsFunction: a.completeArg("module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.parse(); err != nil {
@@ -36,12 +36,15 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !watch || out.structured() || out.format == "name" {
+			if !watch {
 				return a.statusOnce(cmd.Context(), ref, &out, all)
 			}
 			ctx, cancel := o.deadline(cmd.Context())
 			defer cancel()
 			a.sayDeleting(ctx, ref.Module)
+			if out.forPrograms() {
+				return a.statusAtEnd(ctx, ref, &out, &o)
+			}
 			_, err = a.follow(ctx, followed{RolloutID: ref}, &o, all)
 			return err
 		},
@@ -82,12 +85,30 @@ func (a *app) statusOnce(ctx context.Context, ref fleet.RolloutID, out *output, 
 	if err != nil {
 		return err
 	}
-	if out.structured() || out.format == "name" {
+	if out.forPrograms() {
 		return rolloutView(false).print(a, out, []*v1.Rollout{r}, true)
 	}
 	a.sayDeleting(ctx, ref.Module)
 	a.printf("%s", a.rolloutPage(r, pageOptions{all: all, width: a.width()}))
 	return nil
+}
+
+// statusAtEnd stays with a rollout to its end, or that of ctx, and prints it as it is then; the error is its result.
+func (a *app) statusAtEnd(ctx context.Context, ref fleet.RolloutID, out *output, o *waitOptions) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := c.WaitRollout(ctx, watchRequest(ref), func(r *v1.Rollout) bool {
+		_, done := o.outcome(r.GetStatus())
+		return done
+	})
+	if last != nil {
+		if err := rolloutView(false).print(a, out, []*v1.Rollout{last}, true); err != nil {
+			return err
+		}
+	}
+	return o.finish(refText(ref), last, err)
 }
 
 // sayDeleting says that a module is being deleted: its newest rollout, which may have succeeded long ago, knows nothing of that.

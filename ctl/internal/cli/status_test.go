@@ -145,6 +145,31 @@ func TestRolloutTimeout(t *testing.T) {
 	}
 }
 
+// TestStatusForProgramsFollows: what is printed for programs is the rollout as it is in the end, and the exit code is its result.
+func TestStatusForProgramsFollows(t *testing.T) {
+	deferred := ended("Succeeded", func(s *v1.RolloutStatus) { s.Deferred = 3 })
+	for _, tc := range []struct {
+		flags, state string
+		watch        []*v1.WatchRolloutResponse
+		code         int
+	}{
+		{"-o json", "Succeeded", watching(surfaceRollout(), ended("Succeeded", nil)), 0},
+		{"-o yaml -w", "Failed", watching(surfaceRollout(), ended("Failed", nil)), 1},
+		{"-o jsonpath={.status.state}", "Superseded", watching(surfaceRollout(), ended("Superseded", nil)), 5},
+		{"-o name", "rollout/shop/57", watching(surfaceRollout(), ended("Aborted", nil)), 1},
+		{"-o json --strict", "Succeeded", watching(deferred), 1},
+		{"-o json --fail-on-wait", "Waiting", watching(waitingFor("Approval")), 3},
+		{"-o json --timeout 100ms", "Progressing", watching(surfaceRollout()), 4},
+		{"-o json --watch=false", "Progressing", watching(surfaceRollout(), ended("Failed", nil)), 0},
+	} {
+		hub := &fakeHub{rollouts: []*v1.Rollout{surfaceRollout()}, watch: tc.watch}
+		got := hub.run(t, run{}, append([]string{"rollout", "status", "shop"}, strings.Fields(tc.flags)...)...)
+		if got.code != tc.code || !strings.Contains(got.out, tc.state) || strings.Count(got.out, "shop/57") > 1 || strings.Contains(got.out, "→") {
+			t.Errorf("%s: exit %d, want %d with %s; stdout %q, stderr %q", tc.flags, got.code, tc.code, tc.state, got.out, got.err)
+		}
+	}
+}
+
 func TestRolloutWaitForStage(t *testing.T) {
 	canaryDone := surfaceRollout()
 	canaryDone.Status.Stages[0].State = "Succeeded"

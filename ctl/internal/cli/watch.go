@@ -33,7 +33,7 @@ func (w *watcher[M]) take(c client.Change[M]) error {
 			}
 		}
 		w.synced = true
-		if w.o.structured() || w.o.format == "name" {
+		if w.o.forPrograms() {
 			for _, item := range w.first {
 				if err := w.change(client.Added, item); err != nil {
 					return err
