@@ -56,16 +56,14 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 	if err != nil {
 		return Survey{}, err
 	}
-	var defined []string
+	var crds []defined
 	if slices.Contains(gvs, CRDs.GroupVersion()) {
 		// Before what is served: what was defined a moment ago is served by then, unless the API server is behind.
-		defined, err = m.definitions(ctx, "")
-		if lacks, _ := m.undefined.Note(err, time.Now()); lacks {
-			defined, err = nil, nil // an agent that has no right to see them takes what is listed for all
-		}
-		if err != nil {
+		var behind []Unavailable
+		if crds, behind, err = m.allDefined(ctx); err != nil {
 			return Survey{}, err
 		}
+		unlisted = append(unlisted, behind...)
 	}
 	lists, failed := make([][]metav1.APIResource, len(gvs)), make([]error, len(gvs))
 	var group errgroup.Group
@@ -96,16 +94,17 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 			out.Resources = append(out.Resources, Resource{GroupVersionResource: at, Kind: r.Kind, Namespaced: r.Namespaced})
 		}
 	}
-	unknown, err := m.unknown(ctx, slices.DeleteFunc(defined, func(crd string) bool { return seen[schema.ParseGroupResource(crd)] }), slices.Clone(out.Failed))
+	unknown, err := m.unknown(ctx, slices.DeleteFunc(crds, func(crd defined) bool { return seen[schema.ParseGroupResource(crd.name)] }), slices.Clone(out.Failed))
 	out.Failed = append(out.Failed, unknown...)
 	return out, err
 }
 
 // unknown are the versions of groups in which the API server does not list a kind that a CRD defines, though it lists the version: it is behind another
 // one, which serves the kind already. What has failed of the kind's group tells enough.
-func (m *Mapper) unknown(ctx context.Context, crds []string, failed []Unavailable) ([]Unavailable, error) {
+func (m *Mapper) unknown(ctx context.Context, crds []defined, failed []Unavailable) ([]Unavailable, error) {
 	var out []Unavailable
-	for _, name := range crds {
+	for _, x := range crds {
+		name := x.name
 		if slices.ContainsFunc(failed, func(u Unavailable) bool { return u.Group == schema.ParseGroupResource(name).Group }) {
 			continue
 		}
@@ -132,8 +131,10 @@ func (m *Mapper) unknown(ctx context.Context, crds []string, failed []Unavailabl
 // errUnlisted is of a version that is registered and that the API server leaves out of its list.
 var errUnlisted = errors.New("is registered, and the API server does not list it: it may just have started")
 
-// Unlisted reports that the version is registered and that the API server leaves it out of its list.
-func (u Unavailable) Unlisted() bool { return errors.Is(u.Err, errUnlisted) }
+// Unlisted reports that the version is registered and that the API server leaves it out of its list, or may list it as it was.
+func (u Unavailable) Unlisted() bool {
+	return errors.Is(u.Err, errUnlisted) || errors.Is(u.Err, errOutdated)
+}
 
 // unlisted are the versions that are registered and not among those that the API server lists. One that has just started
 // lists only what it has read of the registrations so far, as if that were all.
@@ -304,11 +305,12 @@ var CRDs = Resource{Kind: "CustomResourceDefinition", GroupVersionResource: sche
 
 // definition is the name of the CRD that defines a kind, or empty.
 func (m *Mapper) definition(ctx context.Context, id fleet.ObjectID) (string, error) {
-	names, err := m.definitions(ctx, id.Group)
+	crds, err := m.definitions(ctx, id.Group)
 	if err != nil {
 		return "", err
 	}
-	for _, name := range names {
+	for _, x := range crds {
+		name := x.name
 		crd, err := m.client.Get(ctx, CRDs, "", name)
 		if kube.IsGone(err) {
 			continue
@@ -321,20 +323,6 @@ func (m *Mapper) definition(ctx context.Context, id fleet.ObjectID) (string, err
 		}
 	}
 	return "", nil
-}
-
-// definitions are the names of the CRDs of a group; of all, if it is empty.
-func (m *Mapper) definitions(ctx context.Context, of string) (names []string, err error) {
-	err = m.client.EachMeta(ctx, CRDs, "", "", func(o *metav1.PartialObjectMetadata) bool {
-		if _, group, _ := strings.Cut(o.Name, "."); of == "" || group == of {
-			names = append(names, o.Name)
-		}
-		return true
-	})
-	if err != nil {
-		return nil, fmt.Errorf("definitions of kinds: %w", err)
-	}
-	return names, nil
 }
 
 // Registration is how a version of an API group is served by something else than the API server.

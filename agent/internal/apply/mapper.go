@@ -31,6 +31,8 @@ type Mapper struct {
 	refused    Refusals // of looks at a registration
 	unseen     Refusals // of looks at all registrations
 	undefined  Refusals // of looks at all definitions of kinds
+	// undescribed are those of looks at one.
+	undescribed Refusals
 }
 
 type discovered struct {

@@ -32,6 +32,9 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	if a.exempt == nil {
 		return nil
 	}
+	if err := a.about(a.w.m.mapper.Knows(ctx, a.resource)); err != nil {
+		return err // what is live, and is to be left, may be more than it tells
+	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if a.isGone(ctx, err) {
 		return nil

@@ -194,13 +194,23 @@ func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey
 		if _, ok := kinds[k]; ok || w.desires(r.ID) && !w.reads(r.ID) {
 			continue
 		}
-		kinds[k] = w.locate(ctx, r)
+		kinds[k] = w.locateNow(ctx, r)
 	}
 	return kinds
 }
 
+// locate is where the objects of a kind are by what whoever answers knows of it. That they are there is for watches to tell.
 func (w *worker) locate(ctx context.Context, r plan.Record) located {
-	res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
+	return w.locateBy(ctx, r, w.m.mapper.Served)
+}
+
+// locateNow is locate by what is so now: what is to be deleted, let go or forgotten may not be looked for by a definition that was.
+func (w *worker) locateNow(ctx context.Context, r plan.Record) located {
+	return w.locateBy(ctx, r, w.m.mapper.Sure)
+}
+
+func (w *worker) locateBy(ctx context.Context, r plan.Record, served func(context.Context, fleet.ObjectID, string) (apply.Resource, bool, error)) located {
+	res, gone, err := served(ctx, r.ID, r.Version)
 	if err != nil {
 		return located{why: err.Error()}
 	}

@@ -73,7 +73,7 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 		if apply.Answered(err) {
 			a.confirmGone(bounded)
 		}
-		out.fail = a.explain(bounded, err)
+		out.fail = a.judged(bounded, a.explain(bounded, err))
 		out.moved = a.elsewhere(bounded, out.fail)
 	}
 	return out
@@ -263,6 +263,13 @@ func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error
 		return nil, err
 	}
 	live, err := a.inPlace(ctx, out)
+	if apply.IsImmutable(err) && plan.IsCustom(a.id) {
+		// By which definition was that said? One that was is no reason to make it again.
+		if _, behind := a.abreast(ctx); behind != nil {
+			return nil, behind
+		}
+		live, err = a.inPlace(ctx, out)
+	}
 	if apply.IsImmutable(err) {
 		return a.recreate(out, err)
 	}

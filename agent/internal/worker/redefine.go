@@ -17,6 +17,12 @@ func (a *writer) redefine(ctx context.Context, refused error) (again bool, err e
 	if !is {
 		return false, nil
 	}
+	switch crd, err := a.abreast(ctx); {
+	case err != nil:
+		return false, err
+	case crd != nil && apply.Defines(crd, gone):
+		return true, nil // which the API server did not know yet
+	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if err != nil || !a.isOurs(live) {
 		return false, err

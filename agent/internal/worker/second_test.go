@@ -76,7 +76,7 @@ func kindUnknownToSecond(r *rig, second *labtest.Second) {
 	})
 	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
 	r.wait("shop", "told", func(x fleet.SyncStatus) bool {
-		return x.Phase == fleet.PhaseRemoved || strings.Contains(x.Message, "gadgets."+r.group()+" is registered")
+		return x.Phase == fleet.PhaseRemoved || strings.Contains(x.Message, "gadgets."+r.group()+behindText)
 	})
 	second.Thaw()
 	x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })

@@ -378,7 +378,7 @@ func (m *Manager) protects(rec *apply.Record) bool {
 // disown takes an owner from the object of a record, which would go by that with what is above. One that is gone, is another one, or
 // does not have that owner needs nothing.
 func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above []watch.Owner) error {
-	at := w.locate(ctx, r)
+	at := w.locateNow(ctx, r)
 	switch {
 	case at.why != "":
 		return fleet.Errorf(fleet.ErrUnavailable, "%s", at.why)

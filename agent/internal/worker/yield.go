@@ -129,7 +129,7 @@ func (w *worker) settled(ctx context.Context, rec *apply.Record) *apply.Record {
 	}
 	ctx, cancel := context.WithTimeout(ctx, kindsTime)
 	defer cancel()
-	e := eraser{w: w, in: w.pruneInput(), kinds: map[kindKey]located{kindOf(rec.Record): w.locate(ctx, rec.Record)}}
+	e := eraser{w: w, in: w.pruneInput(), kinds: map[kindKey]located{kindOf(rec.Record): w.locateNow(ctx, rec.Record)}}
 	e.settle(ctx, []plan.Record{rec.Record})
 	return w.m.inventory.Get(rec.ID)
 }
