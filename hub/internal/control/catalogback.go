@@ -27,6 +27,9 @@ func (x *catalogue) goesBack(a source.Artifact) bool {
 	if took == nil || filesOf(a) == took.GetFiles() || !bytes.Equal(took.GetSource(), sourceOf(x.rec)) {
 		return false
 	}
+	if follow.Lower(filesOf(a), took.GetFiles()) {
+		return true
+	}
 	if then := took.GetMade(); then != nil && !a.Made.IsZero() && !a.Made.Equal(then.AsTime()) {
 		return a.Made.Before(then.AsTime())
 	}

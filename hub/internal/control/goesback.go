@@ -11,9 +11,11 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // goesBack is how the source goes back with a revision, though the module names the same ref as in the one before: a signature is of a commit, or of
@@ -21,30 +23,86 @@ import (
 // server that is behind has it still. A person may do so as well, and it is no error; that it goes back is said. A revert that is a commit of its
 // own goes forward. Why is empty where it does not go back.
 func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revision) (b follow.Back) {
-	if filesIn(next) == "" || filesIn(next) == filesIn(before) || !sameRef(next.GetSpec().GetSource(), before.GetSpec().GetSource()) {
+	by := filesIn
+	if by(next) == by(before) { // its charts may depend on others, which another server has
+		by = (*towlinev1.Revision).GetArtifact
+	}
+	if by(next) == "" || by(next) == by(before) || !sameRef(next.GetSpec().GetSource(), before.GetSpec().GetSource()) {
 		return b
 	}
 	var had int64
-	store.Scan(store.Untracked(r), store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
-		if x := rec.GetRevision(); filesIn(x) == filesIn(next) && x.GetNumber() < before.GetNumber() {
-			had = x.GetNumber()
-			if x.GetGoesBack() != "" {
-				b.Before = x.GetMetadata().GetCreationTimestamp().AsTime()
-			}
+	for _, x := range revisionsWith(r, ref, by, next) {
+		if x.GetNumber() >= before.GetNumber() {
+			continue
 		}
-		return true
-	})
+		had = x.GetNumber()
+		if x.GetGoesBack() != "" {
+			b.Before = x.GetMetadata().GetCreationTimestamp().AsTime()
+		}
+	}
 	then, now := before.GetSourceTime(), next.GetSourceTime()
 	dated := then != nil && now != nil
 	switch {
 	case had != 0:
-		b.Why = fmt.Sprintf("the source goes back to %s, which r%d had", filesIn(next), had)
+		b.Why = goesTo(by(next), had)
 		b.Newer = dated && now.AsTime().After(then.AsTime())
+	case follow.Lower(next.GetResolvedRef(), before.GetResolvedRef()):
+		b.Why = fmt.Sprintf("the source goes back to %s, which is a lower version than that of r%d, %s", filesIn(next), before.GetNumber(), filesIn(before))
 	case dated && now.AsTime().Before(then.AsTime()):
 		b.Why = fmt.Sprintf("the source goes back to %s of %s, which is older than that of r%d, of %s", filesIn(next), now.AsTime().UTC().Format(time.RFC3339),
 			before.GetNumber(), then.AsTime().UTC().Format(time.RFC3339))
 	}
 	return b
+}
+
+func goesTo(files string, had int64) string {
+	return fmt.Sprintf("the source goes back to %s, which r%d had", files, had)
+}
+
+// revisionsWith are the revisions that have the same as one, by what names that, in their order.
+func revisionsWith(r store.Reader, ref fleet.ModuleRef, by func(*towlinev1.Revision) string, next *towlinev1.Revision) (out []*towlinev1.Revision) {
+	store.Scan(store.Untracked(r), store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
+		if x := rec.GetRevision(); by(x) != "" && by(x) == by(next) {
+			out = append(out, x)
+		}
+		return true
+	})
+	return out
+}
+
+// hadBefore is why something is no other thing than what was aborted, but what the module had before that; empty: it had not.
+func hadBefore(r store.Reader, ref fleet.ModuleRef, next *towlinev1.Revision) string {
+	had := revisionsWith(r, ref, filesIn, next)
+	if len(had) == 0 {
+		return ""
+	}
+	return goesTo(filesIn(next), had[len(had)-1].GetNumber())
+}
+
+// undoneBefore is that the source has once more what an older revision of the same manifest had, and that this one was rolled back or aborted; empty: none
+// was. Something else may have come in between because a server was behind.
+func undoneBefore(r store.Reader, ref fleet.ModuleRef, next *towlinev1.Revision) (why string) {
+	for _, x := range revisionsWith(r, ref, (*towlinev1.Revision).GetArtifact, next) {
+		if !proto.Equal(x.GetSpec(), next.GetSpec()) {
+			continue
+		}
+		why = ""
+		switch state := lastStateOf(r, ref, x.GetNumber()); state {
+		case rollout.RolledBack, rollout.RollingBack, rollout.Aborted:
+			why = fmt.Sprintf("the source has again what r%d had, whose rollout is %s", x.GetNumber(), state)
+		}
+	}
+	return why
+}
+
+// lastStateOf is that of the newest rollout that led to a revision; empty: none is kept.
+func lastStateOf(r store.Reader, ref fleet.ModuleRef, revision int64) (state rollout.RunState) {
+	for _, ro := range rollouts.List(r, ref) {
+		if ro.GetRollout().GetRevision() == revision {
+			state = rollouts.StateOf(ro)
+		}
+	}
+	return state
 }
 
 // filesIn names what a revision was rendered from: what its source's ref was, or by themselves the files of a source that has none, as one of http.
@@ -67,15 +125,25 @@ func revisionFrom(m *storev1.ModuleRecord, ref string, artifact fleet.Digest, ma
 // steady is an error where the source goes back with what was fetched and nobody asked for it, until it does so for good (see follow.Back). What a
 // person has put is taken as it comes, and so is what another module of the source goes back to.
 func (c *Controller) steady(ctx context.Context, v *verdict) error {
-	if v.s.found.Uncut {
+	if v.s.found.Uncut && !v.s.aborted {
 		return nil
 	}
 	var b follow.Back
+	undone := ""
 	if err := c.view(ctx, func(r store.Reader) error {
-		b = goesBack(r, v.s.ref, revisionFrom(v.s.rec, v.artifact.Ref, v.artifact.Digest, v.artifact.Made), v.s.newest.GetRevision())
+		next := revisionFrom(v.s.rec, v.artifact.Ref, v.artifact.Digest, v.artifact.Made)
+		if b = goesBack(r, v.s.ref, next, v.s.newest.GetRevision()); v.s.aborted && b.Why == "" {
+			b.Why = hadBefore(r, v.s.ref, next)
+		}
+		if len(v.asks) == 0 && !v.s.found.Uncut {
+			undone = undoneBefore(r, v.s.ref, next)
+		}
 		return nil
 	}); err != nil {
 		return err
+	}
+	if undone != "" {
+		return &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: %s; to roll it out nevertheless: towline resync %s", v.s.ref.Display(), undone, v.s.ref.Display()), follow.ReasonGoesBack}
 	}
 	if !b.Goes() {
 		return nil

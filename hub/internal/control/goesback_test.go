@@ -138,6 +138,79 @@ func TestFileThatIsBehindForAWhile(t *testing.T) {
 	})
 }
 
+// What else comes from a server that is behind is not rolled out at its first word: a lower version in a range, without a time, and files of one ref
+// whose chart depends on what another server has.
+func TestWhatElseIsBehindForAWhile(t *testing.T) {
+	is := func(f *follower, ref, text string) {
+		f.source.at("", text)
+		f.source.ref = ref
+	}
+	for name, tc := range map[string]struct{ first, second, behind, says string }{
+		"a lower version":                  {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.4.2@sha256:c", "lower version than that of r2"},
+		"what a chart of it depends on":    {"main@sha1:1", "main@sha1:1", "main@sha1:1", "which r1 had"},
+		"a higher version that is no back": {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.6.0@sha256:c", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFollower(t)
+				is(f, tc.first, "one")
+				f.lives(6 * time.Minute)
+				n := len(f.begun)
+				f.end(int64(n+1), rollout.Succeeded)
+				is(f, tc.second, "two")
+				f.lives(6 * time.Minute)
+				n = len(f.begun)
+				f.end(int64(n+1), rollout.Succeeded)
+				text := "one"
+				if tc.says == "" || strings.Contains(tc.says, "lower") {
+					text = "three"
+				}
+				is(f, tc.behind, text)
+				f.lives(6 * time.Minute)
+				if tc.says == "" {
+					if len(f.begun) != n+1 {
+						t.Errorf("begun %v", f.begun)
+					}
+					return
+				}
+				if rec, _ := f.stored(); len(f.begun) != n || rec.GetReason() != follow.ReasonGoesBack || !strings.Contains(rec.GetMessage(), tc.says) {
+					t.Errorf("begun %v, says %q", f.begun, rec.GetMessage())
+				}
+				f.sees(2)
+				if len(f.begun) != n+1 {
+					t.Errorf("it has that for good: begun %v", f.begun)
+				}
+			})
+		})
+	}
+}
+
+// What was rolled back does not come again by itself because a server was behind for so long that the module went back in between.
+func TestWhatWasRolledBackAndComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.end(1, rollout.Succeeded)
+		f.source.made("2", 12)
+		f.lives(6 * time.Minute)
+		f.end(2, rollout.RolledBack)
+		f.source.made("0", 11)
+		f.sees(3)
+		f.lives(time.Minute)
+		if len(f.begun) != 2 {
+			t.Fatalf("begun %v", f.begun)
+		}
+		f.end(3, rollout.Succeeded)
+		f.source.made("2", 12)
+		f.lives(time.Hour)
+		if rec, _ := f.stored(); len(f.begun) != 2 || !strings.Contains(rec.GetMessage(), "has again what r2 had, whose rollout is RolledBack") {
+			t.Errorf("begun %v, says %q", f.begun, rec.GetMessage())
+		}
+		if came, err := f.resync(); err != nil || came.Number != 4 {
+			t.Errorf("a person asks: %+v, %v", came, err)
+		}
+	})
+}
+
 // Two servers of a source that differ for good, and answer in turn, do not have the module go to and fro: it ends with the newer one, and a
 // person may have it go back.
 func TestServersOfASourceThatDiffer(t *testing.T) {
@@ -259,4 +332,70 @@ func TestCatalogOfASourceThatGoesBack(t *testing.T) {
 		w.says(2, false) // a person has put it
 		at("1", 11, 1, catalog.Applied)
 	})
+}
+
+// In a range, a version that is lower than the one before goes back, though it has no time and was not there before.
+func TestCatalogOfARangeThatGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(t)
+		for _, step := range []struct{ ref, want string }{
+			{"1.5.0@sha256:b", catalog.Applied}, {"1.4.2@sha256:c", catalog.Failed}, {"1.6.0@sha256:d", catalog.Applied},
+		} {
+			w.source.moves("", 12)
+			w.source.ref, w.source.when = step.ref, time.Time{}
+			for tries, before := 0, len(w.source.asked); len(w.source.asked) == before; tries++ {
+				if w.looks(time.Minute); tries > 10 {
+					t.Fatal("it is not looked at")
+				}
+			}
+			if s, _ := w.CatalogSeen(w.ref); s.GetStatus().GetState() != step.want {
+				t.Errorf("at %s: %s, %v", step.ref, s.GetStatus().GetState(), s.GetStatus().GetProblems())
+			}
+		}
+	})
+}
+
+// A person aborted a rollout before it had a revision, and a server of the source is behind for a look, and has what the module had before: what was
+// aborted is not something else by that, nor
+// when it is there again.
+func TestFollowKeepsWhatWasAbortedBesideAServerThatIsBehind(t *testing.T) {
+	for name, begins := range map[string]func(f *follower){
+		"of a put": func(f *follower) {
+			rec := f.module(2)
+			rec.Module.Spec.Namespace = "other"
+			f.put(func(w store.Writer) { w.Put(store.ModuleKey(shop), rec) })
+			f.source.made("2", 12)
+		},
+		"of a push": func(f *follower) {
+			f.source.made("2", 12)
+			f.aborts = true
+			f.lives(6 * time.Minute)
+			f.aborts = false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFollower(t)
+				f.end(1, rollout.Succeeded)
+				begins(f)
+				f.aborted(2)
+				f.begun = nil
+				f.lives(time.Hour)
+				for range 3 {
+					f.source.at("1", "one")
+					f.lives(6 * time.Minute)
+					f.source.made("2", 12)
+					f.lives(6 * time.Minute)
+				}
+				if len(f.begun) != 0 {
+					t.Fatalf("it came by itself: %v", f.begun)
+				}
+				f.source.made("3", 13)
+				f.lives(6 * time.Minute)
+				if len(f.begun) != 1 || f.begun[0].Ref != "main@sha1:3" {
+					t.Fatalf("mended: %v", f.begun)
+				}
+			})
+		})
+	}
 }

@@ -373,9 +373,11 @@ func (v *verdict) unrendered(err error) error {
 	return failed
 }
 
-// note keeps what was seen.
+// note keeps what was seen. What was aborted is known until something else begins: a server that is behind may have something else for a while.
 func (v *verdict) note() {
-	v.next.Fetched = v.artifact.Digest.Bytes()
+	if !v.s.aborted || v.begins || len(v.next.Fetched) == 0 {
+		v.next.Fetched = v.artifact.Digest.Bytes()
+	}
 	if v.same {
 		v.next.Artifact, v.next.Revision = v.artifact.Digest.Bytes(), v.s.newest.GetRevision().GetNumber()
 	}
@@ -390,12 +392,12 @@ func (s *sight) has(artifact fleet.Digest) bool {
 		artifact == record.Digest(s.memory.GetArtifact()) && s.memory.GetRevision() == s.newest.GetRevision().GetNumber()
 }
 
-// moved reports that the source has something else than at the look before. What it had when nobody looked is not known. The look that
-// began the newest rollout may have ended before it was remembered.
+// moved reports that the source has something else than what the newest rollout, which was aborted, had begun with: what a look found that began it, or
+// else the first one after it.
 func (s *sight) moved(artifact fleet.Digest) bool {
-	before := s.memory.GetFetched()
-	if s.last.GetRollout().GetMetadata().GetCreationTimestamp().AsTime().After(s.memory.GetLooked().AsTime()) && len(s.last.GetFetched()) > 0 {
-		before = s.last.GetFetched()
+	before := s.last.GetFetched()
+	if len(before) == 0 {
+		before = s.memory.GetFetched()
 	}
 	return len(before) > 0 && record.Digest(before) != artifact
 }

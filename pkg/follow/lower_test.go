@@ -1,0 +1,18 @@
+package follow
+
+import "testing"
+
+func TestLower(t *testing.T) {
+	for _, tc := range []struct {
+		next, before string
+		want         bool
+	}{
+		{"1.4.2@sha256:a", "1.5.0@sha256:b", true}, {"v1.4.2@sha1:a", "v1.10.0@sha1:b", true}, {"1.5.0-rc.1@sha256:a", "1.5.0@sha256:b", true},
+		{"1.5.0@sha256:a", "1.5.0@sha256:b", false}, {"1.6.0@sha256:a", "1.5.0@sha256:b", false}, {"main@sha1:a", "1.5.0@sha256:b", false},
+		{"1.4@sha256:a", "1.5.0@sha256:b", false}, {"sha256:a", "sha256:b", false}, {"", "1.5.0@sha256:b", false},
+	} {
+		if got := Lower(tc.next, tc.before); got != tc.want {
+			t.Errorf("%q after %q: %v", tc.next, tc.before, got)
+		}
+	}
+}
