@@ -240,3 +240,36 @@ func TestLastWordOfAClusterOutlivesOrders(t *testing.T) {
 		t.Errorf("tracker: %v", tr)
 	}
 }
+
+// TestLastWordOfAClusterOutlivesAssignments: how many modules of a cluster that is away did well, and drifted, is as it was when it was heard of
+// last, whatever is wanted there since. That says nothing of what is wanted now.
+func TestLastWordOfAClusterOutlivesAssignments(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", drifted, map[string]string{"env": "dev"})
+	m := module("shop", configMap("1"))
+	m.Spec.Overrides = []*towlinev1.Override{{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}, AllowEmpty: true,
+		Patches: []*towlinev1.Patch{{Target: &towlinev1.PatchTarget{Kind: "ConfigMap"}, Patch: `[{"op": "replace", "path": "/data/a", "value": "2"}]`}}}}
+	w.await("shop", w.put(m).GetRevision())
+	w.leaves("a")
+	stands := func(when string) {
+		t.Helper()
+		if c := w.cluster("a").GetStatus(); c.GetModules() != 1 || c.GetHealthy() != 0 || c.GetWasHealthy() != 1 || c.GetWasDrift() != 1 {
+			t.Errorf("%s: %v", when, c)
+		}
+	}
+	stands("away")
+	before := w.trackers(nil)[0].GetGeneration()
+	c := w.cluster("a")
+	c.Metadata.Labels["env"] = "prod"
+	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: c})
+	must(t, err)
+	w.eventually(func() bool { return w.trackers(nil)[0].GetGeneration() > before })
+	stands("other objects are wanted")
+	if tr := w.trackers(nil)[0]; tr.GetWasHealth() != "" {
+		t.Errorf("of other objects: %v", tr)
+	}
+	_, err = w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
+	must(t, err)
+	w.eventually(func() bool { return w.trackers(nil)[0].GetRemoving() })
+	stands("the module is to go")
+}

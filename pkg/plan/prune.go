@@ -39,7 +39,7 @@ const (
 	ReasonAwaitingModules = "AwaitingModules"
 	ReasonAwaitingSearch  = "AwaitingSearch"
 	ReasonAwaitingHeir    = "AwaitingHeir"
-	ReasonHeld            = "Held"
+	ReasonHeld            = fleet.ObjectHeld
 	// ReasonDenied: the cluster's own policy does not accept it. ReasonDeleteBudget: that lets no more be deleted in this hour.
 	ReasonDenied       = "DeniedByPolicy"
 	ReasonDeleteBudget = "DeleteBudget"

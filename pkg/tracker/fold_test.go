@@ -255,8 +255,12 @@ func TestLastWord(t *testing.T) {
 		"on its way":       {Connected: true, Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
 		"damaged":          {Desired: &fleet.Sync{}, Observed: with(observed(fleet.PhaseFailed, false), func(s *fleet.SyncStatus) { s.Bundle = fleet.Digest{} })},
 	} {
-		if got := Fold(in); got.Was != nil {
+		got := Fold(in)
+		if got.Was != nil {
 			t.Errorf("%s: was %+v", name, got.Was)
+		}
+		if other := name == "of other objects"; (got.Then != nil) != other || other && !got.Then.Ready {
+			t.Errorf("%s: whatever was wanted then, was %+v", name, got.Then)
 		}
 	}
 }

@@ -75,8 +75,10 @@ type Tracker struct {
 	Since time.Time
 	// Away: the cluster cannot be seen.
 	Away bool
-	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: it is seen, or there is no word.
+	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: it is seen, or there is no word of what is wanted now.
 	Was *Was
+	// Then is the same of whatever was wanted when it was heard.
+	Then *Was
 }
 
 // Was is how a module stood when its cluster was last heard of.
@@ -114,7 +116,12 @@ func (in Input) Seen() bool { return in.Connected && !in.Unheard }
 // knows stays: what was assigned, why it could not be, and that the agent confirmed a removal.
 func asLastHeard(in Input, t Tracker) Tracker {
 	if then, ok := lastWord(in, t); ok {
-		t.Was = &Was{Sync: then.Sync, Health: then.Health, Ready: then.Fine(), Altered: then.Altered, Counts: then.Counts}
+		t.Was = then.was()
+		t.Then = t.Was
+	} else if o := in.Observed; o != nil && !in.Regressed && !o.Bundle.IsZero() && o.Phase != fleet.PhaseStray {
+		in.Desired = &fleet.Sync{Module: o.Module, Generation: o.Generation, Bundle: o.Bundle, Objects: len(o.States), Watched: len(o.Watched)}
+		in.Unable = ""
+		t.Then = foldCurrent(in, Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing}).was()
 	}
 	t.Counts = Counts{Objects: t.Counts.Objects, Extra: t.Counts.Extra}
 	t.Ready, t.Held, t.HeldWell, t.Altered = false, false, false, false
@@ -141,6 +148,11 @@ func asLastHeard(in Input, t Tracker) Tracker {
 		}
 	}
 	return t
+}
+
+// was is how it stands, as a last word.
+func (t Tracker) was() *Was {
+	return &Was{Sync: t.Sync, Health: t.Health, Ready: t.Fine(), Altered: t.Altered, Counts: t.Counts}
 }
 
 // lastWord is the tracker by what was reported last. That is of how the cluster stood, whatever the hub has noted since without a word from
@@ -257,11 +269,15 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		states = slices.Concat(o.States, o.Watched)
 	}
 	t.Counts = Count(states, o.Extra())
-	worst, ready := fleet.HealthHealthy, true
+	worst, missing, ready := fleet.HealthHealthy, false, true
 	synced := len(o.States) == in.Desired.Objects && len(o.Watched) == in.Desired.Watched
 	applied, left := synced, synced
-	for _, s := range states {
-		if s.Health.Worse(worst) && !s.Uncounted {
+	for i, s := range states {
+		switch {
+		case s.Uncounted:
+		case s.LeftMissing() && !fails(o, i):
+			missing = true
+		case s.Health.Worse(worst):
 			worst = s.Health
 		}
 		ready = ready && (s.Health == fleet.HealthHealthy || s.Health == fleet.HealthSuspended || s.LeftMissing() || s.Uncounted)
@@ -269,6 +285,9 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		applied = applied && (s.Sync == fleet.SyncSynced || drifted(s))
 		left = left && (s.Sync == fleet.SyncSynced || s.Sync == fleet.SyncOutOfSync && s.Drift == fleet.DriftDrifted)
 		t.Altered = t.Altered || s.Drift == fleet.DriftHeld
+	}
+	if missing && ready { // else it is not that which the module is not ready for
+		worst = fleet.HealthMissing
 	}
 	t.Health, t.Reason, t.Message = worst, o.Reason, o.Message
 	for _, x := range o.Exceptions {
@@ -297,6 +316,13 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		t.Since = time.Time{}
 	}
 	return t
+}
+
+// fails reports that the agent says of an object why it cannot be made again.
+func fails(o *fleet.SyncStatus, ordinal int) bool {
+	return slices.ContainsFunc(o.Exceptions, func(x fleet.ObjectException) bool {
+		return x.Ordinal == ordinal && x.Reason != fleet.ObjectMissing && x.Reason != fleet.ObjectHeld
+	})
 }
 
 // written goes by the phase, which knows what was written before a watch has shown it, and else by the objects, of which none tells nothing: while

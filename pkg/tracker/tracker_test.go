@@ -54,3 +54,36 @@ func TestMissing(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatAPolicyLeavesMissing: an object that somebody deleted, and that a policy leaves so, is not why a module is not ready while another one is
+// on its way. One that cannot be made again is.
+func TestWhatAPolicyLeavesMissing(t *testing.T) {
+	left := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftDrifted}
+	for name, tc := range map[string]struct {
+		reason string
+		other  fleet.Health
+		ready  bool
+		class  Class
+		health fleet.Health
+	}{
+		"another one progresses":                        {fleet.ObjectMissing, fleet.HealthProgressing, false, Progressing, fleet.HealthProgressing},
+		"another one progresses, and this is held":      {fleet.ObjectHeld, fleet.HealthProgressing, false, Progressing, fleet.HealthProgressing},
+		"another one is degraded":                       {fleet.ObjectMissing, fleet.HealthDegraded, false, Bad, fleet.HealthDegraded},
+		"all others do well":                            {fleet.ObjectMissing, fleet.HealthHealthy, true, Healthy, fleet.HealthMissing},
+		"it is to be made again, which fails":           {"Forbidden", fleet.HealthProgressing, false, Bad, fleet.HealthMissing},
+		"it is to be made again, and others do well":    {fleet.ObjectMissing, fleet.HealthHealthy, false, Bad, fleet.HealthMissing},
+		"it is to be made again, which fails, and that": {"Forbidden", fleet.HealthHealthy, false, Bad, fleet.HealthMissing},
+	} {
+		report := with(observed(fleet.PhaseApplied, tc.ready, health(tc.other), left), func(s *fleet.SyncStatus) {
+			s.Exceptions = []fleet.ObjectException{{Ordinal: 1, Reason: tc.reason, Message: "ConfigMap a: was deleted"}}
+		})
+		got := Fold(Input{Connected: true, Desired: desired(2), Observed: report})
+		if Classify(got) != tc.class || got.Health != tc.health || got.Ready != tc.ready {
+			t.Errorf("%s: %+v", name, got)
+		}
+		away := Fold(Input{Desired: desired(2), Observed: report})
+		if away.Was == nil || away.Was.Health != tc.health {
+			t.Errorf("%s, away since: %+v", name, away)
+		}
+	}
+}

@@ -323,3 +323,27 @@ func TestDeletedUnderReport(t *testing.T) {
 		})
 	}
 }
+
+// TestDeletedUnderReportWhileAnotherProgresses: what a policy leaves deleted is not why a module is not ready.
+func TestDeletedUnderReportWhileAnotherProgresses(t *testing.T) {
+	r := newRig(t)
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"a"}}, Drift: fleet.DriftReport}}
+	s := r.bundle("shop", policies, configMap("a", "k: v"), // nobody gives the Service an address
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: $NS}\nspec: {type: LoadBalancer, ports: [{port: 80}]}\n")
+	r.set([]fleet.Sync{s})
+	progressing := func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseApplied && len(x.States) == 2 && x.States[1].Health == fleet.HealthProgressing
+	}
+	r.wait("shop", "applied", progressing)
+	r.delete("v1", "configmaps", "a")
+	r.wait("shop", "progressing without a", func(x fleet.SyncStatus) bool {
+		if !progressing(x) || !x.States[0].LeftMissing() {
+			return false
+		}
+		fold := tracker.Fold(tracker.Input{Desired: &s, Observed: &x, Connected: true})
+		if fold.Ready || tracker.Classify(fold) != tracker.Progressing {
+			t.Errorf("%+v by %+v", fold, x)
+		}
+		return true
+	})
+}

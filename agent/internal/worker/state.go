@@ -82,7 +82,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 			state.Sync = fleet.SyncSynced
 		}
 	case f == nil || f.UID != rec.UID:
-		d = detail{reason: "Missing", message: goneText(rec, action.Drift == fleet.DriftHeld)}
+		d = detail{reason: fleet.ObjectMissing, message: goneText(rec, action.Drift == fleet.DriftHeld)}
 		if f != nil {
 			d.message += ", and another object is in its place"
 		}
@@ -100,7 +100,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	}
 	if why := w.holdText(it.entry.ID); why != "" && it.fail == nil && state.Drift != fleet.DriftConflict && d.field == "" {
 		said := it.entry.ID.String() + ": " + why
-		if d.reason == "Missing" && rec.Taking {
+		if d.reason == fleet.ObjectMissing && rec.Taking {
 			said = d.message + "; " + why
 		}
 		d = detail{reason: plan.ReasonHeld, message: said, by: d.by}
@@ -187,7 +187,7 @@ func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
 	switch f, synced := w.print(it); {
 	case f == nil && synced:
 		state.Sync, state.Health = fleet.SyncOutOfSync, fleet.HealthMissing
-		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
+		d = detail{reason: fleet.ObjectMissing, message: it.entry.ID.String() + ": was deleted by somebody else"}
 	case f == nil: // no watch shows it
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
 	case f != nil:

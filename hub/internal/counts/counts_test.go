@@ -331,7 +331,7 @@ func addToCluster(s *Cluster, t record.Tracked) {
 	if t.Tracker.Fine() {
 		s.Healthy++
 	}
-	if was := t.Tracker.Was; was != nil {
+	if was := t.Tracker.Then; was != nil {
 		s.WasDrifted += was.Counts.Drifted
 		if was.Ready {
 			s.WasHealthy++

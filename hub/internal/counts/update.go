@@ -241,7 +241,7 @@ func cellOf(t record.Tracked) Cell {
 	if s := t.Desired.GetSync(); s != nil {
 		c.Bundle = record.Digest(s.GetBundle())
 	}
-	if was := t.Tracker.Was; was != nil {
+	if was := t.Tracker.Then; was != nil { // a cluster had what was wanted there when it was heard
 		c.WasDrifted, c.WasFine = was.Counts.Drifted, was.Ready
 	}
 	return c
