@@ -206,7 +206,7 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string, *Facts) {
 	}
 	switch {
 	case g.RolledBack > 0:
-		return StageFailed, ReasonWentBack, nil
+		return g.wentBack(s), ReasonWentBack, nil
 	case h.Ended != 0:
 		return StageSucceeded, "", nil
 	case h.Started == 0 && s.State.Ended():
@@ -216,10 +216,7 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string, *Facts) {
 	case h.Started == 0:
 		return StageWaiting, ReasonNeedsStage, &Facts{Stage: in.Plan.Stages[n-1].Name}
 	case s.State == Paused || s.State.Ended() || s.State == RollingBack:
-		if g.Failed > 0 || s.State.Ended() {
-			return StageFailed, s.Reason, s.Facts
-		}
-		return StageProgressing, s.Reason, s.Facts
+		return g.stopped(s), s.Reason, s.Facts
 	case !g.SoakUntil.IsZero():
 		return StageSoaking, ReasonSoak, &Facts{Stage: g.Name, Until: At(g.SoakUntil)}
 	case h.Quiet != 0:
@@ -228,6 +225,27 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string, *Facts) {
 		return StageWaiting, s.Reason, s.Facts
 	}
 	return StageProgressing, "", nil
+}
+
+// wentBack is the state of a stage of which some went back.
+func (g *StageSummary) wentBack(s *State) StageState {
+	if s.State.Ended() {
+		return StageState(s.State)
+	}
+	return StageRollingBack
+}
+
+// stopped is the state of a stage that had begun, and is not over, when the rollout stopped. It failed where that is why.
+func (g *StageSummary) stopped(s *State) StageState {
+	switch {
+	case g.Failed > 0 && s.Reason != ReasonPausedByUser && s.Reason != ReasonAbortedByUser && s.Reason != ReasonRolledBackByUser && s.Reason != ReasonSuperseded:
+		return StageFailed
+	case s.State.Ended():
+		return StageState(s.State)
+	case s.State == RollingBack:
+		return StageRollingBack
+	}
+	return StageProgressing
 }
 
 // nextLook is when an open gate is looked at again.

@@ -99,6 +99,11 @@ const (
 	StageGated       StageState = "Gated"
 	StageSucceeded   StageState = "Succeeded"
 	StageFailed      StageState = "Failed"
+	// A stage that had begun when its rollout ended, or went back, and did not fail, is as that is.
+	StageAborted     StageState = "Aborted"
+	StageSuperseded  StageState = "Superseded"
+	StageRollingBack StageState = "RollingBack"
+	StageRolledBack  StageState = "RolledBack"
 )
 
 // GateState is where a gate stands, and the outcome of a check.

@@ -1373,7 +1373,8 @@ type StageStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The stage.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Pending, Waiting, Progressing, Soaking, Gated, Succeeded or Failed.
+	// Pending, Waiting, Progressing, Soaking, Gated, Succeeded or Failed; RollingBack of one that goes back; and Aborted, Superseded or RolledBack
+	// of one that was under way when its rollout ended so, and did not fail.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// Its clusters, frozen when the rollout started.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
