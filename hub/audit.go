@@ -16,7 +16,7 @@ import (
 // audit records every write with who and why; the record of who changed what last is on each resource.
 func (h *Hub) audit(ctx context.Context, e rpc.AuditEntry) {
 	entry := &towlinev1.AuditEntry{Time: timestamppb.New(e.At), Caller: e.Caller.String(), Remote: e.Caller.Remote, Certificate: e.Caller.CertSerial,
-		Method: methodOf(e), Subject: e.Subject, SubjectKind: e.Kind, Reason: e.Reason, Result: e.Result}
+		Method: methodOf(e), Subject: e.Subject, SubjectKind: e.Kind, Reason: e.Reason, Result: e.Result, Detail: e.Detail}
 	in := e.Clusters
 	switch r := e.Response.(type) {
 	case *towlinev1.PutHoldResponse: // of an object, whose module the request need not name

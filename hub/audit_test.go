@@ -185,3 +185,24 @@ func TestHistoryOfAClusterHasWhatWasDoneInIt(t *testing.T) {
 		t.Errorf("get audit a has %d of the 2 holds that were put there:\n%s", n, said)
 	}
 }
+
+// TestHistoryOfAClusterSaysWhatAPutMade: who looks at the history of a cluster sees when it was cordoned, and when that was ended, and which labels
+// it was given.
+func TestHistoryOfAClusterSaysWhatAPutMade(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, map[string]string{"env": "dev", "old": "1"})
+	for _, args := range [][]string{{"cordon", "a"}, {"uncordon", "a"}, {"label", "a", "env=prod", "zone=x", "old-", "--yes"}} {
+		_, err := w.cli()("", append([]string{"cluster"}, args...)...)
+		must(t, err)
+	}
+	c := w.cluster("a")
+	c.Spec.Taints, c.Metadata.Annotations = []*towlinev1.Taint{{Key: "gpu"}}, map[string]string{"owner": "maria"}
+	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: c})
+	must(t, err)
+	said, err := w.cli()("", "history", "cluster/a", "-o", "jsonpath={range .items[?(@.method==\"PutCluster\")]}{.detail}{\"\\n\"}{end}")
+	must(t, err)
+	want := "cordoned\nuncordoned\nlabel env=prod, was dev, label old removed, was 1, label zone=x\nother taints, other annotations"
+	if said = strings.TrimSpace(said); said != want {
+		t.Errorf("%q, want %q", said, want)
+	}
+}

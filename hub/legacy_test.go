@@ -228,7 +228,7 @@ func TestOrderOfATrackerEndsWithARollback(t *testing.T) {
 		return len(said) > 0
 	})
 	if len(said) != 1 || said[0].GetCaller() == "" ||
-		said[0].GetDetail() != "tracker of r1 in cluster a: the order ended, and what of it was not carried out stays: the cluster is given r1 again" {
+		said[0].GetDetail() != "in a; tracker of r1: the order ended, and what of it was not carried out stays: the cluster is given r1 again" {
 		t.Errorf("the audit has %v of the order that ended", said)
 	}
 	m.Spec.Source.Inline.Files = configMap("3")
@@ -319,7 +319,7 @@ func TestDeleteTrackerOfWhatStays(t *testing.T) {
 		return len(said) > 0 && orders == 0
 	})
 	if e := said[0]; len(said) != 1 || e.GetCaller() == "" || e.GetReason() != "over" ||
-		e.GetDetail() != "ConfigMap default/old, ConfigMap default/older of r1 in cluster a: "+why {
+		e.GetDetail() != "in a; ConfigMap default/old, ConfigMap default/older of r1: "+why {
 		t.Errorf("%v", said)
 	}
 }

@@ -166,7 +166,13 @@ func TestDeletionTellsWhatTheAgentsLeft(t *testing.T) {
 		}
 		said += e.GetDetail() + "\n"
 	}
-	if !strings.Contains(said, "a") || !strings.Contains(said, "b") || strings.Contains(said, "cluster c") {
+	if !strings.Contains(said, "a") || !strings.Contains(said, "b") || strings.Contains(said, ", c") {
 		t.Errorf("the audit has %s", said)
+	}
+	for name, want := range map[string]int{"a": 1, "b": 1, "c": 0} { // it stands in the history of the clusters, too
+		out, err := w.cli()("", "history", "cluster/"+name)
+		if n := strings.Count(out, kept); err != nil || n != want || !strings.Contains(out, "Enroll") {
+			t.Errorf("cluster %s: %v\n%s", name, err, out)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -22,8 +23,27 @@ type AuditEntry struct {
 	// Result is OK or the code of the error.
 	Result string
 	At     time.Time
+	// Detail is what the method has noted of what it did.
+	Detail string
 	// Response is what was answered; nil: an error, or a stream.
 	Response proto.Message
+}
+
+// detailKey is of where a method may note what it did.
+type detailKey struct{}
+
+// NoteDetail has the record of a write tell what it did, where the request alone does not. It is for the method itself, before it answers.
+func NoteDetail(ctx context.Context, detail string) {
+	if at, ok := ctx.Value(detailKey{}).(*string); ok {
+		*at = detail
+	}
+}
+
+func detailOf(ctx context.Context) string {
+	if at, ok := ctx.Value(detailKey{}).(*string); ok {
+		return *at
+	}
+	return ""
 }
 
 // subjectFields are the request fields that name what is written, most telling first.

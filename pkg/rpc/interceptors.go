@@ -39,6 +39,7 @@ type interceptors struct {
 func (i *interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
 	defer func() { err = i.finish(ctx, info.FullMethod, err) }()
 	ctx, caller, known, err := i.admit(ctx, info.FullMethod)
+	ctx = context.WithValue(ctx, detailKey{}, new(string))
 	if rules[info.FullMethod].write && known {
 		defer func() { i.record(ctx, caller, info.FullMethod, req, resp, err) }()
 	}
@@ -162,7 +163,7 @@ func (i *interceptors) record(ctx context.Context, c Caller, method string, req,
 	if err != nil {
 		result = status.Code(ToStatus(err))
 	}
-	e := AuditEntry{Caller: c, Method: method, Result: result.String(), At: i.now()}
+	e := AuditEntry{Caller: c, Method: method, Result: result.String(), At: i.now(), Detail: detailOf(ctx)}
 	if m, ok := req.(proto.Message); ok { // a stream that is refused has none
 		e.Kind, e.Subject = subject(m)
 		e.Clusters = within(m, e.Kind)

@@ -127,6 +127,9 @@ func TestDeleteTellsWhatTheAgentsLeft(t *testing.T) {
 	}{
 		"nothing":      {nil, nil, ""},
 		"a namespace":  {[]*v1.AuditEntry{{Detail: kept}}, nil, "; " + kept},
+		"in one":       {[]*v1.AuditEntry{{Detail: "in a; kept: b; and c"}}, nil, "; kept: b; and c, in cluster a"},
+		"in some":      {[]*v1.AuditEntry{{Detail: "in a, b, c, d, e; kept"}}, nil, "; kept, in clusters a, b, c, d, e"},
+		"in many":      {[]*v1.AuditEntry{{Detail: "in a, b, c, d, e, f and 200 more; kept"}}, nil, "; kept, in clusters a, b, c, d, e and 201 more"},
 		"one of each":  {[]*v1.AuditEntry{{Detail: "kept: b"}, {Detail: "kept: a"}}, nil, "; kept: a; kept: b"},
 		"many":         {[]*v1.AuditEntry{{Detail: "a"}, {Detail: "b"}, {Detail: "c"}, {Detail: "d"}, {Detail: "e"}}, nil, "; e; d; c; and 2 more: towline get audit edge-lb"},
 		"nobody knows": {nil, fleet.ErrDenied, ""},

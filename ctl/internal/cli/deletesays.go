@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -34,7 +35,7 @@ func (a *app) keptText(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 		if len(entries)-1-i == maxKeptSaid {
 			return out + fmt.Sprintf("; and %d more: towline get audit %s", i+1, ref.Display())
 		}
-		out += "; " + table.Clean(e.GetDetail())
+		out += "; " + table.Clean(placeLast(e.GetDetail()))
 	}
 	return out
 }
@@ -184,4 +185,28 @@ func wereTo(n int32) string {
 		return "was to"
 	}
 	return "were to"
+}
+
+// maxPlaces is how many clusters a line names.
+const maxPlaces = 5
+
+// placeLast is a detail of the audit that begins with the clusters where that was, with these at its end.
+func placeLast(detail string) string {
+	list, begins := strings.CutPrefix(detail, "in ")
+	list, said, goesOn := strings.Cut(list, "; ")
+	if !begins || !goesOn {
+		return detail
+	}
+	list, more, _ := strings.Cut(list, " and ") // of very many the audit names some
+	names := strings.Split(list, ", ")
+	if len(names) == 1 {
+		return said + ", in cluster " + list
+	}
+	n, _ := strconv.Atoi(strings.TrimSuffix(more, " more"))
+	named := names[:min(len(names), maxPlaces)]
+	said += ", in clusters " + strings.Join(named, ", ")
+	if n += len(names) - len(named); n > 0 {
+		said += fmt.Sprintf(" and %d more", n)
+	}
+	return said
 }

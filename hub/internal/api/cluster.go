@@ -58,6 +58,7 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 	if err != nil {
 		return nil, err
 	}
+	rpc.NoteDetail(ctx, put.Did)
 	resp.Revision, resp.Result = put.Revision, putResult(put.Created, put.Changed)
 	return resp, a.overview(ctx, resp.Revision, func(r overview) error {
 		resp.Cluster = a.showCluster(r, put.Record)

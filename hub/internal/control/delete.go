@@ -10,6 +10,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/audit"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
@@ -140,18 +141,8 @@ func (c *Controller) noteKept(ctx context.Context, ref fleet.ModuleRef, rec *sto
 	meta := rec.GetModule().GetMetadata()
 	for _, said := range slices.Sorted(maps.Keys(kept)) {
 		c.o.Audit(ctx, &towlinev1.AuditEntry{Caller: meta.GetChangedBy(), Method: fleet.DidRemoveModule, Subject: ref.String(), Reason: meta.GetChangeReason(),
-			Result: codes.OK.String(), Detail: said + ", in " + clustersText(kept[said])})
+			Result: codes.OK.String(), Detail: audit.In(kept[said], said)})
 	}
-}
-
-// maxKeptIn is how many clusters an entry names.
-const maxKeptIn = 5
-
-func clustersText(names []string) string {
-	if len(names) == 1 {
-		return "cluster " + names[0]
-	}
-	return "clusters " + fleet.Some(names, maxKeptIn)
 }
 
 func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {

@@ -136,7 +136,7 @@ func TestWhatWasLeftIsNotedOnce(t *testing.T) {
 		t.Fatal("all is forgotten already")
 	}
 	l.must(l.reconcileDeleting(t.Context(), shop, deleted))
-	if len(notes) != 1 || notes[0] != "kept: Namespace shop, in cluster a" {
+	if len(notes) != 1 || notes[0] != "in a; kept: Namespace shop" {
 		t.Errorf("noted %q", notes)
 	}
 	l.read(func(r store.Reader) {

@@ -11,6 +11,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/audit"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -68,18 +69,19 @@ func (c *Controller) noteVoided(ctx context.Context, list []voided) {
 	for _, v := range list {
 		for _, order := range v.orders {
 			c.o.Log.Info("order to delete a tracker ended", "module", v.module.String(), "cluster", v.cluster, "revision", order.GetRecycle().GetRevision(), "given_again", v.again)
-			c.auditOrder(ctx, v.module, order, fmt.Sprintf("tracker of r%d in cluster %s: the order ended, and what of it was not carried out stays: the cluster is given r%d again",
-				order.GetRecycle().GetRevision(), v.cluster, v.again))
+			c.auditOrder(ctx, v.module, v.cluster, order, fmt.Sprintf("tracker of r%d: the order ended, and what of it was not carried out stays: the cluster is given r%d again",
+				order.GetRecycle().GetRevision(), v.again))
 		}
 	}
 }
 
 // auditOrder has the audit tell what became of an order, by who gave it.
-func (c *Controller) auditOrder(ctx context.Context, ref fleet.ModuleRef, order *storev1.RecycleOrder, detail string) {
+func (c *Controller) auditOrder(ctx context.Context, ref fleet.ModuleRef, in fleet.ClusterName, order *storev1.RecycleOrder, detail string) {
 	if c.o.Audit == nil {
 		return
 	}
-	c.o.Audit(ctx, &towlinev1.AuditEntry{Caller: order.GetBy(), Method: fleet.DidRecycleTracker, Subject: ref.String(), Reason: order.GetReason(), Result: codes.OK.String(), Detail: detail})
+	c.o.Audit(ctx, &towlinev1.AuditEntry{Caller: order.GetBy(), Method: fleet.DidRecycleTracker, Subject: ref.String(), Reason: order.GetReason(), Result: codes.OK.String(),
+		Detail: audit.In([]string{string(in)}, detail)})
 }
 
 // endRecycles forgets orders that are carried out; the next look takes them from what the clusters are told. What was ordered since the
@@ -115,7 +117,7 @@ func (c *Controller) noteUnrecycled(ctx context.Context, t *record.Tracked, orde
 		for i, id := range left[why] {
 			names[i] = id.Short()
 		}
-		c.auditOrder(ctx, t.Module, order, fmt.Sprintf("%s of r%d in cluster %s: %s", fleet.Some(names, maxLeft), order.GetRecycle().GetRevision(), t.Cluster, why))
+		c.auditOrder(ctx, t.Module, t.Cluster, order, fmt.Sprintf("%s of r%d: %s", fleet.Some(names, maxLeft), order.GetRecycle().GetRevision(), why))
 	}
 }
 

@@ -25,6 +25,8 @@ type ClusterPut struct {
 	Record *storev1.ClusterRecord
 	// Created and Changed are false when all was so already.
 	Created, Changed bool
+	// Did is what of it is other than before, as a text; empty: it is new, or nothing is.
+	Did string
 	// Revision is that of the commit; 0: it was a dry run.
 	Revision int64
 }
@@ -140,7 +142,7 @@ func putCluster(w store.Writer, in *v1.Cluster, meta *v1.Metadata) (ClusterPut, 
 	meta.Generation = prev.GetGeneration() + 1
 	next.Cluster = &v1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
 	w.Put(key, next)
-	return ClusterPut{Record: next, Created: !exists, Changed: true}, nil
+	return ClusterPut{Record: next, Created: !exists, Changed: true, Did: differs(old.GetCluster(), next.GetCluster())}, nil
 }
 
 // specOf is what a put wants of a cluster: of what it does not say, what is there.
