@@ -36,6 +36,9 @@ func (w *interleaved) rests() {
 	w.settles(false)
 	for _, name := range wovenClusters {
 		rec := clusterOf(w.last, name)
+		if rec != nil && rec.GetUid() == "" { // somebody has put it, and no agent of it has come yet
+			w.joinsAs(name, func() bool { return false })
+		}
 		if labels := rec.GetCluster().GetMetadata().GetLabels(); rec != nil && (labels["zone"] == "" || rec.GetCluster().GetSpec().GetCordoned()) {
 			w.call(fmt.Sprintf("uncordon %s", name), func(ctx context.Context) error {
 				labels = map[string]string{"named": string(name), "zone": cmp.Or(labels["zone"], "x")}
