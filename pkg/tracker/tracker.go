@@ -75,6 +75,8 @@ type Tracker struct {
 	Since time.Time
 	// Away: the cluster cannot be seen.
 	Away bool
+	// Ahead: its agent has seen a newer store of the hub, and is told nothing, so that nobody knows what it has.
+	Ahead bool
 	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: it is seen, or there is no word of what is wanted now.
 	Was *Was
 	// Then is the same of whatever was wanted when it was heard.
@@ -102,7 +104,7 @@ type Counts struct {
 // seen is Unknown, whatever was reported last (DESIGN §1.11).
 func Fold(in Input) Tracker {
 	t := fold(in)
-	t.Away = !in.Connected
+	t.Away, t.Ahead = !in.Connected, in.Regressed
 	if in.Seen() || !t.Current && !t.Away && !in.Regressed { // one that is regressed is sent nothing, so that is not on its way
 		return t
 	}
@@ -386,13 +388,13 @@ const (
 	Healthy Class = iota
 	Progressing
 	Bad
-	Away
+	Away // nobody knows how it does
 )
 
 // Classify puts a tracker in its column.
 func Classify(t Tracker) Class {
 	switch {
-	case t.Away:
+	case t.Away, t.Ahead:
 		return Away
 	case t.Fine():
 		return Healthy

@@ -204,14 +204,15 @@ func (a *app) absent(ctx context.Context, h *v1.Hold) (why, until string) {
 func (a *app) absentOf(ctx context.Context, h *v1.Hold) (why, until string) {
 	var whys, untils []string
 	m, err := a.module(ctx, moduleName(h.GetProject(), h.GetModule()))
-	switch n := m.GetStatus().GetAway(); {
-	case err != nil || n == 0:
+	told := a.ahead(ctx, h)
+	switch n := m.GetStatus().GetAway() - told; {
+	case err != nil || n <= 0:
 	case n == 1:
 		whys, untils = append(whys, "1 cluster is away"), append(untils, "it is back")
 	default:
 		whys, untils = append(whys, number(n)+" clusters are away"), append(untils, "they are back")
 	}
-	switch n := a.ahead(ctx, h); {
+	switch n := told; {
 	case n == 1:
 		whys, untils = append(whys, "1 cluster is told nothing, for its agent has seen a newer store of the hub"), append(untils, accepted)
 	case n > 1:
