@@ -92,9 +92,6 @@ const (
 	ObjectDrifted    = "Drifted"
 	ObjectLeftSo     = "LeftByPolicy"
 	ObjectTwoWriters = "TwoWriters"
-	// ObjectMissing: somebody deleted the object, and nothing failed about that since. ObjectHeld: a hold is why it is left so.
-	ObjectMissing = "Missing"
-	ObjectHeld    = "Held"
 	// ObjectShared: another module has the object and writes it, and this one shares it.
 	ObjectShared = "Shared"
 

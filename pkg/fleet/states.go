@@ -79,6 +79,13 @@ type ObjectState struct {
 	Used bool
 }
 
+// Reasons of an object that is missing, and of which nothing failed: somebody deleted it, and a hold is why it is left so. Its state and its
+// message say that.
+const (
+	ObjectMissing = "Missing"
+	ObjectHeld    = "Held"
+)
+
 // Why an object is Healthy though nothing says so.
 const (
 	NoStatus = "NoStatus" // its kind has a status, and nothing was ever written into it

@@ -62,6 +62,9 @@ func ofBefore(h *fakeHub) *fakeHub {
 func regressed(h *fakeHub) *fakeHub {
 	h.clusters[0].Status.Attention = &v1.Note{Code: fleet.AttentionRegressed}
 	h.trackers = []*v1.Tracker{{Cluster: "a", Reason: fleet.TrackerRegressed}}
+	for _, m := range h.modules {
+		m.Status.Away++ // it is counted with those of which nothing is known
+	}
 	return h
 }
 

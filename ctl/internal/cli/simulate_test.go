@@ -73,9 +73,9 @@ Simulation of shop/1   r1 → r2   5 clusters   seed 1
 6m30s  step 4                            5 clusters to r1: c5, c4, c3, c2, c1
 6m40s  rollout                           RollingBack → RolledBack: TooManyFailures: 5 clusters moved back to r1; the module stays there
 
-STAGE     STATE   DONE  FAILED  DEFERRED  SKIPPED  TO GO  LIMIT
-1 canary  Failed   0/1       0         0        0      0      1
-2 rest    Failed   0/4       0         0        0      0      2
+STAGE     STATE       DONE  FAILED  DEFERRED  SKIPPED  TO GO  LIMIT
+1 canary  RolledBack   0/1       0         0        0      0      1
+2 rest    RolledBack   0/4       0         0        0      0      2
 
 RolledBack after 6m40s, 4 steps. 5 clusters moved back to r1; the module stays there.
 At most 5 of 5 clusters not ready at once, first at 6m30s.
