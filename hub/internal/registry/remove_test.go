@@ -26,6 +26,20 @@ func TestRevokeEndsARemoval(t *testing.T) {
 	w.token("a", true) // it may join anew
 }
 
+// A cluster that leaves gets no token: its agent, or another one, that joined by it would be told to leave as the one that is meant.
+func TestNoTokenForAClusterThatLeaves(t *testing.T) {
+	for _, objects := range []string{"keep", "delete"} {
+		w := newWorld(t)
+		w.join("a", "uid-1")
+		if _, _, err := w.RemoveCluster(t.Context(), "a", registry.Removal{Objects: objects}, registry.Word{By: "ana"}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := w.CreateJoin(t.Context(), ana, registry.JoinRequest{Cluster: "a", Reissue: true}); !errors.Is(err, fleet.ErrPrecondition) || got.Token != "" {
+			t.Errorf("%s: a token %t, %v", objects, got.Token != "", err)
+		}
+	}
+}
+
 // Who is told nothing any more deletes nothing, and nobody may ask for that; nor does a removal say that somebody is told who is not let in.
 func TestNobodyIsToldToDeleteWhoIsToldNothing(t *testing.T) {
 	nothing := func(*world) error { return nil }
