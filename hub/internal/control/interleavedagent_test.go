@@ -39,6 +39,9 @@ type kube struct {
 	up          bool
 	fails       map[fleet.ModuleRef]bool
 	has         map[fleet.ModuleRef][]fleet.ObjectID
+	// kept is what keepLegacy keeps there, with the revision that listed it last, and revision what it was given last of a module.
+	kept     map[fleet.ModuleRef]map[fleet.ObjectID]int64
+	revision map[fleet.ModuleRef]int64
 	// removed is the last removal of a module that the hub was told is done, by its generation, and left that it was told that all is let go.
 	removed map[fleet.ModuleRef]uint64
 	left    bool
@@ -67,7 +70,8 @@ func (w *interleaved) joinsAs(name fleet.ClusterName, same func() bool) {
 	w.must(err)
 	k := w.kubes[name]
 	if k == nil || !same() {
-		k = &kube{name: name, uid: fmt.Sprintf("uid-%d", len(w.made)+1), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{}, removed: map[fleet.ModuleRef]uint64{}}
+		k = &kube{name: name, uid: fmt.Sprintf("uid-%d", len(w.made)+1), up: true, fails: map[fleet.ModuleRef]bool{}, has: map[fleet.ModuleRef][]fleet.ObjectID{},
+			kept: map[fleet.ModuleRef]map[fleet.ObjectID]int64{}, revision: map[fleet.ModuleRef]int64{}, removed: map[fleet.ModuleRef]uint64{}}
 		w.made[k.uid] = k
 	}
 	w.single.begins(w)
@@ -238,6 +242,7 @@ func (k *kube) removes(dead fleet.Tombstone, hold bool) fleet.SyncStatus {
 		return st
 	}
 	delete(k.has, dead.Module)
+	delete(k.kept, dead.Module)
 	return st
 }
 
@@ -261,6 +266,9 @@ func (w *interleaved) applies(k *kube, s fleet.Sync, hold bool) fleet.SyncStatus
 			drops = append(drops, id)
 		}
 	}
+	if !s.Policies.IsZero() {
+		keeps, drops = w.keeps(k, s, drops, &st), nil
+	}
 	if many := len(drops) > 1 && 2*len(drops) > len(k.has[s.Module]); many {
 		for _, id := range drops {
 			if !s.PruneConfirmed || len(s.PruneShown) > 0 && !slices.Contains(s.PruneShown, assemble.HeirKey(id)) {
@@ -273,7 +281,9 @@ func (w *interleaved) applies(k *kube, s fleet.Sync, hold bool) fleet.SyncStatus
 	}
 	for _, id := range lists { // what a person let go before is asked about anew
 		delete(w.said.confirmed, confirmation(id.String(), s.Module, k.uid))
+		delete(k.kept[s.Module], id)
 	}
+	k.revision[s.Module] = s.Revision
 	k.has[s.Module] = append(lists, keeps...)
 	return st
 }

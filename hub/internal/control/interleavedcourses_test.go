@@ -113,7 +113,8 @@ func (w *interleaved) comesUp(name fleet.ClusterName, up bool) {
 }
 
 func courses() []course {
-	return slices.Concat(coursesOfModules(), coursesOfRollouts(), coursesOfPlacements(), coursesOfClusters(), coursesOfCatalogs(), coursesOfRestores(), coursesOfSources(), coursesOfMoves())
+	return slices.Concat(coursesOfModules(), coursesOfRollouts(), coursesOfPlacements(), coursesOfClusters(), coursesOfCatalogs(), coursesOfRestores(), coursesOfSources(), coursesOfMoves(), coursesOfLegacy(),
+		coursesOfDeletedInABackup())
 }
 
 // coursesOfModules are of modules that come and go.
@@ -284,7 +285,7 @@ func coursesOfCatalogs() []course {
 
 // tolds are all words, each by itself, and with all that the leader has to do then beside what it is at.
 func tolds() []told {
-	all := slices.Concat(toldOfModules(), toldOfRollouts(), toldOfClusters(), toldOfCatalogs(), toldOfMore())
+	all := slices.Concat(toldOfModules(), toldOfRollouts(), toldOfClusters(), toldOfCatalogs(), toldOfMore(), toldOfLegacy())
 	for _, word := range all[:len(all):len(all)] {
 		all = append(all, told{word.name + ", and all goes on", func(w *interleaved) {
 			word.says(w)
@@ -396,17 +397,19 @@ func toldOfCatalogs() []told {
 
 // someOf are words that are tried in each run of the tests: what they find when a check is taken out of a commit is not found at random in a few minutes.
 var someOf = map[string][]string{
-	"one cluster leaves by its placement":                  {"delete two"},
-	"one cluster leaves by its placement in small commits": {"delete two"},
-	"put that drops most, confirmed":                       {"another b"},
-	"put first":                                            {"delete one, put it when it is gone"},
-	"put in stages":                                        {"abort"},
-	"delete":                                               {"remove b, keep"},
-	"delete the only one, orphan":                          {"remove b, delete"},
-	"the same cluster joins again at once":                 {"remove b, keep"},
-	"restored from before a put, accepted":                 {"put one, one object, and all goes on"},
-	"a source has most no more, confirmed":                 {"the source has something else"},
-	"a catalog loses one":                                  {"put one", "catalog does not prune"},
+	"one cluster leaves by its placement":                   {"delete two"},
+	"one cluster leaves by its placement in small commits":  {"delete two"},
+	"put that drops most, confirmed":                        {"another b"},
+	"put first":                                             {"delete one, put it when it is gone"},
+	"put in stages":                                         {"abort"},
+	"delete":                                                {"remove b, keep"},
+	"delete the only one, orphan":                           {"remove b, delete"},
+	"the same cluster joins again at once":                  {"remove b, keep"},
+	"restored from before a put, accepted":                  {"put one, one object, and all goes on"},
+	"a source has most no more, confirmed":                  {"the source has something else"},
+	"a catalog loses one":                                   {"put one", "catalog does not prune"},
+	"a tracker is deleted":                                  {"roll back"},
+	"restored from when a module went, put again, accepted": {"delete two"},
 }
 
 // TestEachWordBeforeEachCommit tries someOf all, and as many more as it can in TOWLINE_RANDOM, in an order by TOWLINE_SEED. All takes about two hours of

@@ -136,7 +136,8 @@ func (w *interleaved) calms() {
 		}
 		w.follows()
 		next := w.wakes()
-		if w.found != "" || w.last.Revision() == before && (next.IsZero() || time.Until(next) > time.Minute) {
+		// A catalog is looked for each second while a restored store stands, and nothing comes of that.
+		if w.found != "" || w.last.Revision() == before && (next.IsZero() || time.Until(next) > time.Minute || record.Stands(store.Untracked(w.last))) {
 			return
 		}
 		if d := time.Until(next); !next.IsZero() && d > 0 && d <= time.Minute {
@@ -186,6 +187,7 @@ func (w *interleaved) stateOf() string {
 		x := h.GetHold()
 		add("%s %s of %q in %q, %d items", x.GetKind(), x.GetCode(), x.GetModule(), x.GetCluster(), len(x.GetItems()))
 	}
+	add("%d with orders to delete trackers", len(all[*storev1.RecycleRecord](w.last, store.RecyclePrefix)))
 	add("%d answers", len(all[*storev1.ConfirmRecord](w.last, store.ConfirmPrefix)))
 	for key, c := range all[*storev1.CatalogRecord](w.last, store.CatalogPrefix) {
 		add("%s: deleting %t, prune %t, suspend %t", key, c.GetDeleting(), c.GetCatalog().GetSpec().GetPrune(), c.GetCatalog().GetSpec().GetSuspend())
