@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"towline.dev/towline/deploy"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -33,14 +36,14 @@ func TestWhatIsOrderedOfWhoIsAwayIsDoneLater(t *testing.T) {
 		{regressed(state("a", "Ready", nil)), "hold module/shop", "hold/h-9 put; end it with: towline unhold h-9\nWarning: 3 clusters are away, and 1 cluster is told nothing, for its agent has seen a newer store of the hub: until they are back and that is accepted the hold is not heard of there, what was told before goes on, and drift is corrected, except in one that is locked or revoked; the annotation towline.dev/hold holds an object at once\n"},
 		{regressed(state("a", "Disconnected", nil)), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is away: until it is back the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
 		{regressed(state("a", "Ready", nil)), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them; its agent is told nothing, for it has seen a newer store of the hub, so that is done when that is accepted\n"},
-		{state("a", "Removing", nil), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
-		{away(state("a", "Removing", nil)), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent +
+		{state("a", "Removing", nil), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster, with the namespace that the agent has:" + removeAgent + "\n"},
+		{away(state("a", "Removing", nil)), "cluster remove a --force", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster, with the namespace that the agent has:" + removeAgent +
 			"\nWarning: cluster a: its agent is away; if it was told to delete what the modules have there, it goes on with that until you have removed it\n"},
 		{regressed(state("a", "Removing", nil)), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is told nothing, for it has seen a newer store of the hub: until that is accepted the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
 		{ofBefore(state("a", "Removing", nil)), "hold cluster/a", "hold/h-9 put; end it with: towline unhold h-9\nWarning: its agent is away: until it is back the hold is not heard of there, what was told before goes on, and drift is corrected; the annotation towline.dev/hold holds an object at once\n"},
 		{state("a", "Ready", nil), "cluster lock a", "cluster/a locked; let its agent in again with: towline cluster unlock a\n"},
 		{state("a", "Locked", &v1.ClusterLock{}), "cluster remove a --objects=delete --yes", "cluster/a removing; it is locked, and what the modules have there is deleted when it is unlocked\n"},
-		{state("a", "Revoked", nil), "cluster remove a", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent + "\n"},
+		{state("a", "Revoked", nil), "cluster remove a", "cluster/a removed; its agent is told nothing any more and keeps everything there, so run this in the cluster, with the namespace that the agent has:" + removeAgent + "\n"},
 		{state("a", "Pending", nil), "cluster remove a", "cluster/a removed; no agent had joined\n"},
 		{state("a", "Disconnected", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them; its agent is away, so that is done when it is back\n"},
 		{state("a", "Ready", nil), "cluster cordon a", "cluster/a cordoned; enters shop; leaves team/base, which removes 12 objects, or hands them to modules that list them\n"},
@@ -155,4 +158,34 @@ func TestWhatIsLeftIsNotSaidToGo(t *testing.T) {
 	if got := partSays(&v1.Tracker{}, &v1.TrackerRevision{Leaving: 3, Reason: fleet.TrackerReleasing}); got != "3 to stay, without our marks" {
 		t.Errorf("the revision: %q", got)
 	}
+}
+
+// TestRemoveAgentLeavesTheNamespace: the lines that a person pastes into a cluster delete what the agent's installation has, by name, and nothing
+// else: a hub may live in the namespace.
+func TestRemoveAgentLeavesTheNamespace(t *testing.T) {
+	if strings.Contains(removeAgent, "delete namespace") {
+		t.Errorf("deletes the namespace:%s", removeAgent)
+	}
+	for _, o := range []deploy.AgentOptions{{}, {Restricted: true}, {DaemonSet: true}} {
+		o.Hubs, o.Token = []string{"hub:7443"}, "t"
+		objects, err := deploy.AgentObjects(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects {
+			if object.GetKind() != "Namespace" && !slices.ContainsFunc(strings.Split(removeAgent, "\n"), func(line string) bool { return deletes(line, object) }) {
+				t.Errorf("leaves %s %s:%s", object.GetKind(), object.GetName(), removeAgent)
+			}
+		}
+	}
+}
+
+// deletes reports that a line of kubectl deletes the object by its name.
+func deletes(line string, object *unstructured.Unstructured) bool {
+	words := strings.Fields(line)
+	verb := slices.Index(words, "delete")
+	if verb < 0 || verb+2 >= len(words) || slices.Contains(words, "-n") != (object.GetNamespace() != "") {
+		return false
+	}
+	return slices.Contains(strings.Split(words[verb+1], ","), strings.ToLower(object.GetKind())) && slices.Contains(words[verb+2:], object.GetName())
 }

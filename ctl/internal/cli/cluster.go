@@ -274,7 +274,7 @@ func removalText(name string, s *v1.ClusterStatus, silent, deletes bool) string 
 	case state == fleet.ClusterPending:
 		return "removed; no agent had joined"
 	case silent, state == fleet.ClusterRevoked:
-		return "removed; its agent is told nothing any more and keeps everything there, so run this in the cluster:" + removeAgent
+		return "removed; its agent is told nothing any more and keeps everything there, so run this in the cluster, with the namespace that the agent has:" + removeAgent
 	}
 	now, then := absence(s)
 	if now == "" { // it went a moment ago
@@ -283,13 +283,16 @@ func removalText(name string, s *v1.ClusterStatus, silent, deletes bool) string 
 	if deletes {
 		return fmt.Sprintf("removing; %s, and what the modules have there is deleted when %s", now, then)
 	}
-	return fmt.Sprintf("removing; %s, and everything there is let go of when %s; to wait no longer, run this in the cluster:%s\n  and then here: towline cluster remove %s --force",
+	return fmt.Sprintf("removing; %s, and everything there is let go of when %s; to wait no longer, run this in the cluster, with the namespace that the agent has:%s\n  and then here: towline cluster remove %s --force",
 		now, then, removeAgent, name)
 }
 
-// removeAgent is what a person runs in a cluster whose agent cannot be told to go.
-const removeAgent = "\n  kubectl -n towline-system delete deployment,daemonset towline-agent --ignore-not-found\n" +
-	"  kubectl delete namespace towline-system"
+// removeAgent is what a person runs in a cluster whose agent cannot be told to go. It names all that deploy/agent has, and the agent's state, but
+// not the namespace: a hub may live there.
+const removeAgent = "\n  kubectl -n towline-system delete deployment,daemonset,serviceaccount,role,rolebinding,lease towline-agent --ignore-not-found\n" +
+	"  kubectl -n towline-system delete secret towline-join --ignore-not-found\n" +
+	"  kubectl -n towline-system delete secret -l towline.dev/state\n" +
+	"  kubectl delete clusterrolebinding,clusterrole towline-agent towline-agent-modules --ignore-not-found"
 
 // warnCutOff says of a cluster whose agent was away before it was shut out that it does not know that yet.
 func (a *app) warnCutOff(was *v1.Cluster) {
