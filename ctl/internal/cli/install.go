@@ -22,19 +22,13 @@ const installer = "towline-cli"
 
 // install applies the agent's manifests to a Kubernetes context with server-side apply.
 func (a *app) install(ctx context.Context, agent deploy.AgentOptions, o *joinOptions) error {
-	klog.LogToStderr(false) // client-go's own log says nothing that the error does not
-	klog.SetOutput(io.Discard)
 	objects, err := deploy.AgentObjects(agent)
 	if err != nil {
 		return err
 	}
-	config, err := kubeConfig(o)
+	kube, err := kubeClient(o)
 	if err != nil {
 		return err
-	}
-	kube, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("context %s: %w", o.context, err)
 	}
 	for _, object := range objects {
 		// All of them are built-in kinds with regular plurals; discovery would only cost time.
@@ -45,6 +39,36 @@ func (a *app) install(ctx context.Context, agent deploy.AgentOptions, o *joinOpt
 		a.printf("%s/%s applied\n", strings.ToLower(object.GetKind()), object.GetName())
 	}
 	return nil
+}
+
+// mayInstall looks at the agent that is in the context, before anything is made for the next one.
+func (a *app) mayInstall(ctx context.Context, name string, hubs []string, o *joinOptions) error {
+	kube, err := kubeClient(o)
+	if err != nil {
+		return err
+	}
+	found, err := lookInstalled(ctx, kube)
+	if err == nil {
+		err = found.refuses(name, hubs, o.restricted)
+	}
+	if err != nil {
+		return fmt.Errorf("context %s: %w", o.context, err)
+	}
+	return nil
+}
+
+func kubeClient(o *joinOptions) (*dynamic.DynamicClient, error) {
+	klog.LogToStderr(false) // client-go's own log says nothing that the error does not
+	klog.SetOutput(io.Discard)
+	config, err := kubeConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	kube, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("context %s: %w", o.context, err)
+	}
+	return kube, nil
 }
 
 func applyObject(ctx context.Context, kind dynamic.NamespaceableResourceInterface, object *unstructured.Unstructured) error {

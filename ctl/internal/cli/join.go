@@ -34,7 +34,9 @@ type joinOptions struct {
 	daemonSet bool
 	// restricted: the agent gets few rights.
 	restricted bool
-	timeout    time.Duration
+	// replace: of an agent that is there, whatever it is.
+	replace bool
+	timeout time.Duration
 }
 
 func (a *app) joinCommand() *cobra.Command {
@@ -66,6 +68,7 @@ func (a *app) joinCommand() *cobra.Command {
 	f.StringVar(&o.image, "image", "", "image of the agent")
 	f.BoolVar(&o.daemonSet, "daemonset", false, "a DaemonSet instead of a Deployment of two")
 	f.BoolVar(&o.restricted, "restricted", false, "with few rights, and in the namespaces alone that you bind it to: see docs/local-policy.md")
+	f.BoolVar(&o.replace, "replace", false, "with --context: also where an agent with fewer rights, of another hub or of another cluster is")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "with --context: how long to wait for Ready")
 	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
 	return cmd
@@ -89,6 +92,11 @@ func (a *app) join(ctx context.Context, name string, o *joinOptions) error {
 	}
 	if install {
 		if hubs, err = reachable(ctx, c, name, o.hubs); err != nil {
+			return err
+		}
+	}
+	if o.context != "" && !o.replace {
+		if err := a.mayInstall(ctx, name, hubs, o); err != nil {
 			return err
 		}
 	}

@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -59,26 +59,49 @@ func TestLoopbackMakesNoToken(t *testing.T) {
 	}
 }
 
-// kubeAPI takes server-side applies and remembers their paths.
+// kubeAPI takes server-side applies, remembers their paths, and has what was applied.
 type kubeAPI struct {
 	mu      sync.Mutex
 	applied []string
+	objects map[string][]byte
 }
 
 func (k *kubeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if object, ok := k.objects[r.URL.Path]; r.Method == http.MethodGet {
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			object = []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+		}
+		_, _ = w.Write(object)
+		return
+	}
 	if r.Method != http.MethodPatch || r.Header.Get("Content-Type") != "application/apply-patch+yaml" || r.URL.Query().Get("fieldManager") != installer {
 		http.Error(w, r.Method+" "+r.URL.String()+" is no apply", http.StatusMethodNotAllowed)
 		return
 	}
-	k.mu.Lock()
 	k.applied = append(k.applied, r.URL.Path)
-	k.mu.Unlock()
-	body, err := io.ReadAll(r.Body)
+	var object map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&object); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if strings, ok := object["stringData"].(map[string]any); ok { // as an API server does
+		token, _ := strings["token"].(string)
+		object["data"] = map[string]any{"token": []byte(token)}
+		delete(object, "stringData")
+	}
+	body, err := json.Marshal(object)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
+	if k.objects == nil {
+		k.objects = map[string][]byte{}
+	}
+	k.objects[r.URL.Path] = body
 	_, _ = w.Write(body) // the client says if it is cut
 }
 
@@ -127,7 +150,7 @@ func TestJoinContextAppliesAndWaits(t *testing.T) {
 
 	args[2] = "edge-113" // stays Pending
 	hub.watchEnds = status.Error(codes.DeadlineExceeded, "the hub's end noticed first")
-	got = hub.run(t, run{}, append(args, "--timeout", "6s")...)
+	got = hub.run(t, run{}, append(args, "--timeout", "6s", "--replace")...)
 	if got.code != 4 || !strings.Contains(got.err, "cluster edge-113: is Pending after 6s; see: kubectl -n towline-system logs") {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
