@@ -39,7 +39,9 @@ func (a *writer) recreate(out *outcome, immutable error) (map[string]any, error)
 	if err := a.unlessAnnotated(live); err != nil {
 		return nil, err
 	}
-	a.prove(u)
+	if err := a.prove(ctx, u); err != nil {
+		return nil, err
+	}
 	if err := a.anew(live); err != nil {
 		return nil, err
 	}
@@ -109,14 +111,20 @@ func (a *writer) anew(live map[string]any) error {
 }
 
 // prove notes that an intent became the live object, and that the answer was lost with the agent that wrote it: an object that
-// carries the module's proof is as much the module's as one whose answer came.
-func (a *writer) prove(u *unstructured.Unstructured) {
-	if a.record == nil || a.record.State != plan.Intent {
-		return
+// carries the module's proof is as much the module's as one whose answer came. An error says that the object is another hub's, or that this is not known.
+func (a *writer) prove(ctx context.Context, u *unstructured.Unstructured) error {
+	if a.record == nil {
+		return nil
 	}
-	claimant := a.w.m.claimant(a.w.ref).After(&a.record.Record)
-	if !claimant.Proven(a.liveID(), u.GetLabels(), u.GetAnnotations(), apply.ProofOf(u.GetManagedFields())) {
-		return
+	if a.record.State != plan.Intent {
+		return a.unlessServed(ctx, u.Object)
+	}
+	claimant, err := a.w.m.claimantOf(ctx, a.w.ref, u.GetLabels())
+	if err != nil {
+		return err
+	}
+	if !claimant.After(&a.record.Record).Proven(a.liveID(), u.GetLabels(), u.GetAnnotations(), apply.ProofOf(u.GetManagedFields())) {
+		return nil
 	}
 	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 		if r.State != plan.Intent {
@@ -126,11 +134,16 @@ func (a *writer) prove(u *unstructured.Unstructured) {
 		return true
 	})
 	a.record = a.w.m.inventory.Get(a.id)
+	return nil
 }
 
 // keepsFromRecreating is what the rules say against it; empty: nothing. What would go with the object is asked last, in replace.
 func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstructured, immutable error) (string, error) {
-	if refusal := plan.Recreate(a.id, a.recreation(u)); refusal != "" {
+	r, err := a.recreation(ctx, u)
+	if err != nil {
+		return "", err
+	}
+	if refusal := plan.Recreate(a.id, r); refusal != "" {
 		return refusal, nil
 	}
 	return a.changedByAdmission(ctx, u, immutable)
@@ -154,8 +167,9 @@ func (a *writer) changedByAdmission(ctx context.Context, u *unstructured.Unstruc
 	return "nothing was deleted, as that is no change of the module: admission (a mutating webhook or policy) changes it in every update of the object", nil
 }
 
-// recreation is what the policies and the live object say.
-func (a *writer) recreation(u *unstructured.Unstructured) plan.Recreation {
+// recreation is what the policies and the live object say. One that carries the label of a hub for which another agent works is that one's, whatever the
+// module may take.
+func (a *writer) recreation(ctx context.Context, u *unstructured.Unstructured) (plan.Recreation, error) {
 	r := plan.Recreation{Policies: a.policies, Policy: *a.policy,
 		Ours: a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID())}
 	if c := metav1.GetControllerOf(u); c != nil {
@@ -163,7 +177,14 @@ func (a *writer) recreation(u *unstructured.Unstructured) plan.Recreation {
 	}
 	whenDeleted, _, _ := unstructured.NestedString(u.Object, "spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted")
 	r.ClaimsGo = whenDeleted == "Delete"
-	return r
+	claimant, err := a.w.m.claimantOf(ctx, a.w.ref, u.GetLabels())
+	hub := u.GetLabels()[fleet.HubLabel]
+	if err != nil || !r.Ours || hub == "" || claimant.After(&a.record.Record).Marked(u.GetLabels()) {
+		return r, err
+	}
+	served, err := a.w.m.hubs.serves(ctx, &a.w.m.o, hub)
+	r.Ours = !served
+	return r, err
 }
 
 // unlessGoesAlong is an error where something would go with the object.
@@ -187,7 +208,10 @@ func (a *writer) unlessGoesAlong(ctx context.Context, u *unstructured.Unstructur
 		f := *apply.Explain(a.id, err) // others have the same
 		return &f
 	}
-	r := a.recreation(u)
+	r, err := a.recreation(ctx, u)
+	if err != nil {
+		return err
+	}
 	r.Inside = slices.Concat(inside, followers, bound.names(string(u.GetUID())))
 	if refusal := plan.Recreate(a.id, r); refusal != "" {
 		return a.cannotChange(ctx, immutable, refusal)
