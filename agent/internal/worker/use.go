@@ -190,6 +190,9 @@ func (a *writer) applyMeta(ctx context.Context, u *unstructured.Unstructured, wa
 		free[k] = v
 	}
 	guard := apply.Guard{UID: string(u.GetUID())}
+	if a.w.m.useManager() == fleet.FieldManager {
+		guard.ResourceVersion = u.GetResourceVersion() // one may adopt it while the write waits for its turn
+	}
 	for force := false; ; { // ends, for with each conflict there is less to apply, or none is left
 		body, err := free.Body(a.id, a.entry.Version, guard)
 		if err != nil {
@@ -329,6 +332,11 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 		return
 	}
 	e.w.log.Info("object is not used any more", "object", r.ID.String(), "uid", r.UID, "generation", e.in.Age.Generation)
+	if !there {
+		e.lost = append(e.lost, vanished{record: r, resource: res})
+		e.forget(ctx)
+		return
+	}
 	e.w.m.inventory.Drop(e.w.ref, r.ID)
 }
 
