@@ -204,3 +204,36 @@ func TestNobodyAsksForOwnersWhileAnObjectIsOnItsWayOut(t *testing.T) {
 		})
 	}
 }
+
+// TestOwnerThatIsOwnedSinceTheStageBefore: what a module lists has an owner that nobody manages, and that gets an owner which a revision drops while
+// what goes before that is deleted. The garbage collector would delete one after the other.
+func TestOwnerThatIsOwnedSinceTheStageBefore(t *testing.T) {
+	r, p := newRig(t), newPause()
+	r.stop()
+	r.answers(func(q *http.Request) *http.Response {
+		if q.Method == http.MethodDelete && strings.HasSuffix(q.URL.Path, "/services/db") {
+			p.wait()
+		}
+		return nil
+	})
+	r.start()
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("owner", "k: v"), selectorless, certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.createAs("operator", "v1", "configmaps", r.ns, r.configMapObject("middle", nil, map[string]any{"k": "v"}))
+	r.ownedBy("secrets", "s", "middle")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) > 0 })
+	r.set([]fleet.Sync{r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))})
+	p.at(r, func() { r.ownedBy("configmaps", "middle", "owner") })
+	for _, name := range []string{"owner", "middle"} {
+		r.eventually(name+" is gone", func() bool { return r.get("v1", "configmaps", name) == nil })
+	}
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
+	}
+	if owners := fmt.Sprint(r.get("v1", "secrets", "s").GetOwnerReferences()); owners != "[]" {
+		t.Errorf("owners %v", owners)
+	}
+}

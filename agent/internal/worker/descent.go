@@ -62,6 +62,13 @@ func (d *descent) ownersOf(ctx context.Context, namespace string, o watch.Owner)
 	return list, nil
 }
 
+// forget has all owners read again: what they are may have changed while what goes first was deleted.
+func (d *descent) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.known = nil
+}
+
 func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) ([]watch.Owner, error) {
 	id, version, ok := o.In(namespace)
 	if !ok {

@@ -81,6 +81,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		// What is on its way out is not deleted again, however long it waits for a finalizer: nobody has to know what goes with it, nor yet with
 		// what waits for it.
 		going := slices.DeleteFunc(slices.Clone(stage), func(r plan.Record) bool { return e.w.seenLeaving(e.kinds[kindOf(r)].Resource, r) })
+		e.descent.forget()
 		e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, going) // a hold may have come while the stage before went on
 		if !e.stage(ctx, stage, false) {
 			return
