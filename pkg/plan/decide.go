@@ -87,6 +87,12 @@ func (r Record) Root() bool {
 // Goes reports that it was decided to delete the object.
 func (r Record) Goes() bool { return r.Deleting != fleet.Age{} }
 
+// LetGo reports that the object carries neither of our marks, as a release leaves it, and that one was noted before it was to be sent: the answer to that
+// was lost.
+func (r Record) LetGo(s Seen) bool {
+	return r.Goes() && !r.Taking && s.UID == r.UID && s.Labels[fleet.HubLabel] == "" && s.Annotations[fleet.OwnerAnnotation] == ""
+}
+
 // Written reports that a write of ours to the object succeeded.
 func (r Record) Written() bool { return r.State == Owned || r.State == Used }
 

@@ -89,8 +89,14 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen, claim
 	return false
 }
 
-// stays says why an object that is there is not ours any more. That a removal leaves it is noted.
+// stays says why an object that is there is not ours any more; empty: it was to be let go, and so it was. That a removal leaves it is noted.
 func (e *eraser) stays(r plan.Record, seen plan.Seen, claimant plan.Claimant) (why string) {
+	if r.LetGo(seen) {
+		if e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan {
+			e.w.m.inventory.Leave(e.w.ref, leftText(r, seen))
+		}
+		return ""
+	}
 	why = plan.ForeignText(seen, claimant, r)
 	if e.in.Tombstone {
 		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+why+")")

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -156,5 +158,41 @@ func TestWhatNeverBecameOursIsNoLeftover(t *testing.T) {
 	})
 	if r.data("taken", "k") != "theirs" || r.marked("taken") {
 		t.Error("a foreign object was touched")
+	}
+}
+
+// TestReleaseWhoseAnswerIsLostIsTold: the agent takes its marks off an object that is to be left, and the answer to that is lost. It says that it left
+// the object, as where the answer comes, and not that somebody else took them.
+func TestReleaseWhoseAnswerIsLostIsTold(t *testing.T) {
+	messages := map[bool]string{}
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost %v", lost), func(t *testing.T) {
+			r := newRig(t)
+			policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"left"}}, Delete: fleet.DeleteOrphan}}
+			s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("left", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.count.upset(func(q *http.Request) error {
+				if !lost || q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/configmaps/left") {
+					return nil
+				}
+				x, err := r.count.next.RoundTrip(q)
+				if err == nil {
+					_ = x.Body.Close()
+				}
+				return errors.New("connection reset by a test")
+			})
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			messages[lost] = strings.ReplaceAll(r.wait("shop", "removed", isRemoved).Message, r.ns, "$NS")
+			if left := r.get("v1", "configmaps", "left"); left == nil || left.GetLabels()[fleet.HubLabel] != "" {
+				t.Fatalf("it is not left: %v", left)
+			}
+			if strings.Contains(messages[lost], "somebody") || strings.Contains(r.heard.String(), "object is not ours any more") {
+				t.Errorf("says %q", messages[lost])
+			}
+		})
+	}
+	if messages[true] != messages[false] {
+		t.Errorf("says %q, and with an answer %q", messages[true], messages[false])
 	}
 }
