@@ -385,3 +385,33 @@ func TestBindingOfALaterKind(t *testing.T) {
 		t.Errorf("after %s: %q", took, r.data("uses", "url"))
 	}
 }
+
+// TestBindingOfAVersionThatIsNotServed: the kind of what a binding reads is served in another version only. The object is there, so that the default does
+// not stand in for its value; nor does a value that was read before stand for good without a word.
+func TestBindingOfAVersionThatIsNotServed(t *testing.T) {
+	r := newRig(t)
+	r.define("databases", "Database", "v1beta1", "v1")
+	obj := r.custom("v1", "Database", r.ns, "db")
+	obj["spec"] = map[string]any{"url": "db://x"}
+	r.create(r.group()+"/v1", "databases", r.ns, obj)
+	r.unserve("databases", "v1beta1")
+	fallback := "db://default"
+	bound := func(version string) fleet.Sync {
+		return r.binding(r.bundle("shop", nil, configMap("uses", `url: "${URL}"`)), fleet.LateBinding{Name: "URL", Default: &fallback,
+			Object: &fleet.ObjectField{Group: r.group(), Version: version, Kind: "Database", Namespace: r.ns, Name: "db", Path: "spec.url"}})
+	}
+	s := bound("v1beta1")
+	r.set([]fleet.Sync{s})
+	got := r.wait("shop", "told", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && (x.Ready || strings.Contains(x.Message, "name that version in the binding"))
+	})
+	if got.Ready || r.get("v1", "configmaps", "uses") != nil {
+		t.Errorf("it is %q, by the default: %+v", r.data("uses", "url"), got)
+	}
+	next := bound("v1")
+	r.set([]fleet.Sync{next})
+	r.ready(next)
+	if got := r.data("uses", "url"); got != "db://x" {
+		t.Errorf("it is %q", got)
+	}
+}

@@ -64,10 +64,13 @@ func (w *worker) findSource(ctx context.Context, s *source, now time.Time) error
 		e := fleet.BundleEntry{ID: s.id, Version: s.version}
 		found, failed := w.resolveKinds(ctx, map[kindKey]fleet.BundleEntry{kindOfEntry(e): e})
 		s.resource, s.fail, s.next = found[kindOfEntry(e)], failed[kindOfEntry(e)], time.Now().Add(bindAgain)
+		if s.resource.Resource == "" {
+			s.fail = w.m.kindless(ctx, s, s.fail)
+		}
 	}
 	if s.resource.Resource == "" {
 		w.binder.due = earliest(w.binder.due, s.next)
-		return s.kindless(s.fail)
+		return s.fail
 	}
 	if err := s.settle(); err != nil {
 		return err
@@ -80,13 +83,21 @@ func (w *worker) findSource(ctx context.Context, s *source, now time.Time) error
 	return nil
 }
 
-// kindless says why the kind of a source is not found.
-func (s *source) kindless(err error) *apply.Failure {
+// kindless says why the kind of a source is not found. Of one that is served in another version the object may be there, with other fields: no default
+// stands in for what it has.
+func (m *Manager) kindless(ctx context.Context, s *source, err error) error {
 	f := apply.Explain(s.id, err)
-	if f.Reason == apply.ReasonNoKind {
+	if f.Reason != apply.ReasonNoKind {
+		return f
+	}
+	served, gone, err := m.mapper.Served(ctx, s.id, s.version)
+	switch {
+	case err != nil:
+		return apply.Explain(s.id, err)
+	case gone:
 		return missing("the cluster has no kind %s of %s", s.id.Kind, groupVersion(s.id.Group, s.version))
 	}
-	return f
+	return fleet.Invalidf("", "%s: the cluster serves its kind in %s, and not in %s; name that version in the binding", s.id.Short(), served.GroupVersion(), groupVersion(s.id.Group, s.version))
 }
 
 func groupVersion(group, version string) string {
