@@ -106,6 +106,9 @@ func openExternal(ctx context.Context, o Options) (backend.Backend, error) {
 	if err == nil {
 		err = b.mayWrite(ctx)
 	}
+	if errors.Is(err, fleet.ErrExhausted) { // it can be read, and takes changes again when somebody has made room
+		err = nil
+	}
 	if err != nil {
 		return nil, errors.Join(o.explained(err), client.Close())
 	}
@@ -360,7 +363,7 @@ func (b *keyspace) Close() error {
 // noSpace is etcd's alarm in words that say what to do.
 func (b *keyspace) noSpace() error {
 	if b.embedded == nil {
-		return fleet.Errorf(fleet.ErrExhausted, "etcd is full (alarm NOSPACE): compact and defragment it or raise its quota, then: etcdctl alarm disarm; reads and deletions go on")
+		return fleet.Errorf(fleet.ErrExhausted, "etcd is full (alarm NOSPACE): compact and defragment it or raise its quota, then: etcdctl alarm disarm; until then it takes no change, and only reads go on")
 	}
 	b.embedded.full()
 	return b.embedded.exhausted()

@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -232,7 +233,7 @@ func TestEtcdFullComesBackByItself(t *testing.T) {
 func ownEtcd(t testing.TB) *embed.Etcd { return ownEtcdAt(t, "", "towline") }
 
 // ownEtcdAt is one at a socket, empty: anywhere, of the cluster of a name.
-func ownEtcdAt(t testing.TB, socket, cluster string) *embed.Etcd {
+func ownEtcdAt(t testing.TB, socket, cluster string, more ...func(*embed.Config)) *embed.Etcd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd")
 	if err != nil {
@@ -248,6 +249,9 @@ func ownEtcdAt(t testing.TB, socket, cluster string) *embed.Etcd {
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.UnsafeNoFsync = true
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	for _, set := range more {
+		set(cfg)
+	}
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -255,6 +259,30 @@ func ownEtcdAt(t testing.TB, socket, cluster string) *embed.Etcd {
 	<-e.Server.ReadyNotify()
 	t.Cleanup(e.Close)
 	return e
+}
+
+// An etcd of one's own is full: what is there is read, also by a hub that starts, and whoever is refused hears what goes on, and what does not.
+func TestEtcdOfOnesOwnThatIsFull(t *testing.T) {
+	server := ownEtcdAt(t, "", "towline", func(c *embed.Config) { c.QuotaBackendBytes = 2 << 20 })
+	s := openDir(t, etcd.Options{Endpoints: endpoint(server)})
+	count(t, s, "meta/uid/before", 3)
+	var err error
+	for n := 0; err == nil && n < 64; n++ {
+		content := make([]byte, 1<<18)
+		_, _ = rand.Read(content) // what is packed is smaller
+		_, err = s.Blobs().Put(within(t), content)
+	}
+	if !errors.Is(err, fleet.ErrExhausted) || !strings.Contains(err.Error(), "it takes no change, and only reads go on") {
+		t.Fatalf("over the quota: %v", err)
+	}
+	shut(t, s)
+	s = openDir(t, etcd.Options{Endpoints: endpoint(server)})
+	if n := counted(t, s, 0, "meta/uid/before"); n != 3 {
+		t.Errorf("a hub that starts reads %d", n)
+	}
+	if _, err := s.Blobs().Put(within(t), []byte("more")); !errors.Is(err, fleet.ErrExhausted) {
+		t.Errorf("a change: %v", err)
+	}
 }
 
 func endpoint(e *embed.Etcd) []string { return []string{"unix:" + e.Config().ListenClientUrls[0].Host} }
