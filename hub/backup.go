@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -236,6 +235,7 @@ func (keepOpen) Close() error { return nil }
 
 // markRestored makes the store another one than that of the backup, and notes what that one was.
 func markRestored(ctx context.Context, s *engine.Engine) (is *storev1.Hub, err error) {
+	now := time.Now()
 	_, err = own(s).Update(ctx, func(w store.Writer) error {
 		was, _, ok := store.Get[*storev1.Hub](w, store.HubKey)
 		if !ok {
@@ -247,7 +247,7 @@ func markRestored(ctx context.Context, s *engine.Engine) (is *storev1.Hub, err e
 		is = proto.CloneOf(was)
 		is.Incarnation = random(8)
 		w.Put(store.HubKey, is)
-		w.Put(store.RestoreKey, &storev1.Restore{Incarnation: was.GetIncarnation(), Generation: record.LastGeneration(w), At: timestamppb.New(time.Now()), Stands: true})
+		record.MarkRestored(w, was, now)
 		return nil
 	})
 	return is, err

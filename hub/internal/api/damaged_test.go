@@ -379,3 +379,26 @@ func TestDamagedCatalogIsDeletedAsItWasSeen(t *testing.T) {
 		t.Errorf("as it was seen: %v", err)
 	}
 }
+
+// TestWhatIsDamagedIsHeld: a module or a cluster whose record cannot be read is there, and is frozen as any other.
+func TestWhatIsDamagedIsHeld(t *testing.T) {
+	for key, req := range map[string]*towlinev1.PutHoldRequest{
+		store.ModuleKey(damagedShop): {Module: "shop", ModuleUid: "uid-1"},
+		store.ClusterKey("c1"):       {Cluster: "c1", ClusterUid: "uid-1"},
+	} {
+		a := newDamaged(t, key)
+		put, err := a.PutHold(t.Context(), req)
+		if err != nil {
+			t.Errorf("%s: %v", key, err)
+			continue
+		}
+		if err := a.o.Store.View(t.Context(), put.GetRevision(), func(r store.Reader) error {
+			if !record.ReadHolds(r, a.now()).Frozen(damagedShop, "c1") {
+				t.Errorf("%s: is not held", key)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -137,22 +137,8 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 	}
 	h.Digest = record.DigestOfFreeze(h).String()
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
-		if h.Module != "" {
-			ref := fleet.ModuleRef{Project: h.Project, Name: h.Module}
-			if _, ok := w.Get(store.ModuleKey(ref)); !ok {
-				return noModule(ref)
-			}
-			if err := sameModule(w, ref, req.GetModuleUid()); err != nil {
-				return err
-			}
-		}
-		if h.Cluster != "" {
-			if _, ok := w.Get(store.ClusterKey(fleet.ClusterName(h.Cluster))); !ok {
-				return noCluster(fleet.ClusterName(h.Cluster))
-			}
-			if err := sameCluster(w, fleet.ClusterName(h.Cluster), req.GetClusterUid()); err != nil {
-				return err
-			}
+		if err := isThere(w, h, req); err != nil {
+			return err
 		}
 		h.Id = freezeID(w, h, a.now())
 		if err := endsSooner(w, h, a.now()); err != nil && !req.GetShorten() {
@@ -163,6 +149,26 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 	})
 	h.ResourceVersion = rev
 	return &towlinev1.PutHoldResponse{Hold: h, Revision: rev}, err
+}
+
+// isThere checks that what is to be held is there, and is what was meant. One whose record cannot be read is there: it runs on, and may have to be
+// stopped.
+func isThere(r store.Reader, h *towlinev1.Hold, req *towlinev1.PutHoldRequest) error {
+	if ref := (fleet.ModuleRef{Project: h.Project, Name: h.Module}); h.Module != "" {
+		if _, _, ok := moduleRecord(r, ref); !ok {
+			return noModule(ref)
+		}
+		if err := sameModule(r, ref, req.GetModuleUid()); err != nil {
+			return err
+		}
+	}
+	if c := fleet.ClusterName(h.Cluster); c != "" && store.DamageOf(r, store.ClusterKey(c)) == nil {
+		if _, ok := r.Get(store.ClusterKey(c)); !ok {
+			return noCluster(c)
+		}
+		return sameCluster(r, c, req.GetClusterUid())
+	}
+	return nil
 }
 
 // endsSooner refuses a hold that would take the place of one which lasts longer: writes would begin in the middle of what that is for, and whoever

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -55,6 +57,18 @@ type Restored struct {
 	// Ahead are the clusters that have seen what came after the backup, Unheard those of which that is not known, and Alone those for which
 	// alone it is accepted. All are sorted.
 	Ahead, Unheard, Alone []string
+}
+
+// MarkRestored notes at a time that the store was put back from a backup of the hub as it was. The clock may be behind that by which clusters joined:
+// it counts as after all of these.
+func MarkRestored(w store.Writer, was *storev1.Hub, now time.Time) {
+	store.Scan(store.Untracked(w), store.ClusterPrefix, func(c *storev1.ClusterRecord, _ store.Entry) bool {
+		if joined := c.GetJoined(); joined != nil && joined.AsTime().After(now) {
+			now = joined.AsTime()
+		}
+		return true
+	})
+	w.Put(store.RestoreKey, &storev1.Restore{Incarnation: was.GetIncarnation(), Generation: LastGeneration(w), At: timestamppb.New(now), Stands: true})
 }
 
 // ReadRestored reads it; nil: the store was never restored.

@@ -7,6 +7,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // Only a session of an agent that follows the restored store, or a join after the restore, shows that a cluster is not ahead of it.
@@ -30,6 +34,43 @@ func TestWhereAClusterIsAfterARestore(t *testing.T) {
 	} {
 		if got := placeAfter(restored, "now", tc.cluster, tc.session); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+// The time of a restore is that of another machine's clock than the one by which the clusters joined. No cluster of the backup counts as one that
+// joined after it.
+func TestRestoreIsAfterWhatIsInTheBackup(t *testing.T) {
+	s := storetest.New(t)
+	joined := time.Unix(2000, 0)
+	if _, err := s.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.HubKey, &storev1.Hub{Incarnation: "now"})
+		for name, at := range map[string]*timestamppb.Timestamp{"a": timestamppb.New(joined.Add(-time.Minute)), "b": timestamppb.New(joined), "c": nil} {
+			w.Put(store.ClusterKey(fleet.ClusterName(name)), &storev1.ClusterRecord{Joined: at, Cluster: &v1.Cluster{Metadata: &v1.Metadata{Name: name}}})
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for now, want := range map[time.Time]time.Time{joined.Add(-time.Hour): joined, joined.Add(time.Hour): joined.Add(time.Hour)} {
+		rev, err := s.Update(t.Context(), func(w store.Writer) error {
+			MarkRestored(w, &storev1.Hub{Incarnation: "before"}, now)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.View(t.Context(), rev, func(r store.Reader) error {
+			x := ReadRestored(r)
+			if at := x.Record.GetAt().AsTime(); !at.Equal(want) {
+				t.Errorf("restored at %s: counts as restored at %s, want %s", now, at, want)
+			}
+			if len(x.Unheard) != 2 {
+				t.Errorf("restored at %s: of a and b unheard are %v", now, x.Unheard)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
