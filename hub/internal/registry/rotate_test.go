@@ -220,6 +220,13 @@ func TestPeopleAndTheRotation(t *testing.T) {
 	if err != nil || string(after.CertificateData) == string(before.CertificateData) || strings.Count(string(after.CAData), "BEGIN") != 2 {
 		t.Errorf("the admin's configuration is not of the new CA, with both to trust: %v", err)
 	}
+	mine := filepath.Join(t.TempDir(), "config")
+	if err := clientconfig.New(before).Save(mine); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clientconfig.Use(mine, path, ""); err != nil {
+		t.Errorf("whoever has the configuration of before cannot use that of after: %v", err)
+	}
 	server, err := w.ca.Server()
 	if err != nil {
 		t.Fatal(err)

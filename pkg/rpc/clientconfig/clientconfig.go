@@ -147,13 +147,28 @@ func Use(path, from, name string) (Context, error) {
 		if name != "" {
 			c.Name, ctx.Name = name, name
 		}
-		if old, err := mine.Context(c.Name); err == nil && !bytes.Equal(old.CAData, c.CAData) {
+		if old, err := mine.Context(c.Name); err == nil && !sameHub(old.CAData, c.CAData) {
 			return Context{}, fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); merge with another name: --name NAME", path, c.Name, old.Server)
 		}
 		mine.Set(c)
 	}
 	mine.CurrentContext = ctx.Name
 	return ctx, mine.Save(path)
+}
+
+// sameHub reports that two files of CAs are of one hub: they are the same, or share one, as those of before and after a rotation do.
+func sameHub(a, b []byte) bool {
+	theirs := blocks(b)
+	return bytes.Equal(a, b) || slices.ContainsFunc(blocks(a), func(x []byte) bool {
+		return slices.ContainsFunc(theirs, func(y []byte) bool { return bytes.Equal(x, y) })
+	})
+}
+
+func blocks(data []byte) (out [][]byte) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		out = append(out, block.Bytes)
+	}
+	return out
 }
 
 func same(a, b string) bool {

@@ -1,11 +1,21 @@
 package clientconfig_test
 
 import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -75,5 +85,45 @@ func TestPath(t *testing.T) {
 	}
 	if p, _ := clientconfig.Path("/y"); p != "/y" {
 		t.Errorf("flag %s", p)
+	}
+}
+
+// TestUseAfterARotation: the file that a hub writes after its CA was rotated has the old CA and the new one, and is that of the same hub. A hub that
+// shares none is another one.
+func TestUseAfterARotation(t *testing.T) {
+	ca := func() []byte {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+		der, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	}
+	before, after, other := ca(), ca(), ca()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config")
+	for i, of := range []struct {
+		ca []byte
+		ok bool
+	}{{before, true}, {slices.Concat(after, before), true}, {after, true}, {before, false}, {other, false}, {slices.Concat(other, after), true}} {
+		from := filepath.Join(dir, fmt.Sprint("admin", i))
+		if err := clientconfig.New(clientconfig.Context{Name: clientconfig.Local, Server: fmt.Sprint("hub:", i), CAData: of.ca}).Save(from); err != nil {
+			t.Fatal(err)
+		}
+		_, err := clientconfig.Use(path, from, "")
+		if of.ok != (err == nil) || !of.ok && !errors.Is(err, fleet.ErrExists) {
+			t.Errorf("%d: %v", i, err)
+		}
+		got, err := clientconfig.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, _ := got.Context(""); of.ok != bytes.Equal(c.CAData, of.ca) {
+			t.Errorf("%d: in use is that of %s", i, c.Server)
+		}
 	}
 }
