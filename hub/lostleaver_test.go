@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -60,9 +61,12 @@ func TestSetOfWhichAClusterCannotBeReadIsAwaited(t *testing.T) {
 		return w.cluster("c").GetStatus().GetState() == "Ready" && w.cluster("a").GetStatus().GetState() == "Ready"
 	})
 	ro := w.until("shop", w.put(shopAfter("a", "control")).GetRevision(), func(r *towlinev1.Rollout) bool {
-		return r.GetStatus().GetFacts().GetCode() != "" || r.GetStatus().GetState() == "Succeeded"
+		return r.GetStatus().GetReason() == rollout.ReasonAwaitingDependency || r.GetStatus().GetState() == "Succeeded"
 	})
-	if s := ro.GetStatus(); s.GetState() == "Succeeded" || s.GetFacts().GetCode() != rollout.SetDamaged {
+	if s := ro.GetStatus(); s.GetState() == "Succeeded" || s.GetFacts().GetCode() != "" || !slices.Equal(s.GetFacts().GetClusters(), []string{"b"}) {
 		t.Errorf("it is %s: %v", s.GetState(), s.GetFacts())
+	}
+	if out, err := w.cli()("", "explain", "rollout/shop"); err != nil || !strings.Contains(out, "the hub's record of cluster b is damaged") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -50,7 +50,7 @@ func OfServer(reason string) bool {
 // Reasons of the condition of a module that follows its source, beside those.
 const (
 	ReasonFollows    = "Follows"
-	ReasonRolledBack = "RolledBack" // the source has what was rolled back
+	ReasonRolledBack = "RolledBack" // the source has what was rolled back, or aborted
 )
 
 // Condition is its type.

@@ -69,6 +69,9 @@ func followSays(reason string, s *v1.ModuleStatus) string {
 	case follow.ReasonFollows:
 		return "its source is looked at by itself"
 	case follow.ReasonRolledBack:
+		if s.GetFollow().GetSuspendedRevision() == 0 {
+			return s.GetFollow().GetMessage()
+		}
 		return revision(s.GetFollow().GetSuspendedRevision()) + " was rolled back, and is not rolled out again before the source has something else, or by: towline resync"
 	case rollout.ReasonRestored:
 		return "its source is not looked at by itself: " + standsSays

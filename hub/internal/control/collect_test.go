@@ -79,7 +79,8 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 // A cluster could not have the revision of a rollout of which nothing is kept any more. What a person said of that rollout is not known, and what
 // it rolled out is no more where the module is going: the cluster is not given it. What the module stands at it is given.
 func TestWhatARolloutThatIsNotKeptBroughtIsNotGiven(t *testing.T) {
-	for standing, given := range map[int64]bool{1: false, 5: true} {
+	const external = 0 // another program says where revisions go
+	for standing, given := range map[int64]bool{1: false, 5: true, external: true} {
 		l := newLeader(t)
 		l.put(func(w store.Writer) {
 			w.Put(store.ModuleKey(shop), moduleRecord())
@@ -91,7 +92,11 @@ func TestWhatARolloutThatIsNotKeptBroughtIsNotGiven(t *testing.T) {
 				if n == standing {
 					state = rollout.Succeeded
 				}
-				w.Put(store.RolloutKey(shop, n), rolloutRecord(n, string(state)))
+				ro := rolloutRecord(n, string(state))
+				if standing == external {
+					ro.Rollout.Strategy = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+				}
+				w.Put(store.RolloutKey(shop, n), ro)
 			}
 		})
 		d := &storev1.DesiredRecord{Sync: &agentv1.Sync{Revision: 4}, Problem: "wants a label", ProblemRevision: 5, Rollout: 5}

@@ -36,7 +36,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 				}
 			}
 		}
-		left.waits += record.Unreadable(r, ref)
+		left.waits += len(record.Unreadable(r, ref))
 		if rec.GetDeleting() != fleet.DeleteOrphan {
 			left.afterDependents(r, ref)
 		}

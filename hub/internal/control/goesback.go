@@ -82,8 +82,8 @@ func hadBefore(r store.Reader, ref fleet.ModuleRef, next *towlinev1.Revision) st
 // undoneBefore is that the source has once more what an older revision of the same manifest had, and that this one was rolled back or aborted; empty: none
 // was. Something else may have come in between because a server was behind.
 func undoneBefore(r store.Reader, ref fleet.ModuleRef, next *towlinev1.Revision) (why string) {
-	for _, x := range revisionsWith(r, ref, (*towlinev1.Revision).GetArtifact, next) {
-		if !proto.Equal(x.GetSpec(), next.GetSpec()) {
+	for _, x := range revisionsWith(r, ref, filesIn, next) {
+		if x.GetArtifact() != next.GetArtifact() || !proto.Equal(x.GetSpec(), next.GetSpec()) {
 			continue
 		}
 		why = ""
@@ -143,7 +143,7 @@ func (c *Controller) steady(ctx context.Context, v *verdict) error {
 		return err
 	}
 	if undone != "" {
-		return &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: %s; to roll it out nevertheless: towline resync %s", v.s.ref.Display(), undone, v.s.ref.Display()), follow.ReasonGoesBack}
+		return &lookError{fleet.Errorf(fleet.ErrPrecondition, "module %s: %s; to roll it out nevertheless: towline resync %s", v.s.ref.Display(), undone, v.s.ref.Display()), follow.ReasonRolledBack}
 	}
 	if !b.Goes() {
 		return nil

@@ -202,11 +202,31 @@ func TestWhatWasRolledBackAndComesAgain(t *testing.T) {
 		f.end(3, rollout.Succeeded)
 		f.source.made("2", 12)
 		f.lives(time.Hour)
-		if rec, _ := f.stored(); len(f.begun) != 2 || !strings.Contains(rec.GetMessage(), "has again what r2 had, whose rollout is RolledBack") {
+		if rec, _ := f.stored(); len(f.begun) != 2 || rec.GetReason() != follow.ReasonRolledBack || !strings.Contains(rec.GetMessage(), "has again what r2 had, whose rollout is RolledBack") {
 			t.Errorf("begun %v, says %q", f.begun, rec.GetMessage())
 		}
 		if came, err := f.resync(); err != nil || came.Number != 4 {
 			t.Errorf("a person asks: %+v, %v", came, err)
+		}
+	})
+}
+
+// What was rolled back for a cause outside, and is committed anew after the revert, goes forward.
+func TestWhatWasRolledBackAndIsCommittedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.end(1, rollout.Succeeded)
+		f.source.made("2", 12)
+		f.lives(6 * time.Minute)
+		f.end(2, rollout.RolledBack)
+		f.source.made("3", 13)
+		f.lives(6 * time.Minute)
+		f.end(3, rollout.Succeeded)
+		f.source.at("4", "of-2")
+		f.source.moves("4", 14)
+		f.lives(6 * time.Minute)
+		if len(f.begun) != 3 || f.begun[2].Ref != "main@sha1:4" {
+			t.Errorf("begun %v", f.begun)
 		}
 	})
 }
@@ -356,8 +376,7 @@ func TestCatalogOfARangeThatGoesBack(t *testing.T) {
 }
 
 // A person aborted a rollout before it had a revision, and a server of the source is behind for a look, and has what the module had before: what was
-// aborted is not something else by that, nor
-// when it is there again.
+// aborted is not something else by that, nor when it is there again.
 func TestFollowKeepsWhatWasAbortedBesideAServerThatIsBehind(t *testing.T) {
 	for name, begins := range map[string]func(f *follower){
 		"of a put": func(f *follower) {

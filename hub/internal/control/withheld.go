@@ -109,8 +109,8 @@ func (x *withholder) of(number int64) withholding {
 		out.outside = true
 	} else if run, err := rollouts.Load(x.r, x.ref, number); err != nil {
 		out.damaged = err.Error()
-	} else {
-		out.run = run
+	} else if out.run = run; rec == nil { // it is not kept any more, and who said then where revisions go says so still
+		out.outside = rollouts.Driven(x.r, x.ref).GetRollout().GetStrategy().GetExternal() != nil
 	}
 	if x.runs == nil {
 		x.runs = map[int64]withholding{}

@@ -110,12 +110,13 @@ func Needs(r store.Reader, ref, on fleet.ModuleRef) bool {
 	return needs
 }
 
-// Unreadable is in how many clusters the module is assigned whose own records cannot be read, so that nobody knows their labels, or what they are to be
-// given.
-func Unreadable(r store.Reader, ref fleet.ModuleRef) (clusters int) {
+// Unreadable are the clusters where the module is assigned and whose own records cannot be read, so that nobody knows their labels, or what they are to
+// be given.
+func Unreadable(r store.Reader, ref fleet.ModuleRef) (clusters []fleet.ClusterName) {
 	for _, d := range r.Damaged(store.ClusterPrefix) {
-		if _, ok := r.Get(store.DesiredKey(fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix)), ref)); ok {
-			clusters++
+		name := fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix))
+		if _, ok := r.Get(store.DesiredKey(name, ref)); ok {
+			clusters = append(clusters, name)
 		}
 	}
 	return clusters

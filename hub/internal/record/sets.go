@@ -65,10 +65,10 @@ func (v View) awaited(r store.Reader, d wire.SetDependency) *rollout.AwaitedSet 
 			all = append(all, v.standing(r, at, cl, c))
 		}
 	}
-	if awaited := rollout.AwaitSet(name, selector, len(all), all); awaited != nil || Unreadable(r, d.Module) == 0 {
-		return awaited
+	for _, cluster := range Unreadable(r, d.Module) { // which may be one of the set
+		all = append(all, rollout.Standing{Cluster: cluster, Placed: true, Reason: "Damaged", Detail: DamagedCluster(cluster)})
 	}
-	return because(rollout.SetDamaged)
+	return rollout.AwaitSet(name, selector, len(all), all)
 }
 
 // way is where a module is going in all of its clusters, as far as others wait for that.

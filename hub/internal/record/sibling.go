@@ -52,8 +52,11 @@ func newLetting(r store.Reader, ref fleet.ModuleRef) *letting {
 		out.looked, out.reason, out.sees = Followed(r, ref, rec), said(r, ref, rec).GetReason(), seenRef(r, ref, rec)
 		out.waits = rollouts.Unresolved(r, ref) != nil
 	}
-	if out.reason == follow.ReasonGoesBack { // what it found is of before what it has
+	switch out.reason {
+	case follow.ReasonGoesBack: // what it found is of before what it has
 		out.sees = out.newest.GetRevision().GetResolvedRef()
+	case follow.ReasonRolledBack: // it has seen that, and stays where it is, as one whose newest rollout was rolled back
+		out.reason = ""
 	}
 	if out.reason == "" {
 		out.since = began(r, out.looked)

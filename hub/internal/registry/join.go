@@ -104,6 +104,8 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 				return err
 			}
 			rec = put.Record
+		} else { // two that make the cluster are not made at once
+			endTokens(w, q.Cluster)
 		}
 		out.Cluster = proto.CloneOf(rec)
 		putToken(w, q.Cluster, token)
@@ -127,7 +129,9 @@ func (r *Registry) newToken(caller rpc.Caller, q JoinRequest) (Join, *storev1.To
 
 // putToken has the token be the only one of the cluster that may be redeemed.
 func putToken(w store.Writer, c fleet.ClusterName, token *storev1.TokenRecord) {
-	endTokens(w, c)
+	for _, key := range unusedTokens(w, c) {
+		w.Delete(key)
+	}
 	w.Put(tokenKey(token.GetToken().GetMetadata().GetName()), token)
 }
 

@@ -96,6 +96,7 @@ func (r *Registry) Unlock(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 				return fleet.Forbids(c.Object(), "cluster %s is being removed, so that it joins no more; unlock it without --reissue", c)
 			}
 			rec.Revoked, rec.Certificates = true, nil
+			endTokens(w, c)
 			putToken(w, c, record)
 		}
 		rec.Lock = nil

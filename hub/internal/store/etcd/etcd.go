@@ -106,9 +106,6 @@ func openExternal(ctx context.Context, o Options) (backend.Backend, error) {
 	if err == nil {
 		err = b.mayWrite(ctx)
 	}
-	if errors.Is(err, fleet.ErrExhausted) { // it can be read, and takes changes again when somebody has made room
-		err = nil
-	}
 	if err != nil {
 		return nil, errors.Join(o.explained(err), client.Close())
 	}
