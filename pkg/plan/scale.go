@@ -22,7 +22,7 @@ const comesBack = 10 * time.Minute
 func (s *Scaling) Judge(exists bool, by string, now time.Time, grace time.Duration) bool {
 	switch {
 	case exists:
-		s.Missing, s.Kept = time.Time{}, ""
+		*s = Scaling{} // what it sets is its own to set, and no program comes back
 		return false
 	case s.Kept != "" && s.Kept == by:
 		return false

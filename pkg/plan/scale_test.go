@@ -19,6 +19,7 @@ func TestScaling(t *testing.T) {
 		"it is gone":              {{0, true, hpa, false, false}, {time.Minute, false, hpa, false, false}, {2 * time.Minute, false, hpa, true, true}},
 		"it was away for a bit":   {{0, false, hpa, false, false}, {30 * time.Second, true, hpa, false, false}, {time.Minute, false, hpa, false, false}},
 		"it came while we waited": {{0, false, hpa, false, false}, {time.Minute, false, hpa, true, false}, {2 * time.Minute, true, hpa, false, false}},
+		"it is gone twice":        {{0, false, hpa, false, false}, {time.Minute, false, hpa, true, true}, {2 * time.Minute, true, hpa, false, false}, {3 * time.Minute, false, hpa, false, false}, {4 * time.Minute, false, hpa, true, false}},
 		"it comes back":           {{0, false, other, false, false}, {time.Minute, false, other, true, true}, {2 * time.Minute, false, other, false, false}, {time.Hour, false, other, false, false}},
 		"it comes back late":      {{0, false, other, false, false}, {time.Minute, false, other, true, true}, {time.Hour, false, other, false, false}, {2 * time.Hour, false, other, true, false}},
 		"somebody else comes":     {{0, false, other, false, false}, {time.Minute, false, other, true, true}, {2 * time.Minute, false, hpa, false, false}, {3 * time.Minute, false, hpa, true, false}},

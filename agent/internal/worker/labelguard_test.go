@@ -222,3 +222,20 @@ func TestLabelThatKeepsAnObjectWhenItsModuleGoes(t *testing.T) {
 		}
 	}
 }
+
+// TestPolicyByALabelThatAValueMakes: a policy goes by the labels that an object has in the cluster, also where a value makes them.
+func TestPolicyByALabelThatAValueMakes(t *testing.T) {
+	r := newRig(t)
+	labelled := func(name string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: $NS, labels: {env: \"${ENV}\"}}\ndata: {k: v}\n"
+	}
+	s := r.bundle("shop", []fleet.Policy{{Match: fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"env": "prod"}}}, Drift: fleet.DriftReport}}, labelled("a"))
+	s.Values = map[string]string{"ENV": "prod"}
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.edit("a")
+	x := r.wait("shop", "told or corrected", func(x fleet.SyncStatus) bool { return x.Corrections > 0 || x.States[0].Drift == fleet.DriftDrifted })
+	if x.Corrections > 0 || r.data("a", "k") != "edited" {
+		t.Errorf("it was written back in prod: %+v", x)
+	}
+}

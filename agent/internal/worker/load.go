@@ -138,7 +138,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		e.ID = manifest.ExpandID(e.ID, s.Values)
 		it := &item{ordinal: i, entry: e, look: true, uncounted: set.Uncounts(bundle.Entries[i].ID)}
 		w.place(it)
-		policy, err := w.policyOf(e)
+		policy, err := w.policyOf(e, s.Values)
 		if err != nil {
 			return err
 		}
@@ -187,15 +187,15 @@ func treat(policy fleet.Policy) (*treatment, error) {
 	return &treatment{policy: &policy, exempt: exempt}, nil
 }
 
-// policyOf resolves the policies for an object; its labels are read only if a policy asks for them.
-func (w *worker) policyOf(e fleet.BundleEntry) (fleet.Policy, error) {
+// policyOf resolves the policies for an object as it is with these values; its labels are read only if a policy asks for them.
+func (w *worker) policyOf(e fleet.BundleEntry, values map[string]string) (fleet.Policy, error) {
 	var labels map[string]string
 	if slices.ContainsFunc(w.policies, func(p fleet.Policy) bool { return p.Match.Labels != nil }) {
 		content, err := w.m.o.Contents.Object(e.Digest)
 		if err != nil {
 			return fleet.Policy{}, fleet.Errorf(fleet.ErrNotFound, "%s: content %s is not here: %v", e.ID, e.Digest.Short(), err)
 		}
-		if labels, err = manifest.Labels(content); err != nil {
+		if labels, err = manifest.Labels(content, values); err != nil {
 			return fleet.Policy{}, fleet.Errorf(fleet.ErrCorrupt, "%s: %v", e.ID, err)
 		}
 	}

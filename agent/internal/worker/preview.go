@@ -84,7 +84,7 @@ func (p *preview) load(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.ID, err)
 		}
-		labels, err := manifest.Labels(content)
+		labels, err := manifest.Labels(content, p.sync.Values)
 		if err != nil {
 			return fleet.Errorf(fleet.ErrCorrupt, "%s: %v", e.ID, err)
 		}

@@ -62,7 +62,7 @@ func (a *API) countDropped(ctx context.Context, x variantChange) (dropped int32,
 		if stays[e.ID] {
 			continue
 		}
-		labels, err := a.labelsOf(ctx, policies, e)
+		labels, err := a.labelsOf(ctx, policies, x.has.Desired.GetSync().GetValues(), e)
 		if err != nil {
 			return 0, err
 		}

@@ -164,7 +164,7 @@ func (a *API) decisions(ctx context.Context, t record.Tracked, o *towlinev1.Obje
 	id.Group, _ = fleet.SplitAPIVersion(o.GetApiVersion())
 	var labels map[string]string
 	if i := slices.IndexFunc(entries, func(e fleet.BundleEntry) bool { return e.ID == id }); i >= 0 {
-		if labels, err = a.labelsOf(ctx, policies, entries[i]); err != nil {
+		if labels, err = a.labelsOf(ctx, policies, t.Desired.GetSync().GetValues(), entries[i]); err != nil {
 			return nil, err
 		}
 	}

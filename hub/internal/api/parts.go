@@ -86,7 +86,7 @@ func (a *API) rooted(ctx context.Context, t record.Tracked) (n int, err error) {
 		return 0, err
 	}
 	for _, e := range entries {
-		labels, err := a.labelsOf(ctx, policies, e)
+		labels, err := a.labelsOf(ctx, policies, t.Desired.GetSync().GetValues(), e)
 		if err != nil {
 			return 0, err
 		}

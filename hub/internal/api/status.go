@@ -373,7 +373,7 @@ func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, k
 	for _, row := range tracker.Rows(t.Input, listed) {
 		labels := map[string]string{}
 		if e, is := entries[row.ID]; is && !row.Extra {
-			if labels, err = a.labelsOf(ctx, policies, e); err != nil {
+			if labels, err = a.labelsOf(ctx, policies, t.Desired.GetSync().GetValues(), e); err != nil {
 				return err
 			}
 		}
@@ -418,8 +418,8 @@ func (a *API) policySet(ctx context.Context, ref fleet.ModuleRef, digest fleet.D
 	return wire.PolicySetFromContent(content)
 }
 
-// labelsOf reads the labels of an object, if a policy asks for them.
-func (a *API) labelsOf(ctx context.Context, policies []fleet.Policy, e fleet.BundleEntry) (map[string]string, error) {
+// labelsOf reads the labels that an object has with these values, if a policy asks for them.
+func (a *API) labelsOf(ctx context.Context, policies []fleet.Policy, values map[string]string, e fleet.BundleEntry) (map[string]string, error) {
 	if !slices.ContainsFunc(policies, func(p fleet.Policy) bool { return p.Match.Labels != nil }) {
 		return nil, nil
 	}
@@ -427,7 +427,7 @@ func (a *API) labelsOf(ctx context.Context, policies []fleet.Policy, e fleet.Bun
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
-	labels, err := manifest.Labels(content)
+	labels, err := manifest.Labels(content, values)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}

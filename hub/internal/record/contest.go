@@ -85,7 +85,7 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 	var failed error
 	entries := assemble.Resolved(x.bundle.Entries, values)
 	x.each(ctx, r, c, func(key string, s *agentv1.Sync) bool {
-		rival, shares, err := x.rival(ctx, entries, s, key)
+		rival, shares, err := x.rival(ctx, side{entries, x.Policies, values}, s, key)
 		if err != nil {
 			failed = fmt.Errorf("%s: %w", key, err)
 			return false
@@ -222,8 +222,8 @@ func (x *Contest) common(ctx context.Context, d fleet.Digest) (shared []assemble
 	return shared, true, nil
 }
 
-// rival is another module of a cluster, if what it is assigned there lists any of the entries.
-func (x *Contest) rival(ctx context.Context, entries []fleet.BundleEntry, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
+// rival is another module of a cluster, if what it is assigned there lists any of the entries of this one.
+func (x *Contest) rival(ctx context.Context, mine side, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
 	d := Digest(s.GetBundle())
 	shared, same, err := x.common(ctx, d)
 	if err != nil || same && len(shared) == 0 {
@@ -233,11 +233,11 @@ func (x *Contest) rival(ctx context.Context, entries []fleet.BundleEntry, s *age
 	if err != nil || b.Digest != d {
 		return out, false, err
 	}
-	theirs := assemble.Resolved(b.Entries, s.GetValues())
+	theirs := side{assemble.Resolved(b.Entries, s.GetValues()), Digest(s.GetPolicies()), s.GetValues()}
 	if !same {
-		shared = assemble.Shared(entries, theirs)
+		shared = assemble.Shared(mine.entries, theirs.entries)
 	}
-	shared, err = x.treats.contested(ctx, shared, side{entries, x.Policies}, side{theirs, Digest(s.GetPolicies())})
+	shared, err = x.treats.contested(ctx, shared, mine, theirs)
 	if err != nil || len(shared) == 0 {
 		return out, false, err
 	}
@@ -268,7 +268,7 @@ func (x *Contest) listing(ctx context.Context, s *agentv1.Sync) (*assemble.Listi
 	if err != nil {
 		return nil, err
 	}
-	entries, err := x.treats.owned(ctx, side{assemble.Resolved(b.Entries, s.GetValues()), Digest(s.GetPolicies())})
+	entries, err := x.treats.owned(ctx, side{assemble.Resolved(b.Entries, s.GetValues()), Digest(s.GetPolicies()), s.GetValues()})
 	if err != nil {
 		return nil, err
 	}

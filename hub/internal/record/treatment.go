@@ -17,9 +17,9 @@ type treatments struct {
 	sets    map[fleet.Digest][]fleet.Policy
 }
 
-// of is the policy for an entry with its identity in the cluster. Policies, or an object, that cannot be read say nothing, so that they
+// of is the policy for an entry with its identity in the cluster, and with these values. Policies, or an object, that cannot be read say nothing, so that they
 // stop no other module.
-func (x *treatments) of(ctx context.Context, policies fleet.Digest, e fleet.BundleEntry) (fleet.Policy, error) {
+func (x *treatments) of(ctx context.Context, policies fleet.Digest, values map[string]string, e fleet.BundleEntry) (fleet.Policy, error) {
 	set, err := x.set(ctx, policies)
 	if err != nil || len(set) == 0 {
 		return fleet.Policy{}, err
@@ -30,7 +30,7 @@ func (x *treatments) of(ctx context.Context, policies fleet.Digest, e fleet.Bund
 		if err != nil {
 			return fleet.Policy{}, err
 		}
-		if labels, err = manifest.Labels(content); err != nil {
+		if labels, err = manifest.Labels(content, values); err != nil {
 			return fleet.Policy{}, nil
 		}
 	}
@@ -68,18 +68,18 @@ func (x *treatments) content(ctx context.Context, d fleet.Digest) ([]byte, error
 	return content, err
 }
 
-// reads reports that an entry is only read by a sync with these policies.
-func (x *treatments) reads(ctx context.Context, policies fleet.Digest, e fleet.BundleEntry) (bool, error) {
-	p, err := x.of(ctx, policies, e)
+// reads reports that an entry is only read by a sync.
+func (x *treatments) reads(ctx context.Context, of side, e fleet.BundleEntry) (bool, error) {
+	p, err := x.of(ctx, of.policies, of.values, e)
 	return p.Reads(), err
 }
 
 // contested are the pairs of which neither side only reads the object.
 func (x *treatments) contested(ctx context.Context, pairs []assemble.Pair, mine, theirs side) (out []assemble.Pair, err error) {
 	for _, p := range pairs {
-		read, err := x.reads(ctx, mine.policies, mine.entries[p.Mine])
+		read, err := x.reads(ctx, mine, mine.entries[p.Mine])
 		if err == nil && !read {
-			read, err = x.reads(ctx, theirs.policies, theirs.entries[p.Theirs])
+			read, err = x.reads(ctx, theirs, theirs.entries[p.Theirs])
 		}
 		if err != nil {
 			return nil, err
@@ -95,6 +95,7 @@ func (x *treatments) contested(ctx context.Context, pairs []assemble.Pair, mine,
 type side struct {
 	entries  []fleet.BundleEntry // resolved
 	policies fleet.Digest
+	values   map[string]string
 }
 
 // owned are the entries without those that are only read; ordinals stay.
@@ -105,7 +106,7 @@ func (x *treatments) owned(ctx context.Context, s side) ([]fleet.BundleEntry, er
 	}
 	out := slices.Clone(s.entries)
 	for i, e := range out {
-		read, err := x.reads(ctx, s.policies, e)
+		read, err := x.reads(ctx, s, e)
 		if err != nil {
 			return nil, err
 		}
