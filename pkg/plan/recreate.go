@@ -13,6 +13,8 @@ type Recreation struct {
 	Policy   fleet.Policy
 	// Ours says that the live object is the one that we wrote.
 	Ours bool
+	// Elsewhere says that it carries the label of a hub for which another agent works.
+	Elsewhere bool
 	// Controller is the object that controls it and would make it again itself, as Kind name; empty: none does.
 	Controller string
 	// ClaimsGo says that the object takes PersistentVolumeClaims along when it is deleted.
@@ -25,6 +27,8 @@ type Recreation struct {
 func Recreate(id fleet.ObjectID, r Recreation) string {
 	named := namesKind(r.Policies, id, func(p fleet.Policy) bool { return p.Recreate == fleet.RecreateIfImmutable })
 	switch {
+	case r.Elsewhere:
+		return "the agent of another hub has it by now, so that it is not made again: take it out of one of the two modules"
 	case !r.Ours:
 		return "delete the object"
 	case ofCluster(id):

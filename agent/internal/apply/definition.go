@@ -48,13 +48,13 @@ func (m *Mapper) Abreast(ctx context.Context, r Resource) (crd map[string]any, e
 	}
 	name := r.GroupResource().String()
 	crd, err = m.client.Get(ctx, CRDs, "", name)
-	switch lacks, _ := m.undescribed.Note(err, time.Now()); {
+	switch lacks, _ := m.undescribed.Note(name, err, time.Now()); {
 	case lacks:
 		return nil, nil
 	case kube.IsGone(err):
 		return nil, m.unlessRenamed(ctx, r)
 	case err != nil:
-		return nil, fmt.Errorf("definition %s: %w", name, err)
+		return nil, unread(name, err)
 	}
 	if scope, _, _ := unstructured.NestedString(crd, "spec", "scope"); (scope == "Namespaced") != r.Namespaced {
 		m.Reset(r.Group)
@@ -75,7 +75,7 @@ func (m *Mapper) Knows(ctx context.Context, r Resource) error {
 	}
 	name := r.GroupResource().String()
 	crd, err := m.client.GetMeta(ctx, CRDs, "", name)
-	switch lacks, _ := m.undescribed.Note(err, time.Now()); {
+	switch lacks, _ := m.undescribed.Note(name, err, time.Now()); {
 	case lacks, kube.IsGone(err):
 		return nil
 	case err == nil:
@@ -85,9 +85,18 @@ func (m *Mapper) Knows(ctx context.Context, r Resource) error {
 		return outdated(name)
 	}
 	if err != nil {
-		return fmt.Errorf("definition %s: %w", name, err)
+		return unread(name, err)
 	}
 	return nil
+}
+
+// unread is why a definition could not be read. What is refused is no verdict on an object whose kind it is: it is asked again, until it is known that
+// the agent lacks the right.
+func unread(crd string, err error) error {
+	if !kube.Is(err, kube.Forbidden) {
+		return fmt.Errorf("definition %s: %w", crd, err)
+	}
+	return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("CustomResourceDefinition %s: %v", crd, err)}
 }
 
 // unlessRenamed is an error if a kind is defined under another name than the one under which it was found.

@@ -32,7 +32,7 @@ type Mapper struct {
 	unseen     Refusals // of looks at all registrations
 	undefined  Refusals // of looks at all definitions of kinds
 	// undescribed are those of looks at one.
-	undescribed Refusals
+	undescribed RefusalsBy
 }
 
 type discovered struct {

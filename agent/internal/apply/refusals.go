@@ -41,3 +41,26 @@ func (r *Refusals) Note(err error, now time.Time) (lacks, news bool) {
 	r.told = r.told || lacks
 	return lacks, news
 }
+
+// RefusalsBy are those of looks at each of several things, by its name: a right may be to some of them.
+type RefusalsBy struct {
+	mu sync.Mutex
+	of map[string]*Refusals
+}
+
+// Note is Refusals.Note of one of them.
+func (r *RefusalsBy) Note(name string, err error, now time.Time) (lacks, news bool) {
+	r.mu.Lock()
+	one := r.of[name]
+	if one == nil && kube.Is(err, kube.Forbidden) {
+		if one = new(Refusals); r.of == nil {
+			r.of = map[string]*Refusals{}
+		}
+		r.of[name] = one
+	}
+	r.mu.Unlock()
+	if one == nil {
+		return false, false
+	}
+	return one.Note(err, now)
+}

@@ -48,8 +48,9 @@ func (k *kind) confirm(f *Fingerprint) stands {
 		return changed
 	}
 	live, err := k.live(ctx, f.Key())
+	lacks, _ := k.unreadable.Note(err, time.Now())
 	switch {
-	case kube.Is(err, kube.Forbidden, kube.Unsupported):
+	case lacks, kube.Is(err, kube.Unsupported):
 		return asSeen
 	case err != nil:
 		return unheard
@@ -57,6 +58,9 @@ func (k *kind) confirm(f *Fingerprint) stands {
 		return asSeen
 	}
 	if err := k.guarded(func() error { k.take(live); return nil }); err != nil {
+		return unheard
+	}
+	if k.has(f) { // a list is to say first that the store of the API server was put back
 		return unheard
 	}
 	k.w.o.Changed(k.id(f.Key()), f.Owner)

@@ -102,7 +102,11 @@ func TestNobodySpokeAndNobodyMayRead(t *testing.T) {
 			return "", apierrors.NewForbidden(schema.GroupResource{Resource: "tills"}, "a", errors.New("no"))
 		})
 		pass(11 * time.Second)
-		if f := held(s.kind); f.Health != fleet.HealthHealthy || reads.Load() != 1 {
+		if f := held(s.kind); f.Health != fleet.HealthProgressing {
+			t.Errorf("%s by one refusal, as of an API server that starts", f.Health)
+		}
+		pass(10 * time.Second)
+		if f := held(s.kind); f.Health != fleet.HealthHealthy || reads.Load() != 3 {
 			t.Errorf("%s after %d reads", f.Health, reads.Load())
 		}
 	})

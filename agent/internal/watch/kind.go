@@ -51,6 +51,7 @@ type kind struct {
 	// being read, and when it was last known to be as it was seen, by the API server's time.
 	live       func(context.Context, Key) (*unstructured.Unstructured, error)
 	confirming chan struct{}
+	unreadable apply.Refusals
 	asking     bool
 	confirmed  time.Time
 }

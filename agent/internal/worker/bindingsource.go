@@ -65,7 +65,7 @@ func (w *worker) findSource(ctx context.Context, s *source, now time.Time) error
 		found, failed := w.resolveKinds(ctx, map[kindKey]fleet.BundleEntry{kindOfEntry(e): e})
 		s.resource, s.fail, s.next = found[kindOfEntry(e)], failed[kindOfEntry(e)], time.Now().Add(bindAgain)
 		if s.resource.Resource == "" {
-			s.fail = w.m.kindless(ctx, s, s.fail)
+			s.resource, s.fail = w.m.kindless(ctx, s, s.fail)
 		}
 	}
 	if s.resource.Resource == "" {
@@ -83,21 +83,33 @@ func (w *worker) findSource(ctx context.Context, s *source, now time.Time) error
 	return nil
 }
 
-// kindless says why the kind of a source is not found. Of one that is served in another version the object may be there, with other fields: no default
-// stands in for what it has.
-func (m *Manager) kindless(ctx context.Context, s *source, err error) error {
+// kindless says why the kind of a source is not found, or where it is if it has come meanwhile. Of one that is served in another version the object may
+// be there, with other fields: no default stands in for what it has. Nor does one while that is not known, unless the agent may not know it.
+func (m *Manager) kindless(ctx context.Context, s *source, err error) (apply.Resource, error) {
 	f := apply.Explain(s.id, err)
 	if f.Reason != apply.ReasonNoKind {
-		return f
+		return apply.Resource{}, f
 	}
+	ctx, cancel := context.WithTimeout(ctx, bindTime)
+	defer cancel()
 	served, gone, err := m.mapper.Served(ctx, s.id, s.version)
+	version := groupVersion(s.id.Group, s.version)
 	switch {
+	case err == nil && gone, kube.Is(err, kube.Forbidden):
+		return apply.Resource{}, missing("the cluster has no kind %s of %s", s.id.Kind, version)
 	case err != nil:
-		return apply.Explain(s.id, err)
-	case gone:
-		return missing("the cluster has no kind %s of %s", s.id.Kind, groupVersion(s.id.Group, s.version))
+		return apply.Resource{}, unknown("%s", apply.Explain(s.id, err).Message)
+	case served.Version == s.version:
+		return served, nil
 	}
-	return fleet.Invalidf("", "%s: the cluster serves its kind in %s, and not in %s; name that version in the binding", s.id.Short(), served.GroupVersion(), groupVersion(s.id.Group, s.version))
+	return apply.Resource{}, unknown("%s: the cluster serves its kind in %s, and not in %s; name that version in the binding", s.id.Short(), served.GroupVersion(), version)
+}
+
+// unknown is of what a binding reads and of which it is not known whether it is there.
+func unknown(format string, args ...any) *apply.Failure {
+	f := missing(format, args...)
+	f.Kind = fleet.ErrUnavailable
+	return f
 }
 
 func groupVersion(group, version string) string {

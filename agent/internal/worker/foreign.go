@@ -105,29 +105,33 @@ func (w *worker) findForeign(ctx context.Context, now time.Time) {
 		return
 	}
 	found, failed := w.resolveKinds(ctx, wanted)
+	w.orServed(ctx, wanted, found, failed)
 	for _, f := range w.foreign {
 		if f.resource.Resource != "" || now.Before(f.next) {
 			continue
 		}
 		f.fail, f.next = failed[kindOfEntry(f.entry)], time.Now().Add(foreignRetry)
-		w.watchForeign(f, w.orServed(ctx, f, found[kindOfEntry(f.entry)]))
+		w.watchForeign(f, found[kindOfEntry(f.entry)])
 	}
 }
 
-// orServed is where the kind of an object was found, or else where it is served in another version: which one the module names is no part of what
-// the object is.
-func (w *worker) orServed(ctx context.Context, f *foreign, found apply.Resource) apply.Resource {
-	if f.fail == nil || apply.Explain(f.entry.ID, f.fail).Reason != apply.ReasonNoKind {
-		return found
+// orServed finds the kinds that were not found where they are served in another version: which one the module names is no part of what an object is.
+func (w *worker) orServed(ctx context.Context, wanted map[kindKey]fleet.BundleEntry, found map[kindKey]apply.Resource, failed map[kindKey]error) {
+	ctx, cancel := context.WithTimeout(ctx, kindsTime)
+	defer cancel()
+	for kind, err := range failed {
+		id := wanted[kind].ID
+		if apply.Explain(id, err).Reason != apply.ReasonNoKind {
+			continue
+		}
+		served, gone, err := w.m.mapper.Served(ctx, id, kind.version)
+		switch {
+		case err == nil && !gone:
+			found[kind] = served
+		case err != nil && apply.Explain(id, err).Reason == apply.ReasonNoKind: // which says more
+			failed[kind] = err
+		}
 	}
-	served, gone, err := w.m.mapper.Served(ctx, f.entry.ID, f.entry.Version)
-	if err != nil {
-		f.fail = err
-	}
-	if err != nil || gone {
-		return found
-	}
-	return served
 }
 
 // pathUnknown reports that what is watched cannot be, for the path of its kind is not known to whoever answers.
@@ -140,6 +144,8 @@ func (w *worker) findGone(ctx context.Context, f *foreign, now time.Time) {
 	if now.Before(f.next) || !w.pathUnknown(f) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, kindsTime)
+	defer cancel()
 	w.m.mapper.Reset(f.resource.Group)
 	served, gone, err := w.m.mapper.Served(ctx, f.entry.ID, f.entry.Version)
 	f.kindGone, f.next = err == nil && gone, now.Add(foreignRetry)

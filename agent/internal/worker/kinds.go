@@ -184,40 +184,69 @@ type located struct {
 	why  string        // nothing can be said now; empty: it can
 }
 
-// kindsOf finds the kinds of records that are not desired, in whichever version they are served.
+// kindsOf finds the kinds of records that are not desired, in whichever version they are served. Each has its own time, and several are asked for at
+// once: a server that is behind with one definition waits before it says so.
 func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey]located {
-	ctx, cancel := context.WithTimeout(ctx, kindsTime)
-	defer cancel()
-	kinds := map[kindKey]located{}
+	wanted := map[kindKey]plan.Record{}
 	for _, r := range records {
-		k := kindOf(r)
-		if _, ok := kinds[k]; ok || w.desires(r.ID) && !w.reads(r.ID) {
-			continue
+		if !w.desires(r.ID) || w.reads(r.ID) {
+			wanted[kindOf(r)] = r
 		}
-		kinds[k] = w.locateNow(ctx, r)
+	}
+	answers := map[kindKey]served{}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(kindsAtOnce)
+	for k, r := range wanted {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, kindsTime)
+			defer cancel()
+			var s served
+			s.err = w.about(r.ID, func() (err error) {
+				s.Resource, s.gone, err = w.m.mapper.Sure(ctx, r.ID, r.Version)
+				return err
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			answers[k] = s
+			return nil
+		})
+	}
+	_ = group.Wait() // nobody returns an error
+	kinds := map[kindKey]located{}
+	for k, s := range answers {
+		kinds[k] = w.located(wanted[k], s)
 	}
 	return kinds
 }
 
+// served is what the API server says of where the objects of a kind are.
+type served struct {
+	apply.Resource
+	gone bool
+	err  error
+}
+
 // locate is where the objects of a kind are by what whoever answers knows of it. That they are there is for watches to tell.
 func (w *worker) locate(ctx context.Context, r plan.Record) located {
-	return w.locateBy(ctx, r, w.m.mapper.Served)
+	res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
+	return w.located(r, served{res, gone, err})
 }
 
 // locateNow is locate by what is so now: what is to be deleted, let go or forgotten may not be looked for by a definition that was.
 func (w *worker) locateNow(ctx context.Context, r plan.Record) located {
-	return w.locateBy(ctx, r, w.m.mapper.Sure)
+	res, gone, err := w.m.mapper.Sure(ctx, r.ID, r.Version)
+	return w.located(r, served{res, gone, err})
 }
 
-func (w *worker) locateBy(ctx context.Context, r plan.Record, served func(context.Context, fleet.ObjectID, string) (apply.Resource, bool, error)) located {
-	res, gone, err := served(ctx, r.ID, r.Version)
-	if err != nil {
-		return located{why: err.Error()}
+func (w *worker) located(r plan.Record, s served) located {
+	if s.err != nil {
+		return located{why: s.err.Error()}
 	}
-	if !gone {
-		w.acquire(res)
+	if !s.gone {
+		w.acquire(s.Resource)
 	}
-	return located{Resource: res, gone: gone, away: w.m.unserved.note(schema.GroupKind{Group: r.ID.Group, Kind: r.ID.Kind}, gone)}
+	return located{Resource: s.Resource, gone: s.gone, away: w.m.unserved.note(schema.GroupKind{Group: r.ID.Group, Kind: r.ID.Kind}, s.gone)}
 }
 
 // unservedFor is how long a kind that is Kubernetes' own may be missing before its objects count as gone. In the middle of

@@ -104,7 +104,10 @@ func (p *preview) readField(ctx context.Context, f fleet.ObjectField) assemble.R
 
 func (p *preview) valueOf(ctx context.Context, s *source) (value string, hides bool, err error) {
 	if s.resource, err = p.m.mapper.Resource(ctx, s.id, s.version); err != nil {
-		return "", false, p.m.kindless(ctx, s, err)
+		s.resource, err = p.m.kindless(ctx, s, err)
+	}
+	if err != nil {
+		return "", false, err
 	}
 	if err := s.settle(); err != nil {
 		return "", false, err

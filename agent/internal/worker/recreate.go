@@ -182,8 +182,7 @@ func (a *writer) recreation(ctx context.Context, u *unstructured.Unstructured) (
 	if err != nil || !r.Ours || hub == "" || claimant.After(&a.record.Record).Marked(u.GetLabels()) {
 		return r, err
 	}
-	served, err := a.w.m.hubs.serves(ctx, &a.w.m.o, hub)
-	r.Ours = !served
+	r.Elsewhere, err = a.w.m.hubs.serves(ctx, &a.w.m.o, hub)
 	return r, err
 }
 
