@@ -111,6 +111,15 @@ func (l Leave) Equal(b Leave) bool {
 	return l.Objects == b.Objects && l.Hold == b.Hold && slices.Equal(l.Held, b.Held)
 }
 
+// Loosens reports that an order lets the agent do what the one before did not: write where that was held, or delete what was to stay.
+func (l Leave) Loosens(before Leave) bool {
+	if before.Objects == "" {
+		return false
+	}
+	freed := slices.ContainsFunc(before.Held, func(ref ModuleRef) bool { return !slices.Contains(l.Held, ref) })
+	return before.Hold && !l.Hold || freed && !l.Hold || before.Objects == LeaveKeep && l.Objects == LeaveDelete
+}
+
 // Assemblage is all syncs and tombstones of one cluster, sorted by module. Its digest is assemble.Digest.
 type Assemblage struct {
 	Generation uint64

@@ -261,8 +261,10 @@ func index(syncs ...fleet.Sync) *agentv1.Index {
 }
 
 // leave has the agent leave with all that it has.
-func (s *hubSession) leave() {
-	s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}})
+func (s *hubSession) leave() { s.leaveBy(&agentv1.Leave{Objects: "delete"}) }
+
+func (s *hubSession) leaveBy(order *agentv1.Leave) {
+	s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: order}})
 }
 
 // next is the next session of the agent.

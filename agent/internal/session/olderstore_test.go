@@ -69,3 +69,33 @@ func TestOlderStoreBringsNoCAs(t *testing.T) {
 		})
 	}
 }
+
+// A hold stops a removal. Then the hub's store is put back to before the hold: its order to leave, which had none, does not end that. One that holds
+// more is taken.
+func TestOlderStoreEndsNoHoldOfARemoval(t *testing.T) {
+	for name, older := range notGoneBy {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *hub) {
+				a := start(t, h, newState())
+				defer a.stop()
+				s := h.next()
+				s.welcome(1)
+				s.index(index(h.sync("web", 5, "a")))
+				s.ack()
+				s.leaveBy(&agentv1.Leave{Objects: "delete", Held: []string{"default/web"}})
+				a.settle()
+				s.end <- nil
+				s = h.next()
+				s.welcome(1, older)
+				s.leave()
+				if got := a.settle(); slices.Contains(got, "leave delete") {
+					t.Errorf("an older store has the agent go on deleting: %q", got)
+				}
+				s.leaveBy(&agentv1.Leave{Objects: "delete", Hold: true})
+				if got := a.settle(); name != "another incarnation" && !slices.Contains(got, "leave delete, held") { // of which no order is taken
+					t.Errorf("a hold is not taken: %q", got)
+				}
+			})
+		})
+	}
+}

@@ -219,7 +219,11 @@ func (s *session) takeLeave(ctx context.Context, in *agentv1.Leave) error {
 	if err != nil {
 		return err
 	}
-	if s.l.o.Desired.Held().Leaving.Equal(order) {
+	switch before := s.l.o.Desired.Held().Leaving; {
+	case before.Equal(order):
+		return nil
+	case s.stale != "" && order.Loosens(before): // it may be of before a hold
+		s.l.o.Log.Error("an order of a hub that regressed is not taken; the one before stands", "objects", order.Objects, "hold", order.Hold, "held", order.Held)
 		return nil
 	}
 	if err := s.l.o.Desired.Leave(ctx, order); err != nil {
