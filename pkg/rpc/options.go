@@ -22,6 +22,8 @@ const (
 	kib = 1 << 10
 	// MaxMessage is the largest message that the hub takes.
 	MaxMessage = 4 * kib * kib
+	// MaxFromHub is the largest message that an agent takes: an index of all that its cluster is assigned, which is one, with the values of all of it.
+	MaxFromHub = 64 * kib * kib
 	// MaxAnswer is the largest message that a client of the public API takes.
 	MaxAnswer = 16 * kib * kib
 
@@ -109,7 +111,7 @@ func serverOptions(c ServerConfig, streams uint32) ([]grpc.ServerOption, error) 
 }
 
 // AgentDialOptions are those of an agent: windows are large because it receives contents.
-func AgentDialOptions(t *tls.Config) []grpc.DialOption { return dialOptions(t, MaxMessage) }
+func AgentDialOptions(t *tls.Config) []grpc.DialOption { return dialOptions(t, MaxFromHub) }
 
 // APIDialOptions are those of a client of the public API.
 func APIDialOptions(t *tls.Config) []grpc.DialOption { return dialOptions(t, MaxAnswer) }

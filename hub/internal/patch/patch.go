@@ -200,7 +200,7 @@ type work struct {
 }
 
 func (w *work) apply(ctx context.Context, p *parsed) error {
-	found := false
+	found := ""
 	for i, o := range w.objects {
 		if err := w.spent.spend(ctx, costOfLook); err != nil {
 			return err
@@ -209,7 +209,10 @@ func (w *work) apply(ctx context.Context, p *parsed) error {
 		if changed && value == nil || !p.matches(o, value) {
 			continue
 		}
-		found = true
+		if found != "" && p.exact {
+			return fleet.Invalidf("", "is for one object, and %s and %s have its name: say metadata.namespace in it, or which are meant in a target", found, o.ID.Short())
+		}
+		found = o.ID.Short()
 		if p.leavesOut() {
 			w.changed[i] = nil
 			continue
@@ -232,7 +235,7 @@ func (w *work) apply(ctx context.Context, p *parsed) error {
 		}
 		w.changed[i], w.sizes[i] = next, max(size, w.sizes[i])
 	}
-	if !found {
+	if found == "" {
 		return fleet.Invalid("", "matches no object; "+w.there(p.target))
 	}
 	return nil

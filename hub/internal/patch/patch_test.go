@@ -1,6 +1,8 @@
 package patch_test
 
 import (
+	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -190,4 +192,25 @@ func FuzzPatch(f *testing.F) {
 			t.Errorf("another result the second time: %v", err)
 		}
 	})
+}
+
+// A patch that names its object is for one: where two have its name, in two namespaces, neither is patched, or left out, by guess.
+func TestPatchThatNamesTwo(t *testing.T) {
+	objects := parse(t)
+	for _, o := range objects {
+		if o.ID.Kind == "Deployment" && o.ID.Name == "web" {
+			o.ID.Namespace = "edge"
+			o.Raw = bytes.ReplaceAll(o.Raw, []byte(`"namespace":"shop"`), []byte(`"namespace":"edge"`))
+			objects = append(objects, o)
+		}
+	}
+	const named = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web%s}\n$patch: delete\n"
+	_, err := patch.Apply(t.Context(), &patch.Work{}, objects, override(fleet.Patch{Text: fmt.Sprintf(named, "")}), []int32{0}, opts)
+	if err == nil || !strings.Contains(err.Error(), "Deployment shop/web and Deployment edge/web have its name: say metadata.namespace") {
+		t.Errorf("says %v", err)
+	}
+	got, err := patch.Apply(t.Context(), &patch.Work{}, objects, override(fleet.Patch{Text: fmt.Sprintf(named, ", namespace: edge")}), []int32{0}, opts)
+	if err != nil || len(got) != len(objects)-1 {
+		t.Errorf("%d of %d are left: %v", len(got), len(objects), err)
+	}
 }
