@@ -186,9 +186,11 @@ func (d *argo) source(f field) {
 		src.Helm.SecretName = d.repositorySecret(repo, "username=NAME password=-")
 		f.at("path").dropIf(dir != "", "a chart has no path")
 	case strings.HasPrefix(url, "oci://"):
+		repo.check(readsNoHook)
 		src.Oci = &v1.OciSource{Url: url, Ref: ociRef(revision), Path: dir}
 		src.Oci.SecretName = d.repositorySecret(repo, "username=NAME password=-")
 	default:
+		repo.check(readsNoHook)
 		src.Git = &v1.GitSource{Url: d.gitURL(repo), Ref: d.gitRef(f.at("targetRevision")), Path: dir}
 		keys := "username=NAME password=-"
 		if strings.HasPrefix(src.Git.Url, "ssh://") {
@@ -374,6 +376,9 @@ func (d *argo) syncPolicy(f field) {
 		d.general.Prune = fleet.PruneOnModuleDelete
 	} else {
 		prune.check(readsNoAnnotation, "argocd.argoproj.io/sync-options: Prune=false or Delete=false")
+	}
+	if d.general.Prune == fleet.PruneOnModuleDelete {
+		d.root().at("spec").check(readsNoAnnotation, "argocd.argoproj.io/sync-options: Delete=false")
 	}
 	if !heal.flag() || !enabled {
 		d.general.Drift = fleet.DriftReport

@@ -40,6 +40,7 @@ func (r *run) kustomization(doc resource.Document) ([]Module, error) {
 	d.common(spec)
 	d.pruning(spec)
 	spec.check(readsNoSSA)
+	spec.check(readsNoReconcile)
 	d.postBuild(spec.at("postBuild"))
 	d.health(spec)
 	if spec.at("force").flag() {

@@ -174,6 +174,9 @@ const (
 	// readsNoSSA and readsNoSubstitute are of objects that Flux writes, or fills in, in another way.
 	readsNoSSA        = "the annotation kustomize.toolkit.fluxcd.io/ssa of an object is not read: Merge is how every object is written here; one with IfNotPresent or Ignore has to be taken out of the files, or its fields listed in a policy with ignoreFields"
 	readsNoSubstitute = "the annotation or label kustomize.toolkit.fluxcd.io/substitute: disabled of an object is not read, and what is declared would be put into it: give it the annotation towline.dev/substitute: disabled"
+	// readsNoHook and readsNoReconcile are of objects that the other tool applies at another time, or not at all.
+	readsNoHook      = "the annotation argocd.argoproj.io/hook of an object is not read, and it would be applied at once, as any: a Job that is to run after a failed sync, or after the end, or never (SyncFail, PostDelete, Skip), has to be taken out of the files"
+	readsNoReconcile = "the annotation kustomize.toolkit.fluxcd.io/reconcile: disabled of an object is not read, and it would be written as any, and deleted with the module: take it out of the files, or write {match: {kinds: [KIND], names: [NAME]}, readOnly: true} into policies"
 	// readsNoAnnotation is of objects that the other tool does not delete.
 	readsNoAnnotation = "the annotation %s of an object is not read, and it would be deleted: for those that have it write {match: {kinds: [KIND], names: [NAME]}, prune: Never} into policies"
 )

@@ -258,6 +258,9 @@ func TestSaysWhatTheFilesMayHave(t *testing.T) {
 		"what Flux leaves":        {"flux-kustomization", kustomization + git, "towline.dev/substitute: disabled", false},
 		"what Argo CD prunes":     {"argocd-application", application + "  syncPolicy: {automated: {prune: true}}\n", "Prune=false", true},
 		"what Argo CD only shows": {"argocd-application", application, "Prune=false", false},
+		"what Argo CD keeps":      {"argocd-application", application, "Delete=false", true},
+		"what Argo CD runs later": {"argocd-application", application, "argocd.argoproj.io/hook", true},
+		"what Flux passes over":   {"flux-kustomization", kustomization + git, "kustomize.toolkit.fluxcd.io/reconcile: disabled", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			modules, _, err := convert(t, tc.kind, tc.text, importer.Options{})
