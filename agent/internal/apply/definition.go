@@ -22,8 +22,11 @@ import (
 // errOutdated is of a definition that the API server which answers does not know as it is now.
 var errOutdated = errors.New("is not known as it is now to the API server that answers, which may be behind another one: it is asked again")
 
-func outdated(crd string) *Failure {
-	return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("CustomResourceDefinition %s %v", crd, errOutdated)}
+func outdated(crd string) *Failure { return undescribed(crd + " " + errOutdated.Error()) }
+
+// undescribed is that nobody can go by a definition now.
+func undescribed(text string) *Failure {
+	return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: "CustomResourceDefinition " + text}
 }
 
 // knows is errOutdated if the API server that answers has not heard yet of a version of a definition, by which it would serve the kind. It answers from
@@ -81,10 +84,10 @@ func (m *Mapper) Knows(ctx context.Context, r Resource) error {
 	case err == nil:
 		err = m.client.knows(ctx, name, crd.ResourceVersion)
 	}
-	if errors.Is(err, errOutdated) {
+	switch {
+	case errors.Is(err, errOutdated):
 		return outdated(name)
-	}
-	if err != nil {
+	case err != nil:
 		return unread(name, err)
 	}
 	return nil
@@ -96,7 +99,7 @@ func unread(crd string, err error) error {
 	if !kube.Is(err, kube.Forbidden) {
 		return fmt.Errorf("definition %s: %w", crd, err)
 	}
-	return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("CustomResourceDefinition %s: %v", crd, err)}
+	return undescribed(crd + ": " + err.Error())
 }
 
 // unlessRenamed is an error if a kind is defined under another name than the one under which it was found.

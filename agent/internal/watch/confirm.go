@@ -76,7 +76,7 @@ func (k *kind) has(f *Fingerprint) bool {
 // take takes an object as a read answered it.
 func (k *kind) take(live *unstructured.Unstructured) {
 	if k.only != nil {
-		k.observe(k.w.readWhole(k.resource, live.Object))
+		k.w.ObserveOne(Single{k.resource, *k.only}, live.Object)
 		return
 	}
 	k.w.Observe(k.resource, live.Object, k.w.o.Record(k.id(Key{live.GetNamespace(), live.GetName()})))
@@ -84,11 +84,7 @@ func (k *kind) take(live *unstructured.Unstructured) {
 
 // get reads an object from the store of the API server.
 func (k *kind) get(ctx context.Context, at Key) (*unstructured.Unstructured, error) {
-	all := k.w.client.Resource(k.resource.GroupVersionResource)
-	if at.Namespace != "" {
-		return all.Namespace(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
-	}
-	return all.Get(ctx, at.Name, metav1.GetOptions{})
+	return k.w.client.Resource(k.resource.GroupVersionResource).Namespace(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 }
 
 // endsWell reports that the grace of an object may end with it healthy. Else it is looked at again when more is known.
@@ -114,13 +110,11 @@ func (k *kind) unsure(f *Fingerprint, rules *health.Rules) *Fingerprint {
 	if !current {
 		return nil
 	}
-	out := *f
-	out.grace = nil
-	out.judge(f.whole.judged, f.whole.facts(at), rules)
-	if out.grace == nil || out.Health == fleet.HealthHealthy {
+	then := f.judgedAt(at, rules)
+	if then.grace == nil || then.Health == fleet.HealthHealthy {
 		return nil
 	}
-	return &out
+	return then
 }
 
 // confirmSoon has the one object of the kind be read once more, unless that is under way. Its readers are told.

@@ -66,21 +66,27 @@ func (w *Watcher) JudgeOne(s Single, rules *health.Rules) (f *Fingerprint, known
 		return f, known
 	}
 	lag, now := k.lag(), w.now()
-	out := *f
-	out.grace = nil
-	out.judge(f.whole.judged, f.whole.facts(now.Add(-lag)), rules)
+	out := f.judgedAt(now.Add(-lag), rules)
 	if lag > 0 && out.grace != nil {
 		out.grace.ends = now.Add(max(out.grace.ends.Add(lag).Sub(now), catchUp))
 	}
 	if out.grace != nil || out.Health != fleet.HealthHealthy {
-		return &out, known
+		return out, known
 	}
 	if then := k.unsure(f, rules); then != nil {
 		then.grace.ends = now.Add(confirmAgain)
 		k.confirmSoon(f)
 		return then, known
 	}
-	return &out, known
+	return out, known
+}
+
+// judgedAt is an object that is watched by itself as it was at a time by these rules.
+func (f *Fingerprint) judgedAt(at time.Time, rules *health.Rules) *Fingerprint {
+	out := *f
+	out.grace = nil
+	out.judge(f.whole.judged, f.whole.facts(at), rules)
+	return &out
 }
 
 // whole is an object of which more than a fingerprint is kept, because not all who read it judge it alike. What is judged has its managed

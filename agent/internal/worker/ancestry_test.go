@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -63,16 +65,7 @@ func TestObjectOutlivesAnOwnerOfItsOwner(t *testing.T) {
 			default:
 				r.set([]fleet.Sync{r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))})
 			}
-			for _, name := range []string{"owner", "middle"} {
-				r.eventually(name+" is gone", func() bool { return r.get("v1", "configmaps", name) == nil })
-			}
-			r.collected()
-			if got := r.uidOf("v1", "secrets", "s"); got != uid {
-				t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
-			}
-			if owners := fmt.Sprint(r.get("v1", "secrets", "s").GetOwnerReferences()); owners != "[]" {
-				t.Errorf("owners %v", owners)
-			}
+			r.outlives(uid, "owner", "middle")
 		})
 	}
 }
@@ -226,14 +219,20 @@ func TestOwnerThatIsOwnedSinceTheStageBefore(t *testing.T) {
 	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) > 0 })
 	r.set([]fleet.Sync{r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))})
 	p.at(r, func() { r.ownedBy("configmaps", "middle", "owner") })
-	for _, name := range []string{"owner", "middle"} {
+	r.outlives(uid, "owner", "middle")
+}
+
+// outlives says that the Secret stays as it was, and owned by nobody, when what owned it has gone.
+func (r *rig) outlives(uid types.UID, owners ...string) {
+	r.t.Helper()
+	for _, name := range owners {
 		r.eventually(name+" is gone", func() bool { return r.get("v1", "configmaps", name) == nil })
 	}
 	r.collected()
 	if got := r.uidOf("v1", "secrets", "s"); got != uid {
-		t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
+		r.t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
 	}
 	if owners := fmt.Sprint(r.get("v1", "secrets", "s").GetOwnerReferences()); owners != "[]" {
-		t.Errorf("owners %v", owners)
+		r.t.Errorf("owners %v", owners)
 	}
 }

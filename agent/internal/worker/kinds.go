@@ -146,28 +146,39 @@ func (w *worker) resolveKinds(ctx context.Context, wanted map[kindKey]fleet.Bund
 	ctx, cancel := context.WithTimeout(ctx, kindsTime)
 	defer cancel()
 	found, failed := map[kindKey]apply.Resource{}, map[kindKey]error{}
+	for k, s := range askKinds(wanted, func(e fleet.BundleEntry) (s served) {
+		s.err = w.about(e.ID, func() (err error) {
+			s.Resource, err = w.m.mapper.Resource(ctx, e.ID, e.Version)
+			return err
+		})
+		return s
+	}) {
+		if s.err != nil {
+			failed[k] = s.err
+			continue
+		}
+		found[k] = s.Resource
+	}
+	return found, failed
+}
+
+// askKinds asks where kinds are, each by one that is of it, several at once.
+func askKinds[V any](wanted map[kindKey]V, ask func(V) served) map[kindKey]served {
+	answers := make(map[kindKey]served, len(wanted))
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(kindsAtOnce)
-	for k, e := range wanted {
+	for k, v := range wanted {
 		group.Go(func() error {
-			var res apply.Resource
-			err := w.about(e.ID, func() (err error) {
-				res, err = w.m.mapper.Resource(ctx, e.ID, e.Version)
-				return err
-			})
+			s := ask(v)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				failed[k] = err
-				return nil
-			}
-			found[k] = res
+			answers[k] = s
 			return nil
 		})
 	}
 	_ = group.Wait() // nobody returns an error
-	return found, failed
+	return answers
 }
 
 type kindKey struct{ group, version, kind string }
@@ -193,28 +204,16 @@ func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey
 			wanted[kindOf(r)] = r
 		}
 	}
-	answers := map[kindKey]served{}
-	var mu sync.Mutex
-	var group errgroup.Group
-	group.SetLimit(kindsAtOnce)
-	for k, r := range wanted {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, kindsTime)
-			defer cancel()
-			var s served
-			s.err = w.about(r.ID, func() (err error) {
-				s.Resource, s.gone, err = w.m.mapper.Sure(ctx, r.ID, r.Version)
-				return err
-			})
-			mu.Lock()
-			defer mu.Unlock()
-			answers[k] = s
-			return nil
-		})
-	}
-	_ = group.Wait() // nobody returns an error
 	kinds := map[kindKey]located{}
-	for k, s := range answers {
+	for k, s := range askKinds(wanted, func(r plan.Record) (s served) {
+		ctx, cancel := context.WithTimeout(ctx, kindsTime)
+		defer cancel()
+		s.err = w.about(r.ID, func() (err error) {
+			s.Resource, s.gone, err = w.m.mapper.Sure(ctx, r.ID, r.Version)
+			return err
+		})
+		return s
+	}) {
 		kinds[k] = w.located(wanted[k], s)
 	}
 	return kinds

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -21,15 +20,7 @@ import (
 // A second real API server answers the agent by the definition of a kind that was, for its watches of the store stand still. Nothing is deleted,
 // overwritten, or taken for gone by that.
 func TestOldDefinitionsOfAnAPIServerThatStandsStill(t *testing.T) {
-	if os.Getenv("TOWLINE_SOAK") == "" {
-		t.Skip("needs the machine for itself: set TOWLINE_SOAK, or run make soak")
-	}
-	labConfig(t)
-	second := labtest.StartSecond(t)
-	for _, tc := range []struct {
-		name string
-		run  func(*rig, *labtest.Second)
-	}{
+	standsStill(t, []secondCase{
 		{"a field that cannot be changed any more, and can", fieldThatCanBeChangedNow},
 		{"a version that is not defined yet", versionUnknownToSecond},
 		{"a kind that has namespaces now, in a Namespace", kindThatHasNamespacesNow},
@@ -38,13 +29,7 @@ func TestOldDefinitionsOfAnAPIServerThatStandsStill(t *testing.T) {
 		{"a field that is not defined yet, of an object that is left", fieldOfWhatIsLeft},
 		{"a field that is not defined yet, which a policy leaves", fieldThatIsLeft},
 		{"a field that is not defined yet, of a new object", fieldOfANewObject},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			r := aloneRig(t)
-			defer second.Thaw()
-			tc.run(r, second)
-		})
-	}
+	})
 }
 
 // defineAs defines a kind of the rig's own group, of which each version has a structural schema of its spec.

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/labtest"
@@ -29,20 +28,27 @@ func (r *rig) via(s *labtest.Second) {
 //
 // On a machine that has much else to do the minute that an object has is too short for what such a server needs for each list.
 func TestSecondAPIServerThatStandsStill(t *testing.T) {
+	standsStill(t, []secondCase{
+		{"a Namespace has what is of a kind that it does not know yet", kindUnknownToSecond},
+		{"an owner that has no namespace goes, of Kubernetes' own kinds", ownerUnknownToSecond},
+		{"a Namespace goes though each list takes seconds", namespaceGoesBySecond},
+		{"what a controller says of a change is not told", wordUntoldBySecond},
+	})
+}
+
+type secondCase struct {
+	name string
+	run  func(*rig, *labtest.Second)
+}
+
+// standsStill runs cases beside a second API server, one after the other.
+func standsStill(t *testing.T, cases []secondCase) {
 	if os.Getenv("TOWLINE_SOAK") == "" {
 		t.Skip("needs the machine for itself: set TOWLINE_SOAK, or run make soak")
 	}
 	labConfig(t)
 	second := labtest.StartSecond(t)
-	for _, tc := range []struct {
-		name string
-		run  func(*rig, *labtest.Second)
-	}{
-		{"a Namespace has what is of a kind that it does not know yet", kindUnknownToSecond},
-		{"an owner that has no namespace goes, of Kubernetes' own kinds", ownerUnknownToSecond},
-		{"a Namespace goes though each list takes seconds", namespaceGoesBySecond},
-		{"what a controller says of a change is not told", wordUntoldBySecond},
-	} {
+	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			r := aloneRig(t)
 			defer second.Thaw()
@@ -54,16 +60,7 @@ func TestSecondAPIServerThatStandsStill(t *testing.T) {
 // kindUnknownToSecond: the kind comes to a version of a group that is served before, so that no registration tells of it.
 func kindUnknownToSecond(r *rig, second *labtest.Second) {
 	r.define("widgets", "Widget", "v1")
-	other := labConfig(r.t)
-	other.Host = "https://" + second.Host
-	client, err := dynamic.NewForConfig(other)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.eventually("it knows the group", func() bool {
-		_, err := client.Resource(gvr(r.group()+"/v1", "widgets")).List(context.Background(), metav1.ListOptions{})
-		return err == nil
-	})
+	r.knownTo(second, "v1", "widgets")
 	r.via(second)
 	s := r.bundle("shop", nil, ownNamespace)
 	r.set([]fleet.Sync{s})

@@ -212,11 +212,11 @@ func (a *app) absentOf(ctx context.Context, h *v1.Hold) (why, until string) {
 	default:
 		whys, untils = append(whys, number(n)+" clusters are away"), append(untils, "they are back")
 	}
-	switch n := told; {
-	case n == 1:
+	switch {
+	case told == 1:
 		whys, untils = append(whys, "1 cluster is told nothing, for its agent has seen a newer store of the hub"), append(untils, accepted)
-	case n > 1:
-		whys, untils = append(whys, number(n)+" clusters are told nothing, for their agents have seen a newer store of the hub"), append(untils, accepted)
+	case told > 1:
+		whys, untils = append(whys, number(told)+" clusters are told nothing, for their agents have seen a newer store of the hub"), append(untils, accepted)
 	}
 	return strings.Join(whys, ", and "), strings.Join(untils, " and ")
 }

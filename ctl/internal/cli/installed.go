@@ -36,11 +36,7 @@ func lookInstalled(ctx context.Context, kube dynamic.Interface) (found installed
 		{&found.daemonSet, "apps", "daemonsets", deploy.Namespace, "towline-agent"},
 		{&found.join, "", "secrets", deploy.Namespace, "towline-join"},
 	} {
-		kind := kube.Resource(schema.GroupVersionResource{Group: of.group, Version: "v1", Resource: of.resource})
-		var in dynamic.ResourceInterface = kind
-		if of.namespace != "" {
-			in = kind.Namespace(of.namespace)
-		}
+		in := kube.Resource(schema.GroupVersionResource{Group: of.group, Version: "v1", Resource: of.resource}).Namespace(of.namespace)
 		object, err := in.Get(ctx, of.name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return found, fmt.Errorf("looking at the agent that is there, %s %s: %w", of.resource, of.name, err)

@@ -104,11 +104,12 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 				return err
 			}
 			rec = put.Record
-		} else { // two that make the cluster are not made at once
+			dropTokens(w, q.Cluster) // two that make the cluster are not made at once
+		} else {
 			endTokens(w, q.Cluster)
 		}
 		out.Cluster = proto.CloneOf(rec)
-		putToken(w, q.Cluster, token)
+		putToken(w, token)
 		return nil
 	})
 	out.Revision = rev
@@ -127,11 +128,8 @@ func (r *Registry) newToken(caller rpc.Caller, q JoinRequest) (Join, *storev1.To
 		Metadata: &v1.Metadata{Name: token.ID, CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason}}}
 }
 
-// putToken has the token be the only one of the cluster that may be redeemed.
-func putToken(w store.Writer, c fleet.ClusterName, token *storev1.TokenRecord) {
-	for _, key := range unusedTokens(w, c) {
-		w.Delete(key)
-	}
+// putToken makes a token good. It is the only one of its cluster that may be redeemed, for those before it end first.
+func putToken(w store.Writer, token *storev1.TokenRecord) {
 	w.Put(tokenKey(token.GetToken().GetMetadata().GetName()), token)
 }
 
@@ -160,6 +158,10 @@ func joined(r store.Reader, q JoinRequest) (*storev1.ClusterRecord, error) {
 // endTokens deletes the tokens of a cluster that nobody redeemed. One that another hub makes in the same moment is among them, or is not made.
 func endTokens(w store.Writer, c fleet.ClusterName) {
 	w.Unchanged(store.TokenPrefix)
+	dropTokens(w, c)
+}
+
+func dropTokens(w store.Writer, c fleet.ClusterName) {
 	for _, key := range unusedTokens(w, c) {
 		w.Delete(key)
 	}

@@ -97,7 +97,7 @@ func (r *Registry) Unlock(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 			}
 			rec.Revoked, rec.Certificates = true, nil
 			endTokens(w, c)
-			putToken(w, c, record)
+			putToken(w, record)
 		}
 		rec.Lock = nil
 		changedBy(rec, caller.String(), q.Reason)
