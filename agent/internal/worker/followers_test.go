@@ -246,10 +246,7 @@ func TestRefusalOfAMomentLetsNoTokenGo(t *testing.T) {
 	s := r.bundle("shop", policies, rest, account, token)
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	r.eventually("the token is made", func() bool {
-		return r.get("v1", "secrets", "ci-token").GetAnnotations()["kubernetes.io/service-account.uid"] != ""
-	})
-	uid := r.uidOf("v1", "secrets", "ci-token")
+	uid := r.tokenMade("ci-token")
 	r.stop()
 	var refused atomic.Bool
 	r.answers(func(q *http.Request) *http.Response {
@@ -270,4 +267,19 @@ func TestRefusalOfAMomentLetsNoTokenGo(t *testing.T) {
 	if r.get("v1", "serviceaccounts", "ci") == nil || r.uidOf("v1", "secrets", "ci-token") != uid {
 		t.Error("the ServiceAccount was deleted, and with it the token that is to stay")
 	}
+}
+
+// tokenMade waits for the token controller, and tells the Secret's UID. The ServiceAccount and the Secret are made at the same time: the controller deletes
+// a Secret whose ServiceAccount is not there yet, and the agent makes it again.
+func (r *rig) tokenMade(name string) (uid types.UID) {
+	r.t.Helper()
+	r.eventually("the token is made", func() bool {
+		u := r.get("v1", "secrets", name)
+		if u == nil || u.GetAnnotations()["kubernetes.io/service-account.uid"] == "" {
+			return false
+		}
+		uid = u.GetUID()
+		return true
+	})
+	return uid
 }
