@@ -39,15 +39,19 @@ func newCapabilityWatch(config *rest.Config, told *report.Capabilities, log *slo
 	return &capabilityWatch{read: apply.NewServed(client).Read, told: told, log: log}, nil
 }
 
-// run tells what it finds until the context ends: the first time at once, and after that when it has settled. While the API server does
-// not answer, what it served before stands.
+// run tells what it finds until the context ends: the first time at once, and after that when it has settled, or has stayed away for goneAfter. While
+// the API server does not answer, what it served before stands.
 func (w *capabilityWatch) run(ctx context.Context) error {
 	tries := backoff.New(backoff.Policy{Min: time.Second, Max: 5 * time.Minute}, rand.Float64)
 	var told, before fleet.Digest
+	var serves lastingly
 	failing := false
 	for {
 		now, whole, err := w.ask(ctx)
 		wait := capabilitiesEvery
+		if err == nil {
+			now = serves.takes(now, time.Now())
+		}
 		switch digest := now.Digest(); {
 		case ctx.Err() != nil:
 			return nil

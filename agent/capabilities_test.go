@@ -168,14 +168,48 @@ func TestCapabilitiesAreToldWhenTheySettle(t *testing.T) {
 			t.Error("forgotten while the API server does not answer")
 		}
 		apis.Store("v1")
-		lives(10 * time.Minute)
+		lives(goneAfter - time.Minute)
+		synctest.Wait()
+		if !is("a/v1 b/v1 c/v1 v1") {
+			t.Error("what is not served for a moment counts as gone")
+		}
+		lives(6 * time.Minute) // at most 5 of them until it is asked again
 		synctest.Wait()
 		if !is("v1") {
-			t.Error("not told when it answers again")
+			t.Error("not told when it has stayed away")
 		}
 		cancel()
 		<-done
 	})
+}
+
+// TestServersOfTwoVersions: while a control plane is upgraded one server after the other, each answer may be of the older or of the newer one. What counts
+// is what either serves, and the newer version; a group that has gone for good goes in the end, and so does a version that was taken back.
+func TestServersOfTwoVersions(t *testing.T) {
+	old := fleet.Capabilities{KubeVersion: "v1.33.4", APIs: []string{"policy/v1", "policy/v1beta1", "v1"}}
+	young := fleet.Capabilities{KubeVersion: "v1.34.0", APIs: []string{"policy/v1", "resource/v1", "v1"}}
+	both := fleet.Capabilities{KubeVersion: "v1.34.0", APIs: []string{"policy/v1", "policy/v1beta1", "resource/v1", "v1"}}
+	for name, last := range map[string]fleet.Capabilities{"upgraded": young, "taken back": old} {
+		var l lastingly
+		began, minute := time.Unix(0, 0), 0
+		answers := func(now, want fleet.Capabilities) {
+			t.Helper()
+			if got := l.takes(now, began.Add(time.Duration(minute)*time.Minute)); got.Digest() != want.Digest() {
+				t.Errorf("%s, after %d min: %+v, want %+v", name, minute, got, want)
+			}
+			minute++
+		}
+		answers(old, old)
+		for range 20 {
+			answers(young, both)
+			answers(old, both)
+		}
+		answers(map[bool]fleet.Capabilities{true: old, false: young}[last.KubeVersion == young.KubeVersion], both)
+		for range int(goneAfter / time.Minute) {
+			answers(last, both)
+		}
+		answers(last, last)
+	}
 }
 
 // lives lets virtual time pass.
