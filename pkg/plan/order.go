@@ -54,6 +54,22 @@ const (
 	lateAfter = 60
 )
 
+// grounds are the last ranks of what others find in place when they are made: quotas, limits and accounts; then rights, Secrets, volumes and network
+// policies.
+var grounds = [...]int{3, 9}
+
+// Ground tells apart what is not sent at the same time within a stage, in order. Kubernetes judges an object by what is there when it is made: a Pod has
+// no limits of a LimitRange that comes a moment later, and the token controller deletes the token of a ServiceAccount that is not there.
+func Ground(id fleet.ObjectID) int {
+	r := rank(id)
+	for i, last := range grounds {
+		if r <= last {
+			return i
+		}
+	}
+	return len(grounds)
+}
+
 // IsNamespace reports that the object is a Namespace.
 func IsNamespace(id fleet.ObjectID) bool { return id.Group == "" && id.Kind == "Namespace" }
 

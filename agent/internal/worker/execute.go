@@ -31,9 +31,7 @@ type outcome struct {
 
 // execute acts on items, stage by stage. It stops early when a newer target comes.
 func (w *worker) execute(ctx context.Context, jobs []*item) {
-	slices.SortStableFunc(jobs, func(a, b *item) int {
-		return plan.CompareApply(a.entry.ID, a.entry.Wave, b.entry.ID, b.entry.Wave)
-	})
+	inOrder(jobs)
 	if !w.persist(ctx, jobs) {
 		return
 	}
@@ -41,10 +39,7 @@ func (w *worker) execute(ctx context.Context, jobs []*item) {
 	var crds []map[string]any
 	for len(jobs) > 0 && ctx.Err() == nil {
 		stage := plan.StageOf(jobs[0].entry.ID, jobs[0].entry.Wave)
-		end := slices.IndexFunc(jobs, func(it *item) bool { return plan.StageOf(it.entry.ID, it.entry.Wave) != stage })
-		if end < 0 {
-			end = len(jobs)
-		}
+		end := atOnce(jobs, stage)
 		if stage.Class == plan.ClassWave {
 			w.awaitEstablished(ctx, crds)
 			crds = nil
@@ -128,6 +123,30 @@ func (w *worker) intent(it *item) *apply.Record {
 func (w *worker) remember(r *apply.Record, it *item) {
 	r.Prune, r.Delete, r.Named, r.Legacy = it.policy.Prune, it.policy.Delete, plan.Named(w.policies, it.entry.ID), it.policy.KeepsLegacy()
 	r.Shared = it.policy.Shares()
+}
+
+// inOrder sorts the jobs as they are applied.
+func inOrder(jobs []*item) {
+	slices.SortStableFunc(jobs, func(a, b *item) int {
+		return plan.CompareApply(a.entry.ID, a.entry.Wave, b.entry.ID, b.entry.Wave)
+	})
+}
+
+// atOnce is how many of the jobs, of which the first is of the stage, are acted on at the same time: all of the stage, but that what is made finds in
+// place what it is judged by.
+func atOnce(jobs []*item, stage plan.Stage) int {
+	end, made := 0, -1
+	for ; end < len(jobs) && plan.StageOf(jobs[end].entry.ID, jobs[end].entry.Wave) == stage; end++ {
+		if jobs[end].action.Verb.Makes() {
+			made = end
+		}
+	}
+	for i := range made + 1 {
+		if plan.Ground(jobs[i].entry.ID) != plan.Ground(jobs[0].entry.ID) {
+			return i
+		}
+	}
+	return end
 }
 
 // stage acts on the items of one stage, up to the manager's limit at a time, and returns the CRDs that it applied. It
