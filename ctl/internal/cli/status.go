@@ -99,8 +99,10 @@ func (a *app) statusAtEnd(ctx context.Context, ref fleet.RolloutID, out *output,
 	if err != nil {
 		return err
 	}
+	var told string
 	last, err := c.WaitRollout(ctx, watchRequest(ref), func(r *v1.Rollout) bool {
 		_, done := o.outcome(r.GetStatus())
+		told = a.sayAwaited(r, done, told)
 		return done
 	})
 	if last != nil {
@@ -109,6 +111,18 @@ func (a *app) statusAtEnd(ctx context.Context, ref fleet.RolloutID, out *output,
 		}
 	}
 	return o.finish(refText(ref), last, err)
+}
+
+// sayAwaited says what a rollout waits for that somebody has to do, where the command waits in silence; once for each reason, of which it returns the last.
+func (a *app) sayAwaited(r *v1.Rollout, done bool, told string) string {
+	s := r.GetStatus()
+	if done || !waitsForPerson(s) {
+		return ""
+	}
+	if s.GetReason() != told {
+		a.warnf("rollout %s waits for somebody: %s; see: towline explain rollout %s", r.GetId(), cmp.Or(a.rolloutSays(s.GetReason(), s.GetFacts()), s.GetReason()), r.GetId())
+	}
+	return s.GetReason()
 }
 
 // sayDeleting says that a module is being deleted: its newest rollout, which may have succeeded long ago, knows nothing of that.
@@ -321,13 +335,15 @@ func (a *app) wait(ctx context.Context, ref fleet.RolloutID, o *waitOptions, sta
 	ctx, cancel := o.deadline(ctx)
 	defer cancel()
 	var wrong error
-	reached := false
+	reached, told := false, ""
 	last, err := c.WaitRollout(ctx, watchRequest(ref), func(r *v1.Rollout) bool {
 		if stage != "" {
 			reached, wrong = stageDone(r, stage)
 		}
 		_, done := o.outcome(r.GetStatus())
-		return done || reached || wrong != nil
+		done = done || reached || wrong != nil
+		told = a.sayAwaited(r, done, told)
+		return done
 	})
 	if wrong != nil {
 		return wrong

@@ -170,6 +170,17 @@ func TestStatusForProgramsFollows(t *testing.T) {
 	}
 }
 
+// TestSilentWaitSaysWhoIsAwaited: a command that prints nothing before the end says on stderr, once, that somebody has to act first.
+func TestSilentWaitSaysWhoIsAwaited(t *testing.T) {
+	for _, args := range []string{"rollout status shop -o json", "rollout wait shop"} {
+		hub := &fakeHub{rollouts: []*v1.Rollout{surfaceRollout()}, watch: watching(surfaceRollout(), waitingFor("Approval"), waitingFor("Approval"), ended("Succeeded", nil))}
+		got := hub.run(t, run{}, strings.Fields(args)...)
+		if got.code != 0 || strings.Count(got.err, "Warning: rollout shop/57 waits for somebody: ") != 1 || !strings.Contains(got.err, "towline explain rollout shop/57") {
+			t.Errorf("%s: exit %d, stderr %q", args, got.code, got.err)
+		}
+	}
+}
+
 func TestRolloutWaitForStage(t *testing.T) {
 	canaryDone := surfaceRollout()
 	canaryDone.Status.Stages[0].State = "Succeeded"
