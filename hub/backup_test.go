@@ -104,12 +104,17 @@ func TestRestoreOfABackup(t *testing.T) {
 
 	// Nobody knows what one that is ahead has: it is not on its way, for it is told nothing.
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool {
-		return s.GetClusters() == 3 && s.GetHealthy() == 1 && s.GetAway() == 2 && s.GetProgressing() == 0 && s.GetConditions()[0].GetStatus() == "True"
+		c := s.GetConditions()[0]
+		return s.GetClusters() == 3 && s.GetHealthy() == 1 && s.GetAway() == 2 && s.GetAhead() == 1 && s.GetProgressing() == 0 &&
+			c.GetStatus() == fleet.ConditionUnknown && c.GetReason() == fleet.ReadyRegressed
 	})
 
 	_, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
 	must(t, err)
 	w.eventually(func() bool { return w.held("newer", "shop").Revision == 1 && !w.regressed("newer") })
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { // with a cluster that is only away
+		return s.GetHealthy() == 2 && s.GetAway() == 1 && s.GetAhead() == 0 && s.GetConditions()[0].GetStatus() == fleet.ConditionTrue
+	})
 	w.reconnect("later") // days after, as it were
 	w.eventually(func() bool { return w.held("later", "shop").Revision == 1 && !w.regressed("later") })
 	if r := w.restored(); len(r.GetAhead()) > 0 || r.GetAcceptedBy() == "" {

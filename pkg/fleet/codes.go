@@ -67,6 +67,8 @@ const (
 	ReadyDegraded = "Degraded"
 	ReadyAway     = "Away"
 	ReadyNowhere  = "Nowhere"
+	// ReadyRegressed: agents have seen a newer store of the hub, so that nobody knows what their clusters have.
+	ReadyRegressed = "Regressed"
 
 	// ConditionSpecValid is the condition of a module whose stored spec has what this hub does not take any more, and ReasonInvalidSpec its reason.
 	ConditionSpecValid = "SpecValid"

@@ -388,13 +388,16 @@ const (
 	Healthy Class = iota
 	Progressing
 	Bad
-	Away // nobody knows how it does
+	Away  // nobody knows how it does
+	Ahead // nor here, for its agent has seen a newer store of the hub: what ends it is a person's word, whether the agent is there or not
 )
 
 // Classify puts a tracker in its column.
 func Classify(t Tracker) Class {
 	switch {
-	case t.Away, t.Ahead:
+	case t.Ahead:
+		return Ahead
+	case t.Away:
 		return Away
 	case t.Fine():
 		return Healthy

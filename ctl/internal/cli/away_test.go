@@ -64,11 +64,44 @@ func ofBefore(h *fakeHub) *fakeHub {
 // regressed is the answer of a hub whose store was put back, and is older than what the agent has seen.
 func regressed(h *fakeHub) *fakeHub {
 	h.clusters[0].Status.Attention = &v1.Note{Code: fleet.AttentionRegressed}
-	h.trackers = []*v1.Tracker{{Cluster: "a", Reason: fleet.TrackerRegressed}}
+	h.trackers = []*v1.Tracker{{Cluster: "a", Reason: fleet.TrackerCannotAssign}} // a reason of its own goes over that
 	for _, m := range h.modules {
 		m.Status.Away++ // it is counted with those of which nothing is known
+		m.Status.Ahead++
 	}
 	return h
+}
+
+// TestWhoIsAheadIsNotSaidToBeAway: agents that have seen a newer store of the hub are there, and what ends it is no return of theirs.
+func TestWhoIsAheadIsNotSaidToBeAway(t *testing.T) {
+	m := &v1.Module{Metadata: &v1.Metadata{Name: "shop", Project: "default"}, Spec: &v1.ModuleSpec{}, Status: &v1.ModuleStatus{Clusters: 3, Healthy: 0, Away: 3, Ahead: 3, Objects: 36,
+		Conditions: []*v1.Condition{{Type: "Ready", Status: fleet.ConditionUnknown, Reason: fleet.ReadyRegressed}}}}
+	all := &fakeHub{modules: []*v1.Module{m}}
+	one := &fakeHub{modules: []*v1.Module{proto.CloneOf(m)}}
+	one.modules[0].Status.Ahead = 1
+	goes := &fakeHub{modules: []*v1.Module{proto.CloneOf(m)}}
+	goes.modules[0].Metadata.DeletionTimestamp = ago(time.Minute)
+	some := &fakeHub{modules: []*v1.Module{proto.CloneOf(goes.modules[0])}}
+	some.modules[0].Status.Ahead = 1
+	for _, tc := range []struct {
+		hub           *fakeHub
+		command, want string
+		not           string
+	}{
+		{all, "describe module shop", "3: 0 healthy, 0 progressing, 0 bad, 0 away, 3 ahead of the hub's store; 0 updated", ""},
+		{one, "describe module shop", "3: 0 healthy, 0 progressing, 0 bad, 2 away, 1 ahead of the hub's store; 0 updated", ""},
+		{all, "describe module shop", "3 of 3 clusters have seen a newer store of the hub than there is, and are told nothing until that is accepted (towline restore accept), or they join again: how the module stands is not known", "3 away"},
+		{one, "describe module shop", "1 of 3 clusters have seen a newer store of the hub than there is, and are told nothing until that is accepted (towline restore accept), or they join again: how the module stands is not known, 2 away", ""},
+		{all, "explain module shop", "0 bad, 0 away, 3 ahead of the hub's store", ""},
+		{all, "explain module shop", "until that is accepted (towline restore accept)", ""},
+		{goes, "get modules", "Deleting: 36 objects in 3 clusters, 3 ahead of the hub's store: towline restore accept", "away cluster"},
+		{some, "get modules", "Deleting: 36 objects in 3 clusters, 2 away, 1 ahead of the hub's store: towline restore accept", "away cluster"},
+	} {
+		out := tc.hub.run(t, run{}, strings.Fields(tc.command)...).out
+		if said := strings.Join(strings.Fields(out), " "); !strings.Contains(said, tc.want) || tc.not != "" && strings.Contains(said, tc.not) {
+			t.Errorf("%s: want %q, not %q:\n%s", tc.command, tc.want, tc.not, out)
+		}
+	}
 }
 
 // asking is the answer of a hub that asks a person before a module leaves a cluster.

@@ -125,12 +125,15 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 			s.line("Message", "%s", said)
 		}
 	}
-	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %d away; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
-		st.GetBad(), st.GetAway(), st.GetUpdated())
+	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %s; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
+		st.GetBad(), awayText(st), st.GetUpdated())
 	if n := st.GetHeldClusters(); n > 0 {
 		heard := ""
-		if st.GetAway() > 0 {
+		if st.GetAway() > st.GetAhead() {
 			heard = "; where the agent is away, from when it has heard of that"
+		}
+		if st.GetAhead() > 0 {
+			heard += "; where it is " + aheadOfStore + ", from when that is accepted: " + acceptRestore
 		}
 		s.line("Held", "nothing is written in %d of them%s", n, heard)
 	}

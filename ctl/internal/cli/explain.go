@@ -187,14 +187,14 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 		return chain{}, err
 	}
 	meta, s := m.GetMetadata(), m.GetStatus()
-	out := chain{head: fmt.Sprintf("module %s: %s of %s healthy, %d progressing, %d bad, %d away; rollout %s.", moduleName(meta.GetProject(), meta.GetName()),
-		number(s.GetHealthy()), count(s.GetClusters(), "cluster"), s.GetProgressing(), s.GetBad(), s.GetAway(), a.moduleState(m).Text)}
+	out := chain{head: fmt.Sprintf("module %s: %s of %s healthy, %d progressing, %d bad, %s; rollout %s.", moduleName(meta.GetProject(), meta.GetName()),
+		number(s.GetHealthy()), count(s.GetClusters(), "cluster"), s.GetProgressing(), s.GetBad(), awayText(s), a.moduleState(m).Text)}
 	for _, h := range s.GetHolds() {
 		out.reasons = append(out.reasons, holdReason(h))
 	}
 	for _, condition := range s.GetConditions() {
 		switch {
-		case condition.GetStatus() != fleet.ConditionFalse:
+		case condition.GetStatus() != fleet.ConditionFalse && condition.GetReason() != fleet.ReadyRegressed:
 		case condition.GetType() == follow.Condition:
 			out.reasons = append(out.reasons, followReason(condition, m))
 		case condition.GetType() == fleet.ConditionSpecValid:

@@ -204,7 +204,7 @@ func (a *app) absent(ctx context.Context, h *v1.Hold) (why, until string) {
 func (a *app) absentOf(ctx context.Context, h *v1.Hold) (why, until string) {
 	var whys, untils []string
 	m, err := a.module(ctx, moduleName(h.GetProject(), h.GetModule()))
-	told := a.ahead(ctx, h)
+	told := m.GetStatus().GetAhead()
 	switch n := m.GetStatus().GetAway() - told; {
 	case err != nil || n <= 0:
 	case n == 1:
@@ -219,21 +219,6 @@ func (a *app) absentOf(ctx context.Context, h *v1.Hold) (why, until string) {
 		whys, untils = append(whys, number(told)+" clusters are told nothing, for their agents have seen a newer store of the hub"), append(untils, accepted)
 	}
 	return strings.Join(whys, ", and "), strings.Join(untils, " and ")
-}
-
-// ahead counts the clusters of a module whose agents are told nothing, for they have seen a newer store of the hub.
-func (a *app) ahead(ctx context.Context, h *v1.Hold) (n int32) {
-	c, err := a.hub(ctx)
-	if err != nil {
-		return 0
-	}
-	f := &v1.ObjectFilter{Project: h.GetProject(), Module: h.GetModule()}
-	for t, err := range c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: f}) {
-		if err == nil && t.GetReason() == fleet.TrackerRegressed {
-			n++
-		}
-	}
-	return n
 }
 
 // holdText is "hold h-1 of module shop in cluster prod-eu-01: drops 12 of 20 objects".

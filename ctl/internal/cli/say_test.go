@@ -251,7 +251,7 @@ func sayings() map[string][]saying {
 			{fleet.AttentionRefused, "", &v1.Facts{Code: "DIGEST_MISMATCH", Detail: "the index is not what its digest says"}},
 		},
 		"hold":       {{fleet.HoldLeaves, "", nil}, {fleet.HoldDrops, "", nil}, {fleet.HoldPrunes, "", nil}, {fleet.HoldGoesBack, "", nil}, {fleet.HoldDamaged, "", nil}, {fleet.HoldUnreadEnd, "", nil}},
-		"ready":      {{fleet.ReadyDegraded, "", &v1.Facts{Count: 2, Total: 9, Deferred: 1, ToGo: 1, Skipped: 3}}, {fleet.ReadyAway, "", &v1.Facts{Count: 9, Total: 9}}, {fleet.ReadyNowhere, "", &v1.Facts{Count: 9, Total: 9, ToGo: 9}}, {fleet.ReadyNowhere, "", nil}, {string(rollout.Succeeded), "", &v1.Facts{Count: 9, Total: 9}}, {string(rollout.Progressing), "", &v1.Facts{Count: 1, Total: 9}}},
+		"ready":      {{fleet.ReadyDegraded, "", &v1.Facts{Count: 2, Total: 9, Deferred: 1, ToGo: 1, Skipped: 3}}, {fleet.ReadyAway, "", &v1.Facts{Count: 9, Total: 9}}, {fleet.ReadyRegressed, "", &v1.Facts{Count: 2, Total: 9, Ahead: 2, Deferred: 1}}, {fleet.ReadyDegraded, "", &v1.Facts{Count: 2, Total: 9, Ahead: 1}}, {fleet.ReadyNowhere, "", &v1.Facts{Count: 9, Total: 9, ToGo: 9}}, {fleet.ReadyNowhere, "", nil}, {string(rollout.Succeeded), "", &v1.Facts{Count: 9, Total: 9}}, {string(rollout.Progressing), "", &v1.Facts{Count: 1, Total: 9}}},
 		"reports":    {{fleet.ReportsNotDesired, "", &v1.Facts{Count: 180, Names: []string{"default/x"}}}, {fleet.ReportsTooLarge, "", &v1.Facts{Count: 1}}},
 		"simulation": {{rollout.SimConfirmed, "", nil}, {rollout.SimAssign, "", nil}, {rollout.SimTake, "", nil}},
 		"tracker": {{fleet.TrackerNotAssigned, "", nil}, {fleet.TrackerCannotAssign, "", &v1.Facts{Detail: "${REGION} has no value"}},

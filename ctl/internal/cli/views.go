@@ -207,7 +207,10 @@ func (a *app) rolloutCell(m *v1.Module) (cell table.Cell, told bool) {
 	switch {
 	case m.GetMetadata().GetDeletionTimestamp() != nil:
 		where := count(s.GetClusters(), "cluster")
-		if s.GetAway() > 0 && s.GetAway() == s.GetClusters() {
+		switch {
+		case s.GetAhead() > 0:
+			where += ", " + tally(counted{s.GetAway() - s.GetAhead(), "away"}, counted{s.GetAhead(), aheadOfStore}) + ": " + acceptRestore
+		case s.GetAway() > 0 && s.GetAway() == s.GetClusters():
 			where = count(s.GetAway(), "away cluster")
 		}
 		what := count(s.GetObjects(), "object")
@@ -288,6 +291,18 @@ const agentAway = "its agent is away"
 
 // agentAhead is said of one that is told nothing: what it holds is newer than the hub's store.
 const agentAhead, accepted = "its agent is told nothing, for it has seen a newer store of the hub", "that is accepted"
+
+// aheadOfStore is said of clusters whose agents have seen a newer store of the hub, acceptRestore is what ends that.
+const aheadOfStore, acceptRestore = "ahead of the hub's store", "towline restore accept"
+
+// awayText is "3 away", with those beside that are no matter of being there.
+func awayText(s *v1.ModuleStatus) string {
+	out := fmt.Sprintf("%d away", s.GetAway()-s.GetAhead())
+	if n := s.GetAhead(); n > 0 {
+		out += fmt.Sprintf(", %d %s", n, aheadOfStore)
+	}
+	return out
+}
 
 // absence says why the agent of a cluster hears of nothing now, and until when; empty: it is there, or there is none.
 func absence(s *v1.ClusterStatus) (why, until string) {

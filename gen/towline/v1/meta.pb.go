@@ -453,7 +453,9 @@ type Facts struct {
 	// In the words of others: of a person, an agent, a source, a gate's program. Never made by the hub.
 	Detail string `protobuf:"bytes,24,opt,name=detail,proto3" json:"detail,omitempty"`
 	// Which clusters are meant, by their labels, as kubectl writes it: role=control. Empty: the code speaks of no set of clusters, or of all.
-	Selector      string `protobuf:"bytes,25,opt,name=selector,proto3" json:"selector,omitempty"`
+	Selector string `protobuf:"bytes,25,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Clusters whose agent has seen a newer store of the hub than there is.
+	Ahead         int32 `protobuf:"varint,26,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -661,6 +663,13 @@ func (x *Facts) GetSelector() string {
 		return x.Selector
 	}
 	return ""
+}
+
+func (x *Facts) GetAhead() int32 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
 }
 
 // Subject is what a reason speaks of.
@@ -1094,7 +1103,7 @@ const file_towline_v1_meta_proto_rawDesc = "" +
 	"\x18LabelSelectorRequirement\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\boperator\x18\x02 \x01(\tR\boperator\x12\x16\n" +
-	"\x06values\x18\x03 \x03(\tR\x06values\"\x9b\x05\n" +
+	"\x06values\x18\x03 \x03(\tR\x06values\"\xb1\x05\n" +
 	"\x05Facts\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\tR\x05stage\x12\x12\n" +
@@ -1121,7 +1130,8 @@ const file_towline_v1_meta_proto_rawDesc = "" +
 	"\x03for\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\x03for\x12\x0e\n" +
 	"\x02by\x18\x17 \x01(\tR\x02by\x12\x16\n" +
 	"\x06detail\x18\x18 \x01(\tR\x06detail\x12\x1a\n" +
-	"\bselector\x18\x19 \x01(\tR\bselector\"c\n" +
+	"\bselector\x18\x19 \x01(\tR\bselector\x12\x14\n" +
+	"\x05ahead\x18\x1a \x01(\x05R\x05ahead\"c\n" +
 	"\aSubject\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +

@@ -2727,7 +2727,7 @@ type ModuleStatus struct {
 	Progressing int32 `protobuf:"varint,7,opt,name=progressing,proto3" json:"progressing,omitempty"`
 	// Failed, degraded, conflicting.
 	Bad int32 `protobuf:"varint,8,opt,name=bad,proto3" json:"bad,omitempty"`
-	// Disconnected, or not seen by their agents: what they have is as last heard, and counts as nothing else.
+	// Disconnected, not seen by their agents, or ahead: what they have is as last heard, and counts as nothing else.
 	Away int32 `protobuf:"varint,9,opt,name=away,proto3" json:"away,omitempty"`
 	// Objects that are known to drift now.
 	Drift int32 `protobuf:"varint,10,opt,name=drift,proto3" json:"drift,omitempty"`
@@ -2766,7 +2766,10 @@ type ModuleStatus struct {
 	// The person who rolled the newest rollout back; empty if failures did, or nobody.
 	RolledBackBy string `protobuf:"bytes,23,opt,name=rolled_back_by,json=rolledBackBy,proto3" json:"rolled_back_by,omitempty"`
 	// How the source is followed; unset: it is not.
-	Follow        *FollowStatus `protobuf:"bytes,27,opt,name=follow,proto3" json:"follow,omitempty"`
+	Follow *FollowStatus `protobuf:"bytes,27,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Clusters whose agent has seen a newer store of the hub than there is: until that is accepted, or they join again, it is told nothing,
+	// and nobody knows what they have. They are in away, too, though the agent may be there; the module is not Ready meanwhile.
+	Ahead         int32 `protobuf:"varint,28,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2981,6 +2984,13 @@ func (x *ModuleStatus) GetFollow() *FollowStatus {
 		return x.Follow
 	}
 	return nil
+}
+
+func (x *ModuleStatus) GetAhead() int32 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
 }
 
 // FollowStatus is what came of looking at a source again.
@@ -3830,7 +3840,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"namespaces\x18\x03 \x03(\tR\n" +
 	"namespaces\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12@\n" +
-	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xdd\a\n" +
+	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xf3\a\n" +
 	"\fModuleStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12-\n" +
@@ -3863,7 +3873,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\rrollout_stage\x18\x15 \x01(\v2\x19.towline.v1.StagePositionR\frolloutStage\x12)\n" +
 	"\x10rollout_deferred\x18\x16 \x01(\x05R\x0frolloutDeferred\x12$\n" +
 	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackBy\x120\n" +
-	"\x06follow\x18\x1b \x01(\v2\x18.towline.v1.FollowStatusR\x06followJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xa8\x02\n" +
+	"\x06follow\x18\x1b \x01(\v2\x18.towline.v1.FollowStatusR\x06follow\x12\x14\n" +
+	"\x05ahead\x18\x1c \x01(\x05R\x05aheadJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xa8\x02\n" +
 	"\fFollowStatus\x122\n" +
 	"\x06looked\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06looked\x12!\n" +
 	"\fresolved_ref\x18\x02 \x01(\tR\vresolvedRef\x12.\n" +

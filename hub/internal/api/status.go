@@ -66,7 +66,8 @@ func countClusters(r overview, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
 	}
 	m, _ := r.sums.Module(ref)
 	s.Clusters, s.Objects, s.Drift, s.Unjudged = int32(m.Clusters), int32(m.Objects), int32(m.Drifted), int32(m.Unjudged)
-	s.Healthy, s.Progressing, s.Bad, s.Away = int32(m.Healthy), int32(m.Progressing), int32(m.Bad), int32(m.Away)
+	s.Healthy, s.Progressing, s.Bad, s.Away = int32(m.Healthy), int32(m.Progressing), int32(m.Bad), int32(m.Away+m.Ahead)
+	s.Ahead = int32(m.Ahead)
 	s.Updated, s.HeldClusters = int32(m.Updated(newest)), int32(r.heldClusters(ref))
 	unassigned := r.sums.Unassigned(ref)
 	s.Clusters += int32(unassigned.Seen + unassigned.Away)
@@ -108,7 +109,8 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 }
 
 // conditions state Ready: the newest rollout succeeded, and every cluster that has the module is healthy or away, but not
-// every one away: what cannot be seen is not Ready (DESIGN §1.11). Clusters that have nothing of it yet, because they are
+// every one away: what cannot be seen is not Ready (DESIGN §1.11). Nor is it while one has seen a newer store than this one: that has
+// something else than what the rollout of this store came to. Clusters that have nothing of it yet, because they are
 // cordoned, say, are told and keep it from nothing: no rollout waits for them. Nor do they say how it stands where it is. One that
 // is nowhere, as where its placement selects no cluster, is not Ready. Of what clusters came to after the rollout nobody noted when it
 // was; each tracker says since when its cluster stands as it does.
@@ -123,6 +125,8 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 		c.Reason = fleet.ReadyDegraded
 	case state == rollout.Succeeded && moving > 0:
 		c.Reason = string(rollout.Progressing)
+	case state == rollout.Succeeded && s.Ahead > 0:
+		c.Status, c.Reason = fleet.ConditionUnknown, fleet.ReadyRegressed
 	case state == rollout.Succeeded && s.Away > 0 && s.Away+s.Unassigned == s.Clusters:
 		c.Status, c.Reason = fleet.ConditionUnknown, fleet.ReadyAway
 	case state == rollout.Succeeded && s.Unassigned == s.Clusters:

@@ -56,7 +56,9 @@ type Cell struct {
 type Module struct {
 	Clusters, Objects, Drifted, Unjudged   int
 	Healthy, Progressing, Bad, Away, Holds int
-	written                                map[int64]int // clusters that have all of a revision, by the revision
+	// Ahead are those whose agents have seen a newer store of the hub; each is in one of all these columns.
+	Ahead   int
+	written map[int64]int // clusters that have all of a revision, by the revision
 	// Held is how many objects of it annotations hold.
 	Held int
 	// Unlisted is in how many clusters there may be objects that the bundles do not list.

@@ -293,7 +293,7 @@ func addTo(m *Module, t record.Tracked) {
 		m.bundles = map[fleet.Digest]int{}
 	}
 	m.bundles[bundle]++
-	*map[tracker.Class]*int{tracker.Healthy: &m.Healthy, tracker.Progressing: &m.Progressing, tracker.Bad: &m.Bad, tracker.Away: &m.Away}[tracker.Classify(t.Tracker)]++
+	*map[tracker.Class]*int{tracker.Healthy: &m.Healthy, tracker.Progressing: &m.Progressing, tracker.Bad: &m.Bad, tracker.Away: &m.Away, tracker.Ahead: &m.Ahead}[tracker.Classify(t.Tracker)]++
 }
 
 func addToCluster(s *Cluster, t record.Tracked) {

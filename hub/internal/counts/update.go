@@ -272,6 +272,8 @@ func (m *Module) count(c Cell, n int) {
 		m.Bad += n
 	case tracker.Away:
 		m.Away += n
+	case tracker.Ahead:
+		m.Ahead += n
 	}
 	if c.Removing || !c.Written {
 		return
