@@ -205,6 +205,8 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string, *Facts) {
 		}
 	}
 	switch {
+	case g.RolledBack > 0 && s.State == Paused:
+		return g.stopped(s), s.Reason, s.Facts
 	case g.RolledBack > 0:
 		return g.wentBack(s), ReasonWentBack, nil
 	case h.Ended != 0:
@@ -242,7 +244,7 @@ func (g *StageSummary) stopped(s *State) StageState {
 		return StageFailed
 	case s.State.Ended():
 		return StageState(s.State)
-	case s.State == RollingBack:
+	case s.State == RollingBack || s.Back != nil: // also one that is paused on the way back
 		return StageRollingBack
 	}
 	return StageProgressing
