@@ -106,3 +106,18 @@ func (r *rig) holdTombstone(on bool) {
 	}
 	r.m.Set(r.current, nil)
 }
+
+// TestLeaveKeepsTheHoldOfAStray: what the hub lists no more when the cluster is to leave with all objects is held as it was said last: the order
+// names what the hub knows to be held, and of a stray it knows nothing.
+func TestLeaveKeepsTheHoldOfAStray(t *testing.T) {
+	ref := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
+	d := desired{leave: fleet.Leave{Objects: fleet.LeaveDelete, Held: []fleet.ModuleRef{ref("named")}},
+		strays:     []fleet.Sync{{Module: ref("held"), Hold: true}, {Module: ref("object"), Held: []uint64{1}}, {Module: ref("free")}},
+		assemblage: fleet.Assemblage{Syncs: []fleet.Sync{{Module: ref("named")}, {Module: ref("ended"), Hold: true}}}}
+	got := d.targets(nil)
+	for name, want := range map[string]bool{"held": true, "object": true, "free": false, "named": true, "ended": false} {
+		if x := got[ref(name)]; x.kind != targetTombstone || x.hold != want {
+			t.Errorf("%s: held %t, want %t", name, x.hold, want)
+		}
+	}
+}

@@ -308,7 +308,9 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		if t.kind == targetTombstone {
 			generation, kept = t.tombstone.Generation, t.tombstone.Policies
 		}
-		out[ref] = target{kind: targetTombstone, reported: generation, hold: d.leave.Hold || slices.Contains(d.leave.Held, ref), lineage: math.MaxUint64,
+		hold := d.leave.Hold || slices.Contains(d.leave.Held, ref) ||
+			t.kind == targetStray && (t.sync.Hold || len(t.sync.Held) > 0) // of one that is not listed the hub may not know it
+		out[ref] = target{kind: targetTombstone, reported: generation, hold: hold, lineage: math.MaxUint64,
 			policies: t.sync.Policies, tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: d.leaves(t.tombstone), Policies: kept}}
 	}
 	return out

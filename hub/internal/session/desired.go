@@ -53,6 +53,8 @@ type reading struct {
 	encoded    int // bytes that it takes in syncs or tombstones
 	// elsewhere says that it is of another cluster that had the name, and is not told.
 	elsewhere bool
+	// unread says that nobody knows what the cluster is to have of the module, or whether it is to be removed.
+	unread bool
 	// sentSync and sentTombstone are those of the record, as they go over the wire.
 	sentSync      *agentv1.Sync
 	sentTombstone *agentv1.Tombstone
@@ -88,6 +90,19 @@ func (x *desired) follow(r store.Reader, c fleet.ClusterName, log *changes) {
 // spares reports that something is not told because it is of another cluster that had the name.
 func (x *desired) spares() bool {
 	return slices.ContainsFunc(x.read, func(got reading) bool { return got.elsewhere })
+}
+
+// unread are the modules whose records cannot be read, or are not valid.
+func (x *desired) unread() (out []fleet.ModuleRef) {
+	for i := range x.read {
+		if !x.read[i].unread {
+			continue
+		}
+		if _, ref, ok := store.SplitClusterModule(x.read[i].key); ok {
+			out = append(out, ref)
+		}
+	}
+	return out
 }
 
 // readSpared looks at what is not told because a catalog is deleted with its modules: one of them that somebody has taken over since is told again.
@@ -236,9 +251,11 @@ func (x *desired) readRecord(r store.Reader, d *storev1.DesiredRecord, e store.E
 	}
 	if err != nil {
 		x.log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)
+		out.unread = true
 		out.generation = max(d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
 	}
 	if record.Damaged(d) {
+		out.unread = true
 		out.generation = max(out.generation, x.given) // any generation up to this one may have been in it
 	}
 	return out

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -125,6 +126,59 @@ func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 	}
 	if why := x.regression(sn); why != "" {
 		t.Errorf("the store counts as older: %s", why)
+	}
+}
+
+// TestLeaveHoldsWhatCannotBeRead: a hold of a module stands for an agent that leaves the fleet with all that it has, also where nobody can read
+// what the cluster was to have of it; and ends with the hold.
+func TestLeaveHoldsWhatCannotBeRead(t *testing.T) {
+	b := memory.New()
+	st := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+	s := newServer(t, &gates{})
+	s.o.Store, s.o.Bundles = st.As(store.Session), bundle.New(st.Blobs())
+	refs := map[string]fleet.ModuleRef{}
+	for i, name := range []string{"base", "shop", "web"} {
+		refs[name] = fleet.ModuleRef{Project: "default", Name: name}
+		assign(t, s, name, uint64(i+1), "", "object")
+	}
+	put := func(put func(w store.Writer)) {
+		t.Helper()
+		if _, err := st.Update(t.Context(), func(w store.Writer) error { put(w); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(func(w store.Writer) {
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Removing: fleet.LeaveDelete})
+		w.Put(store.FreezePrefix+"1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: "freeze-1", Kind: record.HoldFreeze, Project: "default", Module: "shop"}})
+		w.Put(store.FreezePrefix+"2", &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: "freeze-2", Kind: record.HoldFreeze, Project: "default", Module: "base", Cluster: "a",
+			Object: &towlinev1.ObjectReference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: "x", Name: "y"}}})
+	})
+	for _, ref := range refs {
+		storetest.Damage(t, b, store.DesiredKey("a", ref))
+	}
+	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7, LastEpoch: 1})
+	held := func() []string {
+		t.Helper()
+		if _, err := st.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sn, err := x.snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leaveOf(sn).GetHeld()
+	}
+	if got := held(); !slices.Equal(got, []string{"default/base", "default/shop"}) {
+		t.Errorf("held: %v", got)
+	}
+	put(func(w store.Writer) { w.Delete(store.FreezePrefix + "1") })
+	if got := held(); !slices.Equal(got, []string{"default/base"}) {
+		t.Errorf("held when one hold has ended: %v", got)
+	}
+	x.dirty = 0
+	s.live = map[fleet.ClusterName]*session{"a": x}
+	if s.dispatch([]string{store.FreezePrefix + "1"}); x.dirty&dirtyDesired == 0 {
+		t.Error("the session does not hear of the end of a hold")
 	}
 }
 

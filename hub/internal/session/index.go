@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -31,10 +32,13 @@ type snapshot struct {
 	stands     bool // nothing begins to leave the cluster, for the store was restored
 	// capabilities is the digest of those that are known of the cluster.
 	capabilities []byte
+	// held are modules that holds stop in a cluster that leaves, and that target lacks, for their records cannot be read.
+	held []fleet.ModuleRef
 }
 
 func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 	var sn snapshot
+	now := time.Now()
 	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
 		sn.cluster = x.server.clusterRecord(r, x.cluster)
 		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
@@ -57,6 +61,12 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 			floor = sn.generation // it was no higher
 		}
 		sn.target = x.known.as(f.GetHold(), floor)
+		unread := x.known.unread()
+		x.unread.Store(len(unread) > 0)
+		if len(unread) > 0 && sn.cluster.GetRemoving() != "" {
+			holds := record.ReadHolds(r, now)
+			sn.held = slices.DeleteFunc(unread, func(ref fleet.ModuleRef) bool { return !holds.StopsRemoval(ref, x.cluster, true) })
+		}
 		return nil
 	})
 	return sn, err
@@ -159,6 +169,9 @@ func leaveOf(sn snapshot) *agentv1.Leave {
 		if t.Hold {
 			leave.Held = append(leave.Held, t.Module.String())
 		}
+	}
+	for _, ref := range sn.held {
+		leave.Held = append(leave.Held, ref.String())
 	}
 	slices.Sort(leave.Held)
 	return leave

@@ -177,7 +177,7 @@ func (s *Server) Started() time.Time { return s.started }
 // Run passes changes in the store to the sessions until ctx ends, then drains them.
 func (s *Server) Run(ctx context.Context) error {
 	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix,
-		store.CatalogPrefix, store.ModulePrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
+		store.CatalogPrefix, store.ModulePrefix, store.FreezePrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
 	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
@@ -204,7 +204,7 @@ func (s *Server) dispatch(keys []string) {
 	if len(s.live) == 0 {
 		return
 	}
-	secret, owned := false, false
+	secret, owned, held := false, false, false
 	for _, k := range keys {
 		if store.AboutRestore(k) { // mostly it is about all of them
 			for _, x := range s.live {
@@ -220,6 +220,10 @@ func (s *Server) dispatch(keys []string) {
 			owned = true
 			continue
 		}
+		if strings.HasPrefix(k, store.FreezePrefix) {
+			held = true
+			continue
+		}
 		if x := s.live[clusterOf(k)]; x != nil {
 			x.mark(dirtyDesired)
 			if strings.HasPrefix(k, store.ClusterPrefix) {
@@ -231,14 +235,14 @@ func (s *Server) dispatch(keys []string) {
 		if secret && x.usesSecrets.Load() {
 			x.mark(dirtySecrets)
 		}
-		if owned && !x.tellsAll.Load() {
+		if owned && !x.tellsAll.Load() || held && x.unread.Load() {
 			x.mark(dirtyDesired)
 		}
 	}
 }
 
-// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to, but those of secrets, catalogs
-// and modules.
+// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to, but those of secrets, catalogs,
+// modules and holds.
 func clusterOf(key string) fleet.ClusterName {
 	start := -1
 	for i := range len(key) {

@@ -58,6 +58,8 @@ type session struct {
 	due     *time.Timer
 	// tellsAll says that nothing of known is Elsewhere, which is so by the records of modules and catalogs, too.
 	tellsAll atomic.Bool
+	// unread says that records of known cannot be read: what is held of these follows from the holds alone.
+	unread atomic.Bool
 	// sentSecrets says what secrets the agent was sent last; it is the sender's. usesSecrets: its modules use some.
 	sentSecrets string
 	usesSecrets atomic.Bool
