@@ -3,6 +3,7 @@ package bundle
 import (
 	"context"
 	"fmt"
+	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -40,16 +41,21 @@ func (k *kept[K, V]) add(key K, v V) {
 	k.order = append(k.order, key)
 }
 
-// once is what is kept under a key, or else what is made now, for all who want it meanwhile.
-func once[K comparable, V any](c *Cache, k *kept[K, V], key K, name string, make func() (V, error)) (V, error) {
+// makeTime is how long a message may be in the making, whoever waits for it.
+const makeTime = time.Minute
+
+// once is what is kept under a key, or else what is made now, for all who want it meanwhile: that the first of them goes is nothing to the others.
+func once[K comparable, V any](ctx context.Context, c *Cache, k *kept[K, V], key K, name string, make func(context.Context) (V, error)) (V, error) {
 	c.mu.Lock()
 	v, known := k.of[key]
 	c.mu.Unlock()
 	if known {
 		return v, nil
 	}
-	made, err, _ := c.making.Do(name, func() (any, error) {
-		v, err := make()
+	making := c.making.DoChan(name, func() (any, error) {
+		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
+		defer cancel()
+		v, err := make(own)
 		if err != nil {
 			return nil, err
 		}
@@ -60,11 +66,16 @@ func once[K comparable, V any](c *Cache, k *kept[K, V], key K, name string, make
 		}
 		return v, nil
 	})
-	if err != nil {
-		var none V
-		return none, err
+	var none V
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case made := <-making:
+		if made.Err != nil {
+			return none, made.Err
+		}
+		return made.Val.(V), nil
 	}
-	return made.(V), nil
 }
 
 // move is from one bundle to another; the zero digest is nothing.
@@ -74,7 +85,7 @@ type move struct{ from, to fleet.Digest }
 // that is more than MaxDelta. The message is shared and must not be changed.
 func (c *Cache) Delta(ctx context.Context, from, to fleet.Digest) (*agentv1.BundleDelta, error) {
 	m := move{from, to}
-	return once(c, &c.deltas, m, string(from[:])+string(to[:]), func() (*agentv1.BundleDelta, error) { return c.delta(ctx, m) })
+	return once(ctx, c, &c.deltas, m, string(from[:])+string(to[:]), func(ctx context.Context) (*agentv1.BundleDelta, error) { return c.delta(ctx, m) })
 }
 
 func (c *Cache) delta(ctx context.Context, m move) (*agentv1.BundleDelta, error) {

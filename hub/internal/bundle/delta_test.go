@@ -1,9 +1,12 @@
 package bundle
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -90,4 +93,45 @@ func TestDeltasAreBounded(t *testing.T) {
 	if total > maxKept || total != c.deltas.bytes || len(c.deltas.of) != len(c.deltas.order) || len(c.deltas.of) < 100 {
 		t.Errorf("%d bytes in %d deltas, counted %d, ordered %d", total, len(c.deltas.of), c.deltas.bytes, len(c.deltas.order))
 	}
+}
+
+// patient answers as long as the one who asks waits.
+type patient struct {
+	*source
+	asked chan struct{}
+	goOn  chan struct{}
+}
+
+func (p patient) GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, error) {
+	p.asked <- struct{}{}
+	select {
+	case <-p.goOn:
+		return p.source.GetCompressed(ctx, d)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestDeltaOutlivesWhoAsksFirst: that the session of the agent that asks first ends breaks off nothing that others wait for.
+func TestDeltaOutlivesWhoAsksFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &source{contents: map[fleet.Digest][]byte{}}
+		to := src.of("a")
+		blobs := patient{source: src, asked: make(chan struct{}, 9), goOn: make(chan struct{})}
+		c := New(blobs)
+		first, end := context.WithCancel(t.Context())
+		over, got := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := c.Delta(first, fleet.Digest{}, to); over <- err }()
+		<-blobs.asked
+		go func() { _, err := c.Delta(t.Context(), fleet.Digest{}, to); got <- err }()
+		synctest.Wait() // the other one waits, too
+		end()
+		if err := <-over; !errors.Is(err, context.Canceled) {
+			t.Errorf("who has gone is told %v", err)
+		}
+		close(blobs.goOn)
+		if err := <-got; err != nil {
+			t.Errorf("who waits is told %v", err)
+		}
+	})
 }

@@ -22,7 +22,7 @@ type step struct {
 func (c *Cache) Patch(ctx context.Context, from, to fleet.Digest, dictionary bool) (*agentv1.BundlePatch, error) {
 	s := step{move{from, to}, dictionary}
 	name := fmt.Sprintf("%s%s%v", from[:], to[:], dictionary)
-	return once(c, &c.patches, s, name, func() (*agentv1.BundlePatch, error) { return c.patch(ctx, s) })
+	return once(ctx, c, &c.patches, s, name, func(ctx context.Context) (*agentv1.BundlePatch, error) { return c.patch(ctx, s) })
 }
 
 func (c *Cache) patch(ctx context.Context, s step) (*agentv1.BundlePatch, error) {

@@ -61,6 +61,7 @@ func (c *Controller) runCatalog(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
+	defer c.passOn(c.catalogHosts, c.cataloguer, key)
 	var again time.Duration
 	err := guarded(func() (err error) {
 		again, err = c.lookAtCatalog(ctx, ref)

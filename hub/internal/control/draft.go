@@ -50,8 +50,8 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module, at int64) (recor
 	case err == nil:
 	case errors.As(err, new(*source.SecretError)) || errors.As(err, new(*storeError)) || isAway(err):
 		return record.Draft{}, err
-	case x.source.Digest.IsZero():
-		return record.Draft{}, &unfetched{err}
+	case errors.As(err, new(*unfetched)):
+		return record.Draft{}, err
 	default:
 		return record.Draft{Failed: true}, nil
 	}
@@ -64,7 +64,7 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module, at int64) (recor
 	return out, nil
 }
 
-// unfetched is why the source of a queued put cannot be fetched for now. It is no trouble of the hub's, and fails nothing before the put's turn.
+// unfetched is why a source cannot be fetched for now. Of a queued put it is no trouble of the hub's, and fails nothing before the put's turn.
 type unfetched struct{ error }
 
 // Unwrap yields the cause.
@@ -151,17 +151,18 @@ func newSuccession(o outside, ref fleet.ModuleRef) *record.Succession {
 	return x
 }
 
-// draftKey names a put: by its spec, which says all of one that has its source with it, and else by its rollout, too.
+// draftKey names a put: by its module, whose name and project are in what charts render, and its spec, which says all else of one that has its source with
+// it, and else by its rollout, too.
 type draftKey struct {
-	module  string // the UID of one whose source is elsewhere
+	module  string // its UID
 	rollout int64  // 0: the source is in the spec
 	spec    fleet.Digest
 }
 
 func draftOf(m *wire.Module, rec *storev1.ModuleRecord, number int64) draftKey {
-	key := draftKey{spec: record.Digest(rec.GetSpecDigest())}
+	key := draftKey{module: uidOf(rec), spec: record.Digest(rec.GetSpecDigest())}
 	if !wire.Contained(m.Source) {
-		key.module, key.rollout = uidOf(rec), number
+		key.rollout = number
 	}
 	return key
 }

@@ -120,3 +120,21 @@ func TestSecretHasAQueuedSourceBeTried(t *testing.T) {
 		t.Error("it does not begin anew")
 	}
 }
+
+// TestDraftIsOfOneModule: two modules of one spec with the source in it may list different objects, for charts render by the module's name.
+func TestDraftIsOfOneModule(t *testing.T) {
+	var keys []draftKey
+	for _, name := range []string{"cache-a", "cache-b"} {
+		rec := &storev1.ModuleRecord{SpecDigest: fleet.DigestOf([]byte("one")).Bytes(), Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module",
+			Metadata: &towlinev1.Metadata{Name: name, Project: fleet.DefaultProject, Uid: "uid of " + name}, Spec: &towlinev1.ModuleSpec{Namespace: "default", Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}},
+				Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": "a"}}}}}}
+		m, err := wire.ModuleFromProto(rec.GetModule())
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, draftOf(m, rec, 2))
+	}
+	if keys[0] == keys[1] || keys[0].rollout != 0 {
+		t.Errorf("%+v", keys)
+	}
+}

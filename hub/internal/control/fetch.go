@@ -34,6 +34,7 @@ func origin(rec *storev1.ModuleRecord) string {
 
 // runFetch resolves a source that another server has, or has it wait for its turn.
 func (c *Controller) runFetch(ctx context.Context, key string) time.Duration {
+	defer c.passOn(c.origins, c.fetcher, key)
 	var host string
 	if err := guarded(func() error {
 		return c.view(ctx, func(r store.Reader) error {
@@ -58,11 +59,20 @@ func (c *Controller) runFetch(ctx context.Context, key string) time.Duration {
 	return c.runResolve(ctx, key)
 }
 
+// passOn wakes the next one where the key was woken to ask a server and did not.
+func (c *Controller) passOn(of *origins, in *runner, key string) {
+	for _, next := range of.unused(key) {
+		in.add(next)
+	}
+}
+
 // origins are the servers that are asked now, and the modules that wait for one.
 type origins struct {
 	mu      sync.Mutex
 	busy    map[string]int
 	waiting map[string][]string
+	// woken are the servers that keys were woken for, until they ask them.
+	woken map[string]string
 }
 
 // enter reports whether the server may be asked; if not, the key waits.
@@ -70,7 +80,10 @@ func (o *origins) enter(host, key string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.busy == nil {
-		o.busy, o.waiting = map[string]int{}, map[string][]string{}
+		o.busy, o.waiting, o.woken = map[string]int{}, map[string][]string{}, map[string]string{}
+	}
+	if o.woken[key] == host {
+		delete(o.woken, key)
 	}
 	if o.busy[host] < maxFromOrigin {
 		o.busy[host]++
@@ -82,12 +95,28 @@ func (o *origins) enter(host, key string) bool {
 	return false
 }
 
-// leave gives the free places to the next ones, which are to be run. One of them may have another source by now, so that
-// every free place is given away each time.
+// leave gives the free places to the next ones, which are to be run.
 func (o *origins) leave(host string) (next []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.busy[host]--
+	return o.wake(host)
+}
+
+// unused gives the place to the next ones that a key was woken for and has not taken: it has another source by now, or none, or nothing to ask.
+func (o *origins) unused(key string) (next []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	host, is := o.woken[key]
+	if !is {
+		return nil
+	}
+	delete(o.woken, key)
+	return o.wake(host)
+}
+
+// wake takes as many as there are free places from those that wait for a server. It is under the lock.
+func (o *origins) wake(host string) (next []string) {
 	list := o.waiting[host]
 	n := min(maxFromOrigin-o.busy[host], len(list))
 	next, o.waiting[host] = list[:n:n], list[n:]
@@ -96,6 +125,9 @@ func (o *origins) leave(host string) (next []string) {
 	}
 	if o.busy[host] == 0 {
 		delete(o.busy, host)
+	}
+	for _, key := range next {
+		o.woken[key] = host
 	}
 	return next
 }

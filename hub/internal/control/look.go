@@ -109,6 +109,7 @@ func (c *Controller) runLook(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
+	defer c.passOn(c.lookedAt, c.looker, key)
 	var again time.Duration
 	err := guarded(func() (err error) {
 		again, err = c.lookIfDue(ctx, ref)

@@ -148,7 +148,7 @@ func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made,
 	fetched := tracing.Time(ctx, tracing.Fetch)
 	out.source, err = c.fetchSource(ctx, m)
 	if fetched(err); err != nil {
-		return out, err
+		return made{}, &unfetched{err}
 	}
 	rendered := tracing.Time(ctx, tracing.Render)
 	out.variants, err = c.renderSource(ctx, m, out.source)

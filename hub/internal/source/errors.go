@@ -24,7 +24,23 @@ func refused(format string, args ...any) error {
 }
 
 // statusError is an answer other than 200.
-type statusError struct{ code int }
+type statusError struct {
+	code int
+	// later says that the server may answer something else after a while.
+	later bool
+}
+
+// newStatusError is for an answer that is not what was asked for. A server that limits how often it is asked may refuse as if something were forbidden: what
+// says when to ask again, or that nothing is left of a limit, is a refusal for a while.
+func newStatusError(resp *http.Response) *statusError {
+	code := resp.StatusCode
+	limited := code == http.StatusUnauthorized || code == http.StatusForbidden
+	return &statusError{code: code, later: passing(code) ||
+		limited && (resp.Header.Get("Retry-After") != "" || resp.Header.Get("X-Ratelimit-Remaining") == "0")}
+}
+
+// passing reports that an answer says of itself that it is for a while only.
+func passing(code int) bool { return code == http.StatusRequestTimeout || code == http.StatusTooEarly }
 
 func (e *statusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
@@ -121,7 +137,7 @@ func (r place) explain(ctx context.Context, err error) error {
 	case errors.Is(err, errTooLarge):
 		return r.fail(fleet.ErrExhausted, "has more than %d MiB: put only what is to be delivered into it", MaxDownloadBytes>>20)
 	case errors.As(err, &status):
-		return r.explainStatus(status.code)
+		return r.explainStatus(status)
 	case errors.As(err, &addr):
 		return r.fail(fleet.ErrDenied, "%s", addr.Error())
 	case errors.As(err, &redirect):
@@ -135,9 +151,11 @@ func (r place) explain(ctx context.Context, err error) error {
 	}
 }
 
-func (r place) explainStatus(code int) error {
-	answer := (&statusError{code}).Error()
+func (r place) explainStatus(status *statusError) error {
+	code, answer := status.code, status.Error()
 	switch {
+	case status.later:
+		return r.fail(fleet.ErrUnavailable, "the server answers %s, and is to be asked again later: look at the server", answer)
 	case code == http.StatusNotFound || code == http.StatusGone:
 		return r.fail(fleet.ErrNotFound, "the server answers %s: check %s", answer, r.address)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusProxyAuthRequired:

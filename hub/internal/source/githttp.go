@@ -110,15 +110,15 @@ func (r *gitHTTP) do(ctx context.Context, method string, u *url.URL, body []byte
 	}
 	if resp.StatusCode != http.StatusOK {
 		_ = resp.Body.Close()
-		return nil, &statusError{resp.StatusCode}
+		return nil, newStatusError(resp)
 	}
 	return resp, nil
 }
 
 // readRefs reads the list of branches and tags, and nothing after it.
 func readRefs(r io.Reader) (*packp.AdvRefs, error) {
-	adv := packp.NewAdvRefs()
-	err := adv.Decode(r)
+	adv, seen := packp.NewAdvRefs(), &endSeen{r: r}
+	err := adv.Decode(seen)
 	var said *pktline.ErrorLine
 	switch {
 	case errors.As(err, &said):
@@ -127,10 +127,24 @@ func readRefs(r io.Reader) (*packp.AdvRefs, error) {
 		return nil, err
 	case errors.Is(err, packp.ErrEmptyAdvRefs) || err == nil && adv.IsEmpty():
 		return nil, fleet.Errorf(fleet.ErrNotFound, "has no commit yet: push one")
+	case err != nil && seen.ended && (len(adv.Prefix) > 0 || adv.Head != nil || len(adv.References) > 0):
+		return nil, errBroken // it had begun to list them
 	case err != nil:
 		return nil, refused("answers what is no list of branches and tags: check source.git.url")
 	}
 	return adv, nil
+}
+
+// endSeen remembers that a stream has ended: what decodes it says of some ends only that a line is not as it should be.
+type endSeen struct {
+	r     io.Reader
+	ended bool
+}
+
+func (e *endSeen) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	e.ended = e.ended || errors.Is(err, io.EOF)
+	return n, err
 }
 
 // packRequest is the body of a request for a pack.

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -80,6 +81,14 @@ func TestGitOverSSH(t *testing.T) {
 // TestHostileSSHServers: each gives an error in time.
 func TestHostileSSHServers(t *testing.T) {
 	private, public := sourcetest.Key(t, "")
+	ref := strings.Repeat("a", 40) + " refs/heads/main\x00ofs-delta\n"
+	aRef := fmt.Sprintf("%04x%s", len(ref)+4, ref)
+	lists := func(text string) func(ch io.ReadWriteCloser, stderr io.Writer, path string) byte {
+		return func(ch io.ReadWriteCloser, _ io.Writer, _ string) byte {
+			_, _ = io.WriteString(ch, text)
+			return 0
+		}
+	}
 	for _, tt := range []struct {
 		name   string
 		answer func(ch io.ReadWriteCloser, stderr io.Writer, path string) byte
@@ -91,6 +100,9 @@ func TestHostileSSHServers(t *testing.T) {
 			_, _ = io.Copy(io.Discard, ch)
 			return 0
 		}, "did not arrive within 500ms", fleet.ErrUnavailable},
+		{"goes between two lines of its list", lists(aRef), "broke off before its end", fleet.ErrUnavailable},
+		{"goes in a line of its list", lists(aRef + aRef[:30]), "broke off before its end", fleet.ErrUnavailable},
+		{"goes in the length of a line of its list", lists(aRef + aRef[:2]), "broke off before its end", fleet.ErrUnavailable},
 		{"talks to people", func(ch io.ReadWriteCloser, _ io.Writer, _ string) byte {
 			_, _ = io.WriteString(ch, "Welcome!\n")
 			return 0

@@ -45,8 +45,11 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, project string, src *towlinev1.
 		r.again.known, known.Ref = readValidators(known.Ref), ""
 	}
 	body, err := f.download(ctx, client, r)
-	if err != nil || r.again.same {
-		return known, err
+	if err != nil {
+		return Artifact{}, err
+	}
+	if r.again.same {
+		return known, nil
 	}
 	a, err := f.fileArtifact(ctx, r, body)
 	if err != nil {
@@ -153,7 +156,7 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 		err := r.again.notModified(resp.Header, redirected)
 		return nil, err != nil, err
 	case resp.StatusCode != http.StatusOK:
-		return nil, false, &statusError{resp.StatusCode}
+		return nil, false, newStatusError(resp)
 	case r.again != nil:
 		r.again.next = validatorsOf(resp.Header, redirected, time.Now())
 	}

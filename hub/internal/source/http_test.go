@@ -117,6 +117,15 @@ func TestHostileServers(t *testing.T) {
 		edit    func(*towlinev1.HttpSource)
 	}{
 		{"404", status(404), "the server answers 404 Not Found: check source.http.url", fleet.ErrNotFound, nil},
+		{"408", status(408), "408 Request Timeout, and is to be asked again later", fleet.ErrUnavailable, nil},
+		{"403 for a while", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(403)
+		}, "403 Forbidden, and is to be asked again later", fleet.ErrUnavailable, nil},
+		{"403 for want of what is left", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-RateLimit-Remaining", "0")
+			w.WriteHeader(403)
+		}, "403 Forbidden, and is to be asked again later", fleet.ErrUnavailable, nil},
 		{"403", status(403), "403 Forbidden: the hub must be allowed to read it", fleet.ErrDenied, nil},
 		{"500", status(500), "500 Internal Server Error, after 3 retries too", fleet.ErrUnavailable, nil},
 		{"204", status(204), "204 No Content, not 200 OK", fleet.ErrInvalid, nil},
@@ -409,5 +418,27 @@ func TestCancelled(t *testing.T) {
 	base := serve(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
 	if _, err := fetcher(t, Options{}).Fetch(ctx, "default", httpSource(base)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestRefusedFetchYieldsNothing: what a server had before is no answer to a fetch that it refuses now.
+func TestRefusedFetchYieldsNothing(t *testing.T) {
+	refuses := false
+	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if refuses {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("ETag", `"1"`)
+		_, _ = w.Write([]byte(manifestText))
+	}))
+	f := fetcher(t, Options{CacheDir: t.TempDir()})
+	src := &towlinev1.Source{Http: &towlinev1.HttpSource{Url: base + "/shop.yaml"}}
+	if _, err := f.Fetch(t.Context(), "default", src); err != nil {
+		t.Fatal(err)
+	}
+	refuses = true
+	if a, err := f.Fetch(t.Context(), "default", src); !errors.Is(err, fleet.ErrNotFound) || !a.Digest.IsZero() {
+		t.Errorf("%v beside %v", a.Digest, err)
 	}
 }

@@ -269,11 +269,11 @@ func ociError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &answer):
-		return &statusError{answer.StatusCode}
+		return &statusError{code: answer.StatusCode, later: passing(answer.StatusCode)}
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
-		return &statusError{http.StatusUnauthorized}
+		return &statusError{code: http.StatusUnauthorized}
 	case errors.Is(err, errdef.ErrNotFound):
-		return &statusError{http.StatusNotFound}
+		return &statusError{code: http.StatusNotFound}
 	case errors.Is(err, ocicontent.ErrMismatchedDigest) || errors.Is(err, ocicontent.ErrTrailingData) || strings.Contains(err.Error(), "mismatch"):
 		return fleet.Errorf(fleet.ErrCorrupt, "the registry sends something else than its digest says: %s", clipError(err))
 	case errors.Is(err, errdef.ErrSizeExceedsLimit) || errors.Is(err, errdef.ErrTooManyPages):

@@ -88,5 +88,5 @@ func (r *revalidation) notModified(h http.Header, redirected bool) error {
 		return nil
 	}
 	r.known = validators{}
-	return &statusError{http.StatusNotModified}
+	return &statusError{code: http.StatusNotModified}
 }

@@ -142,7 +142,7 @@ func TestWhatABuildMayTake(t *testing.T) {
 		want   string
 	}{
 		"spin":            {Limits{CPU: time.Second}, fleet.ErrExhausted, "took more than 1s of processor time"},
-		"wait":            {Limits{Wall: 2 * time.Second}, fleet.ErrExhausted, "took more than 2s"},
+		"wait":            {Limits{Wall: 2 * time.Second}, fleet.ErrUnavailable, "of processor time in 2s: look whether the hub's machine is overloaded"},
 		"grow":            {Limits{Memory: 300 << 20}, fleet.ErrExhausted, "took more than 300 MiB of memory"},
 		"much":            {Limits{}, fleet.ErrExhausted, "more than 32 MiB"},
 		"names":           {Limits{Memory: 2 << 30}, fleet.ErrExhausted, "more than 32 MiB"}, // the race detector takes several times what a build does

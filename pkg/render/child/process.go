@@ -71,6 +71,9 @@ func (c *process) build(ctx context.Context, job render.Job) (Result, error) {
 	}
 	c.end()
 	c.broken, c.lost = true, false
+	if err == nil { // it had answered before it was looked at
+		return result, nil
+	}
 	return Result{}, over
 }
 
@@ -111,23 +114,26 @@ func (w *watch) kill(why func() error) {
 
 // look is the limit that the build exceeds; where there is none it will be looked again.
 func (w *watch) look() error {
-	cpu, memory, _ := usage(w.c.cmd.Process.Pid)
+	cpu, memory, known := usage(w.c.cmd.Process.Pid)
 	if !w.looked {
 		w.looked, w.cpu = true, cpu
 	}
 	exceeds := func(what string) error {
 		return fleet.Errorf(fleet.ErrExhausted, "package: rendering was stopped, for it took more than %s", what)
 	}
-	switch l := w.c.limits; {
+	l := w.c.limits
+	switch {
 	case cpu-w.cpu > l.CPU:
 		return exceeds(fmt.Sprintf("%s of processor time", l.CPU))
 	case memory > l.Memory:
 		return exceeds(fmt.Sprintf("%d MiB of memory", l.Memory>>20))
-	case time.Since(w.began) > l.Wall:
-		return exceeds(fmt.Sprint(l.Wall))
+	case time.Since(w.began) <= l.Wall:
+		w.timer.Reset(lookEvery)
+		return nil
+	case known: // a build that computes reaches the limit above first
+		return fleet.Errorf(fleet.ErrUnavailable, "package: rendering was stopped, for it had only %s of processor time in %s: look whether the hub's machine is overloaded, or stood still", cpu-w.cpu, l.Wall)
 	}
-	w.timer.Reset(lookEvery)
-	return nil
+	return exceeds(fmt.Sprint(l.Wall))
 }
 
 // stop ends the watch, and says why the process was killed.
