@@ -43,7 +43,8 @@ const (
 	named = 100
 )
 
-// In is a detail that names the clusters in which something was done: it is in their histories, too.
+// In is a detail that names the clusters in which something was done: it is in their histories, too, and in that of every cluster where there are more than
+// it names.
 func In(clusters []string, rest string) string {
 	if len(clusters) == 0 {
 		return rest
@@ -58,15 +59,15 @@ func In(clusters []string, rest string) string {
 	return said
 }
 
-// clustersOf are the clusters that In has named in a detail.
-func clustersOf(detail string) []string {
+// mayBeIn reports that something was done in a cluster, as In has said it in a detail, or may have been: it is one of more than are named.
+func mayBeIn(detail, cluster string) bool {
 	list, ok := strings.CutPrefix(detail, in)
 	if !ok {
-		return nil
+		return false
 	}
 	list, _, _ = strings.Cut(list, "; ")
-	list, _, _ = strings.Cut(list, " and ")
-	return strings.Split(list, ", ")
+	list, _, more := strings.Cut(list, " and ")
+	return more || slices.Contains(strings.Split(list, ", "), cluster)
 }
 
 // Selection is which entries are asked for; what is empty selects all.
@@ -114,7 +115,7 @@ func (s Selection) about(e *towlinev1.AuditEntry) bool {
 			kind = s.Kind
 		}
 	}
-	if (s.Kind == "" || s.Kind == "cluster") && s.Subject != "" && slices.Contains(clustersOf(e.GetDetail()), s.Subject) {
+	if (s.Kind == "" || s.Kind == "cluster") && s.Subject != "" && mayBeIn(e.GetDetail(), s.Subject) {
 		return true
 	}
 	if s.Kind != "" && s.Kind != kind {
