@@ -43,68 +43,64 @@ func digestFrom(path string, b []byte) (fleet.Digest, error) {
 	return d, nil
 }
 
-// SyncFromProto validates a sync. Errors are by field path below it.
+// SyncFromProto validates a sync. Errors are by field path below it. Beside an error that is not about the module's name stands all that can
+// be read: an index is proved by what it says, whether each of its syncs is valid or not.
 func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
-	var s fleet.Sync
+	s := fleet.Sync{Generation: in.GetGeneration(), Revision: in.GetRevision(), Objects: int(in.GetObjects()), Hold: in.GetHold(),
+		PruneConfirmed: in.GetPruneConfirmed(), Watched: int(min(in.GetWatched(), MaxWatched)), Values: maps.Clone(in.GetValues()),
+		Held: in.GetHeld(), PruneShown: in.GetPruneShown()}
 	var err error
 	if s.Module, err = moduleFrom(in.GetModule()); err != nil {
 		return s, err
 	}
-	if s.Bundle, err = digestFrom("bundle", in.GetBundle()); err != nil {
-		return s, err
+	s.Bundle, err = digestFrom("bundle", in.GetBundle())
+	policies, policiesErr := fleet.DigestFromBytes(in.GetPolicies())
+	if policiesErr != nil {
+		policiesErr = fleet.Invalid("policies", policiesErr.Error())
 	}
-	if s.Policies, err = fleet.DigestFromBytes(in.GetPolicies()); err != nil {
-		return s, fleet.Invalid("policies", err.Error())
-	}
-	switch {
-	case in.GetGeneration() == 0:
-		return s, fleet.Invalid("generation", "is required")
-	case in.GetRevision() < 0:
-		return s, fleet.Invalidf("revision", "%d is below 0", in.GetRevision())
-	case in.GetObjects() > assemble.MaxBundleObjects:
-		return s, fleet.Invalidf("objects", "%d are too many; at most %d", in.GetObjects(), assemble.MaxBundleObjects)
-	}
-	if s.Values, err = valuesFrom(in.GetValues()); err != nil {
-		return s, err
-	}
-	s.Generation, s.Revision, s.Objects = in.GetGeneration(), in.GetRevision(), int(in.GetObjects())
-	s.Hold, s.PruneConfirmed, s.Watched = in.GetHold(), in.GetPruneConfirmed(), int(min(in.GetWatched(), MaxWatched))
-	if s.Heirs, err = HeirsFromProto(in.GetHeirs()); err != nil {
-		return s, err
-	}
-	if s.Recycles, err = RecyclesFromProto(in.GetRecycles()); err != nil {
-		return s, err
-	}
-	if err := cmp.Or(checkOrder("held", in.GetHeld()), checkOrder("pruneShown", in.GetPruneShown())); err != nil {
-		return s, err
-	}
-	s.Held, s.PruneShown = in.GetHeld(), in.GetPruneShown()
-	if s.DependsOn, err = dependsOnFrom(s.Module, in.GetDependsOn()); err != nil {
-		return s, err
-	}
-	s.Yields, err = YieldsFromProto(in)
-	return s, err
+	s.Policies = policies
+	err = cmp.Or(err, policiesErr, checkNumbers(in), checkValues(in.GetValues()))
+	heirs, heirsErr := HeirsFromProto(in.GetHeirs())
+	recycles, recyclesErr := RecyclesFromProto(in.GetRecycles())
+	dependsOn, dependsErr := dependsOnFrom(s.Module, in.GetDependsOn())
+	yields, yieldsErr := YieldsFromProto(in)
+	s.Heirs, s.Recycles, s.DependsOn, s.Yields = heirs, recycles, dependsOn, yields
+	return s, cmp.Or(err, heirsErr, recyclesErr, checkOrder("held", in.GetHeld()), checkOrder("pruneShown", in.GetPruneShown()), dependsErr, yieldsErr)
 }
 
-// dependsOnFrom reads modules that come before one: others, sorted, each once.
+func checkNumbers(in *agentv1.Sync) error {
+	switch {
+	case in.GetGeneration() == 0:
+		return fleet.Invalid("generation", "is required")
+	case in.GetRevision() < 0:
+		return fleet.Invalidf("revision", "%d is below 0", in.GetRevision())
+	case in.GetObjects() > assemble.MaxBundleObjects:
+		return fleet.Invalidf("objects", "%d are too many; at most %d", in.GetObjects(), assemble.MaxBundleObjects)
+	}
+	return nil
+}
+
+// dependsOnFrom reads modules that come before one: others, sorted, each once. Beside an error stands what can be read.
 func dependsOnFrom(of fleet.ModuleRef, in []string) ([]fleet.ModuleRef, error) {
+	var bad error
 	if len(in) > MaxDependencies {
-		return nil, fleet.Invalidf("dependsOn", "%d are too many; at most %d", len(in), MaxDependencies)
+		bad = fleet.Invalidf("dependsOn", "%d are too many; at most %d", len(in), MaxDependencies)
 	}
 	var out []fleet.ModuleRef
 	for i, name := range in {
 		m, err := moduleFrom(name)
 		switch {
 		case err != nil:
-			return nil, fleet.Join(fmt.Sprintf("dependsOn[%d]", i), err)
+			err = fleet.Join(fmt.Sprintf("dependsOn[%d]", i), err)
 		case m == of:
-			return nil, fleet.Invalidf("dependsOn", "%s is the module itself", m)
+			err = fleet.Invalidf("dependsOn", "%s is the module itself", m)
 		case i > 0 && in[i-1] >= name:
-			return nil, fleet.Invalidf("dependsOn", "%s is listed twice or out of order", m)
+			err = fleet.Invalidf("dependsOn", "%s is listed twice or out of order", m)
 		}
+		bad = cmp.Or(bad, err)
 		out = append(out, m)
 	}
-	return out, nil
+	return out, bad
 }
 
 // DependsOnToProto is the wire form of modules that come first.
@@ -116,19 +112,19 @@ func DependsOnToProto(list []fleet.ModuleRef) []string {
 	return out
 }
 
-func valuesFrom(in map[string]string) (map[string]string, error) {
+func checkValues(in map[string]string) error {
 	if len(in) > maxSyncValues {
-		return nil, fleet.Invalidf("values", "%d are too many; at most %d", len(in), maxSyncValues)
+		return fleet.Invalidf("values", "%d are too many; at most %d", len(in), maxSyncValues)
 	}
 	for name, v := range in {
 		if err := fleet.ValidateBindingName(name); err != nil {
-			return nil, fleet.Invalid("values", err.Error())
+			return fleet.Invalid("values", err.Error())
 		}
 		if len(v) > maxValueBytes {
-			return nil, fleet.Invalidf("values."+name, "has %d bytes; at most %d", len(v), maxValueBytes)
+			return fleet.Invalidf("values."+name, "has %d bytes; at most %d", len(v), maxValueBytes)
 		}
 	}
-	return maps.Clone(in), nil
+	return nil
 }
 
 // SyncToProto is the wire form of a sync.
@@ -139,29 +135,27 @@ func SyncToProto(s fleet.Sync) *agentv1.Sync {
 		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held), PruneShown: slices.Clone(s.PruneShown), DependsOn: DependsOnToProto(s.DependsOn)}
 }
 
-// TombstoneFromProto validates a tombstone.
+// TombstoneFromProto validates a tombstone. Beside an error that is not about the module's name stands all that can be read, as in a sync.
 func TombstoneFromProto(in *agentv1.Tombstone) (fleet.Tombstone, error) {
 	m, err := moduleFrom(in.GetModule())
-	switch {
-	case err != nil:
-		return fleet.Tombstone{}, err
-	case in.GetGeneration() == 0:
-		return fleet.Tombstone{}, fleet.Invalid("generation", "is required")
-	case in.GetPolicy() != fleet.DeleteDelete && in.GetPolicy() != fleet.DeleteOrphan:
-		return fleet.Tombstone{}, fleet.Invalidf("policy", "%.40q is unknown; use %s or %s", in.GetPolicy(), fleet.DeleteDelete, fleet.DeleteOrphan)
-	}
-	if len(in.GetPolicies()) > 0 {
-		if _, err := PolicySetFromContent(in.GetPolicies()); err != nil {
-			return fleet.Tombstone{}, fleet.Join("policies", err)
-		}
-	}
-	dependsOn, err := dependsOnFrom(m, in.GetDependsOn())
 	if err != nil {
 		return fleet.Tombstone{}, err
 	}
-	heirs, err := HeirsFromProto(in.GetHeirs())
+	switch {
+	case in.GetGeneration() == 0:
+		err = fleet.Invalid("generation", "is required")
+	case in.GetPolicy() != fleet.DeleteDelete && in.GetPolicy() != fleet.DeleteOrphan:
+		err = fleet.Invalidf("policy", "%.40q is unknown; use %s or %s", in.GetPolicy(), fleet.DeleteDelete, fleet.DeleteOrphan)
+	}
+	if len(in.GetPolicies()) > 0 {
+		if _, policiesErr := PolicySetFromContent(in.GetPolicies()); policiesErr != nil {
+			err = cmp.Or(err, fleet.Join("policies", policiesErr))
+		}
+	}
+	dependsOn, dependsErr := dependsOnFrom(m, in.GetDependsOn())
+	heirs, heirsErr := HeirsFromProto(in.GetHeirs())
 	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold(), Heirs: heirs,
-		Policies: string(in.GetPolicies()), DependsOn: dependsOn}, err
+		Policies: string(in.GetPolicies()), DependsOn: dependsOn}, cmp.Or(err, dependsErr, heirsErr)
 }
 
 // LeaveFromProto validates an order to leave the fleet. What is not understood deletes nothing.
@@ -202,56 +196,89 @@ func IndexFromAssemblage(a fleet.Assemblage) *agentv1.Index {
 // applies_to as digest; a complete index needs no base. The result's digest is computed and must be results_in. An
 // index that does not fit is fleet.ErrCorrupt, one that is malformed fleet.ErrInvalid.
 func AssemblageFromIndex(in *agentv1.Index, base fleet.Assemblage) (fleet.Assemblage, error) {
-	if n := len(in.GetSyncs()) + len(in.GetTombstones()); n > maxIndexSyncs {
-		return fleet.Assemblage{}, fleet.Invalidf("index", "%d syncs and tombstones are too many; at most %d", n, maxIndexSyncs)
+	a, invalid, err := ReadIndex(in, base)
+	if err == nil && len(invalid) > 0 {
+		err = firstInvalid(in, invalid)
 	}
-	merged, err := indexModules(in)
 	if err != nil {
-		return fleet.Assemblage{}, fleet.Join("index", err)
-	}
-	if !in.GetComplete() {
-		if err := merged.addBase(in, base); err != nil {
-			return fleet.Assemblage{}, err
-		}
-	}
-	a := assemble.Build(merged.syncs, merged.tombstones, in.GetHold(), in.GetGeneration())
-	want, err := fleet.DigestFromBytes(in.GetResultsIn())
-	switch {
-	case err != nil:
-		return fleet.Assemblage{}, fleet.Invalid("index.resultsIn", err.Error())
-	case a.Digest != want:
-		return fleet.Assemblage{}, fleet.Errorf(fleet.ErrCorrupt, "index: results in %s, not in %s as it says", a.Digest.Short(), want.Short())
-	case a.Generation != in.GetGeneration():
-		return fleet.Assemblage{}, fleet.Invalidf("index.generation", "%d is below %d, that of a sync in it", in.GetGeneration(), a.Generation)
+		return fleet.Assemblage{}, err
 	}
 	return a, nil
 }
 
-// indexParts collects an assemblage; modules is every module that is spoken of.
+// ReadIndex is AssemblageFromIndex for one who takes what is valid: syncs and tombstones that are not, or not to this version, are in the
+// assemblage, and invalid says of the modules why. They are of an index that fits as a whole: one that does not is an error.
+func ReadIndex(in *agentv1.Index, base fleet.Assemblage) (a fleet.Assemblage, invalid map[fleet.ModuleRef]error, err error) {
+	if n := len(in.GetSyncs()) + len(in.GetTombstones()); n > maxIndexSyncs {
+		return a, nil, fleet.Invalidf("index", "%d syncs and tombstones are too many; at most %d", n, maxIndexSyncs)
+	}
+	merged, err := indexModules(in)
+	if err != nil {
+		return a, nil, fleet.Join("index", err)
+	}
+	if !in.GetComplete() {
+		if err := merged.addBase(in, base); err != nil {
+			return a, nil, err
+		}
+	}
+	a = assemble.Build(merged.syncs, merged.tombstones, in.GetHold(), in.GetGeneration())
+	want, err := fleet.DigestFromBytes(in.GetResultsIn())
+	switch {
+	case err != nil:
+		return a, nil, fleet.Invalid("index.resultsIn", err.Error())
+	case a.Digest != want && len(merged.invalid) > 0: // what cannot be read is not in the digest
+		return a, nil, firstInvalid(in, merged.invalid)
+	case a.Digest != want:
+		return a, nil, fleet.Errorf(fleet.ErrCorrupt, "index: results in %s, not in %s as it says", a.Digest.Short(), want.Short())
+	case a.Generation != in.GetGeneration():
+		return a, nil, fleet.Invalidf("index.generation", "%d is below %d, that of a sync in it", in.GetGeneration(), a.Generation)
+	}
+	return a, merged.invalid, nil
+}
+
+// firstInvalid is what is wrong with the first part of an index that is not valid, by its place.
+func firstInvalid(in *agentv1.Index, invalid map[fleet.ModuleRef]error) error {
+	why := func(part, module string, at int) error {
+		m, _ := moduleFrom(module)
+		if err := invalid[m]; err != nil {
+			return fleet.Join("index", fleet.Join(fmt.Sprintf("%s[%d]", part, at), err))
+		}
+		return nil
+	}
+	for i, x := range in.GetSyncs() {
+		if err := why("syncs", x.GetModule(), i); err != nil {
+			return err
+		}
+	}
+	for i, x := range in.GetTombstones() {
+		if err := why("tombstones", x.GetModule(), i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// indexParts collects an assemblage; modules is every module that is spoken of, and invalid why what is said of one is not valid.
 type indexParts struct {
 	syncs      []fleet.Sync
 	tombstones []fleet.Tombstone
 	modules    map[fleet.ModuleRef]bool
+	invalid    map[fleet.ModuleRef]error
 }
 
+// indexModules reads what an index says. Whose module is not known, or is listed twice, is an error of the whole.
 func indexModules(in *agentv1.Index) (*indexParts, error) {
-	p := &indexParts{modules: make(map[fleet.ModuleRef]bool, len(in.GetSyncs()))}
+	p := &indexParts{modules: make(map[fleet.ModuleRef]bool, len(in.GetSyncs())), invalid: map[fleet.ModuleRef]error{}}
 	for i, raw := range in.GetSyncs() {
 		s, err := SyncFromProto(raw)
-		if err == nil {
-			err = p.claim(s.Module)
-		}
-		if err != nil {
+		if err := p.claim(s.Module, err); err != nil {
 			return nil, fleet.Join(fmt.Sprintf("syncs[%d]", i), err)
 		}
 		p.syncs = append(p.syncs, s)
 	}
 	for i, raw := range in.GetTombstones() {
 		t, err := TombstoneFromProto(raw)
-		if err == nil {
-			err = p.claim(t.Module)
-		}
-		if err != nil {
+		if err := p.claim(t.Module, err); err != nil {
 			return nil, fleet.Join(fmt.Sprintf("tombstones[%d]", i), err)
 		}
 		p.tombstones = append(p.tombstones, t)
@@ -259,9 +286,15 @@ func indexModules(in *agentv1.Index) (*indexParts, error) {
 	return p, nil
 }
 
-func (p *indexParts) claim(m fleet.ModuleRef) error {
-	if p.modules[m] {
+// claim notes that a module is spoken of, and what is wrong with that.
+func (p *indexParts) claim(m fleet.ModuleRef, invalid error) error {
+	switch {
+	case m == fleet.ModuleRef{}:
+		return invalid
+	case p.modules[m]:
 		return fleet.Invalidf("module", "%s is listed twice", m)
+	case invalid != nil:
+		p.invalid[m] = invalid
 	}
 	p.modules[m] = true
 	return nil

@@ -33,11 +33,12 @@ func checkOrder(field string, keys []uint64) error {
 	return nil
 }
 
-// HeirsFromProto validates the heirs of a sync or a tombstone: they are in order, each once.
+// HeirsFromProto validates the heirs of a sync or a tombstone: they are in order, each once. Beside an error stands what can be read.
 func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
+	var bad error
 	out := make([]fleet.Heir, len(in))
 	for i, raw := range in {
 		m, err := moduleFrom(raw.GetModule())
@@ -48,12 +49,12 @@ func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 		default:
 			err = checkKeys(raw.GetKeys())
 		}
-		if err != nil {
-			return nil, fleet.Join(fmt.Sprintf("heirs[%d]", i), err)
+		if err != nil && bad == nil {
+			bad = fleet.Join(fmt.Sprintf("heirs[%d]", i), err)
 		}
 		out[i] = fleet.Heir{Module: m, Unknown: raw.GetUnknown(), Keys: raw.GetKeys()}
 	}
-	return out, nil
+	return out, bad
 }
 
 // HeirsToProto is the wire form of heirs.

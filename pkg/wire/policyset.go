@@ -98,8 +98,8 @@ func Keeping(s fleet.PolicySet) ([]byte, error) {
 	return PolicySetContent(fleet.PolicySet{Policies: out})
 }
 
-// PolicySetFromContent reads it back, with its selectors compiled. A field that is not understood is an error: a policy
-// must not be left out.
+// PolicySetFromContent reads it back, with its selectors compiled. A field or a word that is not understood is an error: a policy
+// must not be left out, nor taken for its default.
 func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
 	var s fleet.PolicySet
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -117,7 +117,7 @@ func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
 		if err := s.Policies[i].Match.Labels.Compile(); err != nil {
 			return s, fleet.Errorf(fleet.ErrInvalid, "policies[%d].match.labelSelector: %v", i, err)
 		}
-		if err := validateLeft(s.Policies[i]); err != nil {
+		if err := validatePolicy(s.Policies[i]); err != nil {
 			return s, fleet.Join(fmt.Sprintf("policies[%d]", i), err)
 		}
 	}

@@ -43,6 +43,17 @@ func TestPolicySetContent(t *testing.T) {
 	}
 }
 
+// TestUnknownWordsOfPoliciesAreRefused: a word that a newer hub has for a treatment is not taken for the default, which may delete, or overwrite.
+func TestUnknownWordsOfPoliciesAreRefused(t *testing.T) {
+	for _, field := range []string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health"} {
+		for _, content := range []string{`[{"` + field + `":"Levitate"}]`, `{"policies":[{},{"` + field + `":"Levitate"}]}`} {
+			if _, err := PolicySetFromContent([]byte(content)); err == nil || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), `"Levitate"`) {
+				t.Errorf("%s: %v", content, err)
+			}
+		}
+	}
+}
+
 // A rule that does not compile is refused where it is written, with its place.
 func TestHealthRulesAreChecked(t *testing.T) {
 	_, err := HealthRulesFromProto([]*towlinev1.HealthRule{{Kind: "A", Healthy: "true"}, {Kind: "B", Degraded: "object.status.phase =="}})

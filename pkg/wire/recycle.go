@@ -12,6 +12,7 @@ func RecyclesFromProto(in []*agentv1.Recycle) ([]fleet.Recycle, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
+	var bad error
 	out := make([]fleet.Recycle, len(in))
 	for i, raw := range in {
 		var err error
@@ -23,12 +24,12 @@ func RecyclesFromProto(in []*agentv1.Recycle) ([]fleet.Recycle, error) {
 		default:
 			err = checkKeys(raw.GetKeys())
 		}
-		if err != nil {
-			return nil, fleet.Join(fmt.Sprintf("recycles[%d]", i), err)
+		if err != nil && bad == nil {
+			bad = fleet.Join(fmt.Sprintf("recycles[%d]", i), err)
 		}
 		out[i] = fleet.Recycle{Revision: raw.GetRevision(), Keys: raw.GetKeys()}
 	}
-	return out, nil
+	return out, bad
 }
 
 // RecyclesToProto is the wire form of orders to delete trackers.

@@ -14,6 +14,7 @@ func YieldsFromProto(in *agentv1.Sync) ([]fleet.Yield, error) {
 	if len(in.GetYields()) == 0 {
 		return nil, nil
 	}
+	var bad error
 	out := make([]fleet.Yield, len(in.GetYields()))
 	taken := map[int]bool{}
 	for i, raw := range in.GetYields() {
@@ -27,40 +28,41 @@ func YieldsFromProto(in *agentv1.Sync) ([]fleet.Yield, error) {
 			}
 			taken[o] = true
 		}
-		if err != nil {
-			return nil, fleet.Join(fmt.Sprintf("yields[%d]", i), err)
+		if err != nil && bad == nil {
+			bad = fleet.Join(fmt.Sprintf("yields[%d]", i), err)
 		}
 		out[i] = y
 	}
-	return out, nil
+	return out, bad
 }
 
-func yieldFromProto(in *agentv1.Yield, of *agentv1.Sync) (fleet.Yield, error) {
+// yieldFromProto reads one. Beside an error stands what can be read.
+func yieldFromProto(in *agentv1.Yield, of *agentv1.Sync) (y fleet.Yield, bad error) {
 	owner, err := moduleFrom(in.GetOwner())
+	y = fleet.Yield{Owner: owner, Since: in.GetSince(), Ordinals: make([]int, len(in.GetOrdinals()))}
 	switch {
 	case err != nil:
-		return fleet.Yield{}, err
+		bad = err
 	case in.GetOwner() == of.GetModule():
-		return fleet.Yield{}, fleet.Invalid("owner", "is the sync's own module")
+		bad = fleet.Invalid("owner", "is the sync's own module")
 	case in.GetSince() == 0:
-		return fleet.Yield{}, fleet.Invalid("since", "is required")
+		bad = fleet.Invalid("since", "is required")
 	case len(in.GetOrdinals()) == 0:
-		return fleet.Yield{}, fleet.Invalid("ordinals", "are required")
+		bad = fleet.Invalid("ordinals", "are required")
 	}
-	y := fleet.Yield{Owner: owner, Since: in.GetSince(), Ordinals: make([]int, len(in.GetOrdinals()))}
 	for i, o := range in.GetOrdinals() {
-		if o >= of.GetObjects() || i > 0 && o <= in.GetOrdinals()[i-1] {
-			return y, fleet.Invalidf("ordinals", "%d is out of order, or not in the bundle", o)
+		if bad == nil && (o >= of.GetObjects() || i > 0 && o <= in.GetOrdinals()[i-1]) {
+			bad = fleet.Invalidf("ordinals", "%d is out of order, or not in the bundle", o)
 		}
 		y.Ordinals[i] = int(o)
 	}
 	for i, o := range in.GetEnding() {
-		if _, yielded := slices.BinarySearch(y.Ordinals, int(o)); !yielded || i > 0 && o <= in.GetEnding()[i-1] {
-			return y, fleet.Invalidf("ending", "%d is out of order, or none of the ordinals", o)
+		if _, yielded := slices.BinarySearch(y.Ordinals, int(o)); bad == nil && (!yielded || i > 0 && o <= in.GetEnding()[i-1]) {
+			bad = fleet.Invalidf("ending", "%d is out of order, or none of the ordinals", o)
 		}
 		y.Ending = append(y.Ending, int(o))
 	}
-	return y, nil
+	return y, bad
 }
 
 // YieldsToProto is the wire form of a sync's yields.

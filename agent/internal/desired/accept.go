@@ -50,11 +50,11 @@ type Result struct {
 // index stands. An error means that nothing changed and that the index may be tried again; a refusal is in the result.
 func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fetch Fetch, before func() error) (Result, error) {
 	held := s.current()
-	a, code, err := held.judge(from, in)
+	a, invalid, code, err := held.judge(from, in)
 	if err != nil {
 		return Result{Code: code, Message: err.Error()}, nil
 	}
-	m := s.merge(held, numbered(a, held.ahead()))
+	m := s.merge(held, numbered(a, held.ahead()), invalid)
 	got, err := s.obtain(ctx, m.taken, fetch)
 	if err != nil {
 		return Result{}, err
@@ -88,25 +88,25 @@ func numbered(a fleet.Assemblage, lineage uint64) fleet.Assemblage {
 	return a
 }
 
-// judge decides on the index as a whole.
-func (s *set) judge(from Lineage, in *agentv1.Index) (fleet.Assemblage, string, error) {
+// judge decides on the index as a whole. Of modules of which it says something that is not understood invalid says what.
+func (s *set) judge(from Lineage, in *agentv1.Index) (a fleet.Assemblage, invalid map[fleet.ModuleRef]error, code string, err error) {
 	pinned := s.lineage != Lineage{} && !s.adopt
 	switch {
 	case pinned && from.HubID != s.lineage.HubID:
-		return fleet.Assemblage{}, CodeRegressed, fmt.Errorf("the hub has id %s, not %s: it is another hub; join the cluster again if that is meant", from.HubID, s.lineage.HubID)
+		return a, nil, CodeRegressed, fmt.Errorf("the hub has id %s, not %s: it is another hub; join the cluster again if that is meant", from.HubID, s.lineage.HubID)
 	case pinned && from.Incarnation != s.lineage.Incarnation:
-		return fleet.Assemblage{}, CodeRegressed, errors.New("the hub's store was restored or made anew; nothing changes in the cluster until it joins again: towline cluster join NAME --reissue")
+		return a, nil, CodeRegressed, errors.New("the hub's store was restored or made anew; nothing changes in the cluster until it joins again: towline cluster join NAME --reissue")
 	}
-	a, err := wire.AssemblageFromIndex(in, s.listed)
+	a, invalid, err = wire.ReadIndex(in, s.listed)
 	switch {
 	case errors.Is(err, fleet.ErrCorrupt):
-		return a, CodeDigestMismatch, err
+		return a, nil, CodeDigestMismatch, err
 	case err != nil:
-		return a, CodeUndecodable, err
+		return a, nil, CodeUndecodable, err
 	case pinned && a.Generation < s.highWater:
-		return a, CodeRegressed, fmt.Errorf("the index has generation %d, held is %d: the hub's store is older than the cluster", a.Generation, s.highWater)
+		return a, nil, CodeRegressed, fmt.Errorf("the index has generation %d, held is %d: the hub's store is older than the cluster", a.Generation, s.highWater)
 	}
-	return a, "", nil
+	return a, invalid, "", nil
 }
 
 // merger puts an assemblage over what is held, module by module.
@@ -118,6 +118,7 @@ type merger struct {
 	confirmed  map[fleet.ModuleRef]fleet.Age
 	adopt      bool
 	lineage    uint64 // number of the one that is merged
+	invalid    map[fleet.ModuleRef]error
 
 	taken     []fleet.Sync
 	dead      []fleet.Tombstone
@@ -128,8 +129,8 @@ type merger struct {
 	refused   []Refusal
 }
 
-func (s *Store) merge(held *set, a fleet.Assemblage) *merger {
-	m := &merger{syncs: map[fleet.ModuleRef]fleet.Sync{}, tombstones: map[fleet.ModuleRef]fleet.Tombstone{},
+func (s *Store) merge(held *set, a fleet.Assemblage, invalid map[fleet.ModuleRef]error) *merger {
+	m := &merger{syncs: map[fleet.ModuleRef]fleet.Sync{}, tombstones: map[fleet.ModuleRef]fleet.Tombstone{}, invalid: invalid,
 		stray: map[fleet.ModuleRef]bool{}, floor: maps.Clone(held.floor), adopt: held.adopt, lineage: held.ahead()}
 	s.mu.RLock()
 	m.confirmed = maps.Clone(s.confirmed)
@@ -174,6 +175,8 @@ func (m *merger) judgeSync(x fleet.Sync) (code, message string) {
 	held, isHeld := m.syncs[x.Module]
 	dead, isDead := m.tombstones[x.Module]
 	switch {
+	case m.invalid[x.Module] != nil:
+		return CodeUndecodable, m.invalid[x.Module].Error()
 	case isHeld && x.Age().Compare(held.Age()) < 0:
 		return CodeStale, fmt.Sprintf("generation %d is older than %d, which is held", x.Generation, held.Generation)
 	case isHeld && x.Age() == held.Age() && !sameContent(x, held):
@@ -196,6 +199,9 @@ func (m *merger) tombstone(x fleet.Tombstone) {
 	held, isHeld := m.syncs[x.Module]
 	dead, isDead := m.tombstones[x.Module]
 	switch {
+	case m.invalid[x.Module] != nil:
+		m.refuse(x.Module, x.Generation, CodeUndecodable, m.invalid[x.Module].Error())
+		m.keep(x.Module)
 	case isHeld && x.Age().Compare(held.Age()) <= 0:
 		m.refuse(x.Module, x.Generation, CodeStale, fmt.Sprintf("the tombstone's generation %d is not newer than %d, which is held", x.Generation, held.Generation))
 		m.keep(x.Module)

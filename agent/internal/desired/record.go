@@ -226,7 +226,7 @@ func decodeIndex(raw []byte) (fleet.Assemblage, error) {
 	if err := proto.Unmarshal(raw, &in); err != nil {
 		return fleet.Assemblage{}, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
 	}
-	a, err := wire.AssemblageFromIndex(&in, fleet.Assemblage{})
+	a, _, err := wire.ReadIndex(&in, fleet.Assemblage{}) // what was taken once is held, whatever is valid by now
 	if err != nil {
 		return a, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
 	}
