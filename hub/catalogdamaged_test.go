@@ -1,6 +1,8 @@
 package hub_test
 
 import (
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -45,4 +47,32 @@ func TestClusterIsRemovedBesideADamagedCatalog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCatalogGoesWithAllItsModules: a catalog that is deleted with its modules waits for what cannot be read, which may be one of them, and says so.
+func TestCatalogGoesWithAllItsModules(t *testing.T) {
+	w := catalogWorldOn(newMortalWorld(t))
+	w.connect("a", simagent.Ready)
+	w.push("shop=1", "news=1")
+	w.putCatalog(w.catalog())
+	w.applied(1)
+	w.await("shop", 0)
+	w.await("news", 0)
+	w.damage("modules/default/shop")
+	_, err := w.Catalogs.DeleteCatalog(w.ctx, &towlinev1.DeleteCatalogRequest{Name: "team", Cascade: true, Reason: "over"})
+	must(t, err)
+	w.gone("news")
+	w.eventually(func() bool {
+		s := w.status()
+		return slices.ContainsFunc(s.GetProblems(), func(text string) bool {
+			return strings.Contains(text, "module shop may be of the catalog") && strings.Contains(text, "towline delete module shop")
+		})
+	})
+	_, err = w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
+	must(t, err)
+	w.eventually(func() bool {
+		_, err := w.Catalogs.GetCatalog(w.ctx, &towlinev1.GetCatalogRequest{Name: "team"})
+		return status.Code(err) == codes.NotFound
+	})
+	w.gone("shop")
 }

@@ -324,16 +324,23 @@ func (a *API) prunePlanned(ctx context.Context, look record.CatalogLook, plan ca
 	return errs
 }
 
-// DropCatalog deletes the modules of a catalog that goes with them: what depends on others goes first.
+// DropCatalog deletes the modules of a catalog that goes with them: what depends on others goes first. Of a module that cannot be read nobody knows whether
+// it is of the catalog: that stays until somebody says what becomes of it.
 func (a *API) DropCatalog(ctx context.Context, look record.CatalogLook) error {
 	ctx = asCatalog(ctx, look)
 	in := catalog.Input{Catalog: look.UID, Prune: true}
+	var unknown []error
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		in.Modules = modulesFor(r, look)
+		for _, d := range r.Damaged(store.ModulePrefix + look.Ref.Project + "/") {
+			if ref, ok := store.SplitModule(d.Key); ok {
+				unknown = append(unknown, fmt.Errorf("module %s may be of the catalog, and go with it: %s (%w)", ref.Display(), record.DamagedModule(ref), d.Why))
+			}
+		}
 		return nil
 	}); err != nil {
 		return err
 	}
 	plan := catalog.Decide(in)
-	return errors.Join(a.prunePlanned(ctx, look, plan, &record.CatalogDone{})...)
+	return errors.Join(append(a.prunePlanned(ctx, look, plan, &record.CatalogDone{}), unknown...)...)
 }
