@@ -241,6 +241,7 @@ func autoscalerHealth(o *object) Result {
 	for _, x := range conditions {
 		c := conditionOf(x)
 		switch {
+		case o.stale(c):
 		case c.kind == "AbleToScale" && c.is("False") && strings.HasPrefix(c.reason, "Failed"),
 			c.kind == "ScalingActive" && c.is("False") && c.reason != "ScalingDisabled":
 			return degraded(c.reason, c.message)
@@ -248,7 +249,14 @@ func autoscalerHealth(o *object) Result {
 			able = true
 		}
 	}
-	if !able {
+	// After the failures: where the target cannot be read, the conditions tell of the newest generation, and the status does not.
+	if r, old := o.unobserved(); old {
+		return r
+	}
+	switch old := o.allStale(conditions); {
+	case old.kind != "":
+		return o.old(old.observed)
+	case !able:
 		return progressing("NotScaling", "the autoscaler does not say yet that it is able to scale")
 	}
 	return o.unheardFor(scaleGrace, healthy())

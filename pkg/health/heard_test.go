@@ -8,8 +8,8 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// The API server counts no generations of an autoscaler and of an APIService, so that only the time of their status tells whether that is a
-// word on our last change.
+// The API server counts no generations of an autoscaler (until Kubernetes 1.37) and of an APIService, so that only the time of their status
+// tells whether that is a word on our last change.
 func TestWordOfAnAutoscalerAndAnAPIService(t *testing.T) {
 	changed := time.Date(2026, 7, 1, 0, 5, 0, 0, time.UTC)
 	const (
@@ -58,6 +58,42 @@ func TestWordOfAnAutoscalerAndAnAPIService(t *testing.T) {
 			f.Changed = time.Time{}
 		}
 		got := Judge(obj, f, nil)
+		got.Message = ""
+		if got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// Since Kubernetes 1.37 the API server counts generations of an autoscaler, and its controller says which it has seen, in the status and in
+// each condition; in the status not when it cannot read what it is to scale. One that was made before that has none until it is changed.
+func TestWordOfAnAutoscalerWithGenerations(t *testing.T) {
+	changed := time.Date(2026, 7, 1, 0, 5, 0, 0, time.UTC)
+	const able = "{type: AbleToScale, status: 'True', reason: SucceededGetScale, observedGeneration: %d}, {type: ScalingActive, status: 'True', observedGeneration: %d}"
+	says := func(n int) string { return fmt.Sprintf("observedGeneration: %d, conditions: ["+able+"]", n, n, n) }
+	old := Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration}
+	waits := Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration, Until: changed.Add(scaleGrace)}
+	for name, c := range map[string]struct {
+		generation int
+		status     string
+		at         time.Duration
+		want       Result
+	}{
+		"able before":              {2, says(1), 0, old},
+		"able before, much later":  {2, says(1), time.Hour, old},
+		"able":                     {2, says(2), 0, healthy()},
+		"a label was changed":      {1, says(1), 0, healthy()},
+		"its first change":         {1, says(0), time.Hour, old},
+		"before the first word":    {1, "conditions: [{type: AbleToScale, status: 'True'}]", 0, waits},
+		"only conditions tell":     {2, "conditions: [" + fmt.Sprintf(able, 1, 1) + "]", time.Hour, old},
+		"no target":                {2, "observedGeneration: 1, conditions: [{type: AbleToScale, status: 'False', reason: FailedGetScale, observedGeneration: 2}]", 0, degraded("FailedGetScale", "")},
+		"no target before":         {2, "observedGeneration: 1, conditions: [{type: AbleToScale, status: 'False', reason: FailedGetScale, observedGeneration: 1}]", 0, old},
+		"no target, then no words": {2, "conditions: [{type: AbleToScale, status: 'False', reason: FailedGetScale, observedGeneration: 2}]", 0, degraded("FailedGetScale", "")},
+	} {
+		obj := parse(t, fmt.Sprintf("{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: a, generation: %d, creationTimestamp: '2026-06-01T00:00:00Z', managedFields: ["+
+			"{manager: towline, operation: Apply, time: '2026-07-01T00:05:00Z'}, "+
+			"{manager: kube-controller-manager, operation: Update, subresource: status, time: '2026-07-01T00:04:50Z'}]}, spec: {}, status: {%s}}", c.generation, c.status))
+		got := Judge(obj, Facts{Now: changed.Add(c.at), Changed: changed, HasStatus: true}, nil)
 		got.Message = ""
 		if got != c.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)

@@ -85,12 +85,18 @@ func (o *object) unheardFor(grace time.Duration, r Result) Result {
 		return r
 	}
 	good := r.Health == fleet.HealthSuspended || r.Health == fleet.HealthHealthy && !r.Unjudged()
-	if !good || o.generation == 1 || o.empty() || o.saysGeneration() || o.writtenSince(changed) || o.isStatic() {
+	if !good || o.neverChanged() || o.empty() || o.saysGeneration() || o.writtenSince(changed) || o.isStatic() {
 		return r
 	}
 	waits := progressing(ReasonOldGeneration, "its controller has written nothing since the change, and its status does not say of which generation it is")
 	waits.Until = until
 	return waits
+}
+
+// neverChanged reports that the object is as it was made. An autoscaler of before Kubernetes 1.37 was made without a generation, and comes to the
+// first by its first change.
+func (o *object) neverChanged() bool {
+	return o.generation == 1 && !(o.group == "autoscaling" && o.kind == "HorizontalPodAutoscaler")
 }
 
 // isStatic reports that the kind is known to be configuration for others to read: nobody carries out a change of it.
