@@ -407,11 +407,14 @@ func (s *signs) failures(o *object) {
 		if list := listOf(o.status, key); len(list) > 0 {
 			message = fmt.Sprint(list[0])
 		}
-		if message != "" {
+		if message != "" && !has(noFailures, plain(message)) {
 			s.add(degraded(camelKey(key), message))
 		}
 	}
 }
+
+// noFailures are what stands for a failure where there is none, as plain words.
+const noFailures = "none null nil ok noerror noerrors"
 
 func firstNumber(m map[string]any, keys ...string) (int64, bool) {
 	for _, k := range keys {

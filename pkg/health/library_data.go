@@ -39,7 +39,7 @@ var databaseRules = []shippedEntry{
 	{"redis.redis.opstreelabs.in", "RedisCluster", rule{phase: "state", good: "Ready", fail: "Failed"}},
 	{"dragonflydb.io", "Dragonfly", rule{judge: dragonflyRolls, phase: "phase", good: "ready Ready", work: "resources-created configuring configuring-replication", fail: "error"}},
 	{"cassandra.datastax.com", "CassandraDatacenter", rule{judge: cassandraHealth}},
-	{"k8ssandra.io", "K8ssandraCluster", rule{bad: "CassandraInitializationError"}},
+	{"k8ssandra.io", "K8ssandraCluster", rule{judge: clusterOfDatacentersHealth}},
 	{"scylla.scylladb.com", "ScyllaCluster", rule{ready: "Available", bad: "Degraded", busy: "Progressing"}},
 	{"clickhouse.altinity.com", "ClickHouseInstallation ClickHouseKeeperInstallation", rule{phase: "status", good: "Completed", work: "InProgress Terminating", fail: "Aborted"}},
 	{"clickhouse-keeper.altinity.com", "ClickHouseKeeperInstallation", rule{phase: "status", good: "Completed", work: "InProgress Terminating", fail: "Aborted"}},

@@ -207,30 +207,6 @@ func upgradeWaits(o *object) (Result, bool) {
 	return progressing(c.reason, nonEmpty(c.message, "the upgrade cannot begin yet")), true
 }
 
-func cassandraHealth(o *object) (Result, bool) {
-	if o.empty() {
-		return Result{}, false
-	}
-	if isTrue(o.spec, "stopped") || o.condition("Stopped").is("True") {
-		return suspended("Stopped", "spec.stopped is true"), true
-	}
-	for _, busy := range []string{"ScalingUp", "ScalingDown", "Updating", "RollingRestart", "ReplacingNodes", "Resuming", "RefreshingSecrets"} {
-		if c := o.condition(busy); c.is("True") {
-			return progressing(nonEmpty(c.reason, busy), nonEmpty(c.message, busy)), true
-		}
-	}
-	for _, want := range []string{"Valid", "Healthy", "Ready"} {
-		c := o.condition(want)
-		switch {
-		case c.is("False") && want != "Ready", c.is("False") && o.condition("Initialized").is("True"):
-			return degraded(nonEmpty(c.reason, "Not"+want), nonEmpty(c.message, want+" is False")), true
-		case c.is("True") && want == "Healthy":
-			return healthy(), true
-		}
-	}
-	return progressing(nonEmpty(text(o.status, "cassandraOperatorProgress"), "NotReady"), "the datacenter is not ready yet"), true
-}
-
 func elasticsearchHealth(o *object) (Result, bool) {
 	switch phase := text(o.status, "phase"); phase {
 	case "Invalid":
