@@ -98,7 +98,12 @@ func (c condition) endedBadly() bool {
 
 // settled reports that the reason of a condition about work says that the work is done.
 func (c condition) settled() bool {
-	return hasSuffix(c.reason, "Available", "Complete", "Completed", "Succeeded", "Finished") || c.reason == "Ready" || c.kind == "Progressing" && hasSuffix(c.reason, "AsExpected")
+	for _, done := range []string{"Available", "Complete", "Completed", "Deployed", "Succeeded", "Finished"} {
+		if before, ok := strings.CutSuffix(c.reason, done); ok {
+			return !strings.HasSuffix(before, "Not")
+		}
+	}
+	return c.reason == "Ready" || c.kind == "Progressing" && hasSuffix(c.reason, "AsExpected")
 }
 
 // signs are what the parts of a status say: the first of each kind, and whether anything says that all is well.

@@ -60,6 +60,9 @@ var databaseRules = []shippedEntry{
 	{"schemas.schemahero.io", "Migration", rule{phase: "phase", good: "EXECUTED", work: "PLANNED APPROVED"}},
 	{"db.atlasgo.io", "AtlasSchema AtlasMigration", rule{judge: atlasHealth, ready: "Ready"}},
 	{"apps.kubeblocks.io", "Cluster", rule{phase: "phase", good: "Running", fail: "Failed Abnormal", stop: "Stopped"}},
+	{"apps.kubeblocks.io", "OpsRequest", blocksRequest},
+	{"operations.kubeblocks.io", "OpsRequest", blocksRequest},
+	{"ops.kubedb.com", "*", rule{once: true, phase: "phase", good: "Successful", work: "Pending Progressing WaitingForApproval Approved", fail: "Failed Denied", stop: "Skipped"}},
 	{"apps.kubeblocks.io", "*", rule{phase: "phase"}},
 	{"elasticsearch.k8s.elastic.co", "Elasticsearch", rule{judge: elasticsearchHealth, phase: "health", good: "green", fail: "red yellow"}},
 	{"*.k8s.elastic.co", "StackConfigPolicy", rule{phase: "phase", good: "Ready", fail: "Error Invalid Conflict"}},
@@ -77,6 +80,8 @@ var databaseRules = []shippedEntry{
 	{"temporal.io", "TemporalCluster TemporalNamespace", rule{ready: "Ready"}},
 	{"temporal.io", "TemporalClusterClient", rule{judge: temporalClientHealth}},
 }
+
+var blocksRequest = rule{phase: "phase", good: "Succeed", work: "Pending Creating Running Cancelling", fail: "Failed Cancelled Aborted"}
 
 var opensearchRule = rule{judge: opensearchUpgrades, phase: "health", good: "green", fail: "red yellow"}
 

@@ -119,6 +119,7 @@ var clusterRules = []shippedEntry{
 	{"policy.open-cluster-management.io", "Policy ConfigurationPolicy CertificatePolicy PolicySet", rule{judge: compliantHealth}},
 	{"policy.open-cluster-management.io", "OperatorPolicy", rule{ready: "Compliant", hard: true}},
 	{"operator.open-cluster-management.io", "MultiClusterHub", rule{phase: "phase", good: "Running"}},
+	{"multicluster.openshift.io", "MultiClusterEngine", rule{phase: "phase", good: "Available", work: "Progressing Uninstalling", fail: "Error"}},
 	{"addon.open-cluster-management.io", "ManagedClusterAddOn", rule{ready: "Available"}},
 	{"cluster.karmada.io", "Cluster", rule{ready: "Ready"}},
 	{"work.karmada.io", "ResourceBinding ClusterResourceBinding", rule{judge: karmadaBindingHealth}},

@@ -87,6 +87,8 @@ var observabilityRules = []shippedEntry{
 }
 
 var messagingRules = []shippedEntry{
+	{"apps.emqx.io", "EMQX", rule{judge: emqxHealth}},
+	{"apps.emqx.io", "Rebalance", rule{phase: "phase", good: "Completed", work: "Processing", fail: "Failed"}},
 	{"kafka.strimzi.io", "KafkaConnector", rule{judge: connectorHeld, bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
 	{"kafka.strimzi.io", "KafkaRebalance", rule{judge: rebalanceTemplate, bad: "NotReady", busy: "New PendingProposal Rebalancing ReconciliationPaused", held: "ProposalReady Stopped"}},
 	{"kafka.strimzi.io", "KafkaNodePool", rule{}},

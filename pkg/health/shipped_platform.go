@@ -552,3 +552,17 @@ func bankVaultsHealth(o *object) (Result, bool) {
 func unknownState(reason, message string) Result {
 	return Result{Health: fleet.HealthUnknown, Reason: nonEmpty(reason, "Unknown"), Message: message}
 }
+
+// emqxHealth: the steps that a cluster has gone through stay True, the newest first. That is what it is at.
+func emqxHealth(o *object) (Result, bool) {
+	for _, x := range listOf(o.status, "conditions") {
+		switch c := conditionOf(x); {
+		case !c.is("True"):
+		case c.kind == "Ready" || c.kind == "Running":
+			return healthy(), true
+		default:
+			return progressing(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind)), true
+		}
+	}
+	return Result{}, false
+}

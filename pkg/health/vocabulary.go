@@ -43,7 +43,7 @@ var conditionTypes = classes{
 
 // phases are the words of phases and states, in lower case, letters and digits only.
 var phases = classes{
-	good: "ready running active bound healthy available ok okay succeeded success successful complete completed done finished deployed installed " +
+	good: "ready running active bound healthy available ok okay succeed succeeded success successful complete completed done finished deployed installed " +
 		"established synced insync applied provisioned connected online up green valid accepted enabled created issued registered configured " +
 		"attached serving normal good alive reconciled uptodate operational released programmed live passed open joined present started " +
 		"initialized published built clusterisready healthok stable operating working upgraded updated detached loaded processed executed " +
