@@ -391,11 +391,14 @@ func jobHealth(o *object) Result {
 	if isTrue(o.spec, "suspend") { // the condition says so, too, of one that was told to run a moment ago
 		return suspended("", "spec.suspend is true: no pods are started")
 	}
-	failed := count(o.status, "failed", 0)
-	if failed > 0 {
-		return progressing("Retrying", fmt.Sprintf("%d pods failed, %d run; the job tries again", failed, count(o.status, "active", 0)))
+	active, failed := count(o.status, "active", 0), count(o.status, "failed", 0)
+	switch {
+	case count(o.spec, "parallelism", 1) == 0 && active+count(o.status, "terminating", 0) == 0:
+		return suspended("Parallelism", "spec.parallelism is 0: no pods are started")
+	case failed > 0:
+		return progressing("Retrying", fmt.Sprintf("%d pods failed, %d run; the job tries again", failed, active))
 	}
-	return progressing("Running", fmt.Sprintf("the job is not complete: %d succeeded, %d run", count(o.status, "succeeded", 0), count(o.status, "active", 0)))
+	return progressing("Running", fmt.Sprintf("the job is not complete: %d succeeded, %d run", count(o.status, "succeeded", 0), active))
 }
 
 // successGrace is how long the controller of a CronJob has to note that a run succeeded, after it took that from the list of the
