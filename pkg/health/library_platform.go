@@ -181,7 +181,7 @@ var secretRules = []shippedEntry{
 	{"external-secrets.io", "PushSecret", rule{judge: externalSecretOutdated, ready: "Ready"}},
 	{"external-secrets.io", "SecretStore ClusterSecretStore ClusterPushSecret", rule{ready: "Ready"}},
 	{"generators.external-secrets.io", "*", rule{static: true}},
-	{"bitnami.com", "SealedSecret", rule{ready: "Synced"}},
+	{"bitnami.com", "SealedSecret", rule{silent: true, ready: "Synced"}},
 	{"isindir.github.com", "SopsSecret", rule{phase: "message", good: "Healthy"}},
 	{"secrets.hashicorp.com", "VaultAuth VaultConnection VaultAuthGlobal HCPAuth SecretTransformation", rule{judge: vaultValid}},
 	{"secrets.hashicorp.com", "*", rule{judge: vaultSecretHealth}},
