@@ -123,7 +123,7 @@ func TestDiffTellsWhoLosesTheModule(t *testing.T) {
 	}
 	external := module("shop", files)
 	external.Spec.Placement, external.Spec.Rollout = narrow.GetSpec().GetPlacement(), &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
-	if _, got := w.diff(external); !slices.Equal(got, []string{"a 2 unchanged", "b 2 unchanged"}) {
+	if _, got := w.diff(external); !slices.Equal(got, []string{"a 2 unchangedExternal", "b 2 unchangedExternal"}) {
 		t.Errorf("of a module that another program assigns it says %q", got)
 	}
 	dry, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: narrow, DryRun: true})
@@ -139,6 +139,42 @@ func TestDiffTellsWhoLosesTheModule(t *testing.T) {
 	w.await("shop", put.GetRevision())
 	if held := w.agents["c"].Held(); len(held.Syncs) != 1 {
 		t.Errorf("c holds %v", held.Syncs)
+	}
+}
+
+// TestDiffTellsWhoIsNotReached: where a pin, a cordon or a hold keeps back what a put brings, or the put assigns nothing, the diff says so.
+func TestDiffTellsWhoIsNotReached(t *testing.T) {
+	w := newWorld(t, true)
+	for _, name := range []string{"cordoned", "free", "held", "object", "pinned"} {
+		w.joinAnswering(name, unchanged, nil)
+	}
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	_, err := w.Rollouts.PinClusters(w.ctx, &towlinev1.PinClustersRequest{Module: "shop", Clusters: []string{"pinned"}})
+	must(t, err)
+	w.cordon("cordoned", true)
+	_, err = w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "held", Reason: "a look"})
+	must(t, err)
+	_, err = w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Cluster: "object", Reason: "a look",
+		Object: &towlinev1.ObjectReference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: "default", Name: "web"}})
+	must(t, err)
+	next := module("shop", configMap("2"))
+	w.eventually(func() bool {
+		_, got := w.diff(next)
+		return slices.Equal(got, []string{"cordoned 1 unchangedCordoned", "free 1 unchanged", "held 1 unchangedHeld", "object 1 unchangedHeld", "pinned 1 unchangedPinned"})
+	})
+	next.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+	if _, got := w.diff(next, "free", "held"); !slices.Equal(got, []string{"free 1 unchangedExternal", "held 1 unchangedExternal"}) {
+		t.Errorf("of a module that another program assigns: %q", got)
+	}
+	// And so it is.
+	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	if got := w.held("free", "shop").Revision; got != 2 {
+		t.Errorf("free has r%d", got)
+	}
+	for _, name := range []string{"cordoned", "held", "object", "pinned"} {
+		if got := w.held(name, "shop").Revision; got != 1 {
+			t.Errorf("%s has r%d", name, got)
+		}
 	}
 }
 

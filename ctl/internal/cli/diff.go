@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
+	"towline.dev/towline/pkg/rollout"
 )
 
 type diffOptions struct {
@@ -47,7 +49,7 @@ func (a *app) diffCommand() *cobra.Command {
 	f.StringSliceVarP(&o.files, "filename", "f", nil, "file or directory with modules; - is standard input")
 	f.BoolVarP(&o.recursive, "recursive", "R", false, "read directories with those in them")
 	f.StringSliceVar(&o.clusters, "clusters", nil, "ask only these of the selected clusters")
-	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if anything would change, or a cluster does not say")
+	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if anything would change, be it when a pin, a cordon or a hold has ended, or a cluster does not say")
 	f.StringVarP(&o.format, "output", "o", "table", "table, json or yaml")
 	o.from.flag(cmd)
 	return cmd
@@ -219,6 +221,9 @@ func (a *app) printDiff(d *moduleDiff) {
 	})
 	for _, g := range groups {
 		a.printf("\n%s: %s\n", clusterNames(d.of(g.GetNumber())), diffCounts(g))
+		if changesSomething(g) {
+			a.printWaiting(d.name, d.of(g.GetNumber()))
+		}
 		for _, o := range g.GetObjects() {
 			a.printObjectDiff(o)
 		}
@@ -232,6 +237,52 @@ func (a *app) printDiff(d *moduleDiff) {
 	}
 	if d.plan.GetSameSpec() && d.changes() {
 		a.printf("\nThe hub has this spec already: an apply changes nothing, unless it is bound to the plan and that is not what the newest rollout is about.\n")
+	}
+}
+
+// printWaiting tells where an apply brings nothing at once, and what ends that, together where it is the same.
+func (a *app) printWaiting(module string, clusters []*v1.DiffCluster) {
+	by := map[string][]*v1.DiffCluster{}
+	for _, c := range clusters {
+		if c.GetReason() != "" {
+			key := c.GetReason() + " " + c.GetMessage()
+			by[key] = append(by[key], c)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(by)) {
+		a.printf("  %s\n", a.paint(table.Yellow, table.Clean(clusterNames(by[key])+": "+diffWaits(module, by[key]))))
+	}
+}
+
+// diffWaits is why clusters get nothing of an apply at once, all for the same reason.
+func diffWaits(module string, clusters []*v1.DiffCluster) string {
+	names := make([]string, len(clusters))
+	for i, c := range clusters {
+		names[i] = c.GetCluster()
+	}
+	list := "CLUSTER"
+	if len(names) <= maxNamedClusters {
+		list = strings.Join(names, ",")
+	}
+	switch reason, kept := clusters[0].GetReason(), clusters[0].GetMessage(); reason {
+	case "External":
+		return "not by an apply: another program assigns the module"
+	case rollout.ReasonPinned:
+		at := "pinned"
+		if kept != "" {
+			at += " at " + kept
+		}
+		return at + ", so not before that ends: towline rollout unpin " + module + " --cluster " + list
+	case rollout.ReasonCordoned:
+		one := names[0]
+		if len(names) > 1 {
+			one = "CLUSTER"
+		}
+		return "not before it is uncordoned: towline cluster uncordon " + one
+	case rollout.ReasonHeld:
+		return "not before its hold ends: towline get holds"
+	default:
+		return "not at once: " + reason
 	}
 }
 

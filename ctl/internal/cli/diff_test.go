@@ -107,6 +107,44 @@ Plan   7f31
 	}
 }
 
+// TestDiffSaysWhoIsNotReached: what an apply does not do at once somewhere is said there, with what ends that; where nothing would change nothing is.
+func TestDiffSaysWhoIsNotReached(t *testing.T) {
+	part := func(c *v1.DiffCluster) *v1.DiffModuleResponse {
+		return &v1.DiffModuleResponse{Part: &v1.DiffModuleResponse_Cluster{Cluster: c}}
+	}
+	out := []*v1.DiffModuleResponse{{Part: &v1.DiffModuleResponse_Plan{Plan: &v1.DiffPlan{Digest: "7f31", Selected: 6, Total: 6, Objects: 1}}},
+		{Part: &v1.DiffModuleResponse_Group{Group: &v1.DiffGroup{Number: 1, Objects: []*v1.ObjectDiff{{Object: of("ConfigMap", "shop", "new"), Action: fleet.PreviewCreate}}}}},
+		{Part: &v1.DiffModuleResponse_Group{Group: &v1.DiffGroup{Number: 2, Unchanged: 1}}},
+		part(&v1.DiffCluster{Cluster: "cordoned", Group: 1, Reason: "Cordoned"}), part(&v1.DiffCluster{Cluster: "free", Group: 1}),
+		part(&v1.DiffCluster{Cluster: "held", Group: 1, Reason: "Held"}), part(&v1.DiffCluster{Cluster: "pin-1", Group: 1, Reason: "Pinned", Message: "r41"}),
+		part(&v1.DiffCluster{Cluster: "pin-2", Group: 1, Reason: "Pinned", Message: "r41"}), part(&v1.DiffCluster{Cluster: "same", Group: 2, Reason: "Pinned", Message: "r41"})}
+	got := (&fakeHub{diff: out}).run(t, run{stdin: shopFile}, "diff", "-f", "-", "--exit-code")
+	same(t, got.out, `
+module/shop selects 6 of 6 clusters; 1 object in each
+
+cordoned, free, held, pin-1, pin-2: 1 to create
+  cordoned: not before it is uncordoned: towline cluster uncordon cordoned
+  held: not before its hold ends: towline get holds
+  pin-1, pin-2: pinned at r41, so not before that ends: towline rollout unpin shop --cluster pin-1,pin-2
+  create     ConfigMap shop/new
+
+same: 1 unchanged
+
+Plan   7f31
+`)
+	if got.code != exitFailed {
+		t.Errorf("exit %d", got.code)
+	}
+	for i := range out {
+		if c := out[i].GetCluster(); c != nil {
+			c.Reason, c.Message = "External", ""
+		}
+	}
+	if got := (&fakeHub{diff: out}).run(t, run{stdin: shopFile}, "diff", "-f", "-"); !strings.Contains(got.out, "\n  cordoned, free, held, pin-1, pin-2: not by an apply: another program assigns the module\n") {
+		t.Errorf("of a module that another program assigns: %s", got.out)
+	}
+}
+
 // TestDiffTells programs, too, and by its exit code if asked to.
 func TestDiffTells(t *testing.T) {
 	hub := &fakeHub{diff: saidDiff()}

@@ -1081,9 +1081,10 @@ type DiffCluster struct {
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The group that it is in; 0: it has not answered.
 	Group int32 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
-	// CamelCase word: why it has not: Disconnected, Unsupported, NoSync or Unanswered; or Leaves: it has the module, and would lose it.
+	// CamelCase word: why it has not: Disconnected, Unsupported, NoSync or Unanswered; or Leaves: it has the module, and would lose it. Of one in a
+	// group why a put brings nothing there now: Pinned, Cordoned, Held, or External (another program assigns the module). Empty: it does.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// In the words of the agent or the hub.
+	// In the words of the agent or the hub; of one that is Pinned the revision that it keeps, such as r41.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// Of one that leaves: how many objects go.
 	Removes int32 `protobuf:"varint,5,opt,name=removes,proto3" json:"removes,omitempty"`

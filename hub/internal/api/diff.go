@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -124,6 +126,8 @@ type diff struct {
 	module   *wire.Module
 	proposal record.Proposal
 	clusters []diffTarget
+	holds    record.Holds
+	pins     []rollout.Pin
 
 	mu     sync.Mutex // of send and groups
 	send   func(*towlinev1.DiffModuleResponse) error
@@ -136,10 +140,13 @@ type diffTarget struct {
 	sync            *agentv1.Sync
 	has             record.Tracked // of one that leaves
 	reason, message string
+	// waits is why a put brings nothing there now, by the same decisions as a rollout's; kept is what it has until then.
+	waits, kept string
 }
 
 // choose finds the clusters that are to be told of, and counts.
 func (d *diff) choose(r store.Reader, only []string, plan *towlinev1.DiffPlan) error {
+	d.holds, d.pins = record.ReadHolds(r, d.a.now()), rollouts.Pins(r, d.module.Ref, math.MaxInt64)
 	for _, rec := range record.Clusters(r) {
 		plan.Total++
 		c := record.Cluster(rec)
@@ -176,8 +183,32 @@ const (
 	diffUnanswered   = "Unanswered"
 )
 
+// diffExternal is why a put brings nothing to clusters of a module that another program assigns. The others are rollout.ReasonPinned,
+// ReasonCordoned and ReasonHeld.
+const diffExternal = "External"
+
+// waits is why a cluster gets nothing of a put for now, and what it keeps; empty: it does.
+func (d *diff) waits(r store.Reader, c fleet.Cluster) (why, kept string) {
+	pinned := slices.ContainsFunc(d.pins, func(p rollout.Pin) bool { return p.Cluster == c.Name })
+	switch {
+	case d.module.External:
+		return diffExternal, ""
+	case pinned:
+		if t, ok := record.Track(r, c.Name, d.module.Ref, false); ok && t.Revision() != 0 {
+			kept = fmt.Sprintf("r%d", t.Revision())
+		}
+		return rollout.ReasonPinned, kept
+	case c.Cordoned:
+		return rollout.ReasonCordoned, ""
+	case d.holds.KeepsBack(r, d.module.Ref, c.Name):
+		return rollout.ReasonHeld, ""
+	}
+	return "", ""
+}
+
 func (d *diff) target(r store.Reader, c fleet.Cluster) diffTarget {
 	t := diffTarget{name: c.Name}
+	t.waits, t.kept = d.waits(r, c)
 	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(c.Name))
 	values, err := assemble.Values(d.module.Bindings, c)
 	var p record.Proposed
@@ -225,6 +256,7 @@ func (d *diff) ask(ctx context.Context, t diffTarget) error {
 	if err == nil {
 		said, err = wire.DiffOf(got.GetPreview(), maxDiffBytes)
 	}
+	out.Reason, out.Message = t.waits, t.kept
 	if err != nil {
 		out.Reason, out.Message = diffUnanswered, wire.CutText(err.Error())
 	}

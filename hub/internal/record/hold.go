@@ -181,6 +181,18 @@ func (h Holds) Stops(ref fleet.ModuleRef, c fleet.ClusterName) bool {
 	return h.Frozen(ref, c) || len(h.objects) > 0 && len(h.objects[holdKey(ref.String(), string(c))]) > 0
 }
 
+// KeepsBack reports that a rollout gives a cluster nothing new of the module for now: people hold something of it, its agent writes nothing there,
+// or annotations on objects hold these, also as last heard: that an agent is away ends nobody's hold.
+func (h Holds) KeepsBack(r store.Reader, ref fleet.ModuleRef, c fleet.ClusterName) bool {
+	place := At(r, c, false)
+	t, _ := place.Track(ref)
+	return h.keepsBack(place, ref, t)
+}
+
+func (h Holds) keepsBack(place *Place, ref fleet.ModuleRef, t Tracked) bool {
+	return h.Stops(ref, place.cluster) || place.frozen() || len(t.HeldThere()) > 0
+}
+
 // StopsRemoval is Stops for a removal that is stopped already or not.
 func (h Holds) StopsRemoval(ref fleet.ModuleRef, c fleet.ClusterName, was bool) bool {
 	return h.Stops(ref, c) || was && h.frozen[unreadable]

@@ -223,7 +223,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	place := At(r, name, connected).of(rec)
 	t, ok := place.Track(run.Module)
 	seen, has := connected && place.blinding() == nil, hasModule(t.Desired)
-	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Locked: rec.GetLock() != nil, NotJoined: rec.GetJoined() == nil, Cordoned: c.Cordoned, Held: v.Holds.Stops(run.Module, name) || place.frozen(),
+	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Locked: rec.GetLock() != nil, NotJoined: rec.GetJoined() == nil, Cordoned: c.Cordoned, Held: v.Holds.keepsBack(place, run.Module, t),
 		Gone: rec.GetRemoving() != "", Taken: Taken(rec), Unselected: unselected(v.Module, c, has), UnselectedOlder: unselected(v.Older, c, has)}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)
@@ -248,7 +248,6 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	if (o.Unselected || o.UnselectedOlder) && has {
 		o.Last, o.MayBeLast = v.neighbours.none(r, run.Module, c)
 	}
-	o.Held = o.Held || len(t.HeldThere()) > 0 // also as last heard: that its agent is away ends nobody's hold
 	o.Ready, o.Failed, o.Removed = t.Tracker.Proves(), t.Tracker.Failed && !t.losesValue(), t.Tracker.Removed || t.keptForItself()
 	o.Well = t.Tracker.DoesWell()
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
