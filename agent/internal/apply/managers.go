@@ -159,6 +159,21 @@ func ScaledBy(obj map[string]any) string {
 	return ""
 }
 
+// ReplicasOfOthers are the live replicas that our manager is not noted for, and who is; -1: it is, or there are none.
+func ReplicasOfOthers(obj map[string]any) (replicas int64, by string) {
+	by = "somebody"
+	for _, m := range Managers(obj) {
+		spec, _ := m.Fields["f:spec"].(map[string]any)
+		switch _, has := spec["f:replicas"]; {
+		case has && m.Ours():
+			return -1, ""
+		case has && m.Manager != "":
+			by = m.Manager
+		}
+	}
+	return ReplicasOf(obj), by
+}
+
 // ScaledAt is the way to the field that an autoscaler has set through the scale subresource, where that is another one than
 // /spec/replicas: the definition of a custom kind says which; nil: none has.
 func ScaledAt(obj map[string]any) []string {

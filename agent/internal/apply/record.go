@@ -72,6 +72,11 @@ func (r *Record) ReplicasDiffer(v Values) bool {
 	return r.Base.Replicas >= 0 && v.Replicas != r.Base.Replicas
 }
 
+// ReplicasTaken reports that there are other live replicas than the module wants, which no write of ours set.
+func (r *Record) ReplicasTaken(v Values) bool {
+	return r.ReplicasDiffer(v) && v.Holding&holdsReplicas == 0
+}
+
 // Match says how live values compare to those of our last write. replicasFree says that an autoscaler has taken
 // /spec/replicas.
 //

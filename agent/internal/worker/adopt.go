@@ -34,7 +34,9 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		return nil, true, err
 	}
 	a.text = append(a.text, apply.OwnStringData(live)...)
-	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
+	if err := a.leaveReplicas(ctx, live); err != nil {
+		return nil, true, err
+	}
 	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned && r.UID == string(u.GetUID()) {
 		if err = a.unlessServed(ctx, live); err == nil {
 			live, err = a.takeUpRecorded(ctx, live)

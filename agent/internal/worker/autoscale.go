@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -14,7 +15,7 @@ import (
 	"towline.dev/towline/pkg/plan"
 )
 
-// scaling is what is known of the replicas of one object that a program scaled.
+// scaling is what is known of the replicas of one object that somebody else scaled.
 type scaling struct {
 	plan.Scaling
 	asked time.Time
@@ -31,9 +32,15 @@ const reasonAutoscaled = "Autoscaled"
 // lookTime bounds what a module waits for an answer about its autoscalers.
 const lookTime = 3 * time.Second
 
-// autoscaled reports that the replicas of the live object are left as they are.
-func (it *item) autoscaled(f *watch.Fingerprint) bool {
-	return f != nil && f.Scaled && !it.takesReplicas()
+// autoscaled reports that the replicas of the live object are left as they are: a program set them, or somebody else did, and it is not known that
+// no autoscaler has them.
+func (it *item) autoscaled(f *watch.Fingerprint, rec *apply.Record) bool {
+	return f != nil && (f.Scaled || scaledByOthers(f, rec)) && !it.takesReplicas()
+}
+
+// scaledByOthers reports that others set other replicas in the live object than the module says.
+func scaledByOthers(f *watch.Fingerprint, rec *apply.Record) bool {
+	return f.Paths != nil && f.Paths == rec.Paths && rec.ReplicasTaken(f.Values)
 }
 
 // takesReplicas reports that replicas which a program scaled are the module's again.
@@ -41,20 +48,22 @@ func (it *item) takesReplicas() bool {
 	return it.rare != nil && it.rare.scaling != nil && it.rare.scaling.ours
 }
 
-// noteScaled takes note of whether the object has other replicas than the module says because a program scaled it. The next
-// pass looks whether an autoscaler exists.
+// noteScaled takes note of whether the object has other replicas than the module says because somebody else scaled it. The pass
+// looks whether an autoscaler exists.
 func (w *worker) noteScaled(it *item, f *watch.Fingerprint, rec *apply.Record) {
-	scaled := f != nil && f.Scaled && rec.ReplicasDiffer(f.Values)
+	scaled := f != nil && f.UID == rec.UID && (f.Scaled && rec.ReplicasDiffer(f.Values) || scaledByOthers(f, rec))
 	if scaled && !it.scaled {
+		if it.rare != nil && it.rare.scaling != nil { // what was found out of other replicas says nothing of these
+			it.rare.scaling.ours, it.rare.scaling.asked = false, time.Time{}
+		}
 		dirty.Poke(w.signal)
 	}
 	it.scaled = scaled
 }
 
-// rescale looks whether autoscalers exist for the objects that a program scaled, and says when to look again.
+// rescale looks whether autoscalers exist for the objects that somebody else scaled, and says when to look again.
 func (w *worker) rescale(ctx context.Context, now time.Time) time.Time {
 	var again time.Time
-	found := map[string]autoscalers{}
 	for _, it := range w.items {
 		if !it.scaled {
 			continue
@@ -64,14 +73,8 @@ func (w *worker) rescale(ctx context.Context, now time.Time) time.Time {
 			again = earliest(again, at)
 			continue
 		}
-		namespace := it.liveNamespace()
-		list, known := found[namespace]
-		if !known {
-			list = w.autoscalersOf(ctx, namespace)
-			found[namespace] = list
-		}
 		s.asked = now
-		w.judgeScaling(it, list, now)
+		w.judgeScaling(it, w.m.scalers.of(ctx, w.m, it.liveNamespace()), now)
 		again = earliest(again, now.Add(w.m.o.Recheck))
 	}
 	return again
@@ -80,11 +83,16 @@ func (w *worker) rescale(ctx context.Context, now time.Time) time.Time {
 // judgeScaling decides whose the replicas of a scaled object are.
 func (w *worker) judgeScaling(it *item, list autoscalers, now time.Time) {
 	s, before := it.rare.scaling, it.rare.scaling.ours
-	if f, _ := w.print(it); f != nil && f.Change != nil {
+	f, _ := w.print(it)
+	if f != nil && f.Change != nil {
 		s.by = f.Change.Scaler
 	}
 	if list.err == nil {
 		s.held, s.note = list.target(it.entry.ID), ""
+	}
+	if list.err == nil && !s.held && f != nil && !f.Scaled { // by somebody who has no reason to come back
+		s.ours = true
+	} else if list.err == nil {
 		if rec := w.m.inventory.Get(it.entry.ID); rec != nil {
 			s.Kept = rec.Scaler
 		}
@@ -119,7 +127,9 @@ func (w *worker) noteScaler(it *item, by string) {
 func (it *item) tookReplicas(now time.Time) {
 	if it.takesReplicas() {
 		s := it.rare.scaling
-		s.Took(s.by, now)
+		if s.by != "" {
+			s.Took(s.by, now)
+		}
 		s.ours, s.asked = false, time.Time{}
 	}
 }
@@ -129,8 +139,11 @@ func (it *item) scaledText(f *watch.Fingerprint) string {
 	if !it.scaled || it.rare == nil || it.rare.scaling == nil || it.rare.scaling.note == "" {
 		return ""
 	}
-	s := it.rare.scaling
-	return fmt.Sprintf("%s: /spec/replicas is left at %d, set by %q: %s", it.entry.ID, f.Values.Replicas, cmp.Or(s.by, "somebody"), s.note)
+	s, by := it.rare.scaling, ""
+	if f.Change != nil {
+		by = f.Change.By
+	}
+	return fmt.Sprintf("%s: /spec/replicas is left at %d, set by %q: %s", it.entry.ID, f.Values.Replicas, cmp.Or(s.by, by, "somebody"), s.note)
 }
 
 // leaveScaled leaves the field to an autoscaler that one has set, by what the watch saw, where a custom kind has its replicas.
@@ -167,7 +180,7 @@ func (a *writer) unscaled(ctx context.Context, field string) (settled bool, err 
 // leave leaves a field to the autoscalers of the object, if there is one, or if that cannot be found out. The record does not
 // have the field then, so that it is no drift; it is the module's again by the next revision after the autoscaler has gone.
 func (a *writer) leave(ctx context.Context, field []string) (bool, error) {
-	list := a.w.autoscalersOf(ctx, a.namespace)
+	list := listScalers(ctx, a.w.m, a.namespace)
 	if list.err == nil && !list.target(a.id) {
 		return false, nil
 	}
@@ -177,6 +190,37 @@ func (a *writer) leave(ctx context.Context, field []string) (bool, error) {
 	}
 	a.left.Desired = without
 	return true, nil
+}
+
+// targeted reports that an autoscaler targets the object, or that this cannot be found out.
+func (a *writer) targeted(ctx context.Context) bool {
+	list := a.w.m.scalers.of(ctx, a.w.m, a.namespace)
+	return list.err != nil || list.target(a.id)
+}
+
+// leaveReplicas leaves the replicas of the live object to who set them, if that was a program, or if an autoscaler has them, whoever set them
+// last.
+func (a *writer) leaveReplicas(ctx context.Context, live map[string]any) error {
+	if a.drop || a.takes {
+		return nil
+	}
+	if a.drop = apply.ScaledBy(live) != ""; a.drop {
+		return nil
+	}
+	replicas, _ := apply.ReplicasOfOthers(live)
+	desired, err := a.desired.Object()
+	if want := apply.ReplicasOf(desired); err == nil && replicas >= 0 && want >= 0 && want != replicas {
+		a.drop = a.targeted(ctx)
+	}
+	return err
+}
+
+// findScaler finds out whose replicas are that somebody else set since it was looked last.
+func (a *writer) findScaler(ctx context.Context) {
+	if a.scaled && a.unasked {
+		a.drop = a.targeted(ctx)
+		a.takes = !a.drop
+	}
 }
 
 func (it *item) makeScaling() *scaling {
@@ -193,12 +237,54 @@ type autoscalers struct {
 	err     error
 }
 
-func (w *worker) autoscalersOf(ctx context.Context, namespace string) autoscalers {
+// scalers are the autoscalers of namespaces, as they were listed last. An answer is used for a moment, so that many objects of a namespace that
+// somebody scales are one question.
+type scalers struct {
+	mu   sync.Mutex
+	last map[string]*scalersOf
+}
+
+type scalersOf struct {
+	mu    sync.Mutex
+	asked time.Time
+	autoscalers
+}
+
+// scalersFor is how long an answer is used.
+const scalersFor = time.Second
+
+// of are the autoscalers of a namespace. Nothing scales what is in none.
+func (s *scalers) of(ctx context.Context, m *Manager, namespace string) autoscalers {
+	if namespace == "" {
+		return autoscalers{}
+	}
+	s.mu.Lock()
+	x := s.last[namespace]
+	if x == nil {
+		if s.last == nil || len(s.last) >= maxScalers {
+			s.last = map[string]*scalersOf{}
+		}
+		x = &scalersOf{}
+		s.last[namespace] = x
+	}
+	s.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if now := time.Now(); x.asked.IsZero() || now.Sub(x.asked) >= min(scalersFor, m.o.Recheck) {
+		x.asked, x.autoscalers = now, listScalers(ctx, m, namespace)
+	}
+	return x.autoscalers
+}
+
+func listScalers(ctx context.Context, m *Manager, namespace string) autoscalers {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	targets, err := w.m.client.ScaleTargets(ctx, namespace)
+	targets, err := m.client.ScaleTargets(ctx, namespace)
 	return autoscalers{targets, err}
 }
+
+// maxScalers bounds the namespaces that are remembered.
+const maxScalers = 1000
 
 func (a autoscalers) target(id fleet.ObjectID) bool {
 	for _, t := range a.targets {

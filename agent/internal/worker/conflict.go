@@ -74,6 +74,8 @@ func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, our
 		switch {
 		case c.Field == ".spec.replicas" && scaled:
 			a.drop = !a.takes
+		case c.Field == ".spec.replicas" && !a.takes && !a.drop && a.targeted(ctx):
+			a.drop = true
 		case mine[c.Field]:
 		case a.policy.Conflict == fleet.ConflictForce:
 			if err := a.mayForce(); err != nil {

@@ -382,6 +382,7 @@ type job struct {
 	resource apply.Resource
 	record   *apply.Record
 	scaled   bool // leave /spec/replicas to an autoscaler
+	unasked  bool // whether there is one was not asked since somebody else set them, who is none
 	takes    bool // take them from one that does not exist any more
 	print    *watch.Fingerprint
 	values   map[string]string // that the object is read with
@@ -394,7 +395,8 @@ func (w *worker) job(o *order, it *item) job {
 	j.values, j.hidden = w.bound(it), it.late.secrets()
 	j.resource = it.resource
 	j.print, _ = w.print(it)
-	j.scaled, j.takes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print), it.takesReplicas()
+	j.scaled, j.takes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print, j.record), it.takesReplicas()
+	j.unasked = j.scaled && !j.print.Scaled && (it.rare == nil || it.rare.scaling == nil || it.rare.scaling.asked.IsZero())
 	if j.verb.Repeats() {
 		by, hash := "", apply.Hash{}
 		if j.print != nil {

@@ -52,7 +52,9 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	if live, err = a.release(ctx, live); err != nil {
 		return err
 	}
-	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
+	if err := a.leaveReplicas(ctx, live); err != nil {
+		return err
+	}
 	a.seen = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	verb := a.verb
 	if a.handedOverAlike() {

@@ -22,7 +22,7 @@ type item struct {
 	renewed bool // a new revision lists it, and has not found it yet: what a policy left deleted is made again
 	waiting bool // next is to be waited for
 	twin    bool // another item is the same object
-	scaled  bool // a program set other replicas than the module says
+	scaled  bool // somebody else set other replicas than the module says
 	denied  bool // by the cluster's policy
 	// uncounted: its health does not count for whether the module, or its wave, is ready.
 	uncounted bool
@@ -163,7 +163,8 @@ func (w *worker) decide(it *item) plan.Action {
 		if f == nil {
 			facts.Live.Confirmed = w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)
 		} else {
-			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec, it.autoscaled(f))
+			w.noteScaled(it, f, rec)
+			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec, it.autoscaled(f, rec))
 			facts.Live.Made = f.Made && w.marks(f, rec.Record)
 			w.noteEnd(rec, f)
 			facts.Record = w.marked(rec, f, facts.Live.Match)

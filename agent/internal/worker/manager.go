@@ -46,6 +46,7 @@ type Manager struct {
 	finder   finder
 
 	stragglers stragglers
+	scalers    scalers
 
 	// These are set by Run before the first worker starts.
 	inventory *apply.Inventory

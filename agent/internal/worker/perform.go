@@ -125,6 +125,7 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 	if err := a.hide(); err != nil {
 		return nil, err
 	}
+	a.findScaler(ctx)
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
 		return nil, err

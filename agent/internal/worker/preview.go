@@ -281,7 +281,10 @@ func (p *preview) existing(ctx context.Context, a *writer, live map[string]any, 
 	if err := p.m.denied(a.w.ref, a.act(localpolicy.Update)); err != nil {
 		return err
 	}
-	a.text, a.drop = apply.OwnStringData(live), apply.ScaledBy(live) != ""
+	a.text = apply.OwnStringData(live)
+	if err := a.leaveReplicas(ctx, live); err != nil {
+		return err
+	}
 	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned && r.UID == string(u.GetUID()) {
 		a.text = append(a.text, r.Paths.StringData()...)
 		if err := a.unlessServed(ctx, live); err != nil {

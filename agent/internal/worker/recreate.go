@@ -77,11 +77,14 @@ func (a *writer) recreate(out *outcome, immutable error) (map[string]any, error)
 	return made, err
 }
 
-// rescale gives a new object the replicas that a program had set in the one of before, in its name, so that they are left to it as they
+// rescale gives a new object the replicas that a program, or somebody else where an autoscaler has them, had set in the one of before, in its name, so that they are left to it as they
 // were, also under a hold that came meanwhile: it is what was there. Where that cannot be done, it is up to the program to set them anew.
 func (a *writer) rescale(ctx context.Context, before, made map[string]any) {
 	by, replicas := apply.ScaledBy(before), apply.ReplicasOf(before)
-	if by == "" || a.takes || replicas == apply.ReplicasOf(made) {
+	if by == "" {
+		replicas, by = apply.ReplicasOfOthers(before)
+	}
+	if replicas < 0 || a.takes || replicas == apply.ReplicasOf(made) || apply.ScaledBy(before) == "" && !a.targeted(ctx) {
 		return
 	}
 	send := func(ctx context.Context, request func(context.Context) error) error {

@@ -1,0 +1,125 @@
+package worker
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// An autoscaler that targets an object has its replicas, whoever set them last, or whatever the API server still notes of who did.
+func TestReplicasUnderAnAutoscalerThatDidNotSetThemLast(t *testing.T) {
+	for name, then := range map[string]func(r *rig){
+		"a person scaled":    func(r *rig) { r.scale("web", 6, "kubectl") },
+		"a person edited it": func(r *rig) { r.patch("apps/v1", "deployments", "web", "kubectl-edit", `{"spec":{"replicas":6}}`) },
+		"eleven managers wrote to it": func(r *rig) {
+			for n := range 11 {
+				r.patch("apps/v1", "deployments", "web", fmt.Sprintf("controller-%d", n), fmt.Sprintf(`{"metadata":{"annotations":{"seen-by-%d":"yes"}}}`, n))
+			}
+			if managers := fmt.Sprint(r.get("apps/v1", "deployments", "web").GetManagedFields()); !strings.Contains(managers, "ancient-changes") {
+				r.t.Fatal("the test shows nothing:", managers)
+			}
+		},
+		"managedFields were taken away": func(r *rig) { r.strip("apps/v1", "deployments", "web", true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := impatient(t)
+			r.autoscaler("web")
+			s := r.bundle("shop", recreate, deployment("web", 1))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.scale("web", 5, "kube-controller-manager")
+			r.asked(2)
+			then(r)
+			want := r.replicas("web")
+			left := func(when string) {
+				t.Helper()
+				r.asked(2)
+				status := r.ready(s)
+				if got := r.replicas("web"); got != want || status.States[0].Drift != fleet.DriftInSync {
+					t.Errorf("%s: %d replicas, want %d; status %+v", when, got, want, status)
+				}
+			}
+			left("at once")
+			revise := func(image string) {
+				s = r.bundle("shop", recreate, strings.ReplaceAll(deployment("web", 2), "nginx:1", image))
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+			}
+			revise("nginx:2")
+			left("after a revision")
+			r.patch("apps/v1", "deployments", "web", "ana", `{"metadata":{"labels":{"app":"other"}}}`)
+			r.eventually("other drift is corrected", func() bool { return r.get("apps/v1", "deployments", "web").GetLabels()["app"] == "web" })
+			left("after a correction")
+			r.loseState()
+			r.forget()
+			r.set([]fleet.Sync{s})
+			left("without a record")
+			r.delete(autoscaling, "horizontalpodautoscalers", "web")
+			r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 2 })
+		})
+	}
+}
+
+// What is made again keeps the replicas that an autoscaler has, whoever set them last.
+func TestObjectThatIsMadeAgainKeepsReplicasOfAPerson(t *testing.T) {
+	r := newRig(t)
+	web := deployment("web", 2)
+	s := r.bundle("shop", recreate, web)
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.autoscaler("web")
+	r.scale("web", 5, "kube-controller-manager")
+	r.scale("web", 7, "kubectl")
+	uid := r.uidOf("apps/v1", "deployments", "web")
+	web = strings.ReplaceAll(web, "{app: web}", "{app: web, tier: front}")
+	for _, object := range []string{web, strings.ReplaceAll(web, "nginx:1", "nginx:2")} {
+		s = r.bundle("shop", recreate, object)
+		r.set([]fleet.Sync{s})
+		r.applied(s)
+		if n := r.replicas("web"); n != 7 {
+			t.Errorf("%d replicas", n)
+		}
+	}
+	if r.uidOf("apps/v1", "deployments", "web") == uid {
+		t.Error("the test shows nothing: it was not made again")
+	}
+}
+
+// One list of autoscalers answers for all objects of a namespace that somebody scaled.
+func TestAutoscalersAreListedOnceForMany(t *testing.T) {
+	r := newRig(t)
+	var objects []string
+	for n := range 20 {
+		objects = append(objects, deployment(fmt.Sprintf("web-%d", n), 1))
+	}
+	s := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	for n := range 20 {
+		r.scale(fmt.Sprintf("web-%d", n), 3, "kubectl")
+	}
+	r.count.take()
+	r.start()
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "all drifted", func(x fleet.SyncStatus) bool {
+		for _, state := range x.States {
+			if state.Drift != fleet.DriftDrifted {
+				return false
+			}
+		}
+		return len(x.States) == 20
+	})
+	_, paths := r.count.take()
+	lists := 0
+	for _, p := range paths {
+		if strings.HasSuffix(p, "/horizontalpodautoscalers") && strings.HasPrefix(p, "GET ") {
+			lists++
+		}
+	}
+	if lists == 0 || lists > 2 {
+		t.Errorf("%d lists for 20 objects", lists)
+	}
+}
