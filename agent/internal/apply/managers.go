@@ -315,27 +315,30 @@ func (in *Interner) intern(fields, desired map[string]any) (*PathSet, error) {
 
 // fieldsOf lists the fields of an object, lists as a whole, without what identifies it.
 func fieldsOf(desired map[string]any) map[string]any {
-	out := map[string]any{}
-	for k, v := range desired {
-		switch k {
-		case "apiVersion", "kind":
-			continue
-		case "metadata":
-			meta, _ := v.(map[string]any)
-			sub := map[string]any{}
-			for _, f := range []string{"labels", "annotations"} {
-				if m, ok := meta[f].(map[string]any); ok && len(m) > 0 {
-					sub["f:"+f] = fieldsOf(m)
-				}
-			}
-			if len(sub) > 0 {
-				out["f:metadata"] = sub
-			}
-			continue
+	out := fieldsIn(desired)
+	for _, name := range []string{"f:apiVersion", "f:kind", "f:metadata"} {
+		delete(out, name)
+	}
+	meta, _ := desired["metadata"].(map[string]any)
+	sub := map[string]any{}
+	for _, f := range []string{"labels", "annotations"} {
+		if m, ok := meta[f].(map[string]any); ok && len(m) > 0 {
+			sub["f:"+f] = fieldsIn(m)
 		}
+	}
+	if len(sub) > 0 {
+		out["f:metadata"] = sub
+	}
+	return out
+}
+
+// fieldsIn lists the fields of a map, and of those in it.
+func fieldsIn(m map[string]any) map[string]any {
+	out := map[string]any{}
+	for k, v := range m {
 		sub := map[string]any{}
-		if m, ok := v.(map[string]any); ok {
-			sub = fieldsOf(m)
+		if below, ok := v.(map[string]any); ok {
+			sub = fieldsIn(below)
 		}
 		out["f:"+k] = sub
 	}
