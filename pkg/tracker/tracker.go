@@ -36,7 +36,7 @@ type Input struct {
 	LastHeard time.Time
 	// ClusterLeaves says that the cluster leaves the fleet, so that its agent is told to remove all that it has, or to let go of it, by no tombstone.
 	ClusterLeaves bool
-	// Refused is the agent's answer if it could not take the sync.
+	// Refused is the agent's answer if it could not take the sync, or the tombstone.
 	Refused string
 	// Unable is what the agent that is connected cannot do of the sync; empty: nothing.
 	Unable string
@@ -131,7 +131,7 @@ func asLastHeard(in Input, t Tracker) Tracker {
 		t.Since = in.LastHeard
 	}
 	switch {
-	case t.Removing && (t.Removed || in.Problem != ""):
+	case t.Removing && (t.Removed || in.Problem != "" || t.Reason == fleet.TrackerRefused):
 	case t.Removing:
 		if t.Reason, t.Message = unseen(in), ""; in.Blind != nil {
 			t.Message = in.Blind.Message
@@ -245,6 +245,9 @@ func foldTombstone(in Input) Tracker {
 		t.Failed, t.Reason, t.Message = true, fleet.TrackerCannotAssign, in.Problem
 	}
 	if o == nil || in.Leaving() {
+		if in.Refused != "" && !t.Failed {
+			t.Reason, t.Message = fleet.TrackerRefused, in.Refused
+		}
 		if o != nil {
 			t.Counts.Extra = in.leavingObjects() + o.Extra()
 			t.Counts.Objects = t.Counts.Extra

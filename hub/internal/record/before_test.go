@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -110,6 +111,25 @@ func TestWhatMayBeThereAfterAJoin(t *testing.T) {
 			w.Put(store.AckKey("c"), &storev1.AckRecord{Epoch: tc.heard})
 			if _, unknown := mayHave(w, "c", one, tc.d); unknown != tc.unknown {
 				t.Errorf("%s: more may be there %v", name, unknown)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRemovalThatTheAgentDoesNotTakeSaysSo: it stays as it is for as long as the agent does not understand the order, and that is what is said of it.
+func TestRemovalThatTheAgentDoesNotTakeSaysSo(t *testing.T) {
+	ref := fleet.ModuleRef{Project: "default", Name: "shop"}
+	for generation, want := range map[uint64]string{6: fleet.TrackerRefused, 5: fleet.TrackerRemoving} {
+		s := storetest.New(t)
+		if _, err := s.Update(t.Context(), func(w store.Writer) error {
+			w.Put(store.SessionKey("c"), &storev1.SessionRecord{Epoch: 6})
+			w.Put(store.DesiredKey("c", ref), &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: 6, Policy: fleet.DeleteDelete}})
+			w.Put(store.AckKey("c"), &storev1.AckRecord{Epoch: 6, Refused: []*agentv1.Refusal{{Module: ref.String(), Generation: generation, Code: "UNDECODABLE", Message: "policies[0].prune: \"Archive\" is unknown"}}})
+			if got, _ := Track(w, "c", ref, true); got.Tracker.Reason != want || !got.Tracker.Removing || (want == fleet.TrackerRefused) != strings.Contains(got.Tracker.Message, "Archive") {
+				t.Errorf("refused at generation %d: %+v", generation, got.Tracker)
 			}
 			return nil
 		}); err != nil {

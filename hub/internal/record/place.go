@@ -156,8 +156,12 @@ func (p *Place) Track(ref fleet.ModuleRef) (Tracked, bool) {
 	if d.GetSync() != nil && t.Input.Connected {
 		t.Input.Unable = p.unable(d)
 	}
-	if t.Input.Problem == "" && t.Input.Desired != nil {
+	switch {
+	case t.Input.Problem != "":
+	case t.Input.Desired != nil:
 		t.Input.Refused = p.refused(ref, t.Input.Desired.Generation)
+	case t.Input.Tombstone != nil:
+		t.Input.Refused = p.refused(ref, t.Input.Tombstone.Generation)
 	}
 	t.Tracker = tracker.Fold(t.Input)
 	return t, true
