@@ -358,10 +358,11 @@ func camelKey(word string) string {
 	return string(word[0]-'a'+'A') + word[1:]
 }
 
-// flagFields are where statuses have a yes or no; what stands in lesserFlags counts only where no condition sums up.
+// flagFields are where statuses have a yes or no; what stands in lesserFlags counts only where no condition sums up. Some have one where
+// others have a phase.
 var (
 	flagFields  = []string{"ready", "available", "healthy", "applied", "synced", "readyToUse", "valid", "installed", "connected"}
-	lesserFlags = []string{"isReady", "isHealthy", "allReady", "initialized", "provisioned", "deployed"}
+	lesserFlags = []string{"isReady", "isHealthy", "allReady", "initialized", "provisioned", "deployed", "succeeded", "success", "reconciled", "status", "state", "health"}
 )
 
 func (s *signs) flags(o *object) {
@@ -373,17 +374,26 @@ func (s *signs) flags(o *object) {
 
 func (s *signs) flagsIn(o *object, keys []string) {
 	for _, key := range keys {
-		is, ok := flagOf(o.status[key])
-		switch {
+		switch is, ok := flagOf(o.status[key]); {
 		case !ok:
 		case is:
 			s.good = true
-		case key == "healthy" || key == "valid":
-			s.add(degraded("Not"+camelKey(key), nonEmpty(text(o.status, "message"), "status."+key+" is false")))
 		default:
-			s.add(progressing("Not"+camelKey(key), nonEmpty(text(o.status, "message"), "status."+key+" is false")))
+			s.add(flagDown(key, nonEmpty(text(o.status, "message"), "status."+key+" is false")))
 		}
 	}
+}
+
+// flagDown is what a no at a key says.
+func flagDown(key, message string) Result {
+	reason := "Not" + camelKey(key)
+	if slices.Contains(phaseFields, key) {
+		reason = camelKey(key) + "IsFalse"
+	}
+	if has("healthy valid health", key) {
+		return degraded(reason, message)
+	}
+	return progressing(reason, message)
 }
 
 // flagOf is a yes or no, which some statuses have as a word.

@@ -40,6 +40,7 @@ var databaseRules = []shippedEntry{
 	{"dragonflydb.io", "Dragonfly", rule{judge: dragonflyRolls, phase: "phase", good: "ready Ready", work: "resources-created configuring configuring-replication", fail: "error"}},
 	{"cassandra.datastax.com", "CassandraDatacenter", rule{judge: cassandraHealth}},
 	{"k8ssandra.io", "K8ssandraCluster", rule{judge: clusterOfDatacentersHealth}},
+	{"apps.foundationdb.org", "FoundationDBCluster", rule{judge: foundationHealth}},
 	{"scylla.scylladb.com", "ScyllaCluster", rule{ready: "Available", bad: "Degraded", busy: "Progressing"}},
 	{"clickhouse.altinity.com", "ClickHouseInstallation ClickHouseKeeperInstallation", rule{phase: "status", good: "Completed", work: "InProgress Terminating", fail: "Aborted"}},
 	{"clickhouse-keeper.altinity.com", "ClickHouseKeeperInstallation", rule{phase: "status", good: "Completed", work: "InProgress Terminating", fail: "Aborted"}},

@@ -91,3 +91,25 @@ func tidbLogBackup(o *object) (Result, bool) {
 	bad := o.condition("Failed").is("True") || o.condition("Invalid").is("True")
 	return healthy(), text(o.spec, "backupMode") == "log" && o.condition("Running").is("True") && !bad
 }
+
+// foundationHealth is of a FoundationDBCluster, which leaves out what is not so. It says of each generation that is not through yet what it
+// waits for. Data that is moved is safe where all of it has its copies.
+func foundationHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	done, is := count(mapOf(o.status, "generations"), "reconciled", 0), mapOf(o.status, "health")
+	switch {
+	case done > 0 && !isTrue(is, "available"):
+		return degraded("NotAvailable", "the database does not take reads and writes"), true
+	case done < o.generation:
+		return progressing("NotReconciled", o.old(done).Message), true
+	case !isTrue(is, "available"):
+		return progressing("NotAvailable", "the database does not take reads and writes yet"), true
+	case !isTrue(is, "fullReplication"):
+		return degraded("NotReplicated", "not all data has its copies"), true
+	case !isTrue(is, "healthy"):
+		return progressing("NotHealthy", "the database moves data"), true
+	}
+	return healthy(), true
+}
