@@ -311,7 +311,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	switch {
 	case o.Phase == fleet.PhaseFailed:
 		t.Health = fleet.HealthDegraded
-	case !t.Ready && !t.Held && worst == fleet.HealthHealthy, worst == fleet.HealthMissing && o.Phase == fleet.PhaseApplying:
+	case !t.Ready && !t.Held && (worst == fleet.HealthHealthy || worst == fleet.HealthSuspended), worst == fleet.HealthMissing && o.Phase == fleet.PhaseApplying:
 		// What is missing because its turn has not come is on its way.
 		t.Health = fleet.HealthProgressing
 	}
