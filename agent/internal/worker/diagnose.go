@@ -3,13 +3,17 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
 )
 
 // Looking at pods is for people who ask why; it is rare and bounded.
@@ -44,9 +48,14 @@ func (w *worker) diagnose(ctx context.Context, now time.Time) time.Time {
 			again = earliest(again, at)
 			continue
 		}
+		f, _ := w.print(it)
+		if f == nil || f.Reason == health.ReasonOldGeneration {
+			again = earliest(again, now.Add(diagnoseAfter)) // its pods are not yet those of what it says
+			continue
+		}
 		left--
 		t.podsAt = now
-		t.pods = w.podTrouble(ctx, it)
+		t.pods = w.podTrouble(ctx, it, f)
 		again = earliest(again, now.Add(diagnoseEvery))
 	}
 	if !again.IsZero() && again.Before(now) {
@@ -59,33 +68,55 @@ func hasPods(id fleet.ObjectID) bool {
 	return id.Group == "apps" && (id.Kind == "Deployment" || id.Kind == "StatefulSet" || id.Kind == "DaemonSet") || id.Group == "batch" && id.Kind == "Job"
 }
 
-// podTrouble is what holds up the first pod of a workload that has trouble.
-func (w *worker) podTrouble(ctx context.Context, it *item) detail {
-	d, err := w.desiredOf(it)
+// podTrouble is what holds up the first pod of a workload that has trouble. Other pods may match its labels, and those of an older template
+// hold up nothing.
+func (w *worker) podTrouble(ctx context.Context, it *item, f *watch.Fingerprint) detail {
+	selector, err := w.podSelector(it)
+	if err != nil || selector == "" {
+		return detail{}
+	}
+	pods, err := w.m.client.Pods(ctx, it.entry.ID.Namespace, selector, diagnosePods)
 	if err != nil {
 		return detail{}
 	}
-	object, err := d.Object()
-	if err != nil {
-		return detail{}
+	owned := map[types.UID]bool{types.UID(f.UID): true}
+	own := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !w.m.ownedBy(ctx, &p, owned) })
+	if it.entry.ID.Kind == "Deployment" {
+		own = newest(own)
 	}
-	match, _, _ := unstructured.NestedStringMap(object, "spec", "selector", "matchLabels")
-	if it.entry.ID.Kind == "Job" {
-		match = map[string]string{"batch.kubernetes.io/job-name": it.entry.ID.Name}
-	}
-	if len(match) == 0 {
-		return detail{}
-	}
-	pods, err := w.m.client.Pods(ctx, it.entry.ID.Namespace, labels.SelectorFromSet(match).String(), diagnosePods)
-	if err != nil {
-		return detail{}
-	}
-	for i := range pods.Items {
-		if reason, message := trouble(&pods.Items[i]); reason != "" {
-			return detail{reason: reason, message: fmt.Sprintf("%s: pod %s: %s", it.entry.ID, pods.Items[i].Name, message)}
+	for i := range own {
+		if reason, message := trouble(&own[i]); reason != "" {
+			return detail{reason: reason, message: fmt.Sprintf("%s: pod %s: %s", it.entry.ID, own[i].Name, message)}
 		}
 	}
 	return detail{}
+}
+
+// podSelector selects the pods of a workload as it is wanted, and maybe others; empty: it cannot be told.
+func (w *worker) podSelector(it *item) (string, error) {
+	if it.entry.ID.Kind == "Job" {
+		return labels.SelectorFromSet(labels.Set{"batch.kubernetes.io/job-name": it.entry.ID.Name}).String(), nil
+	}
+	d, err := w.desiredOf(it)
+	if err != nil {
+		return "", err
+	}
+	object, err := d.Object()
+	if err != nil {
+		return "", err
+	}
+	_, selector, err := workloadOf(it.entry.ID, object)
+	return selector, err
+}
+
+// newest are the pods of a Deployment that are of the template of which it made one last.
+func newest(pods []corev1.Pod) []corev1.Pod {
+	if len(pods) == 0 {
+		return nil
+	}
+	last := slices.MaxFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	template := last.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != template })
 }
 
 // trouble is why a pod does not run; empty if nothing says so.
