@@ -57,6 +57,7 @@ var networkRules = []shippedEntry{
 }
 
 var observabilityRules = []shippedEntry{
+	{"sloth.slok.dev", "PrometheusServiceLevel", rule{judge: slothHealth}},
 	{"monitoring.coreos.com", "Prometheus Alertmanager PrometheusAgent ThanosRuler", rule{judge: prometheusOutdated, ready: "Available"}},
 	{"monitoring.googleapis.com", "PodMonitoring ClusterPodMonitoring", rule{any: "ConfigurationCreateSuccess"}},
 	{"monitoring.googleapis.com", "Rules ClusterRules GlobalRules", rule{static: true}},
@@ -94,7 +95,8 @@ var messagingRules = []shippedEntry{
 	{"kafka.strimzi.io", "KafkaNodePool", rule{}},
 	{"core.strimzi.io", "StrimziPodSet", rule{}},
 	{"kafka.strimzi.io", "KafkaTopic", rule{judge: topicReplicas, bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
-	{"kafka.strimzi.io", "Kafka KafkaUser KafkaConnect KafkaBridge KafkaMirrorMaker KafkaMirrorMaker2", rule{bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
+	{"kafka.strimzi.io", "KafkaMirrorMaker2", rule{judge: mirrorTasks, bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
+	{"kafka.strimzi.io", "Kafka KafkaUser KafkaConnect KafkaBridge KafkaMirrorMaker", rule{bad: "NotReady", ready: "Ready", held: "ReconciliationPaused"}},
 	{"kafka.banzaicloud.io", "KafkaCluster", rule{judge: brokersHealth, phase: "state", good: "ClusterRunning", work: "ClusterReconciling ClusterRollingUpgrading"}},
 	{"kafka.banzaicloud.io", "KafkaTopic KafkaUser", rule{phase: "state", good: "created"}},
 	{"kafka.banzaicloud.io", "CruiseControlOperation", rule{judge: cruiseControlHealth}},

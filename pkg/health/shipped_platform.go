@@ -453,6 +453,9 @@ func dataVolumeHealth(o *object) (Result, bool) {
 // externalSecretOutdated: Ready has no generation, but the version that was synced last begins with one. What is never synced again
 // after the first time says nothing by it.
 func externalSecretOutdated(o *object) (Result, bool) {
+	if c := o.condition("Ready"); c.is("True") && c.reason == "SecretMissing" { // so some versions say that what it adds to is not there
+		return degraded(c.reason, c.message), true
+	}
 	generation, _, told := strings.Cut(text(o.status, "syncedResourceVersion"), "-")
 	seen, err := strconv.ParseInt(generation, 10, 64)
 	ready, policy := o.condition("Ready"), text(o.spec, "refreshPolicy")

@@ -1,6 +1,8 @@
 package health
 
-// The judgements of single kinds of Solr, OpenSearch, ArangoDB and some other stores. Each reports whether it decides; otherwise the rest of its rule does.
+import "fmt"
+
+// The judgements of single kinds of Solr, OpenSearch, ArangoDB and some others. Each reports whether it decides; otherwise the rest of its rule does.
 
 func solrHealth(o *object) (Result, bool) {
 	want, have := count(o.spec, "replicas", 3), count(o.status, "readyReplicas", 0)
@@ -112,4 +114,30 @@ func foundationHealth(o *object) (Result, bool) {
 		return progressing("NotHealthy", "the database moves data"), true
 	}
 	return healthy(), true
+}
+
+// mirrorTasks: a mirror is called ready whatever becomes of the tasks of its connectors.
+func mirrorTasks(o *object) (Result, bool) {
+	for _, x := range listOf(o.status, "connectors") {
+		connector, _ := x.(map[string]any)
+		name := text(connector, "name")
+		if text(mapOf(connector, "connector"), "state") == "FAILED" {
+			return degraded("ConnectorFailed", "connector "+name+" has failed"), true
+		}
+		for _, y := range listOf(connector, "tasks") {
+			if task, _ := y.(map[string]any); text(task, "state") == "FAILED" {
+				return degraded("TaskFailed", fmt.Sprintf("task %d of connector %s has failed", count(task, "id", 0), name)), true
+			}
+		}
+	}
+	return Result{}, false
+}
+
+// slothHealth is of rules that are made, or are not.
+func slothHealth(o *object) (Result, bool) {
+	made, told := o.status["promOpRulesGenerated"].(bool)
+	if told && !made {
+		return degraded("NotGenerated", "its rules cannot be made"), true
+	}
+	return healthy(), told
 }
