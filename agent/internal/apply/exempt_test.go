@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -370,6 +371,54 @@ func TestExcuseIsOfWhatOthersTook(t *testing.T) {
 		v, _ := r.Excuse(r.Paths.Of(tc.live), tc.live)
 		if got := r.Match(v, false); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// An item that leaves a key to its default is told from one that names another value of it, wherever they stand.
+func TestExemptItemsWithADefaultKey(t *testing.T) {
+	const (
+		fields = `{"f:spec":{"f:ports":{"k:{\"port\":53,\"protocol\":\"TCP\"}":{".":{},"f:name":{},"f:port":{},"f:targetPort":{}},"k:{\"port\":53,\"protocol\":\"UDP\"}":{".":{},"f:name":{},"f:port":{},"f:protocol":{},"f:targetPort":{}}}}}`
+		tcp    = `{"name":"t","port":53,"targetPort":5300}`
+		udp    = `{"name":"u","port":53,"protocol":"UDP","targetPort":5353}`
+		noTCP  = `{"name":"t","port":53}`
+		noUDP  = `{"name":"u","port":53,"protocol":"UDP"}`
+	)
+	released := func(protocol string) string {
+		return `{"f:spec":{"f:ports":{"k:{\"port\":53,\"protocol\":\"` + protocol + `\"}":{"f:targetPort":{}}}}}`
+	}
+	for _, tc := range []struct{ listed, pointer, applied, released string }{
+		{tcp + "," + udp, "/spec/ports/0/targetPort", noTCP + "," + udp, released("TCP")},
+		{tcp + "," + udp, "/spec/ports/1/targetPort", tcp + "," + noUDP, released("UDP")},
+		{tcp + "," + udp, "/spec/ports/name=u/targetPort", tcp + "," + noUDP, released("UDP")},
+		{udp + "," + tcp, "/spec/ports/0/targetPort", noUDP + "," + tcp, released("UDP")},
+		{udp + "," + tcp, "/spec/ports/1/targetPort", udp + "," + noTCP, released("TCP")},
+	} {
+		text := `{"metadata":{"name":"p","namespace":"n"},"spec":{"ports":[` + tc.listed + `]}}`
+		d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, []byte(text), fleet.DigestOf([]byte(text)), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		live := manifestOf(t, strings.Replace(text, `"name":"t"`, `"protocol":"TCP","name":"t"`, 1))
+		live["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{"manager": fleet.FieldManager, "operation": "Apply", "fieldsV1": parsedJSON(t, fields)}}
+		x := exempting(t, []string{tc.pointer}, nil)
+		freed, err := d.Release(live, x, fleet.FieldManager)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := asJSON(t, freed.fields); got != tc.released {
+			t.Errorf("%s of %s: released is %s", tc.pointer, tc.listed, got)
+		}
+		left, err := d.Leave(live, Leaving{Exempt: x, Verb: plan.Apply})
+		if err != nil {
+			t.Fatal(err)
+		}
+		obj, err := left.Desired.Object()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := asJSON(t, at(obj, "spec")["ports"]); got != "["+tc.applied+"]" {
+			t.Errorf("%s of %s: applied is %s", tc.pointer, tc.listed, got)
 		}
 	}
 }

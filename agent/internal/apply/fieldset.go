@@ -56,6 +56,17 @@ func (e *element) tells(item any) bool {
 	return any
 }
 
+// names reports that an item of a manifest names all by which an element is known.
+func (e *element) names(item any) bool {
+	m, _ := item.(map[string]any)
+	for k := range e.key {
+		if _, named := m[k]; !named {
+			return false
+		}
+	}
+	return e.tells(item)
+}
+
 // elementsOf are the elements of a set in the form of fieldsV1; what is not understood is left out.
 func elementsOf(fields map[string]any) []*element {
 	in, out := NewInterner(), make([]*element, 0, len(fields))
@@ -122,12 +133,22 @@ func placeOf(e *element, desired any) (value any, place int) {
 	if e.kind == 'i' && e.index < len(list) {
 		return list[e.index], e.index
 	}
-	for i, item := range list {
-		if e.tells(item) {
-			return item, i
-		}
+	at := slices.IndexFunc(list, e.names)
+	if at < 0 {
+		at = slices.IndexFunc(list, e.tells)
 	}
-	return nil, -1
+	if at < 0 {
+		return nil, -1
+	}
+	return list[at], at
+}
+
+// knownAs is where among the elements of a list the one of a listed item is, or -1. One that another item names is that one's.
+func knownAs(known []*element, listed []any, item any) int {
+	if at := slices.IndexFunc(known, func(e *element) bool { return e.names(item) }); at >= 0 {
+		return at
+	}
+	return slices.IndexFunc(known, func(e *element) bool { return e.tells(item) && !slices.ContainsFunc(listed, e.names) })
 }
 
 // withKey is an item with the keys by which it is known, be it listed or not.
@@ -312,7 +333,7 @@ func trimList(listed []any, live any, noted map[string]any, list []path) (any, b
 		if ends {
 			continue
 		}
-		at := slices.IndexFunc(known, func(e *element) bool { return e.tells(item) })
+		at := knownAs(known, listed, item)
 		if len(rest) == 0 || at < 0 {
 			out = append(out, item)
 			continue
@@ -559,7 +580,7 @@ func overlayList(listed, source []any, noted map[string]any, list []path) any {
 	out := make([]any, 0, len(listed))
 	for i, item := range listed {
 		rest, ends := below(list, toItem(i, item))
-		at := slices.IndexFunc(known, func(e *element) bool { return e.tells(item) })
+		at := knownAs(known, listed, item)
 		var value any
 		if at >= 0 {
 			value, _ = known[at].find(source)
