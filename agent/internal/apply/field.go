@@ -87,6 +87,44 @@ func (p *PathSet) holds(path []*element) bool {
 	return false
 }
 
+// Holds reports that a field is of the set, or is in a list or a map that is as a whole.
+func (p *PathSet) Holds(f Field) bool { return len(f.path) > 0 && p.holds(f.path) }
+
+// Undermined reports that another manager has something in a list or a map that the API server notes as ours as a whole: a
+// definition of the kind has divided it since.
+func (p *PathSet) Undermined(live map[string]any) bool {
+	in := NewInterner()
+	mine, err := in.build(ownFields(live), nil)
+	if err != nil {
+		return false
+	}
+	for _, m := range Managers(live) {
+		theirs, err := in.build(m.Fields, nil)
+		if err == nil && !m.Ours() && m.Subresource != "status" && p.above(mine, theirs) {
+			return true
+		}
+	}
+	return false
+}
+
+// above reports that a path of two sets that nothing is below of in them leads further in a third one.
+func (p *PathSet) above(mine, theirs *PathSet) bool {
+	for i := range p.edges {
+		e := &p.edges[i]
+		own, other := mine.edge(e.elem), theirs.edge(e.elem)
+		switch {
+		case own == nil || other == nil || other.kid == nil:
+		case e.leaf && e.kid == nil:
+			if own.leaf && own.kid == nil && !e.bare {
+				return true
+			}
+		case e.kid != nil && own.kid != nil && e.kid.above(own.kid, other.kid):
+			return true
+		}
+	}
+	return false
+}
+
 // hidden reports that nobody may be shown what is below a field of what stands in the same place of one or more objects. secret: nor that itself.
 func hidden(secret bool, field string, in ...any) bool {
 	for _, v := range in {

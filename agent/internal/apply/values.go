@@ -47,6 +47,12 @@ func (p *PathSet) Of(live map[string]any) Values {
 	return out
 }
 
+// Less are values of which others hold some.
+func (v Values) Less() Values {
+	v.Holding |= holdsLess
+	return v
+}
+
 // hasher goes through a path set, the live object, and the fields that are noted for our manager in it, side by side.
 type hasher struct {
 	out     []byte

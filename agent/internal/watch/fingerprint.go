@@ -185,7 +185,11 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 	f.Paths = record.Paths
 	f.Former = record.Before != nil && record.Before.Is(obj)
 	f.Values, f.Returned = record.Excuse(record.Paths.Of(obj), obj)
-	switch record.Match(f.Values, false) {
+	match := record.Match(f.Values, false)
+	if match == plan.MatchUnsettled && record.Paths.Undermined(obj) {
+		f.Values, match = f.Values.Less(), plan.MatchNo
+	}
+	switch match {
 	case plan.MatchNo:
 		f.explain(obj, record)
 	case plan.MatchUnsettled:

@@ -82,7 +82,9 @@ func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, our
 				return err
 			}
 		default:
-			return a.contested(ctx, c)
+			if f := a.contestedUnless(ctx, c, ours); f != nil {
+				return f
+			}
 		}
 	}
 	return nil
@@ -90,6 +92,11 @@ func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, our
 
 // contested says who has a field that the module wants, and what is there.
 func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Failure {
+	return a.contestedUnless(ctx, c, nil)
+}
+
+// contestedUnless is contested; nil where the field is in a list or a map that is ours as a whole.
+func (a *writer) contestedUnless(ctx context.Context, c apply.FieldConflict, ours *apply.PathSet) *apply.Failure {
 	f := &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: c.Field, By: c.Manager, Message: fmt.Sprintf(
 		"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, c.Field, c.Manager)}
 	desired, err := a.desired.Object()
@@ -101,6 +108,9 @@ func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Fa
 		return f
 	}
 	if at, found := apply.FieldNamed(live, c.Manager, c.Field); found {
+		if ours.Holds(at) {
+			return nil
+		}
 		a.w.valuesOf(a.liveID(), a.shows(), at, at.In(desired)).tell(f)
 	}
 	return f
