@@ -85,3 +85,40 @@ func TestDriftInAListThatADefinitionDivided(t *testing.T) {
 		})
 	}
 }
+
+// What a revision drops of a list goes, also where the list was noted as ours as a whole.
+func TestItemOfAListThatADefinitionDividedGoes(t *testing.T) {
+	r := newRig(t)
+	r.defineListeners("")
+	s := r.bundle("shop", nil, r.listener("{name: a, port: 1}, {name: b, port: 2}"))
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.granular()
+	s = r.bundle("shop", nil, r.listener("{name: a, port: 1}, {name: c, port: 2}"))
+	r.neverFails("a revision that renames an item", s)
+	if r.ports() != "a=1 c=2" {
+		t.Errorf("ports %s", r.ports())
+	}
+	r.neverFails("a revision that drops one", r.bundle("shop", nil, r.listener("{name: a, port: 1}")))
+	if r.ports() != "a=1" {
+		t.Errorf("ports %s", r.ports())
+	}
+}
+
+// What somebody else puts into such a list stays his.
+func TestItemOfOthersInAListThatADefinitionDividedStays(t *testing.T) {
+	r := newRig(t)
+	r.defineListeners("")
+	s := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, r.listener("{name: a, port: 1}, {name: b, port: 2}"))
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.granular()
+	if _, err := r.res(r.group()+"/v1", "listeners", r.ns).Patch(context.Background(), "web", types.JSONPatchType,
+		[]byte(`[{"op":"add","path":"/spec/ports/-","value":{"name":"hers","port":9}}]`), metav1.PatchOptions{FieldManager: "ana"}); err != nil {
+		t.Fatal(err)
+	}
+	r.neverFails("a revision", r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, r.listener("{name: a, port: 1}, {name: c, port: 2}")))
+	if got := r.ports(); !strings.Contains(got, "hers=9") || strings.Contains(got, "b=2") {
+		t.Errorf("ports %s", got)
+	}
+}

@@ -169,7 +169,20 @@ func (a *writer) complete(ctx context.Context, live map[string]any) (map[string]
 	if live, err = a.takeOver(ctx, live); err != nil {
 		return nil, err
 	}
+	if live, err = a.dropDivided(ctx, live); err != nil {
+		return nil, err
+	}
 	return a.dropText(ctx, live)
+}
+
+// dropDivided takes away what the module lists no more of what a definition has divided since our last write. What a policy leaves is nobody's, too, so
+// that nothing goes where there is one.
+func (a *writer) dropDivided(ctx context.Context, live map[string]any) (map[string]any, error) {
+	if !plan.IsCustom(a.id) || a.exempt != nil || a.record == nil || a.record.UID != string((&unstructured.Unstructured{Object: live}).GetUID()) {
+		return live, nil
+	}
+	patch, err := a.record.Paths.DropDivided(live)
+	return a.patched(ctx, live, patch, err)
 }
 
 // read makes the object that is to be applied.
