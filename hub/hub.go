@@ -440,6 +440,9 @@ func (h *Hub) servers() error {
 		return err
 	}
 	peopleOptions = append(peopleOptions, grpc.ChainUnaryInterceptor(api.MaskUnary), grpc.ChainStreamInterceptor(api.MaskStream))
+	if h.o.shares() {
+		peopleOptions = append(peopleOptions, grpc.ChainUnaryInterceptor(api.NewestUnary(h.store)))
+	}
 	agentOptions = append(agentOptions, grpc.WaitForHandlers(true)) // what a session writes, it writes before the store is closed
 	h.agents, h.people = grpc.NewServer(agentOptions...), grpc.NewServer(peopleOptions...)
 	agentv1.RegisterAgentServiceServer(h.agents, h.sessions)

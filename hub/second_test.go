@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,6 +51,19 @@ type line struct {
 	mu     sync.Mutex
 	conns  []net.Conn
 	cut    bool
+	late   atomic.Int64 // by how much what comes from the etcd is late
+}
+
+// lately reads what is late.
+type lately struct {
+	io.Reader
+	by *atomic.Int64
+}
+
+func (l lately) Read(p []byte) (int, error) {
+	n, err := l.Reader.Read(p)
+	<-time.After(time.Duration(l.by.Load()))
+	return n, err
 }
 
 func newLine(t *testing.T, to string) *line {
@@ -88,7 +102,11 @@ func (x *line) join(c net.Conn) {
 	x.conns = append(x.conns, c, s)
 	for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
 		go func() {
-			_, _ = io.Copy(way[0], way[1])
+			if way[1] == s {
+				_, _ = io.Copy(way[0], lately{s, &x.late})
+			} else {
+				_, _ = io.Copy(way[0], way[1])
+			}
 			_, _ = c.Close(), s.Close()
 		}()
 	}

@@ -315,3 +315,21 @@ func TestHubsAtRestWriteNothing(t *testing.T) {
 		t.Errorf("the store went from %d to %d at rest", settled, now)
 	}
 }
+
+// TestNothingToDoIsSaidOfTheNewest: what another hub has just committed is taken back at this one, whose etcd is far away: that is no put that changes
+// nothing.
+func TestNothingToDoIsSaidOfTheNewest(t *testing.T) {
+	leader, follower, ways := two(t)
+	one, two := module("shop", configMap("1")), module("shop", configMap("2"))
+	leader.put(one)
+	follower.eventually(func() bool {
+		_, err := follower.Modules.GetModule(follower.ctx, &towlinev1.GetModuleRequest{Name: "shop"})
+		return err == nil
+	})
+	ways[1].late.Store(int64(300 * time.Millisecond))
+	leader.put(two)
+	if got, err := follower.Modules.PutModule(follower.ctx, &towlinev1.PutModuleRequest{Module: one}); err != nil || got.GetResult() == "unchanged" {
+		t.Errorf("what is to be put back: %q, %v", got.GetResult(), err)
+	}
+	ways[1].late.Store(0)
+}
