@@ -125,25 +125,25 @@ func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster,
 	if o.held && !behind {
 		return claim, false, nil
 	}
-	unknown := behind || o.unknownIn(c)
-	claim = assemble.Claimant{Module: o.ref, Unknown: unknown}
-	if !assemble.Selects(o.module.Placement, c) || o.late && assigned(r, c.Name, o.ref) != nil {
+	at := assigned(r, c.Name, o.ref)
+	there := at != nil
+	// Where it does not come, as a taint is in its way, nobody finds out what it would list: no variant is rendered that only such clusters have.
+	if !assemble.Places(o.module.Placement, c, there) || o.foreign && !there || o.late && there {
 		return claim, false, nil
 	}
-	if unknown && o.revision != 0 && o.revision == assigned(r, c.Name, o.ref).GetRevision() {
+	unknown := behind || o.unknownIn(c)
+	claim = assemble.Claimant{Module: o.ref, Unknown: unknown}
+	switch {
+	case unknown && o.revision != 0 && o.revision == at.GetRevision():
 		return claim, false, nil // it is there, and its agent knows what it lists
-	}
-	if unknown && !o.foreign {
+	case unknown:
 		return claim, true, nil
 	}
-	if !unknown {
-		if claim.Lists, _ = o.lists(c); !meets(dropped, claim.Lists) {
-			return claim, false, nil
-		}
+	if claim.Lists, _ = o.lists(c); !meets(dropped, claim.Lists) {
+		return claim, false, nil
 	}
-	there := false
-	claim.Has, there, err = x.has(ctx, r, c.Name, o.ref)
-	return claim, (there || !o.foreign) && assemble.Places(o.module.Placement, c, there), err
+	claim.Has, err = x.has(ctx, r, c.Name, o.ref)
+	return claim, true, err
 }
 
 // itself is the module as a claimant of what it lets go itself: where it is on its way to a later revision, or back to an older
@@ -337,12 +337,12 @@ func (x *Succession) listed(ctx context.Context, s *agentv1.Sync) (map[uint64]bo
 	return assemble.HeirKeys(b.Entries, s.GetValues()), err
 }
 
-// has are the keys of what another module is assigned in the cluster, and whether it is assigned anything there. What it only reads it
-// does not have: its agent does not wait for that to be let go.
-func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (keys map[uint64]bool, there bool, err error) {
+// has are the keys of what another module is assigned in the cluster. What it only reads it does not have: its agent does not wait for that
+// to be let go.
+func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (map[uint64]bool, error) {
 	s := assigned(r, c, ref)
 	if s == nil {
-		return nil, false, nil
+		return nil, nil
 	}
 	b, err := readable(ctx, x.bundles, Digest(s.GetBundle()))
 	entries := assemble.Resolved(b.Entries, s.GetValues())
@@ -351,13 +351,13 @@ func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterNam
 			entries = withoutRead(entries, set.Policies)
 		}
 	}
-	return assemble.HeirKeys(entries, s.GetValues()), true, err
+	return assemble.HeirKeys(entries, s.GetValues()), err
 }
 
 // Taken reports that another module, which was found to be about to have something, is assigned an object in a cluster: it is an heir no more.
 func (x *Succession) Taken(ctx context.Context, r store.Reader, c fleet.ClusterName, id fleet.ObjectID) bool {
 	return slices.ContainsFunc(x.others, func(o successor) bool {
-		keys, _, err := x.has(ctx, r, c, o.ref)
+		keys, err := x.has(ctx, r, c, o.ref)
 		return err == nil && keys[assemble.HeirKey(id)]
 	})
 }
