@@ -1,9 +1,13 @@
 package hub_test
 
 import (
+	"sync/atomic"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
 )
 
 // marked has the module's z say in clusters of a role that they have it: they have a variant of their own.
@@ -39,4 +43,34 @@ func TestTaintedClusterWaitsForNoVariant(t *testing.T) {
 	w.awaitHeir("c", "one", "m", "two")
 	w.ofRole("c", "b", "draining")
 	w.awaitHeir("c", "one", "m", "")
+}
+
+// A label gives a module something in a cluster that another one leaves by the same label: that is kept for the first, also while it is not known
+// yet what the label gives it. Nobody had its variant before.
+func TestLabelMovesAnObjectToAVariant(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", map[string]string{"role": "a"})
+	m := fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}
+	var bare atomic.Bool
+	w.connectWith("c", simagent.Options{Report: simagent.Ready, Took: func(a fleet.Assemblage) {
+		for _, t := range a.Tombstones {
+			two := syncNamed(a, "two")
+			if _, found := assemble.HeirOf(t.Heirs, m); !found && two.Objects == 1 {
+				bare.Store(true)
+			}
+		}
+	}})
+	two := listing("two", "m", "z")
+	two.Spec.Overrides = []*towlinev1.Override{{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"role": "a"}},
+		Patches: []*towlinev1.Patch{{Target: &towlinev1.PatchTarget{Kind: "ConfigMap", Name: "m"}, Patch: "$patch: delete"}}}}
+	w.await("two", w.put(two).GetRevision())
+	one := listing("one", "a", "m")
+	one.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"role": "a"}}}
+	w.await("one", w.put(one).GetRevision())
+	w.ofRole("c", "b")
+	w.awaitTracker("one", "c", "gone", func(tr *towlinev1.Tracker) bool { return tr == nil })
+	w.awaitTracker("two", "c", "with m", func(tr *towlinev1.Tracker) bool { return tr.GetReady() && w.held("c", "two").Objects == 2 })
+	if bare.Load() {
+		t.Error("the agent was told to remove m, and not who is to have it")
+	}
 }

@@ -134,7 +134,7 @@ func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster,
 	unknown := behind || o.unknownIn(c)
 	claim = assemble.Claimant{Module: o.ref, Unknown: unknown}
 	switch {
-	case unknown && o.revision != 0 && o.revision == at.GetRevision():
+	case unknown && o.revision == at.GetRevision() && o.lostIn(c):
 		return claim, false, nil // it is there, and its agent knows what it lists
 	case unknown:
 		return claim, true, nil

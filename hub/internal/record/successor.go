@@ -16,6 +16,7 @@ import (
 type successor struct {
 	ref     fleet.ModuleRef
 	unknown bool // its newest revision is being made, or cannot be read
+	damaged bool // it cannot be read
 	foreign bool // another program assigns it, where it does so at all
 	late    bool // only clusters get it that have nothing of the module
 	module  *wire.Module
@@ -24,6 +25,7 @@ type successor struct {
 	entries  map[string][]fleet.BundleEntry // by the key of the variant
 	keys     map[string]map[uint64]bool     // the same, of bundles without placeholders
 	refused  map[string]bool                // the variants that cannot be rendered: who has one keeps what it is assigned
+	lost     map[string]bool                // those whose list cannot be read
 	form     func(fleet.Cluster) fleet.Variant
 	// behind reports that it is not known what it is to list where something is let go by that; nil: it is, or unknown.
 	behind func(decision) bool
@@ -43,6 +45,11 @@ func (o *successor) unknownIn(c fleet.Cluster) bool {
 	}
 	_, known := o.entries[o.variantIn(c)]
 	return !known
+}
+
+// lostIn reports that what it is to list in a cluster cannot be read, so that nobody is assigned it.
+func (o *successor) lostIn(c fleet.Cluster) bool {
+	return o.damaged || o.form != nil && o.lost[o.variantIn(c)]
 }
 
 // lists are the keys of what it is to list in a cluster, of which that is known. False: it cannot be assigned there yet, for want of a
@@ -140,7 +147,7 @@ func (x *Succession) ofRevision(ctx context.Context, r store.Reader, ref fleet.M
 		return out, err
 	}
 	if n := rollouts.DamagedNumber(r, store.RevisionPrefix, ref); n > o.revision {
-		o.unknown, o.revision = true, n // where that one goes is not known, either
+		o.unknown, o.damaged, o.revision = true, true, n // where that one goes is not known, either
 	}
 	return append(out, *o), nil
 }
@@ -184,7 +191,7 @@ func asOf(ctx context.Context, r store.Reader, bundles Bundles, ref fleet.Module
 	if err != nil {
 		return nil, nil
 	}
-	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}, refused: map[string]bool{},
+	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}, refused: map[string]bool{}, lost: map[string]bool{},
 		form: func(c fleet.Cluster) fleet.Variant { return VariantFor(r, ref, rev, m.Overrides, c) }}
 	for _, v := range Variants(rev) {
 		if v.GetProblem() != "" {
@@ -195,6 +202,9 @@ func asOf(ctx context.Context, r store.Reader, bundles Bundles, ref fleet.Module
 		}
 		b, err := bundles.Get(ctx, Digest(v.GetBundle()))
 		if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) {
+			for _, form := range FormsOf(v) {
+				out.lost[form.Key()] = true
+			}
 			continue
 		}
 		if err != nil {
