@@ -136,7 +136,7 @@ func (x *courses) in(ctx context.Context, r store.Reader, ref fleet.ModuleRef, c
 		return assemble.Course{Stays: true}, nil
 	case !at.Everywhere && !assemble.Selects(at.next.module.Placement, c):
 		return assemble.Course{}, nil
-	case at.next.refused[at.next.variantIn(c)]:
+	case at.next.refusedIn(c):
 		return assemble.Course{Stays: true}, nil
 	case at.next.unknownIn(c):
 		return assemble.Course{Unknown: true}, nil

@@ -20,9 +20,9 @@ func TestHeirsOfVariants(t *testing.T) {
 	lists := []fleet.Heir{{Module: two, Keys: []uint64{a}}}
 	unknown := []fleet.Heir{{Module: two, Unknown: true, Keys: []uint64{a}}}
 	for name, tc := range map[string]struct {
-		rendered, lost bool
-		has            int64 // revision of the other one in the cluster, of the variant before
-		want           []fleet.Heir
+		rendered, lost, full bool  // full: with as many variants as there may be
+		has                  int64 // revision of the other one in the cluster, of the variant before
+		want                 []fleet.Heir
 	}{
 		"rendered":                              {rendered: true, want: lists},
 		"rendered, and another is there":        {rendered: true, has: 2, want: lists},
@@ -31,6 +31,10 @@ func TestHeirsOfVariants(t *testing.T) {
 		"not rendered, and a revision before":   {has: 1, want: unknown},
 		"the list is lost":                      {rendered: true, lost: true, want: unknown},
 		"the list is lost, and another's there": {rendered: true, lost: true, has: 2},
+		"there may be no more variants":         {full: true},
+		"no more, and another is there":         {full: true, has: 2},
+		"no more, and a revision before":        {full: true, has: 1},
+		"the last one that there may be":        {full: true, rendered: true, want: lists},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, s := library{}, storetest.New(t)
@@ -42,6 +46,12 @@ func TestHeirsOfVariants(t *testing.T) {
 					Overrides: []*towlinev1.Override{{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"role": "b"}}, Patches: []*towlinev1.Patch{{Patch: "x"}}}}}
 				w.Put(store.ModuleKey(two), &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "two", Project: "default"}, Spec: spec}})
 				variants := []*storev1.VariantRecord{{Bundle: before.Bytes()}}
+				for n := int32(1); tc.full && len(variants) < assemble.MaxVariants-1; n++ {
+					variants = append(variants, &storev1.VariantRecord{Overrides: []int32{n}, Bundle: before.Bytes()})
+				}
+				if tc.full && !tc.rendered {
+					variants = append(variants, &storev1.VariantRecord{Overrides: []int32{assemble.MaxVariants}, Bundle: before.Bytes()})
+				}
 				if tc.rendered {
 					variants = append(variants, &storev1.VariantRecord{Overrides: []int32{0}, Bundle: wants.Bytes()})
 				}

@@ -26,6 +26,7 @@ type successor struct {
 	keys     map[string]map[uint64]bool     // the same, of bundles without placeholders
 	refused  map[string]bool                // the variants that cannot be rendered: who has one keeps what it is assigned
 	lost     map[string]bool                // those whose list cannot be read
+	full     bool                           // there may be no more variants: who would have another one keeps what it is assigned, too
 	form     func(fleet.Cluster) fleet.Variant
 	// behind reports that it is not known what it is to list where something is let go by that; nil: it is, or unknown.
 	behind func(decision) bool
@@ -44,7 +45,14 @@ func (o *successor) unknownIn(c fleet.Cluster) bool {
 		return true
 	}
 	_, known := o.entries[o.variantIn(c)]
-	return !known
+	return !known && !o.refusedIn(c)
+}
+
+// refusedIn reports that it cannot be rendered for a cluster, which keeps what it is assigned.
+func (o *successor) refusedIn(c fleet.Cluster) bool {
+	variant := o.variantIn(c)
+	_, known := o.entries[variant]
+	return o.refused[variant] || o.full && !known && !o.lost[variant]
 }
 
 // lostIn reports that what it is to list in a cluster cannot be read, so that nobody is assigned it.
@@ -191,7 +199,7 @@ func asOf(ctx context.Context, r store.Reader, bundles Bundles, ref fleet.Module
 	if err != nil {
 		return nil, nil
 	}
-	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}, refused: map[string]bool{}, lost: map[string]bool{},
+	out := &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), entries: map[string][]fleet.BundleEntry{}, refused: map[string]bool{}, lost: map[string]bool{}, full: len(Variants(rev)) >= assemble.MaxVariants,
 		form: func(c fleet.Cluster) fleet.Variant { return VariantFor(r, ref, rev, m.Overrides, c) }}
 	for _, v := range Variants(rev) {
 		if v.GetProblem() != "" {
