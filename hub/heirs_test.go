@@ -541,24 +541,3 @@ func TestExternalModuleIsHeir(t *testing.T) {
 		})
 	}
 }
-
-// A module that only reads an object in a cluster does not have it, and is its heir where its next revision does, as one that has nothing
-// of it.
-func TestWhoOnlyReadIsHeir(t *testing.T) {
-	reading := listing("two", "m")
-	reading.Spec.Policies = []*towlinev1.Policy{{Match: &towlinev1.PolicyMatch{Names: []string{"m"}}, ReadOnly: new(true)}}
-	for name, two := range map[string]*towlinev1.Module{"has nothing of it": listing("two", "z"), "reads it": reading} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, true)
-			w.enroll("c", nil)
-			w.connectWith("c", simagent.Options{Report: simagent.Ready})
-			w.await("one", w.put(listing("one", "a", "m")).GetRevision())
-			w.await("two", w.put(two).GetRevision())
-			w.put(waiting(listing("two", "m")))
-			w.until("two", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
-			w.await("one", w.put(listing("one", "a")).GetRevision())
-			w.awaitTracker("one", "c", "at its second revision", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetReady() })
-			w.awaitHeirOf("c", "one", fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}, "two")
-		})
-	}
-}

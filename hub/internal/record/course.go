@@ -70,6 +70,7 @@ func (h Heading) pins(c fleet.ClusterName) bool {
 // commit depend on what it reads.
 type courses struct {
 	bundles     Bundles
+	treats      treatments
 	known       map[fleet.ModuleRef]*course
 	drafts      Drafts
 	queueCounts bool // whether a put that is queued behind a rollout, and not known, leaves open what comes
@@ -77,7 +78,7 @@ type courses struct {
 
 // newCourses has what is queued behind a rollout count, or not.
 func newCourses(bundles Bundles, queueCounts bool) courses {
-	return courses{bundles: bundles, known: map[fleet.ModuleRef]*course{}, queueCounts: queueCounts}
+	return courses{bundles: bundles, treats: treatments{bundles: bundles}, known: map[fleet.ModuleRef]*course{}, queueCounts: queueCounts}
 }
 
 // course is the heading of a module, with the module as the revision has it to which that leads, and as the one has it at which
@@ -141,6 +142,6 @@ func (x *courses) in(ctx context.Context, r store.Reader, ref fleet.ModuleRef, c
 	case at.next.unknownIn(c):
 		return assemble.Course{Unknown: true}, nil
 	}
-	lists, possible := at.next.lists(c)
-	return assemble.Course{Stays: !possible, Lists: lists}, nil
+	lists, possible, err := at.next.lists(ctx, &x.treats, c, nil)
+	return assemble.Course{Stays: !possible, Lists: lists}, err
 }

@@ -18,6 +18,7 @@ import (
 // own. It serves one goroutine, under one view of the store, and makes no commit depend on what it reads.
 type Succession struct {
 	bundles Bundles
+	treats  treatments
 	ref     fleet.ModuleRef
 	others  []successor
 	own     courses
@@ -61,7 +62,7 @@ type Draft struct {
 
 // NewSuccession is for what one module lets go.
 func NewSuccession(bundles Bundles, ref fleet.ModuleRef) *Succession {
-	return &Succession{bundles: bundles, ref: ref, own: newCourses(bundles, false), moves: map[[2]fleet.Digest][]uint64{},
+	return &Succession{bundles: bundles, treats: treatments{bundles: bundles}, ref: ref, own: newCourses(bundles, false), moves: map[[2]fleet.Digest][]uint64{},
 		sets: map[fleet.Digest]fleet.PolicySet{}, Unknown: map[fleet.ModuleRef]bool{}}
 }
 
@@ -139,10 +140,10 @@ func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster,
 	case unknown:
 		return claim, true, nil
 	}
-	if claim.Lists, _ = o.lists(c); !meets(dropped, claim.Lists) {
-		return claim, false, nil
+	if claim.Lists, _, err = o.lists(ctx, &x.treats, c, dropped); err != nil || !meets(dropped, claim.Lists) {
+		return claim, false, err
 	}
-	claim.Has, err = x.has(ctx, r, c.Name, o.ref)
+	claim.Has, err = x.has(ctx, r, c.Name, o.ref, dropped)
 	return claim, true, err
 }
 
@@ -255,7 +256,10 @@ func (x *Succession) dropAll(ctx context.Context, c fleet.Cluster, next *storev1
 		if o.unknownIn(c) || !assemble.Selects(o.module.Placement, c) {
 			continue
 		}
-		lists, _ := o.lists(c)
+		lists, _, err := o.lists(ctx, &x.treats, c, nil)
+		if err != nil {
+			return err
+		}
 		maps.Copy(dropped, lists)
 	}
 	lists, err := x.listed(ctx, next.GetSync())
@@ -337,28 +341,31 @@ func (x *Succession) listed(ctx context.Context, s *agentv1.Sync) (map[uint64]bo
 	return assemble.HeirKeys(b.Entries, s.GetValues()), err
 }
 
-// has are the keys of what another module is assigned in the cluster. What it only reads it does not have: its agent does not wait for that
-// to be let go.
-func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (map[uint64]bool, error) {
+// has are the keys of what another module is assigned in the cluster, at least of what it is about. What it only reads it does not have: its agent
+// does not wait for that to be let go.
+func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, about map[uint64]bool) (map[uint64]bool, error) {
 	s := assigned(r, c, ref)
 	if s == nil {
 		return nil, nil
 	}
 	b, err := readable(ctx, x.bundles, Digest(s.GetBundle()))
-	entries := assemble.Resolved(b.Entries, s.GetValues())
-	if digest := Digest(s.GetPolicies()); !digest.IsZero() {
-		if set, err := x.policies(ctx, digest); err == nil {
-			entries = withoutRead(entries, set.Policies)
-		}
+	if err != nil {
+		return nil, err
 	}
+	set, err := x.treats.set(ctx, Digest(s.GetPolicies()))
+	if err != nil {
+		return nil, err
+	}
+	entries, err := x.treats.withoutRead(ctx, assemble.Resolved(b.Entries, s.GetValues()), set, s.GetValues(), about)
 	return assemble.HeirKeys(entries, s.GetValues()), err
 }
 
 // Taken reports that another module, which was found to be about to have something, is assigned an object in a cluster: it is an heir no more.
 func (x *Succession) Taken(ctx context.Context, r store.Reader, c fleet.ClusterName, id fleet.ObjectID) bool {
 	return slices.ContainsFunc(x.others, func(o successor) bool {
-		keys, err := x.has(ctx, r, c, o.ref)
-		return err == nil && keys[assemble.HeirKey(id)]
+		key := assemble.HeirKey(id)
+		keys, err := x.has(ctx, r, c, o.ref, map[uint64]bool{key: true})
+		return err == nil && keys[key]
 	})
 }
 

@@ -60,26 +60,31 @@ func (o *successor) lostIn(c fleet.Cluster) bool {
 	return o.damaged || o.form != nil && o.lost[o.variantIn(c)]
 }
 
-// lists are the keys of what it is to list in a cluster, of which that is known. False: it cannot be assigned there yet, for want of a
-// value; the keys are of what has no placeholder in its name.
-func (o *successor) lists(c fleet.Cluster) (keys map[uint64]bool, ok bool) {
+// lists are the keys of what it is to list in a cluster, of which that is known, at least of what it is about; nil: of all. False: it cannot be
+// assigned there yet, for want of a value; the keys are of what has no placeholder in its name.
+func (o *successor) lists(ctx context.Context, treats *treatments, c fleet.Cluster, about map[uint64]bool) (keys map[uint64]bool, ok bool, err error) {
 	variant := o.variantIn(c)
 	if keys := o.keys[variant]; keys != nil {
-		return keys, true
+		return keys, true, nil
 	}
 	entries := o.entries[variant]
-	values, err := assemble.Values(o.module.Bindings, c)
-	if err != nil {
-		return assemble.HeirKeys(withoutRead(entries, o.module.Policies), nil), false
+	values, missing := assemble.Values(o.module.Bindings, c)
+	if missing != nil {
+		entries, err = treats.withoutRead(ctx, entries, o.module.Policies, nil, about)
+		return assemble.HeirKeys(entries, nil), false, err
 	}
-	keys = assemble.HeirKeys(withoutRead(assemble.Resolved(entries, values), o.module.Policies), values)
-	if len(o.module.Bindings) == 0 {
+	entries, err = treats.withoutRead(ctx, assemble.Resolved(entries, values), o.module.Policies, values, about)
+	if err != nil {
+		return nil, false, err
+	}
+	keys = assemble.HeirKeys(entries, values)
+	if len(o.module.Bindings) == 0 && !byLabels(o.module.Policies) {
 		if o.keys == nil {
 			o.keys = map[string]map[uint64]bool{}
 		}
 		o.keys[variant] = keys
 	}
-	return keys, true
+	return keys, true, nil
 }
 
 // successors are a module as those of its revisions have it that it is going to have somewhere (see ofRevisions), and as the put

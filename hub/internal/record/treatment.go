@@ -21,11 +21,19 @@ type treatments struct {
 // stop no other module.
 func (x *treatments) of(ctx context.Context, policies fleet.Digest, values map[string]string, e fleet.BundleEntry) (fleet.Policy, error) {
 	set, err := x.set(ctx, policies)
-	if err != nil || len(set) == 0 {
+	if err != nil {
 		return fleet.Policy{}, err
 	}
+	return x.among(ctx, set, values, e)
+}
+
+// among is the policy of a set for an entry.
+func (x *treatments) among(ctx context.Context, set []fleet.Policy, values map[string]string, e fleet.BundleEntry) (fleet.Policy, error) {
+	if len(set) == 0 {
+		return fleet.Policy{}, nil
+	}
 	var labels map[string]string
-	if slices.ContainsFunc(set, func(p fleet.Policy) bool { return p.Match.Labels != nil }) {
+	if byLabels(set) {
 		content, err := x.content(ctx, e.Digest)
 		if err != nil {
 			return fleet.Policy{}, err
@@ -117,11 +125,35 @@ func (x *treatments) owned(ctx context.Context, s side) ([]fleet.BundleEntry, er
 	return out, nil
 }
 
-// withoutRead are entries without those that the policies of their module have only read. Which labels they have is not looked at: what
-// a policy selects by them counts as the module's own.
-func withoutRead(entries []fleet.BundleEntry, policies []fleet.Policy) []fleet.BundleEntry {
-	if !slices.ContainsFunc(policies, func(p fleet.Policy) bool { return p.ReadOnly != nil }) {
-		return entries
+// byLabels reports that policies select objects by their labels.
+func byLabels(set []fleet.Policy) bool {
+	return slices.ContainsFunc(set, func(p fleet.Policy) bool { return p.Match.Labels != nil })
+}
+
+// withoutRead are entries without those that the policies of their module have only read, of those that it is about (see meets); nil: of all. What
+// selects by labels goes by those of the objects; one that cannot be read counts as the module's own.
+func (x *treatments) withoutRead(ctx context.Context, entries []fleet.BundleEntry, policies []fleet.Policy, values map[string]string, about map[uint64]bool) ([]fleet.BundleEntry, error) {
+	var set []fleet.Policy
+	for _, p := range policies {
+		if sharesOut(p) {
+			set = append(set, p)
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(entries), func(e fleet.BundleEntry) bool { return fleet.Resolve(policies, e.ID, nil).Reads() })
+	if len(set) == 0 {
+		return entries, nil
+	}
+	var out []fleet.BundleEntry
+	for _, e := range entries {
+		if about == nil || meets(about, assemble.HeirKeys([]fleet.BundleEntry{e}, values)) {
+			p, err := x.among(ctx, set, values, e)
+			if err != nil {
+				return nil, err
+			}
+			if p.Reads() {
+				continue
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
 }
