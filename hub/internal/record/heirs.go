@@ -126,16 +126,16 @@ func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster,
 	if o.held && !behind {
 		return claim, false, nil
 	}
-	at := assigned(r, c.Name, o.ref)
-	there := at != nil
+	d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(c.Name, o.ref))
+	there := hasModule(d)
 	// Where it does not come, as a taint is in its way, nobody finds out what it would list: no variant is rendered that only such clusters have.
-	if !assemble.Places(o.module.Placement, c, there) || o.foreign && !there || o.late && there {
+	if !assemble.Places(o.module.Placement, c, there) || o.foreign && !there || o.late && d.GetSync() != nil {
 		return claim, false, nil
 	}
 	unknown := behind || o.unknownIn(c)
 	claim = assemble.Claimant{Module: o.ref, Unknown: unknown}
 	switch {
-	case unknown && o.revision == at.GetRevision() && o.lostIn(c):
+	case unknown && o.revision == d.GetSync().GetRevision() && o.lostIn(c):
 		return claim, false, nil // it is there, and its agent knows what it lists
 	case unknown:
 		return claim, true, nil
