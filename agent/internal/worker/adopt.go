@@ -16,6 +16,9 @@ import (
 
 // existing decides about an object that is there and that we did not expect. found is false if it is gone meanwhile.
 func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]any, found bool, err error) {
+	if err := a.knowsWhatIsLeft(ctx); err != nil {
+		return nil, true, err
+	}
 	live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if a.isGone(ctx, err) {
 		if a.record != nil { // no event may tell, of an object that had lost our label
@@ -231,6 +234,9 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	r := a.record
 	if a.policy.Drift == fleet.DriftCorrect || a.exempt.KeepsWhole() || r.Algorithm != apply.Algorithm || !a.handedOverAlike() {
 		return false, nil
+	}
+	if err := a.knowsWhatIsLeft(ctx); err != nil {
+		return false, err
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if a.isGone(ctx, err) {

@@ -32,8 +32,8 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	if a.exempt == nil {
 		return nil
 	}
-	if err := a.about(a.w.m.mapper.Knows(ctx, a.resource)); err != nil {
-		return err // what is live, and is to be left, may be more than it tells
+	if err := a.knowsWhatIsLeft(ctx); err != nil {
+		return err
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if a.isGone(ctx, err) {
@@ -61,6 +61,15 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 		verb = plan.Repeat
 	}
 	return a.leaveLive(ctx, live, verb)
+}
+
+// knowsWhatIsLeft is an error where fields are left as they are, and the API server that answers does not know how the kind is defined now: what is live, and
+// is to be left, may be more than it tells, and is taken away by what is written by it. So it is asked before it is asked for the object.
+func (a *writer) knowsWhatIsLeft(ctx context.Context) error {
+	if a.exempt == nil {
+		return nil
+	}
+	return a.about(a.w.m.mapper.Knows(ctx, a.resource))
 }
 
 // asSeen ties a correction to the object that is known. One whose replicas it would set is tied to the version that was seen:
@@ -150,6 +159,9 @@ func (a *writer) releaseAny(ctx context.Context, live map[string]any, manager st
 		}
 		if err == nil || !kube.Is(err, kube.Conflict) || attempt == versionTries {
 			return now, attempt > 0, err
+		}
+		if err := a.knowsWhatIsLeft(ctx); err != nil { // somebody wrote in between
+			return nil, false, err
 		}
 		if live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name); err != nil {
 			return nil, false, err

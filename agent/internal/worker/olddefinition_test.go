@@ -28,6 +28,9 @@ func TestOldDefinitionsOfAnAPIServerThatStandsStill(t *testing.T) {
 		{"a kind with another plural", kindWithAnotherPlural},
 		{"a field that is not defined yet, of an object that is left", fieldOfWhatIsLeft},
 		{"a field that is not defined yet, which a policy leaves", fieldThatIsLeft},
+		{"a field that is not defined yet, which a policy leaves, of an object of which the record is lost", fieldThatIsLeftWithoutARecord},
+		{"a field that is not defined yet, which a policy leaves, of an object that is taken from another tool", fieldThatIsLeftOfWhatIsTaken},
+		{"a field that is not defined yet, which a policy leaves, of an object that another module hands over", fieldThatIsLeftOfWhatIsHandedOver},
 		{"a field that is not defined yet, of a new object", fieldOfANewObject},
 	})
 }
@@ -233,8 +236,10 @@ func fieldOfWhatIsLeft(r *rig, second *labtest.Second) {
 	r.keepsNode()
 }
 
+var leavesNode = &fleet.IgnoreFields{JSONPointers: []string{"/spec/node"}}
+
 func fieldThatIsLeft(r *rig, second *labtest.Second) {
-	policies := []fleet.Policy{{IgnoreFields: &fleet.IgnoreFields{JSONPointers: []string{"/spec/node"}}}}
+	policies := []fleet.Policy{{IgnoreFields: leavesNode}}
 	r.fieldUnknownTo(second, policies)
 	next := r.bundle("shop", policies, r.ofKind("Gizmo", "v1", "name: a, namespace: $NS", "size: 2"))
 	r.set([]fleet.Sync{next})
@@ -242,6 +247,51 @@ func fieldThatIsLeft(r *rig, second *labtest.Second) {
 	r.keepsNode()
 	second.Thaw()
 	r.applied(next)
+	r.keepsNode()
+}
+
+func fieldThatIsLeftWithoutARecord(r *rig, second *labtest.Second) {
+	policies := []fleet.Policy{{IgnoreFields: leavesNode}}
+	r.fieldUnknownTo(second, policies)
+	r.loseState()
+	r.takesGizmo(second, policies)
+}
+
+func fieldThatIsLeftOfWhatIsTaken(r *rig, second *labtest.Second) {
+	policies := []fleet.Policy{{IgnoreFields: leavesNode, Prune: fleet.PruneNever}}
+	r.fieldUnknownTo(second, policies)
+	r.stop()
+	r.store.files = map[string][]byte{}
+	body := `{"metadata":{"labels":{"towline.dev/hub":null,"app.kubernetes.io/managed-by":"Helm"},"annotations":{"towline.dev/owner":null},"managedFields":[{}]}}`
+	r.patch(r.group()+"/v1", "gizmos", "a", "helm", body)
+	r.start()
+	r.takesGizmo(second, []fleet.Policy{{IgnoreFields: leavesNode, Adopt: fleet.AdoptAlways}})
+}
+
+// takesGizmo has a module list the object that an operator has set a field of.
+func (r *rig) takesGizmo(second *labtest.Second, policies []fleet.Policy) {
+	r.t.Helper()
+	next := r.bundle("shop", policies, r.ofKind("Gizmo", "v1", "name: a, namespace: $NS", "size: 2"))
+	r.set([]fleet.Sync{next})
+	r.toldOrDone(next)
+	r.keepsNode()
+	second.Thaw()
+	r.applied(next)
+	r.keepsNode()
+}
+
+func fieldThatIsLeftOfWhatIsHandedOver(r *rig, second *labtest.Second) {
+	policies := []fleet.Policy{{IgnoreFields: leavesNode, Drift: fleet.DriftReport}}
+	r.fieldUnknownTo(second, policies)
+	r.patch(r.group()+"/v1", "gizmos", "a", "operator", `{"spec":{"size":5}}`)
+	r.set([]fleet.Sync{r.bundle("shop", policies, configMap("rest", "k: v")),
+		r.bundle("other", policies, r.ofKind("Gizmo", "v1", "name: a, namespace: $NS", "size: 1"))})
+	r.wait("other", "told", func(x fleet.SyncStatus) bool {
+		return len(x.Exceptions) > 0 && strings.Contains(x.Exceptions[0].Message, behindText) || x.Phase == fleet.PhaseApplied
+	})
+	r.keepsNode()
+	second.Thaw()
+	r.wait("other", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
 	r.keepsNode()
 }
 
