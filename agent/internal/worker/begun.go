@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
+	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -17,11 +20,23 @@ const (
 	wavesName = "waves"
 )
 
+// begunRetry is when it is tried again to keep what the state did not take.
+const begunRetry = time.Second
+
 // begun keeps over restarts what of a module was begun: it goes on then, whatever became of what comes first.
 type begun struct {
-	name string
-	mu   sync.Mutex
-	of   map[string]string // by module
+	name   string
+	wake   chan struct{}
+	saving chan struct{} // has a value while one writes the state
+
+	mu      sync.Mutex
+	of      map[string]string // by module
+	changes uint64
+	durable uint64 // of these are kept
+}
+
+func newBegun(name string) *begun {
+	return &begun{name: name, wake: make(chan struct{}, 1), saving: make(chan struct{}, 1)}
 }
 
 // load reads what was begun. What is damaged is asked for again, where something is still to be applied; an error is of a state that may have it, and
@@ -58,36 +73,81 @@ func (b *begun) what(ref fleet.ModuleRef) string {
 	return b.of[ref.String()]
 }
 
-// note keeps what is begun of a module, before anything of it is written.
+// note keeps what is begun of a module, before anything of it is written. What the state does not take now it is given again later.
 func (b *begun) note(ctx context.Context, state State, ref fleet.ModuleRef, what string) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	name := ref.String()
-	if b.of[name] == what {
+	known := b.of[name] == what
+	if !known {
+		if b.of == nil {
+			b.of = map[string]string{}
+		}
+		b.of[name] = what
+		b.changes++
+	}
+	b.mu.Unlock()
+	if known {
 		return nil
 	}
-	if b.of == nil {
-		b.of = map[string]string{}
-	}
-	b.of[name] = what
 	return b.save(ctx, state)
 }
 
 // forget drops what was begun of a module that goes: one that comes again, as it was, begins anew.
 func (b *begun) forget(ctx context.Context, state State, ref fleet.ModuleRef) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if _, known := b.of[ref.String()]; !known {
+	_, known := b.of[ref.String()]
+	if known {
+		delete(b.of, ref.String())
+		b.changes++
+	}
+	b.mu.Unlock()
+	if !known {
 		return nil
 	}
-	delete(b.of, ref.String())
 	return b.save(ctx, state)
 }
 
-func (b *begun) save(ctx context.Context, state State) error {
+// save has all that changed until now kept.
+func (b *begun) save(ctx context.Context, state State) (err error) {
+	defer func() {
+		if err != nil {
+			dirty.Poke(b.wake)
+		}
+	}()
+	select {
+	case b.saving <- struct{}{}:
+		defer func() { <-b.saving }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	b.mu.Lock()
+	upTo, kept := b.changes, b.durable == b.changes
 	data, err := json.Marshal(b.of)
-	if err != nil {
+	b.mu.Unlock()
+	if kept || err != nil {
 		return err
 	}
-	return state.Write(ctx, b.name, data)
+	if err := state.Write(ctx, b.name, data); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.durable = upTo
+	b.mu.Unlock()
+	return nil
+}
+
+// keep gives the state again what it did not take, until the context ends, and then once more.
+func (b *begun) keep(ctx context.Context, state State) {
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			_ = b.save(last, state)
+			return
+		case <-b.wake:
+		}
+		_ = backoff.Wait(ctx, begunRetry)
+		_ = b.save(ctx, state)
+	}
 }

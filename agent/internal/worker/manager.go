@@ -56,8 +56,8 @@ type Manager struct {
 
 	claims   claims
 	sequence sequence
-	begun    begun
-	waves    begun
+	begun    *begun
+	waves    *begun
 	readers  readers
 	accepts  acceptance
 	hubs     hubs
@@ -101,7 +101,7 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, clock: clock, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), slow: make(chan struct{}, slowPerSlot*o.Concurrency), eventsLag: eventsLag,
-		begun: begun{name: begunName}, waves: begun{name: wavesName},
+		begun: newBegun(begunName), waves: newBegun(wavesName),
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, m.forbidden, o.Log)
 	m.late.landing = o.landing
@@ -146,6 +146,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	var background, workers sync.WaitGroup
 	var kept error
 	background.Go(func() { kept = m.inventory.Run(keep) })
+	background.Go(func() { m.begun.keep(keep, m.o.State) })
+	background.Go(func() { m.waves.keep(keep, m.o.State) })
 	background.Go(func() { _ = m.watcher.Run(ctx) })
 	background.Go(func() { m.events.run(ctx) })
 	background.Go(func() { m.followRestores(ctx) })

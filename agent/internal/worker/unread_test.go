@@ -27,7 +27,7 @@ func TestStateThatCannotBeReadIsNotForgotten(t *testing.T) {
 		unread bool
 	}{{fmt.Errorf("no answer: %w", state.ErrUnread), true}, {fleet.Errorf(fleet.ErrCorrupt, "damaged"), false}, {fleet.Errorf(fleet.ErrNotFound, "none"), false}} {
 		in, quiet := unreadable{says: tc.says}, slog.New(slog.DiscardHandler)
-		b, s := &begun{name: "begun"}, &spending{}
+		b, s := newBegun(begunName), &spending{}
 		for what, err := range map[string]error{"what is begun": b.load(t.Context(), in, quiet), "what was deleted": s.load(t.Context(), in, quiet, time.Now())} {
 			if errors.Is(err, state.ErrUnread) != tc.unread || (err != nil) != tc.unread {
 				t.Errorf("%s, of which the state says %v: %v", what, tc.says, err)
