@@ -64,7 +64,7 @@ func (w *worker) replaceAt(it *item) {
 		return // that the object has no namespace is said when it is applied
 	}
 	from := it.entry.ID
-	it.entry.ID.Namespace = bundle.Entries[it.ordinal].ID.Namespace
+	it.entry.ID.Namespace = manifest.ExpandID(bundle.Entries[it.ordinal].ID, w.cur.sync.Values).Namespace
 	w.m.inventory.Rename(w.ref, from, it.entry.ID)
 }
 

@@ -115,8 +115,9 @@ func TestSameClusterScopedObjectTwiceInAModule(t *testing.T) {
 // A kind that was defined anew with another scope took its objects along. The module's are made again where the kind has
 // them now, without a restart, and go with the module.
 func TestKindThatIsDefinedAnewWithAnotherScope(t *testing.T) {
-	for from, to := range map[string]string{"Namespaced": "Cluster", "Cluster": "Namespaced"} {
-		t.Run("to "+to, func(t *testing.T) {
+	for _, tc := range []struct{ from, to, in string }{{"Namespaced", "Cluster", "$NS"}, {"Cluster", "Namespaced", "$NS"}, {"Cluster", "Namespaced", "'${PLACE}'"}} {
+		from, to := tc.from, tc.to
+		t.Run("to "+to+", in "+tc.in, func(t *testing.T) {
 			r := newRig(t)
 			ns := map[string]string{"Namespaced": r.ns}[to]
 			define := func(scope string) {
@@ -124,7 +125,8 @@ func TestKindThatIsDefinedAnewWithAnotherScope(t *testing.T) {
 			}
 			t.Cleanup(func() { r.undefine("gadgets") })
 			define(from)
-			s := r.bundle("shop", nil, zone)
+			s := r.bundle("shop", nil, strings.Replace(zone, "namespace: $NS", "namespace: "+tc.in, 1))
+			s.Values = map[string]string{"PLACE": r.ns}
 			r.set([]fleet.Sync{s})
 			r.ready(s)
 			r.undefine("gadgets")
