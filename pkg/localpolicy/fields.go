@@ -56,7 +56,7 @@ func (p *Policy) checkFields() error {
 }
 
 func (f *fieldRule) compile() error {
-	if err := f.Match.check("match"); err != nil {
+	if err := f.Match.checkRule("match"); err != nil {
 		return err
 	}
 	_, known := presets[f.Preset]
@@ -69,6 +69,9 @@ func (f *fieldRule) compile() error {
 		return fleet.Invalid("names", "is what the preset ServiceAccount needs, and nothing else takes")
 	}
 	if f.Preset != "" {
+		if err := f.Names.checkFilled("names"); err != nil {
+			return err
+		}
 		return f.Names.check("names")
 	}
 	env, err := fieldEnv()

@@ -115,6 +115,28 @@ func (m *match) check(path string) error {
 	return m.Names.check(path + ".names")
 }
 
+// checkRule is check of a match by which something is kept from happening. A list of it that is empty, as one that a template was to fill, would select
+// nothing, so that nothing was kept from happening, without a word. Where a match accepts, an empty list accepts nothing, which shows.
+func (m *match) checkRule(path string) error {
+	for _, l := range []struct {
+		field string
+		list  patterns
+	}{{"groups", m.Groups}, {"kinds", m.Kinds}, {"namespaces", m.Namespaces}, {"names", m.Names}} {
+		if err := l.list.checkFilled(path + "." + l.field); err != nil {
+			return err
+		}
+	}
+	return m.check(path)
+}
+
+// checkFilled refuses an empty list, not one that is left out.
+func (p patterns) checkFilled(path string) error {
+	if p != nil && len(p) == 0 {
+		return fleet.Invalid(path, "is empty, so that the rule would count for nothing; write what it counts for, or leave the field or the rule out")
+	}
+	return nil
+}
+
 func (m *match) selects(id fleet.ObjectID) bool {
 	return (m.Groups == nil || m.Groups.match(id.Group)) && (m.Kinds == nil || m.Kinds.match(id.Kind)) &&
 		(m.Namespaces == nil || m.Namespaces.match(id.Namespace)) && (m.Names == nil || m.Names.match(id.Name))

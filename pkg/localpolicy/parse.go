@@ -247,7 +247,7 @@ func (p *Policy) checkKinds() error {
 
 func (p *Policy) checkProtected() error {
 	for i := range p.Protected {
-		if err := p.Protected[i].check(fmt.Sprintf("protected[%d]", i)); err != nil {
+		if err := p.Protected[i].checkRule(fmt.Sprintf("protected[%d]", i)); err != nil {
 			return err
 		}
 	}

@@ -48,6 +48,12 @@ func TestParseRefuses(t *testing.T) {
 		{"no condition", head + "denyFields: [{expression: '1'}]\n", "denyFields[0].expression"},
 		{"no CEL", head + "denyFields: [{expression: 'object.'}]\n", "denyFields[0].expression"},
 		{"protected", head + "protected: [{kinds: [pvc]}]\n", "protected[0].kinds[0]"},
+		{"protects nothing", head + "protected: [{kinds: [PersistentVolumeClaim], namespaces: []}]\n", "protected[0].namespaces: is empty"},
+		{"protects no group", head + "protected: [{kinds: [Secret]}, {groups: []}]\n", "protected[1].groups: is empty"},
+		{"protects no kind", head + "protected: [{kinds: []}]\n", "protected[0].kinds: is empty"},
+		{"protects no name", head + "protected: [{names: []}]\n", "protected[0].names: is empty"},
+		{"denies fields of nothing", head + "denyFields: [{preset: HostPath, match: {namespaces: []}}]\n", "denyFields[0].match.namespaces: is empty"},
+		{"denies no account", head + "denyFields: [{preset: ServiceAccount, names: []}]\n", "denyFields[0].names: is empty"},
 		{"budget without a number", head + "deleteBudget: {}\n", "deleteBudget.perHour: is required"},
 		{"negative budget", head + "deleteBudget: {perHour: -1}\n", "deleteBudget.perHour"},
 		{"negative count", head + "maxObjects: -1\n", "maxObjects"},
@@ -67,6 +73,14 @@ func TestParseRefuses(t *testing.T) {
 				t.Errorf("says %q, not %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestListsThatMayBeEmpty: what is accepted may be nothing, and of what is denied there may be nothing.
+func TestListsThatMayBeEmpty(t *testing.T) {
+	for _, text := range []string{"protected: []\n", "denyFields: []\n", "kinds: []\n", "clusterScoped: {allow: []}\n", "namespaces: {allow: [], deny: []}\n",
+		"clusterScoped: {allow: [{names: []}]}\n", "kinds: [{groups: [], verbs: []}]\n", "denyReads: []\n"} {
+		parse(t, text)
 	}
 }
 
