@@ -96,17 +96,37 @@ func (p *preview) load(ctx context.Context) error {
 		if err := refersTo(it, set.Bindings, p.contents, set.Substitution); err != nil {
 			return err
 		}
-		p.w.byID[e.ID] = it
 		p.items = append(p.items, it)
 		if plan.IsCRD(e.ID) {
 			p.bringsKind(e, content)
 		}
 	}
+	p.place(ctx)
 	p.bind(ctx, set.Bindings)
 	slices.SortStableFunc(p.items, func(a, b *item) int {
 		return plan.CompareApply(a.entry.ID, a.entry.Wave, b.entry.ID, b.entry.Wave)
 	})
 	return nil
+}
+
+// place makes the items those of their objects' identities, and lists them, as a worker does, but that nothing is recorded.
+func (p *preview) place(ctx context.Context) {
+	wanted := map[kindKey]fleet.BundleEntry{}
+	for _, it := range p.items {
+		if it.entry.ID.Namespace != "" && custom(it.entry.ID) {
+			wanted[kindOfEntry(it.entry)] = it.entry
+		}
+	}
+	found, _ := p.w.resolveKinds(ctx, wanted) // of what is not found it is said when the object is asked about
+	for _, it := range p.items {
+		it.resource = found[kindOfEntry(it.entry)]
+		known := it.resource.Resource != ""
+		if known && !it.resource.Namespaced || !known && custom(it.entry.ID) && p.m.inventory.Get(bare(it.entry.ID)) != nil {
+			it.entry.ID = bare(it.entry.ID)
+		}
+		p.w.enter(it)
+	}
+	p.w.unsure = unsureOf(p.items)
 }
 
 func (p *preview) bringsKind(e fleet.BundleEntry, content []byte) {
@@ -163,6 +183,9 @@ func (p *preview) object(ctx context.Context, it *item) (fleet.PreviewedObject, 
 func (p *preview) judge(ctx context.Context, a *writer, out *fleet.PreviewedObject) error {
 	if why := fleet.OfAgent(a.id, p.m.o.Namespace); why != "" {
 		return protected(a.id, why)
+	}
+	if a.item.twin {
+		return twice(a.id)
 	}
 	if err := a.read(p.contents); err != nil {
 		return err

@@ -115,17 +115,20 @@ func twice(id fleet.ObjectID) *apply.Failure {
 func (w *worker) desires(id fleet.ObjectID) bool { return w.byID[id] != nil || w.unsure[id] }
 
 // noteUnsure collects the items whose namespace may be none.
-func (w *worker) noteUnsure() {
-	w.unsure = nil
-	for _, it := range w.items {
+func (w *worker) noteUnsure() { w.unsure = unsureOf(w.items) }
+
+// unsureOf are the identities that the items have if their kinds, which are not known yet, have no namespaces.
+func unsureOf(items []*item) (unsure map[fleet.ObjectID]bool) {
+	for _, it := range items {
 		if it.resource.Resource != "" || it.entry.ID.Namespace == "" || !custom(it.entry.ID) {
 			continue
 		}
-		if w.unsure == nil {
-			w.unsure = map[fleet.ObjectID]bool{}
+		if unsure == nil {
+			unsure = map[fleet.ObjectID]bool{}
 		}
-		w.unsure[bare(it.entry.ID)] = true
+		unsure[bare(it.entry.ID)] = true
 	}
+	return unsure
 }
 
 // custom reports that the hub does not know whether objects of the kind have namespaces.
