@@ -32,6 +32,9 @@ func Kept(policies []fleet.Policy, objects []manifest.Object) ([]fleet.Policy, e
 		match := fleet.PolicyMatch{Groups: []string{g.group}, Kinds: []string{g.kind}, Names: names[g]}
 		if g.namespace != "" {
 			match.Namespaces = []string{g.namespace}
+			if _, known := manifest.Namespaced(g.group, g.kind); !known { // it may have no namespaces, so that its object goes by none in a cluster
+				match.Namespaces = append(match.Namespaces, "")
+			}
 		}
 		out = append(out, fleet.Policy{Match: match, Prune: fleet.PruneNever})
 	}

@@ -117,6 +117,20 @@ func TestChartKeepsAnObject(t *testing.T) {
 	if p := fleet.Resolve(policies, fleet.ObjectID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "a.b.c"}, nil); p.Prune != fleet.PruneNever {
 		t.Errorf("of a CRD: prune %s", p.Prune)
 	}
+	// Of a custom kind nobody knows here whether it has namespaces: where it has none, its object goes by no namespace once it is in the cluster.
+	custom := "---\napiVersion: b.c/v1\nkind: Zone\nmetadata: {name: z, annotations: {helm.sh/resource-policy: keep}}\n"
+	policies, err = Kept(own, made(Package{Helm: &Helm{}}, custom+object("a", "keep")))
+	for id, want := range map[fleet.ObjectID]string{
+		{Group: "b.c", Kind: "Zone", Namespace: "shop", Name: "z"}: fleet.PruneNever,
+		{Group: "b.c", Kind: "Zone", Name: "z"}:                    fleet.PruneNever,
+		{Group: "b.c", Kind: "Zone", Namespace: "web", Name: "z"}:  fleet.PruneOnUpdate,
+		{Group: "b.c", Kind: "Zone", Name: "y"}:                    fleet.PruneOnUpdate,
+		{Kind: "Secret", Name: "a"}:                                fleet.PruneOnUpdate,
+	} {
+		if p := fleet.Resolve(policies, id, nil); err != nil || p.Prune != want {
+			t.Errorf("%s: prune %s, want %s: %v", id, p.Prune, want, err)
+		}
+	}
 	if plain, err := Kept(own, made(Package{Kustomize: &Kustomize{}}, text)); err != nil || len(plain) != len(own) {
 		t.Errorf("of a kustomization: %v, %v", plain, err)
 	}

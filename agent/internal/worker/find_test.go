@@ -14,7 +14,9 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/render"
 )
 
 // lose takes the whole state of the manager away, and the Lease with it.
@@ -87,6 +89,35 @@ func TestLeaseAndStateLost(t *testing.T) {
 	one.PruneConfirmed = true
 	r.set([]fleet.Sync{one, two}, dead)
 	r.eventually("b goes once that is confirmed", func() bool { return r.get("v1", "configmaps", "b") == nil })
+}
+
+// TestWhatAChartKeepsIsKeptWithoutAState: an object of a kind without namespaces, of which the hub cannot know that, is kept by its chart
+// (helm.sh/resource-policy). So it is when its module goes in a cluster whose agent has lost its state.
+func TestWhatAChartKeepsIsKeptWithoutAState(t *testing.T) {
+	r := newRig(t)
+	t.Cleanup(func() { r.undefine("gadgets") })
+	r.create("apiextensions.k8s.io/v1", "customresourcedefinitions", "", r.object(scopeCluster()))
+	text := strings.ReplaceAll(strings.Replace(zone, ", namespace: $NS", "", 1), "$NS", r.ns)
+	objects, err := manifest.ParseSet(map[string][]byte{"a.yaml": []byte(text)}, manifest.Options{Namespace: r.ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects[0].Keep = true
+	policies, err := render.Kept(nil, objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.bundle("shop", policies, zone, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	_, uid := r.zone()
+	r.lose()
+	r.start()
+	r.set(nil, r.tombstoneOf(policies))
+	r.wait("shop", "removed", isRemoved)
+	if _, now := r.zone(); now != uid {
+		t.Error("it was deleted, though its chart keeps it")
+	}
 }
 
 // While the search fails, objects are applied, and nothing is said to be gone. It is repeated until it succeeds, after a
