@@ -297,7 +297,7 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 	case a.verb == plan.Create, a.verb == plan.Restore:
 		return a.create(ctx, out)
 	case a.record.State == plan.Used:
-		live, found, err := a.existing(ctx, out)
+		live, found, err := a.existingNow(ctx, out)
 		switch {
 		case !found && err == nil:
 			return a.create(ctx, out)
@@ -315,7 +315,7 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		live, err := a.put(ctx, a.asSeen(), apply.ApplyOptions{Force: true})
 		return a.replaced(ctx, out, live, err)
 	case a.record.Paths == nil: // found by its marks: what it says itself tells which fields may be ours
-		live, found, err := a.existing(ctx, out)
+		live, found, err := a.existingNow(ctx, out)
 		if found || err != nil {
 			return live, err
 		}
@@ -469,7 +469,7 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 			a.created = refused == nil
 			return live, refused
 		}
-		live, found, err := a.existing(ctx, out)
+		live, found, err := a.existingNow(ctx, out)
 		switch {
 		case found || err != nil:
 			return live, err
@@ -485,9 +485,24 @@ const createTries = 2
 // versionTries is how often another write may come between.
 const versionTries = 4
 
+// existingNow is existing, and decides again where somebody wrote between the look at the object and the write that followed from it.
+func (a *writer) existingNow(ctx context.Context, out *outcome) (live map[string]any, found bool, err error) {
+	for attempt := 0; ; attempt++ {
+		live, found, err = a.existing(ctx, out)
+		if !overtaken(err) || attempt == versionTries {
+			return live, found, err
+		}
+	}
+}
+
+// overtaken reports that an object is not in the version any more that a write was about.
+func overtaken(err error) bool {
+	return kube.Is(err, kube.Conflict) && len(apply.FieldConflicts(err)) == 0
+}
+
 // replaced handles that the object we know is gone, is another one, or is not as it was seen any more.
 func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any, err error) (map[string]any, error) {
-	for attempt := 0; kube.Is(err, kube.Conflict) && len(apply.FieldConflicts(err)) == 0 && attempt < versionTries; attempt++ {
+	for attempt := 0; overtaken(err) && attempt < versionTries; attempt++ {
 		found := false
 		live, found, err = a.existing(ctx, out)
 		if !found && err == nil {
