@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -66,10 +67,11 @@ func (w *worker) watchForeign(f *foreign, r apply.Resource) {
 	if r.Resource == "" {
 		return
 	}
-	f.resource, f.fail = r, nil
+	f.resource, f.fail, f.entry.ID.Namespace = r, nil, f.listed.ID.Namespace
 	if !r.Namespaced {
 		f.entry.ID.Namespace = ""
 	} else if f.entry.ID.Namespace == "" {
+		f.resource = apply.Resource{} // it is looked for again: the kind may be defined anew
 		f.fail = &apply.Failure{Reason: apply.ReasonInvalid, Message: f.entry.ID.String() + ": the kind has namespaces; name one in the module's watch", Kind: fleet.ErrInvalid}
 		return
 	}
@@ -98,6 +100,9 @@ func (w *worker) findForeign(ctx context.Context, now time.Time) {
 	for _, f := range w.foreign {
 		w.findGone(ctx, f, now)
 		if f.resource.Resource == "" && !now.Before(f.next) {
+			if failure := (*apply.Failure)(nil); errors.As(f.fail, &failure) && failure.Reason == apply.ReasonInvalid {
+				w.m.mapper.Reset(f.entry.ID.Group) // by what is known of the kind there is no such object
+			}
 			wanted[kindOfEntry(f.entry)] = f.entry
 		}
 	}
@@ -139,9 +144,10 @@ func (w *worker) pathUnknown(f *foreign) bool {
 	return f.single != (watch.Single{}) && kube.Is(w.m.watcher.BlindOne(f.single), kube.Unserved)
 }
 
-// findGone finds out whether the kind of an object has gone whose path is not known, or where it is now.
+// findGone finds out whether the kind of an object has gone whose path is not known, or where it is now. One that has gone may come again elsewhere, where
+// its old path tells of others: what is in all namespaces.
 func (w *worker) findGone(ctx context.Context, f *foreign, now time.Time) {
-	if now.Before(f.next) || !w.pathUnknown(f) {
+	if now.Before(f.next) || !f.kindGone && !w.pathUnknown(f) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, kindsTime)
@@ -161,7 +167,7 @@ func (w *worker) findGone(ctx context.Context, f *foreign, now time.Time) {
 // foreignDue is when to look again without an event.
 func (w *worker) foreignDue() (at time.Time) {
 	for _, f := range w.foreign {
-		if f.resource.Resource == "" || w.pathUnknown(f) {
+		if f.resource.Resource == "" || f.kindGone || w.pathUnknown(f) {
 			at = earliest(at, f.next)
 		}
 		at = earliest(at, f.until)
