@@ -106,7 +106,10 @@ func (a *app) restoreText(r *v1.Restore) string {
 	if r == nil {
 		return "the hub's store was never restored from a backup"
 	}
-	parts := []string{"the store was restored " + a.since(r.GetRestored()) + " ago"}
+	parts := []string{"the store was restored, the hub's record of when is damaged"}
+	if r.GetRestored() != nil {
+		parts[0] = "the store was restored " + a.since(r.GetRestored()) + " ago"
+	}
 	if by := r.GetAcceptedBy(); by != "" {
 		parts[0] += ", and accepted by " + table.Clean(by) + " " + a.since(r.GetAccepted()) + " ago"
 	}

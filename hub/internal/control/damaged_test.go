@@ -2,8 +2,12 @@ package control
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -292,4 +296,50 @@ func (l *leader) reportReady(c fleet.ClusterName) {
 		w.Put(store.ObservedKey(c, shop), &storev1.ObservedRecord{Epoch: 1, Status: wire.SyncStatusToProto(st)})
 	})
 	l.state(shop).mark(c)
+}
+
+// TestDamagedRestoreStopsNoFleet: of a store that was restored once, and settled, a damaged record of that stops nothing; one that is not settled stands
+// still until every cluster follows it, or a person accepts it.
+func TestDamagedRestoreStopsNoFleet(t *testing.T) {
+	b := memory.New()
+	l := newLeaderOn(t, b)
+	l.fleetOf("a")
+	l.put(func(w store.Writer) {
+		hub := &storev1.Hub{HubId: "h", Incarnation: "restored"}
+		w.Put(store.HubKey, hub)
+		joined, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey("a"))
+		joined = proto.CloneOf(joined)
+		joined.Joined = timestamppb.Now()
+		w.Put(store.ClusterKey("a"), joined)
+		w.Put(store.RestoreKey, &storev1.Restore{At: timestamppb.Now(), Stands: true})
+		w.Put(store.SettledKey, &storev1.Acceptance{Incarnation: hub.GetIncarnation(), At: timestamppb.Now()})
+	})
+	stands := func() (is bool, awaits []string) {
+		l.read(func(r store.Reader) { is, awaits = record.Stands(r), record.ReadRestored(r).Awaits() })
+		return is, awaits
+	}
+	l.damage(b, store.RestoreKey)
+	if is, _ := stands(); is {
+		t.Error("a settled store stands still by a damaged record")
+	}
+	l.damage(b, store.SettledKey)
+	if is, awaits := stands(); !is || !slices.Equal(awaits, []string{"a"}) {
+		t.Errorf("stands %t, for %v", is, awaits)
+	}
+	if over, err := l.settleRestore(t.Context()); over || err != nil {
+		t.Errorf("over %t, %v", over, err)
+	}
+	l.put(func(w store.Writer) {
+		hub, _, _ := store.Get[*storev1.Hub](w, store.HubKey)
+		s, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey("a"))
+		next := proto.CloneOf(s)
+		if next == nil {
+			next = &storev1.SessionRecord{}
+		}
+		next.Follows = hub.GetIncarnation()
+		w.Put(store.SessionKey("a"), next)
+	})
+	if over, err := l.settleRestore(t.Context()); !over || err != nil {
+		t.Errorf("when the cluster follows it: over %t, %v", over, err)
+	}
 }

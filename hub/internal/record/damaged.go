@@ -39,6 +39,12 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		if strings.HasPrefix(key, store.GuardPrefix) || key == store.HeldKey {
 			return &storev1.Counter{}, false // all that counts is that it changes
 		}
+		if key == store.RestoreKey {
+			return &storev1.Restore{Stands: true}, false // of a store of which nobody is known to be no newer
+		}
+		if store.AboutRestore(key) {
+			return nil, true // nobody has said so
+		}
 	case store.BatchPrefix:
 		return &storev1.BatchRecord{}, false // it is waited for as long as for any other
 	case store.WantedPrefix:

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -82,7 +83,7 @@ func ReadRestored(r store.Reader) *Restored {
 	store.Scan(r, store.ClusterPrefix, func(c *storev1.ClusterRecord, _ store.Entry) bool {
 		name := c.GetCluster().GetMetadata().GetName()
 		s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(fleet.ClusterName(name)))
-		switch placeAfter(rec.GetAt().AsTime(), hub.GetIncarnation(), c, s) {
+		switch placeAfter(restoredAt(rec), hub.GetIncarnation(), c, s) {
 		case isAhead:
 			out.Ahead = append(out.Ahead, name)
 		case isUnheard:
@@ -110,6 +111,14 @@ func (x *Restored) Awaits() (out []string) {
 		}
 	}
 	return out
+}
+
+// restoredAt is when the store was restored. Of a restore that cannot be read nobody is known to have joined after it.
+func restoredAt(rec *storev1.Restore) time.Time {
+	if rec.GetAt() == nil {
+		return time.Unix(math.MaxInt32, 0).AddDate(1000, 0, 0)
+	}
+	return rec.GetAt().AsTime()
 }
 
 // Where a cluster is after a restore.

@@ -29,8 +29,11 @@ const maxAuthorities = 5
 func (r *Registry) TakeCA(ctx context.Context, adopt bool) error {
 	now := r.now()
 	rev, err := r.store.Update(ctx, func(w store.Writer) error {
-		old, _, ok := store.Get[*storev1.Authorities](w, store.CAKey)
-		if !ok && store.DamageOf(w, store.CAKey) != nil && !adopt {
+		var old *storev1.Authorities
+		switch damaged := store.DamageOf(w, store.CAKey) != nil; {
+		case !damaged:
+			old, _, _ = store.Get[*storev1.Authorities](w, store.CAKey)
+		case !adopt:
 			return fleet.Errorf(fleet.ErrCorrupt, "the store's record of its CAs is damaged: start once with --adopt-ca and the ca.crt and ca.key that the agents know; after an unfinished rotation those of before it have to join again")
 		}
 		next, err := taken(old, r.ca, adopt, now)

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/rpc/clientconfig"
@@ -355,4 +358,26 @@ func put(t *testing.T, dir string, files map[string][]byte) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestDamagedAuthoritiesAreAdopted: where the record of the CAs cannot be read, a hub starts with the CA that the agents know, as it says itself.
+func TestDamagedAuthoritiesAreAdopted(t *testing.T) {
+	b := memory.New()
+	w := newWorldOn(t, b)
+	comes := func(adopt bool) {
+		t.Helper()
+		if err := w.comes(w.ca, adopt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	comes(false)
+	storetest.Damage(t, b, store.CAKey)
+	if _, err := w.store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.comes(w.ca, false); !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "--adopt-ca") {
+		t.Errorf("without the flag: %v", err)
+	}
+	comes(true)
+	comes(false)
 }

@@ -23,6 +23,9 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -60,7 +63,13 @@ func (c *clock) pass(d time.Duration) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s := storetest.New(t)
+	return newWorldOn(t, memory.New())
+}
+
+// newWorldOn is a hub whose store is on a backend.
+func newWorldOn(t *testing.T, b backend.Backend) *world {
+	t.Helper()
+	s := storetest.On(t, b, engine.Options{})
 	w := &world{t: t, dir: t.TempDir(), clock: &clock{t: time.Now().Truncate(time.Second)}}
 	var err error
 	if w.ca, err = registry.OpenCA(w.dir, w.clock.time); err != nil {
