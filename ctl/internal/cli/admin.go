@@ -29,6 +29,9 @@ func (a *app) userCreateCommand() *cobra.Command {
 				return usagef("user create %s: say --role admin or --role viewer", args[0])
 			}
 			req := &v1.CreateUserRequest{Name: args[0], Role: role, Reason: reason}
+			if ttl < 0 {
+				return usagef("user create %s: --ttl %s is below 0; leave it out for a token without end", args[0], ttl)
+			}
 			if ttl > 0 {
 				req.Ttl = ttl.String()
 			}
@@ -39,6 +42,9 @@ func (a *app) userCreateCommand() *cobra.Command {
 			var theirs clientconfig.Context
 			if save != "" { // before there is a user whose token is shown once
 				if theirs, err = a.contextLikeMine(args[0]); err != nil {
+					return err
+				}
+				if err := clientconfig.Keeps(save, theirs.Name, theirs.CAData); err != nil {
 					return err
 				}
 			}

@@ -419,7 +419,7 @@ func (r *applyRun) selectionText(resp *v1.PutModuleResponse) string {
 		parts = append(parts, leaves)
 	}
 	if m := resp.GetModule(); resp.GetResult() == "unchanged" && moves(m.GetSpec().GetSource()) {
-		parts = append(parts, "its source was not looked at (towline resync module "+m.GetMetadata().GetName()+" does)")
+		parts = append(parts, "its source was not looked at (towline resync module "+refOfModule(m).Display()+" does)")
 	}
 	return strings.Join(parts, "; ")
 }

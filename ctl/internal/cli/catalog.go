@@ -87,7 +87,7 @@ func catalogSays(c *v1.Catalog) (out []string) {
 		out = append(out, fmt.Sprintf("it would delete most of its modules: %s; nothing is done before: towline confirm %s", strings.Join(s.GetLeftover(), ", "), s.GetHold()))
 	}
 	for _, x := range s.GetConflicts() {
-		out = append(out, conflictSays(x))
+		out = append(out, conflictSays(c.GetMetadata().GetProject(), x))
 	}
 	for _, x := range s.GetWaits() {
 		out = append(out, waitSays(x))
@@ -114,7 +114,7 @@ func waitSays(x *v1.CatalogWait) string {
 	return fmt.Sprintf("module %s of %s is put when rollout %s is over, which lets no other begin (onSupersede: Reject)%s", x.GetModule(), x.GetFile(), x.GetRollout(), keepsOthers)
 }
 
-func conflictSays(x *v1.CatalogConflict) string {
+func conflictSays(project string, x *v1.CatalogConflict) string {
 	switch {
 	case x.GetReason() == catalog.Stopped:
 		return fmt.Sprintf("module %s is left as it was changed by hand: rollout %s of what %s says was ended; it is put again when that changes, or by: towline resync%s", x.GetModule(), x.GetRollout(), x.GetFile(), keepsOthers)
@@ -123,7 +123,7 @@ func conflictSays(x *v1.CatalogConflict) string {
 	case x.GetReason() == catalog.Damaged:
 		return fmt.Sprintf("module %s of %s is not written: the hub's record of it is damaged, and its clusters keep what they have; put it again with towline apply, then: towline resync --take", x.GetModule(), x.GetFile())
 	case x.GetReason() == catalog.Wanted:
-		return fmt.Sprintf("module %s is in the files no more, and not deleted, for %s wants it and was refused it: apply it there with --take, which takes it over as it is, or delete it: towline delete module %s", x.GetModule(), x.GetOwner(), x.GetModule())
+		return fmt.Sprintf("module %s is in the files no more, and not deleted, for %s wants it and was refused it: apply it there with --take, which takes it over as it is, or delete it: towline delete module %s", x.GetModule(), x.GetOwner(), moduleName(project, x.GetModule()))
 	case x.GetOwner() == "":
 		return fmt.Sprintf("module %s of %s was put by hand, and is not written; to take it: towline resync --take", x.GetModule(), x.GetFile())
 	}

@@ -198,3 +198,12 @@ func TestWaitOfACatalogShowsNoCommandThatDeletes(t *testing.T) {
 		t.Error(said)
 	}
 }
+
+// TestConflictOfACatalogNamesItsProject: a line to paste is about the module of the catalog's project, not its namesake of another one.
+func TestConflictOfACatalogNamesItsProject(t *testing.T) {
+	c := &v1.Catalog{Metadata: &v1.Metadata{Project: "team", Name: "apps"}, Spec: &v1.CatalogSpec{}, Status: &v1.CatalogStatus{
+		Conflicts: []*v1.CatalogConflict{{Module: "shop", Reason: catalog.Wanted, Owner: "set/carts"}}}}
+	if said := strings.Join(catalogSays(c), "\n"); !strings.Contains(said, "towline delete module team/shop") {
+		t.Error(said)
+	}
+}

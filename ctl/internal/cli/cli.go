@@ -237,8 +237,11 @@ func (a *app) root() *cobra.Command {
 		Long: "towline puts modules on a Towline hub, follows their rollouts through the clusters and shows what is there.\n" +
 			"Kinds: modules (mod), clusters (cl), revisions (rev), rollouts (ro), trackers (tr), objects (obj), projects, secrets, tokens, users, holds.",
 		SilenceErrors: true, SilenceUsage: true,
-		PersistentPreRun: func(*cobra.Command, []string) { a.begun = true },
-		RunE:             func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.begun = true
+			return noneEmpty(cmd)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil

@@ -169,7 +169,7 @@ func TestTokenThatCannotBeSaved(t *testing.T) {
 		{mine + ".none", "", false},
 	} {
 		hub := fullHub()
-		got := hub.run(t, run{}, "user", "create", "ana", "--role", "viewer", "--save", mine+"/below", "--config", tc.config)
+		got := hub.run(t, run{}, "user", "create", "ana", "--role", "viewer", "--save", "/proc/none/below", "--config", tc.config)
 		made := asked[*v1.CreateUserRequest](hub) != nil
 		if got.code != exitFailed || !strings.Contains(got.err, tc.want) || made != tc.made || tc.made != strings.Contains(got.err, "make the user anew: towline delete user ana\n") {
 			t.Errorf("exit %d, stderr %q; the hub was asked: %t", got.code, got.err, made)

@@ -61,7 +61,7 @@ var people = map[string]bool{rollout.ReasonApproval: true, rollout.ReasonEmptySt
 func waitsForPerson(s *v1.RolloutStatus) bool {
 	switch s.GetState() {
 	case statePending:
-		return s.GetReason() == rollout.ReasonNeedsSecret
+		return s.GetReason() == rollout.ReasonNeedsSecret || s.GetReason() == rollout.ReasonBehindPause
 	case stateWaiting:
 		return people[s.GetReason()]
 	case statePaused:

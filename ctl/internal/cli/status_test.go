@@ -116,6 +116,7 @@ func TestRolloutExitCodes(t *testing.T) {
 		{"paused by a person", watching(pausedFor("PausedByUser")), "--fail-on-wait", 3, "shop/57 Paused"},
 		{"a misspelt canary label", watching(waitingFor("EmptyStage")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"a secret that is not there", watching(pendingFor("NeedsSecret")), "--fail-on-wait", 3, "shop/57 Pending"},
+		{"behind a rollout that a person paused", watching(pendingFor("BehindPause")), "--fail-on-wait", 3, "shop/57 Pending"},
 		{"a source that is fetched", watching(pendingFor("ResolvingSource"), ended("Succeeded", nil)), "--fail-on-wait", 0, "Succeeded"},
 		{"a webhook that nobody answers", watching(waitingFor("GateError")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"a metric that says nothing", watching(waitingFor("GateInconclusive")), "--fail-on-wait", 3, "shop/57 Waiting"},

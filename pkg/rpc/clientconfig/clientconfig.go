@@ -156,6 +156,21 @@ func Use(path, from, name string) (Context, error) {
 	return ctx, mine.Save(path)
 }
 
+// Keeps fails where the file at path has a context of the name for another hub, which Merge would put one of the hub with these CAs in place of.
+func Keeps(path, name string, cas []byte) error {
+	mine, err := Load(path)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if old, err := mine.Context(name); err == nil && !sameHub(old.CAData, cas) {
+		return fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); save to another file", path, name, old.Server)
+	}
+	return nil
+}
+
 // sameHub reports that two files of CAs are of one hub: they are the same, or share one, as those of before and after a rotation do.
 func sameHub(a, b []byte) bool {
 	theirs := blocks(b)
