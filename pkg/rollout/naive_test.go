@@ -157,7 +157,7 @@ func (m *naive) good(c *naiveCluster, now time.Time) {
 	}
 	c.st, c.again = "soak", false
 	if !now.Before(c.readySince.Add(m.s.MinReadyTime)) {
-		c.st = "ok"
+		c.st, c.late = "ok", false // it has caught up
 		if c.goBack {
 			c.st, c.goBack = "back", false
 		}

@@ -118,7 +118,7 @@ var transitions = [...]transition{
 	memberStill:          {from: whileFlying, to: ClusterProgressing, set: flagAway},
 	memberHeard:          {from: whileFlying, to: ClusterProgressing, clear: flagAway},
 	memberReady:          {from: 1 << ClusterProgressing, to: ClusterSoaking},
-	memberSucceeded:      {from: whileFlying | whileFailing, to: ClusterSucceeded},
+	memberSucceeded:      {from: whileFlying | whileFailing, to: ClusterSucceeded, clear: flagLate}, // it has caught up
 	memberFailed:         {from: whileFlying | whileDone, to: ClusterFailed},
 	memberTimedOut:       {from: whileFlying, to: ClusterTimedOut},
 	memberTimedOutUnseen: {from: whileFlying, to: ClusterTimedOut, set: flagUnseen},
