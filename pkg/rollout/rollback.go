@@ -72,10 +72,11 @@ func (d *decider) goesBack(r *Record, b Back) bool {
 	return b.Scope != ScopeFailed || isFailed(r) || left && r.InFlight()
 }
 
-// joinsBack has a member go back that was left out of it, or pinned, and is no longer: one that the older revision has a place for.
+// joinsBack has a member go back that was left out of it, or pinned, and is no longer: one that the older revision has a place for. Nobody
+// goes back any more where that was aborted.
 func (d *decider) joinsBack(i int) {
 	b, r := d.s.Back, d.s.record(i)
-	if b == nil || b.Scope == ScopeFailed || r.has(flagBack) || !d.goesBack(r, *b) || d.placement(d.observed(i)) != selected {
+	if b == nil || d.s.State == Aborted || b.Scope == ScopeFailed || r.has(flagBack) || !d.goesBack(r, *b) || d.placement(d.observed(i)) != selected {
 		return
 	}
 	d.sendBack(i)

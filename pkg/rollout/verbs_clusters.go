@@ -301,16 +301,22 @@ func (d *decider) unpinMember(i int) (idle bool) {
 	switch r := d.s.record(i); {
 	case r.State != ClusterSkipped || r.Reason != ReasonPinned:
 		d.turn(i, memberUnpinnedThere, "", "")
-	case r.Step != 0:
-		d.turn(i, memberUnpinnedMoved, "", "")
-	case d.s.State == Aborted && d.observed(i).has():
+	case d.s.State == Aborted && d.observed(i).has() && !d.getsAgain(i, r):
 		d.turn(i, memberUnpinnedIdle, "", "")
 		idle = true
+	case r.Step != 0:
+		d.turn(i, memberUnpinnedMoved, "", "")
 	default:
 		d.turn(i, memberUnpinned, "", "")
 	}
 	d.joinsBack(i)
 	return idle
+}
+
+// getsAgain reports that what a member would get is what it was given before: its removal, too.
+func (d *decider) getsAgain(i int, r *Record) bool {
+	want, _ := d.wanted(r.Stage, d.observed(i))
+	return r.Step != 0 && (r.has(flagLeave) || r.Revision == want)
 }
 
 func (d *decider) rollbackVerb(v *Verb) ([]Note, error) {
