@@ -249,10 +249,11 @@ func (d *decider) approveVerb(v *Verb) error {
 	if err != nil {
 		return err
 	}
+	if err := d.meant(v, "an approval"); err != nil {
+		return err
+	}
 	spec := d.p.gateSpec(g).Approval
 	switch {
-	case v.Revision != 0 && v.Revision != d.p.Revision:
-		return refuse("%s moves to r%d; an approval of r%d does not count", d.p.ID, d.p.Revision, v.Revision)
 	case v.By == "":
 		return refuse("an approval needs a name")
 	case v.By == d.p.StartedBy:
@@ -273,6 +274,14 @@ func (d *decider) approveVerb(v *Verb) error {
 	return nil
 }
 
+// meant refuses what is said of another revision than the rollout's.
+func (d *decider) meant(v *Verb, what string) error {
+	if v.Revision != 0 && v.Revision != d.p.Revision {
+		return refuse("%s moves to r%d; %s of r%d does not count", d.p.ID, d.p.Revision, what, v.Revision)
+	}
+	return nil
+}
+
 // at is when a verb was given; never later than now.
 func (d *decider) at(v *Verb) Instant {
 	if t := At(v.At); t != 0 && t < d.now {
@@ -284,6 +293,9 @@ func (d *decider) at(v *Verb) Instant {
 func (d *decider) rejectVerb(v *Verb) error {
 	g, err := d.waitingGate(v, isApproval, "approval")
 	if err != nil {
+		return err
+	}
+	if err := d.meant(v, "a rejection"); err != nil {
 		return err
 	}
 	if spec := d.p.gateSpec(g).Approval; len(spec.Users) > 0 && !slices.Contains(spec.Users, v.By) {
