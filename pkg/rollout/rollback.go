@@ -6,12 +6,21 @@ import "slices"
 // on their way out: what takes the module from them is the placement that is being taken back.
 func (d *decider) startRollback(b Back) {
 	b.Started = d.now
-	d.noteFailed(&b)
+	before := d.s.Back // it was aborted
+	if before == nil {
+		d.noteFailed(&b)
+	} else {
+		b.Failed, b.Failures = before.Failed, before.Failures
+	}
 	d.s.Back, d.s.Pause, d.s.Ended = &b, nil, 0
 	d.touch()
 	var brought []int32
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
+		if before != nil && before.brings(r) {
+			d.s.Back.Total++
+			continue
+		}
 		if !d.goesBack(r, b) {
 			continue
 		}
@@ -49,21 +58,47 @@ func (d *decider) noteFailed(b *Back) {
 	}
 }
 
+// brings reports that the rollback gave a member the older revision.
+func (b *Back) brings(r *Record) bool {
+	return r.Revision == b.To && (r.has(flagBack) || r.State == ClusterRolledBack)
+}
+
 // mayGoBack reports that a person may roll the rollout back without saying to which revision.
-func (h *Head) mayGoBack(p *Plan, m *Module) bool {
-	return h.Back == nil && p.From != 0 && p.From != p.Revision && m.UnknownRevision(p.ID.Module, p.From) == nil
+func (s *State) mayGoBack(p *Plan, m *Module) bool {
+	to := p.From
+	if s.Back != nil {
+		if to = s.Back.To; !s.goesOnBack(p) {
+			return false
+		}
+	}
+	return to != 0 && to != p.Revision && m.UnknownRevision(p.ID.Module, to) == nil
+}
+
+// goesOnBack reports that the rollback was aborted before all had gone back that were to.
+func (s *State) goesOnBack(p *Plan) bool {
+	if s.Back == nil || s.State != Aborted {
+		return false
+	}
+	for i := range s.Len(p) {
+		if p.goesBack(s.record(i), *s.Back) {
+			return true
+		}
+	}
+	return false
 }
 
 func (h *Head) gateAt2(stage int, pos Position) bool {
 	return slices.ContainsFunc(h.Gates, func(g GateHead) bool { return g.Stage == stage && g.Position == pos })
 }
 
-func (d *decider) goesBack(r *Record, b Back) bool {
+func (d *decider) goesBack(r *Record, b Back) bool { return d.p.goesBack(r, b) }
+
+func (p *Plan) goesBack(r *Record, b Back) bool {
 	if r.Step == 0 || r.has(flagPinned) || r.has(flagBaseline) && r.Revision == b.To {
 		return false
 	}
 	left := r.has(flagLeave) && r.Revision == 0
-	if !left && r.Revision != d.p.Revision {
+	if !left && r.Revision != p.Revision {
 		return false
 	}
 	if r.Reason == ReasonGone {

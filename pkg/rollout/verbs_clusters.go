@@ -320,9 +320,9 @@ func (d *decider) getsAgain(i int, r *Record) bool {
 }
 
 func (d *decider) rollbackVerb(v *Verb) ([]Note, error) {
-	to := v.Revision
-	if to == 0 {
-		to = d.p.From
+	to, goesOn := cmp.Or(v.Revision, d.p.From), d.s.goesOnBack(d.p)
+	if goesOn {
+		to = cmp.Or(v.Revision, d.s.Back.To)
 	}
 	scope := ScopeMoved
 	switch strings.ToLower(v.Scope) {
@@ -335,7 +335,9 @@ func (d *decider) rollbackVerb(v *Verb) ([]Note, error) {
 	switch {
 	case d.s.State == Superseded || d.s.State == Failed:
 		return nil, refuse("%s has ended: %s; there is nothing to roll back", d.p.ID, d.s.State)
-	case d.s.Back != nil:
+	case goesOn && to != d.s.Back.To:
+		return nil, refuse("%s was on its way back to r%d when that was aborted, and can go on with that only", d.p.ID, d.s.Back.To)
+	case d.s.Back != nil && !goesOn:
 		return nil, refuse("%s is rolled back already, to r%d", d.p.ID, d.s.Back.To)
 	case to == 0:
 		return nil, refuse("module %s has no earlier revision that succeeded; say which with --to-revision", d.p.ID.Module.Display())
@@ -347,9 +349,19 @@ func (d *decider) rollbackVerb(v *Verb) ([]Note, error) {
 	}
 	d.become(RollingBack, ReasonRolledBackByUser, byWhom(v))
 	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Facts: byWhom(v)})
-	notes := note(NoteGoBack, Facts{Count: d.s.Back.returns(), Revision: to})
+	notes := note(NoteGoBack, Facts{Count: d.s.Back.returns() - d.wentBefore(), Revision: to})
 	if n := d.s.Back.Brought; n > 0 {
 		notes = append(notes, note(NoteLoseAfter, Facts{Count: n, Revision: to})...)
 	}
 	return notes, nil
+}
+
+// wentBefore is how many a rollback that goes on need not move, for they were moved back before it was aborted.
+func (d *decider) wentBefore() (n int) {
+	for i := range d.s.Len(d.p) {
+		if d.s.Back.brings(d.s.record(i)) {
+			n++
+		}
+	}
+	return n
 }
