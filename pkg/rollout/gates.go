@@ -151,14 +151,14 @@ func (d *decider) gate(g *GateHead) bool {
 	return g.State == GateSuccessful
 }
 
-// holds reports that the gate has been reached and keeps the rollout from going on.
+// holds reports that the gate has been reached and keeps the rollout from going on, or from going back.
 func (d *decider) holds(g *GateHead) bool {
 	switch {
 	case g.State == GateSuccessful || g.State == GatePending:
 		return false
-	case g.Position == BeforeRollback:
-		return d.s.Back != nil
-	case g.Stage != d.s.Stage:
+	case d.s.Back != nil:
+		return g.Position == BeforeRollback && d.s.Back.Gates
+	case g.Position == BeforeRollback, g.Stage != d.s.Stage:
 		return false
 	}
 	return (g.Position == After) == (d.s.Stages[g.Stage].Started != 0)

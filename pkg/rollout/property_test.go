@@ -98,7 +98,7 @@ func (c *chaos) strategies() {
 			st.MaxFailures = amountGen(rt, "stageFailures", true)
 		}
 		st.Selector = &fleet.Selector{MatchLabels: map[string]string{"ring": strconv.Itoa(i)}}
-		switch rapid.IntRange(0, 5).Draw(rt, "gate") {
+		switch rapid.IntRange(0, 7).Draw(rt, "gate") {
 		case 0:
 			st.After = []rollout.Gate{{Approval: &rollout.Approval{Approvers: rapid.IntRange(1, 2).Draw(rt, "n")}}}
 		case 1:
@@ -108,6 +108,12 @@ func (c *chaos) strategies() {
 		case 3:
 			st.After = []rollout.Gate{{Metric: &rollout.Metric{Address: "https://p.example", Query: "up", SuccessCondition: "true",
 				Count: 2, Interval: 10 * time.Second}}}
+		case 4: // of one name
+			st.Before = []rollout.Gate{{Approval: &rollout.Approval{Approvers: 1}}}
+			st.After = []rollout.Gate{{Approval: &rollout.Approval{Approvers: 1}}}
+		case 5:
+			st.Before = []rollout.Gate{{Webhook: &rollout.Webhook{URL: "https://gate.example/check", Interval: 10 * time.Second}}}
+			st.After = []rollout.Gate{{Webhook: &rollout.Webhook{URL: "https://gate.example/check", Interval: 10 * time.Second}}}
 		}
 		s.Stages = append(s.Stages, st)
 	}

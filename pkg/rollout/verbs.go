@@ -195,6 +195,7 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 		}
 		found = append(found, g)
 	}
+	found = d.nearest(found)
 	switch {
 	case len(found) == 1:
 		return found[0], nil
@@ -208,6 +209,21 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 		return nil, refuse("%s has no such %s", d.p.ID, what)
 	}
 	return nil, refuse("%s waits for no %s", d.p.ID, what)
+}
+
+// nearest are those of some gates that a person can mean: a gate after a stage may have the name of one before it, and no word says which of
+// the two. It is the one that waits, else the one that is reached first.
+func (d *decider) nearest(found []*GateHead) []*GateHead {
+	for _, less := range []func(*GateHead) bool{
+		func(g *GateHead) bool { return g.State == GateSuccessful },
+		func(g *GateHead) bool { return !d.holds(g) },
+		func(g *GateHead) bool { return (g.Position == BeforeRollback) != (d.s.Back != nil) },
+	} {
+		if rest := slices.DeleteFunc(slices.Clone(found), less); len(rest) > 0 {
+			found = rest
+		}
+	}
+	return slices.CompactFunc(found, func(a, b *GateHead) bool { return a.Stage == b.Stage && a.Name == b.Name })
 }
 
 func isApproval(g *Gate) bool { return g.Approval != nil }
