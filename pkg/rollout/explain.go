@@ -194,6 +194,11 @@ func (e *explainer) back() {
 	}
 	e.add(Reason{Subject: e.rollout(AboutRollback), Reason: b.Reason, Since: b.Started.Time(), By: b.By, Blocks: true,
 		Facts: &f, Causes: append(e.hadFailed(), e.clusters(-1)...)})
+	for i := range e.s.Gates {
+		if g := &e.s.Gates[i]; e.s.holds(g) {
+			e.add(e.gate(g))
+		}
+	}
 }
 
 // hadFailed are those that had failed before a rollback, whose records tell of that now.

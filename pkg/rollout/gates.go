@@ -152,16 +152,16 @@ func (d *decider) gate(g *GateHead) bool {
 }
 
 // holds reports that the gate has been reached and keeps the rollout from going on, or from going back.
-func (d *decider) holds(g *GateHead) bool {
+func (h *Head) holds(g *GateHead) bool {
 	switch {
 	case g.State == GateSuccessful || g.State == GatePending:
 		return false
-	case d.s.Back != nil:
-		return g.Position == BeforeRollback && d.s.Back.Gates
-	case g.Position == BeforeRollback, g.Stage != d.s.Stage:
+	case h.Back != nil:
+		return g.Position == BeforeRollback && h.Back.Gates
+	case g.Position == BeforeRollback, g.Stage != h.Stage:
 		return false
 	}
-	return (g.Position == After) == (d.s.Stages[g.Stage].Started != 0)
+	return (g.Position == After) == (h.Stages[g.Stage].Started != 0)
 }
 
 // asked reports that the gate is evaluated outside.
@@ -396,7 +396,7 @@ func (d *decider) openChecks() {
 	}
 	for i := range d.s.Gates {
 		g := &d.s.Gates[i]
-		if g.State != GateRunning || !d.p.gateSpec(g).asked() || !d.holds(g) {
+		if g.State != GateRunning || !d.p.gateSpec(g).asked() || !d.s.holds(g) {
 			continue
 		}
 		next := d.p.looksAt(g, d.now)

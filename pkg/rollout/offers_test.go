@@ -65,7 +65,8 @@ func (c *chaos) offered() {
 	why := rollout.Explain(in)
 	each(why)
 	s := &d.State
-	if waits := s.State == rollout.Paused || s.State == rollout.Waiting && slices.Contains(persons, s.Reason); waits && offers == 0 {
+	back := s.State == rollout.RollingBack && s.Facts != nil && s.Facts.Code == rollout.GateApproving
+	if waits := s.State == rollout.Paused || s.State == rollout.Waiting && slices.Contains(persons, s.Reason) || back; waits && offers == 0 {
 		c.rt.Fatalf("it is %s (%s: %s), and nothing is offered: %+v", s.State, s.Reason, s.Facts, why)
 	}
 }

@@ -190,7 +190,7 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 		if v.Stage != "" && d.p.Stages[g.Stage].Name != v.Stage || v.Gate != "" && g.Name != v.Gate || !fits(d.p.gateSpec(g)) {
 			continue
 		}
-		if v.Gate == "" && (g.State == GateSuccessful || v.Stage == "" && !d.holds(g)) {
+		if v.Gate == "" && (g.State == GateSuccessful || v.Stage == "" && !d.s.holds(g)) {
 			continue
 		}
 		found = append(found, g)
@@ -216,7 +216,7 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 func (d *decider) nearest(found []*GateHead) []*GateHead {
 	for _, less := range []func(*GateHead) bool{
 		func(g *GateHead) bool { return g.State == GateSuccessful },
-		func(g *GateHead) bool { return !d.holds(g) },
+		func(g *GateHead) bool { return !d.s.holds(g) },
 		func(g *GateHead) bool { return (g.Position == BeforeRollback) != (d.s.Back != nil) },
 	} {
 		if rest := slices.DeleteFunc(slices.Clone(found), less); len(rest) > 0 {
@@ -231,7 +231,7 @@ func isApproval(g *Gate) bool { return g.Approval != nil }
 // waitingApproval is the approval gate that keeps the rollout from going on; nil: none does.
 func (d *decider) waitingApproval() *GateHead {
 	for i := range d.s.Gates {
-		if g := &d.s.Gates[i]; isApproval(d.p.gateSpec(g)) && g.State == GateRunning && d.holds(g) {
+		if g := &d.s.Gates[i]; isApproval(d.p.gateSpec(g)) && g.State == GateRunning && d.s.holds(g) {
 			return g
 		}
 	}

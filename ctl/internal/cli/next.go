@@ -81,7 +81,7 @@ func nextCommands(r *v1.Rollout) []command {
 		}
 		return commandsOf(do("resume", ""), do("abort", ""), explain)
 	}
-	switch s.GetReason() {
+	switch awaited(s) {
 	case rollout.ReasonApproval:
 		return append(approvals(s, do("approve", "-m WHY")), commandsOf(do("reject", "-m WHY"), explain)...)
 	case rollout.ReasonSoak:
@@ -96,7 +96,7 @@ func nextCommands(r *v1.Rollout) []command {
 	switch {
 	case s.GetFailed() > 0:
 		return commandsOf(append(back("--clusters failed"), explain)...)
-	case s.GetState() == stateWaiting:
+	case s.GetState() == stateWaiting, waitsForPerson(s):
 		return commandsOf(explain)
 	}
 	return nil

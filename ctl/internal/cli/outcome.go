@@ -66,8 +66,23 @@ func waitsForPerson(s *v1.RolloutStatus) bool {
 		return people[s.GetReason()]
 	case statePaused:
 		return s.GetReason() == rollout.ReasonPausedByUser
+	case string(rollout.RollingBack):
+		return people[awaited(s)]
 	}
 	return false
+}
+
+// awaited is the reason for which a rollout waits. One that goes back has that of its rollback, and waits for the gates of that.
+func awaited(s *v1.RolloutStatus) string {
+	if s.GetState() != string(rollout.RollingBack) {
+		return s.GetReason()
+	}
+	for _, r := range s.GetWaitingFor() {
+		if r.GetSubject().GetKind() == rollout.AboutGate && r.GetBlocks() {
+			return r.GetReason()
+		}
+	}
+	return s.GetFacts().GetCode()
 }
 
 // outcome is the exit code of a rollout as it stands; done is false while it may go on.

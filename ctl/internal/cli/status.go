@@ -119,10 +119,11 @@ func (a *app) sayAwaited(r *v1.Rollout, done bool, told string) string {
 	if done || !waitsForPerson(s) {
 		return ""
 	}
-	if s.GetReason() != told {
-		a.warnf("rollout %s waits for somebody: %s; see: towline explain rollout %s", r.GetId(), cmp.Or(a.rolloutSays(s.GetReason(), s.GetFacts()), s.GetReason()), r.GetId())
+	why := awaited(s)
+	if why != told {
+		a.warnf("rollout %s waits for somebody: %s; see: towline explain rollout %s", r.GetId(), cmp.Or(a.rolloutSays(why, s.GetFacts()), why), r.GetId())
 	}
-	return s.GetReason()
+	return why
 }
 
 // sayDeleting says that a module is being deleted: its newest rollout, which may have succeeded long ago, knows nothing of that.

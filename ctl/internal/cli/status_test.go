@@ -29,6 +29,15 @@ func waitingFor(reason string) *v1.Rollout {
 	return r
 }
 
+// backBefore is a rollout that goes back, and waits for a gate of that.
+func backBefore(code, reason string) *v1.Rollout {
+	r := waitingFor(rollout.ReasonFailures)
+	r.Status.State, r.Status.Facts = string(rollout.RollingBack), &v1.Facts{Code: code, Stage: "canary", Gate: "approval", Position: "rollback"}
+	r.Status.WaitingFor = []*v1.Reason{{Subject: &v1.Subject{Kind: rollout.AboutRollback, Name: r.Id}, Reason: rollout.ReasonFailures, Blocks: true},
+		{Subject: &v1.Subject{Kind: rollout.AboutGate, Name: "approval"}, Reason: reason, Blocks: true, Actions: []*v1.Action{{Method: rollout.DoApprove}}}}
+	return r
+}
+
 func pendingFor(reason string) *v1.Rollout {
 	r := surfaceRollout()
 	r.Status.State, r.Status.Reason = "Pending", reason
@@ -122,6 +131,9 @@ func TestRolloutExitCodes(t *testing.T) {
 		{"a metric that says nothing", watching(waitingFor("GateInconclusive")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"the whole canary is away", watching(waitingFor("AllDeferred")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"an approval is waited for without the flag", watching(waitingFor("Approval"), ended("Succeeded", nil)), "", 0, "Succeeded"},
+		{"an approval on the way back", watching(backBefore(rollout.GateApproving, rollout.ReasonApproval)), "--fail-on-wait", 3, "shop/57 RollingBack"},
+		{"a webhook on the way back", watching(backBefore(rollout.GateAnswered, rollout.ReasonGateError)), "--fail-on-wait", 3, "shop/57 RollingBack"},
+		{"a window on the way back is no person", watching(backBefore(rollout.GateClosed, rollout.ReasonWindow), ended("RolledBack", nil)), "--fail-on-wait", 1, "RolledBack"},
 		{"a soak is no person", watching(waitingFor("Soak"), ended("Succeeded", nil)), "--fail-on-wait", 0, "Succeeded"},
 	} {
 		for _, command := range []string{"status", "wait"} {
@@ -356,6 +368,9 @@ func TestGatesOfASideStandAsTheOneThatHolds(t *testing.T) {
 
 // A rollout of a module that is being deleted takes no word any more: none is offered.
 func TestNothingIsNextOfADeletedModule(t *testing.T) {
+	if next := nextCommands(backBefore(rollout.GateApproving, rollout.ReasonApproval)); len(next) == 0 || !strings.Contains(next[0].line, "approve") {
+		t.Errorf("on the way back, before an approval: %v", next)
+	}
 	if next := nextCommands(ended("Aborted", nil)); len(next) == 0 {
 		t.Error("nothing is offered after an abort")
 	}
