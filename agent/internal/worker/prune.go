@@ -74,15 +74,14 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	}
 	p.touched, p.at, p.facts = false, now, facts
 	in := w.pruneInput()
+	in.Age, in.Complete, in.Applied, in.Ready = w.cur.sync.Age(), w.loadError == nil, applied, ready
 	if len(in.Records) == 0 {
 		*p = pruneState{facts: facts}
 		return
 	}
 	defer w.releaseUnused()
 	w.rememberExtras(in.Records)
-	in.Age, in.Desired, in.Policies = w.cur.sync.Age(), w.desires, w.policies
-	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
-	in.Old = facts.old
+	in.Desired, in.Policies, in.Old = w.desires, w.policies, facts.old
 	in.Confirmed, in.Recycles = w.cur.sync.PruneConfirmed, w.cur.sync.Recycles
 	w.unaskUnshown(in)
 	uids := w.appliedUIDs()
@@ -198,7 +197,6 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	}
 	p.awaits = time.Time{}
 	kinds := w.kindsOf(ctx, in.Records)
-	in.Change = w.m.inventory.Losing(w.ref)
 	in.Kind = func(r plan.Record) (plan.KindState, string) { return w.stateOfKind(kinds[kindOf(r)], r) }
 	e := eraser{w: w, in: in, kinds: kinds, leaving: map[fleet.ObjectID]leaving{}}
 	for _, l := range p.leaving {
@@ -207,26 +205,24 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		}
 	}
 	if e.forgetMissing(ctx) {
-		in.Records = w.records()
-		e.in = in
+		e.in.Records = w.records()
 	}
-	todo := plan.Prune(in)
+	todo := e.decide()
 	if e.settle(ctx, todo.Settle) {
-		in.Records = w.records()
-		e.in = in
-		todo = plan.Prune(in)
+		e.in.Records = w.records()
+		todo = e.decide()
 	}
 	if e.seeLabels(ctx) {
-		in = e.in
-		todo = plan.Prune(in)
+		todo = e.decide()
 	}
 	if e.noteKept(ctx, todo.Kept) {
-		in = e.in
-		todo = plan.Prune(in)
+		todo = e.decide()
 	}
+	in = e.in
 	w.keepDenied(in, &todo)
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, e.doubt
 	w.asked(in, todo.Held)
+	w.m.inventory.Lose(w.ref, todo.Change)
 	for _, h := range todo.Handover {
 		w.handOver(h)
 	}
@@ -241,13 +237,19 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		}
 		e.unuse(ctx, r)
 	}
-	w.m.inventory.Lose(w.ref, todo.Change)
 	e.remove(ctx, todo)
 	w.lookAgain(&e, now, due)
 	p.kept = slices.Concat(e.late, p.kept, e.checked) // of each object the first word is said
 	if p.settled() && !e.halted(ctx) {
 		w.m.inventory.Lose(w.ref, plan.Change{})
 	}
+}
+
+// decide makes the plan by what is known now. What was forgotten since the last one counts with what the module loses: that is noted with
+// each record that is dropped, and nothing may be between this look at it and Lose, which would take it back.
+func (e *eraser) decide() plan.PrunePlan {
+	e.in.Change = e.w.m.inventory.Losing(e.w.ref)
+	return plan.Prune(e.in)
 }
 
 // rememberExtras notes the policies of what the sync does not list any more.
