@@ -43,3 +43,21 @@ func TestGuardCountsWhatWentSlowly(t *testing.T) {
 		t.Errorf("%d objects are left, %d wait for a confirm", n, status.Waiting())
 	}
 }
+
+// TestChangeThatWasTakenBackIsOver: when a revision lists again what the one before dropped, and it is there again, a later one that drops less
+// than half asks nobody.
+func TestChangeThatWasTakenBackIsOver(t *testing.T) {
+	r := newRig(t)
+	objects := r.dropsSlowly()
+	back := r.bundle("shop", nil, objects...)
+	r.set([]fleet.Sync{back})
+	r.unfinalize(9)
+	r.ready(back)
+	next := r.bundle("shop", nil, objects[9:]...)
+	r.set([]fleet.Sync{next})
+	if status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Ready && x.Extra() > 0 }); status.Waiting() != 0 {
+		t.Fatalf("%d wait for a confirm", status.Waiting())
+	}
+	r.unfinalize(9)
+	r.wait("shop", "dropped", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Ready && x.Extra() == 0 })
+}

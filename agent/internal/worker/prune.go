@@ -77,6 +77,10 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	in.Age, in.Complete, in.Applied, in.Ready = w.cur.sync.Age(), w.loadError == nil, applied, ready
 	if len(in.Records) == 0 {
 		*p = pruneState{facts: facts}
+		if applied { // what was dropped and is listed again is there again: the change is over
+			in.Change = w.m.inventory.Losing(w.ref)
+			w.m.inventory.Lose(w.ref, plan.Prune(in).Change)
+		}
 		return
 	}
 	defer w.releaseUnused()
