@@ -31,7 +31,7 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 			continue
 		}
 		f, synced := e.w.m.watcher.Look(kind.Resource, namespaceOf(kind.Resource, r.ID), r.ID.Name)
-		if synced && f != nil && f.UID == r.UID && e.w.marks(f, r) {
+		if synced && f != nil && (f.UID == r.UID || !r.Written()) && e.w.marks(f, r) {
 			continue
 		}
 		if !synced {
@@ -55,9 +55,9 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 }
 
 // leftOver reports that an object is not wanted any more. The record of one that another module waits for, or is about to
-// list, goes over to it: it tells whether the object ran to its end.
+// list, goes over to it: it tells whether the object ran to its end. What was found by its marks was there, written or not.
 func (e *eraser) leftOver(r plan.Record) bool {
-	if r.State != plan.Owned || !e.in.Tombstone && e.in.Desired(r.ID) {
+	if r.State != plan.Owned && !r.Found || !e.in.Tombstone && e.in.Desired(r.ID) {
 		return false
 	}
 	if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref {
@@ -78,7 +78,7 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen, claim
 		return true
 	case verdict == plan.Foreign:
 		e.lost = append(e.lost, vanished{r, res, e.stays(r, seen, claimant)})
-	case seen.UID != r.UID:
+	case verdict == plan.Gone:
 		what := "object that is not wanted any more was deleted by somebody else"
 		if e.w.erased(types.UID(r.UID)) || r.Goes() {
 			what = "object is gone"

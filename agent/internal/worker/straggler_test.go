@@ -55,3 +55,20 @@ func TestWhatABackupPutsBackIsTold(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsFoundAndDeletedByHandIsForgotten: what came back and waits for a confirm is told no more when a person deletes it instead.
+func TestWhatIsFoundAndDeletedByHandIsForgotten(t *testing.T) {
+	r := newRig(t)
+	kept, dropped := configMap("kept", "k: v"), configMap("dropped", "k: v")
+	s := r.bundle("shop", nil, kept, dropped)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	backup := r.get("v1", "configmaps", "dropped").DeepCopy()
+	s = r.bundle("shop", nil, kept)
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "dropped", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Ready && x.Extra() == 0 })
+	r.putBack(backup)
+	r.wait("shop", "asks", func(x fleet.SyncStatus) bool { return x.Waiting() == 1 && x.Extra() == 1 })
+	r.delete("v1", "configmaps", "dropped")
+	r.wait("shop", "asks no more", func(x fleet.SyncStatus) bool { return x.Ready && x.Waiting() == 0 && x.Extra() == 0 })
+}
