@@ -62,6 +62,10 @@ func nextCommands(r *v1.Rollout) []command {
 		}
 		return []string{rollbackLine(r.GetMetadata().GetProject(), r.GetModule(), r.GetId(), flags)}
 	}
+	of := "" // the revision that was looked at: another one may wait for the same word when that is said
+	if r.GetRevision() > 0 {
+		of = "--revision " + revision(r.GetRevision()) + " "
+	}
 	explain := "towline explain rollout " + on
 	switch s.GetState() {
 	case stateSucceeded, stateSuperseded:
@@ -83,7 +87,7 @@ func nextCommands(r *v1.Rollout) []command {
 	}
 	switch awaited(s) {
 	case rollout.ReasonApproval:
-		return append(approvals(s, do("approve", "-m WHY")), commandsOf(do("reject", "-m WHY"), explain)...)
+		return append(approvals(s, do("approve", of+"-m WHY")), commandsOf(do("reject", of+"-m WHY"), explain)...)
 	case rollout.ReasonSoak:
 		return commandsOf(do("promote", ""), explain)
 	case rollout.ReasonEmptyStage, rollout.ReasonEmptyOverride, rollout.ReasonAllDeferred, rollout.ReasonAllAway:

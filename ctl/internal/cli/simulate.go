@@ -331,6 +331,7 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		x.UnselectedOlder = !assemble.Places(older, value, x.Revision != 0)
 		x.Last = !x.Selected && cl.GetStatus().GetModules() == 1
 		in.Plan.Clusters = append(in.Plan.Clusters, x)
+		in.Plan.Pins = append(in.Plan.Pins, pinsOf(m.Ref, cl)...)
 		state := fleet.ClusterState(cl.GetStatus().GetState())
 		connected := state != fleet.ClusterPending && state != fleet.ClusterDisconnected && state != fleet.ClusterRevoked && cl.GetStatus().GetLock() == nil
 		if !connected || blind(cl.GetStatus()) {
@@ -359,7 +360,7 @@ func placementBefore(ctx context.Context, c *client.Client, ref fleet.ModuleRef,
 	return p, nil
 }
 
-// liveModule is where the module stands: what succeeded last, what comes next, and its pins.
+// liveModule is where the module stands: what succeeded last, and what comes next.
 func liveModule(ctx context.Context, c *client.Client, ref fleet.ModuleRef, plan *rollout.PlanInput) error {
 	resp, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
 	if errors.Is(err, fleet.ErrNotFound) {
@@ -378,12 +379,22 @@ func liveModule(ctx context.Context, c *client.Client, ref fleet.ModuleRef, plan
 		return err
 	}
 	plan.ID.Number = last.GetRollout().GetNumber() + 1
-	for _, cl := range last.GetRollout().GetStatus().GetClusters() {
-		if cl.GetReason() == rollout.ReasonPinned {
-			plan.Pins = append(plan.Pins, rollout.Pin{Cluster: fleet.ClusterName(cl.GetCluster()), By: cl.GetFacts().GetBy(), Why: cl.GetFacts().GetDetail(), At: rollout.At(cl.GetSince().AsTime())})
-		}
-	}
 	return nil
+}
+
+// pinsOf are the pins of a module in a cluster.
+func pinsOf(ref fleet.ModuleRef, cl *v1.Cluster) (out []rollout.Pin) {
+	for _, p := range cl.GetStatus().GetPins() {
+		if p.GetProject() != ref.Project || p.GetModule() != ref.Name {
+			continue
+		}
+		pin := rollout.Pin{Cluster: fleet.ClusterName(cl.GetMetadata().GetName()), By: p.GetBy(), Why: p.GetReason(), At: rollout.At(p.GetSince().AsTime())}
+		if p.GetUntil() != nil {
+			pin.Until = rollout.At(p.GetUntil().AsTime())
+		}
+		out = append(out, pin)
+	}
+	return out
 }
 
 // timelinePage is the simulation for people.

@@ -91,10 +91,15 @@ At most 5 of 5 clusters not ready at once, first at 6m30s.
 // TestSimulateLive: clusters, what they run, who is away and what is pinned are those of the hub.
 func TestSimulateLive(t *testing.T) {
 	pinned := surfaceRollout()
-	pinned.Status.Clusters = []*v1.ClusterProgress{{Cluster: "prod-eu-11", State: "Skipped", Reason: "Pinned", Since: ago(day)}}
+	pinned.Status.Clusters = []*v1.ClusterProgress{{Cluster: "prod-eu-11", State: "Succeeded", Since: ago(day)}} // as of one that has the revision
 	hub := &fakeHub{modules: surfaceModules(), clusters: surfaceClusters(), rollouts: []*v1.Rollout{pinned}, revisions: revisionEverywhere(41)}
 	for _, c := range hub.clusters {
 		hub.trackers = append(hub.trackers, &v1.Tracker{Project: "default", Module: "shop", Cluster: c.GetMetadata().GetName(), Revision: 41})
+		if c.GetMetadata().GetName() == "prod-eu-11" {
+			c.Status.Pins = []*v1.Pin{{Project: "default", Module: "shop", Revision: 41, By: "ana", Since: ago(day)}}
+		} else {
+			c.Status.Pins = []*v1.Pin{{Project: "default", Module: "base", Revision: 1, By: "ana", Since: ago(day)}}
+		}
 	}
 	module := strings.Replace(simulatedShop, "{name: canary, selector: {matchLabels: {ring: canary}}, soak: 5m, after: [{approval: {}}]}", "{name: all}", 1)
 	module = strings.Replace(module, "    - {name: rest, maxConcurrency: 50%}\n", "", 1)
@@ -191,7 +196,7 @@ func TestSimulatedWayBackAsksThePlacementOfBefore(t *testing.T) {
 		done := ended("Succeeded", nil)
 		hub := &fakeHub{modules: surfaceModules(), clusters: surfaceClusters(), rollouts: []*v1.Rollout{done}, revisions: revisionEverywhere(41)}
 		for _, c := range hub.clusters {
-			c.Status.State = "Ready"
+			c.Status.State, c.Status.Pins = "Ready", nil
 		}
 		if tc.only != "" {
 			hub.revisions[0].Spec.Placement = &v1.Placement{Clusters: []string{tc.only}}

@@ -439,3 +439,18 @@ func TestNextRollbackIsTaken(t *testing.T) {
 		t.Errorf("in an explanation: %q", got)
 	}
 }
+
+// TestApprovalIsOfWhatWasSeen: the line that approves, or rejects, names the revision that the page shows: another one may wait at the same gate by then.
+func TestApprovalIsOfWhatWasSeen(t *testing.T) {
+	for _, r := range []*v1.Rollout{waitingFor("Approval"), backBefore(rollout.GateApproving, rollout.ReasonApproval)} {
+		var lines []string
+		for _, x := range nextCommands(r) {
+			lines = append(lines, x.line)
+		}
+		for _, want := range []string{"towline rollout approve shop --revision r42 -m WHY", "towline rollout reject shop --revision r42 -m WHY"} {
+			if !slices.Contains(lines, want) {
+				t.Errorf("%s: %q", r.GetStatus().GetState(), lines)
+			}
+		}
+	}
+}
