@@ -147,7 +147,7 @@ var transitions = [...]transition{
 	memberToGoBack:     {from: always, to: stays, set: flagBack, clear: flagLate | flagRetry},
 	memberStopped:      {from: always, to: ClusterDeferred},
 	memberMovedBack:    {from: always, to: ClusterProgressing, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
-	memberBackStuck:    {from: always, to: ClusterDeferred, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
+	memberBackStuck:    {from: always, to: ClusterDeferred, clear: flagLeave | flagConfirmed | flagRetry | flagAway | flagAnew},
 	memberRolledBack:   {from: whileFlying | whileFailing, to: ClusterRolledBack, clear: flagBack | flagLate},
 	memberCaughtBack:   {from: whileToApply, to: stays, set: flagBack},
 	memberLeavesAtEnd:  {from: whileToApply, to: ClusterProgressing, clear: flagBack | flagRetry | flagAway},
