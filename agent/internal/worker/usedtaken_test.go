@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,8 +54,9 @@ func TestUsedNamespaceIsNotForgottenByALookAtAnotherCluster(t *testing.T) {
 	f, r := &doubtfulFence{openFence: 1, asked: make(chan string, 1)}, newRig(t)
 	shared := r.shared()
 	r.stop()
+	var another atomic.Bool
 	r.answers(func(q *http.Request) *http.Response {
-		if f.doubts.Load() && q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/namespaces/"+shared) {
+		if another.Load() && q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/namespaces/"+shared) {
 			q.URL.Path += "-none"
 		}
 		return nil
@@ -68,6 +70,7 @@ func TestUsedNamespaceIsNotForgottenByALookAtAnotherCluster(t *testing.T) {
 		<-f.asked
 	}
 	f.doubts.Store(true)
+	another.Store(true)
 	next := r.bundle("shop", nil, configMap("a", "k: v"))
 	r.set([]fleet.Sync{next})
 	r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
@@ -76,7 +79,7 @@ func TestUsedNamespaceIsNotForgottenByALookAtAnotherCluster(t *testing.T) {
 	if got := len(r.m.inventory.Module(s.Module)); got != 2 {
 		t.Errorf("%d records of 2", got)
 	}
-	f.doubts.Store(false)
+	another.Store(false) // no look at the other cluster is proved, also not the one that is under way
 	r.eventually("its labels are taken back", func() bool { return r.namespace(shared).GetLabels()["a"] == "" })
 	r.eventually("it is forgotten", func() bool { return len(r.m.inventory.Module(s.Module)) == 1 })
 	if err := r.res("v1", "namespaces", "").Delete(context.Background(), shared, metav1.DeleteOptions{}); err != nil {
