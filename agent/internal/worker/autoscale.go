@@ -19,10 +19,12 @@ import (
 type scaling struct {
 	plan.Scaling
 	asked time.Time
-	held  bool   // an autoscaler existed when one was looked for last
-	ours  bool   // the replicas are the module's, for no autoscaler holds them
-	by    string // who set them
-	note  string // why they are left as they are, though no autoscaler is known to hold them
+	held  bool // an autoscaler existed when one was looked for last
+	ours  bool // the replicas are the module's, for no autoscaler holds them
+	// person says that it was judged of replicas that somebody set by hand: a program that sets others since is judged by itself.
+	person bool
+	by     string // who set them
+	note   string // why they are left as they are, though no autoscaler is known to hold them
 }
 
 // reasonAutoscaled is of an object whose replicas are left to a program of which it is not known whether it means to hold
@@ -52,7 +54,7 @@ func (it *item) takesReplicas() bool {
 // looks whether an autoscaler exists.
 func (w *worker) noteScaled(it *item, f *watch.Fingerprint, rec *apply.Record) {
 	scaled := f != nil && f.UID == rec.UID && (f.Scaled && rec.ReplicasDiffer(f.Values) || scaledByOthers(f, rec))
-	if scaled && !it.scaled {
+	if scaled && (!it.scaled || f.Scaled && it.takesReplicas() && it.rare.scaling.person) {
 		if it.rare != nil && it.rare.scaling != nil { // what was found out of other replicas says nothing of these
 			it.rare.scaling.ours, it.rare.scaling.asked = false, time.Time{}
 		}
@@ -90,7 +92,8 @@ func (w *worker) judgeScaling(it *item, list autoscalers, now time.Time) {
 	if list.err == nil {
 		s.held, s.note = list.target(it.entry.ID), ""
 	}
-	if list.err == nil && !s.held && f != nil && !f.Scaled { // by somebody who has no reason to come back
+	s.person = f != nil && !f.Scaled
+	if list.err == nil && !s.held && s.person { // by somebody who has no reason to come back
 		s.ours = true
 	} else if list.err == nil {
 		if rec := w.m.inventory.Get(it.entry.ID); rec != nil {
@@ -270,10 +273,15 @@ func (s *scalers) of(ctx context.Context, m *Manager, namespace string) autoscal
 	s.mu.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if now := time.Now(); x.asked.IsZero() || now.Sub(x.asked) >= min(scalersFor, m.o.Recheck) {
-		x.asked, x.autoscalers = now, listScalers(ctx, m, namespace)
+	if !x.asked.IsZero() && time.Since(x.asked) < min(scalersFor, m.o.Recheck) {
+		return x.autoscalers
 	}
-	return x.autoscalers
+	got := listScalers(ctx, m, namespace)
+	if ctx.Err() != nil { // that is of who asks, and says nothing to others
+		return got
+	}
+	x.asked, x.autoscalers = time.Now(), got // from when it is there: of a slow API server who waits for it is told by it, too
+	return got
 }
 
 func listScalers(ctx context.Context, m *Manager, namespace string) autoscalers {

@@ -4,8 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // An autoscaler that targets an object has its replicas, whoever set them last, or whatever the API server still notes of who did.
@@ -121,5 +125,23 @@ func TestAutoscalersAreListedOnceForMany(t *testing.T) {
 	}
 	if lists == 0 || lists > 2 {
 		t.Errorf("%d lists for 20 objects", lists)
+	}
+}
+
+// TestProgramThatScalesAfterAPerson: that no autoscaler had what a person set says nothing of what a program sets afterwards: it is asked again.
+func TestProgramThatScalesAfterAPerson(t *testing.T) {
+	w, it := &worker{signal: make(chan struct{}, 1)}, &item{}
+	rec, f := &apply.Record{Record: plan.Record{UID: "u"}}, &watch.Fingerprint{UID: "u", Scaled: true}
+	rec.Base.Replicas, f.Values.Replicas = 3, 12
+	s := it.makeScaling()
+	it.scaled, s.ours, s.person, s.asked = true, true, true, time.Now()
+	w.noteScaled(it, f, rec)
+	if it.takesReplicas() || !s.asked.IsZero() || !it.scaled {
+		t.Errorf("replicas of a program are taken by what was found out of a person's: %+v", s)
+	}
+	s.ours, s.person = true, false
+	w.noteScaled(it, f, rec)
+	if !it.takesReplicas() {
+		t.Error("what was judged of a program's replicas is forgotten")
 	}
 }

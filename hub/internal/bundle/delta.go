@@ -7,6 +7,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 )
 
 const (
@@ -55,8 +56,8 @@ func once[K comparable, V any](ctx context.Context, c *Cache, k *kept[K, V], key
 	making := c.making.DoChan(name, func() (any, error) {
 		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
 		defer cancel()
-		v, err := make(own)
-		if err != nil {
+		var v V
+		if err := guard.Run(func() (err error) { v, err = make(own); return err }); err != nil { // a panic here would end the process
 			return nil, err
 		}
 		c.mu.Lock()

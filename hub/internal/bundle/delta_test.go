@@ -135,3 +135,17 @@ func TestDeltaOutlivesWhoAsksFirst(t *testing.T) {
 		}
 	})
 }
+
+// broken has a bug.
+type broken struct{ *source }
+
+func (broken) GetCompressed(context.Context, fleet.Digest) ([]byte, error) { panic("of the blobs") }
+
+// TestDeltaThatPanicsIsAnError of those who ask for it, and ends no other.
+func TestDeltaThatPanicsIsAnError(t *testing.T) {
+	src := &source{contents: map[fleet.Digest][]byte{}}
+	to := src.of("a")
+	if _, err := New(broken{src}).Delta(t.Context(), fleet.Digest{}, to); err == nil || !strings.Contains(err.Error(), "panic") {
+		t.Errorf("got %v", err)
+	}
+}

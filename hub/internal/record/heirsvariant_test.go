@@ -83,3 +83,21 @@ func TestHeirsOfVariants(t *testing.T) {
 		})
 	}
 }
+
+// What a module only reads it does not list, whatever it was asked about before, for another cluster.
+func TestReadByOneIsNotListedForAnother(t *testing.T) {
+	reads := true
+	key := func(name string) uint64 {
+		return assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: name})
+	}
+	l, c := library{}, fleet.Cluster{Name: "c1"}
+	o := successor{form: func(fleet.Cluster) fleet.Variant { return fleet.Variant{} }, module: &wire.Module{Policies: []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"b"}}, ReadOnly: &reads}}}}
+	o.entries = map[string][]fleet.BundleEntry{o.variantIn(c): l[l.add("a", "b")].Entries}
+	treats := treatments{bundles: l}
+	for _, about := range []map[uint64]bool{{key("a"): true}, {key("a"): true, key("b"): true}} {
+		got, _, err := o.lists(t.Context(), &treats, c, about)
+		if err != nil || about[key("b")] && got[key("b")] || !got[key("a")] {
+			t.Errorf("asked about %v: %v, %v", about, got, err)
+		}
+	}
+}

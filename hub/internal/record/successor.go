@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"slices"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
@@ -78,7 +79,8 @@ func (o *successor) lists(ctx context.Context, treats *treatments, c fleet.Clust
 		return nil, false, err
 	}
 	keys = assemble.HeirKeys(entries, values)
-	if len(o.module.Bindings) == 0 && !byLabels(o.module.Policies) {
+	same := about == nil || !slices.ContainsFunc(o.module.Policies, sharesOut) // what is only read is left out of what it is about
+	if same && len(o.module.Bindings) == 0 && !byLabels(o.module.Policies) {
 		if o.keys == nil {
 			o.keys = map[string]map[uint64]bool{}
 		}
