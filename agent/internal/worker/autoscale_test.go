@@ -220,28 +220,37 @@ func TestReplicasWithoutARecord(t *testing.T) {
 	})
 }
 
-// TestObjectThatIsMadeAgainKeepsItsReplicas: what an autoscaler has scaled is made again, for its selector cannot be changed in place. It
-// has as many replicas as before, and they are the autoscaler's, through the next revision as well.
+// TestObjectThatIsMadeAgainKeepsItsReplicas: what an autoscaler has is made again, for its selector cannot be changed in place. It has as many replicas
+// as before, whoever set them last, and they are the autoscaler's, through the next revision as well.
 func TestObjectThatIsMadeAgainKeepsItsReplicas(t *testing.T) {
-	r := newRig(t)
-	web := deployment("web", 2)
-	s := r.bundle("shop", recreate, web)
-	r.set([]fleet.Sync{s})
-	r.applied(s)
-	r.autoscaler("web")
-	r.scale("web", 7, "kube-controller-manager")
-	uid := r.uidOf("apps/v1", "deployments", "web")
-	web = strings.ReplaceAll(web, "{app: web}", "{app: web, tier: front}")
-	for _, object := range []string{web, strings.ReplaceAll(web, "nginx:1", "nginx:2")} {
-		s = r.bundle("shop", recreate, object)
-		r.set([]fleet.Sync{s})
-		r.applied(s)
-		if n := r.replicas("web"); n != 7 {
-			t.Errorf("%d replicas", n)
-		}
-	}
-	if r.uidOf("apps/v1", "deployments", "web") == uid {
-		t.Error("the test shows nothing: it was not made again")
+	for name, person := range map[string]bool{"an autoscaler scaled": false, "a person scaled": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			web := deployment("web", 2)
+			s := r.bundle("shop", recreate, web)
+			r.set([]fleet.Sync{s})
+			r.applied(s)
+			r.autoscaler("web")
+			if person {
+				r.scale("web", 5, "kube-controller-manager")
+				r.scale("web", 7, "kubectl")
+			} else {
+				r.scale("web", 7, "kube-controller-manager")
+			}
+			uid := r.uidOf("apps/v1", "deployments", "web")
+			web = strings.ReplaceAll(web, "{app: web}", "{app: web, tier: front}")
+			for _, object := range []string{web, strings.ReplaceAll(web, "nginx:1", "nginx:2")} {
+				s = r.bundle("shop", recreate, object)
+				r.set([]fleet.Sync{s})
+				r.applied(s)
+				if n := r.replicas("web"); n != 7 {
+					t.Errorf("%d replicas", n)
+				}
+			}
+			if r.uidOf("apps/v1", "deployments", "web") == uid {
+				t.Error("the test shows nothing: it was not made again")
+			}
+		})
 	}
 }
 

@@ -66,31 +66,6 @@ func TestReplicasUnderAnAutoscalerThatDidNotSetThemLast(t *testing.T) {
 	}
 }
 
-// What is made again keeps the replicas that an autoscaler has, whoever set them last.
-func TestObjectThatIsMadeAgainKeepsReplicasOfAPerson(t *testing.T) {
-	r := newRig(t)
-	web := deployment("web", 2)
-	s := r.bundle("shop", recreate, web)
-	r.set([]fleet.Sync{s})
-	r.applied(s)
-	r.autoscaler("web")
-	r.scale("web", 5, "kube-controller-manager")
-	r.scale("web", 7, "kubectl")
-	uid := r.uidOf("apps/v1", "deployments", "web")
-	web = strings.ReplaceAll(web, "{app: web}", "{app: web, tier: front}")
-	for _, object := range []string{web, strings.ReplaceAll(web, "nginx:1", "nginx:2")} {
-		s = r.bundle("shop", recreate, object)
-		r.set([]fleet.Sync{s})
-		r.applied(s)
-		if n := r.replicas("web"); n != 7 {
-			t.Errorf("%d replicas", n)
-		}
-	}
-	if r.uidOf("apps/v1", "deployments", "web") == uid {
-		t.Error("the test shows nothing: it was not made again")
-	}
-}
-
 // One list of autoscalers answers for all objects of a namespace that somebody scaled.
 func TestAutoscalersAreListedOnceForMany(t *testing.T) {
 	r := newRig(t)

@@ -61,7 +61,7 @@ func (c *Controller) runCatalog(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
-	defer c.passOn(c.catalogHosts, c.cataloguer, key)
+	defer func() { c.cataloguer.addAll(c.catalogHosts.unused(key)) }()
 	var again time.Duration
 	err := guarded(func() (err error) {
 		again, err = c.lookAtCatalog(ctx, ref)
@@ -117,11 +117,7 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 		if !c.catalogHosts.enter(host, store.CatalogKey(ref)) {
 			return 0, nil // the one that leaves wakes it
 		}
-		defer func() {
-			for _, next := range c.catalogHosts.leave(host) {
-				c.cataloguer.add(next)
-			}
-		}()
+		defer func() { c.cataloguer.addAll(c.catalogHosts.leave(host)) }()
 	}
 	asks, called := c.catalogs.take(ref)
 	for tries := 1; ; tries++ {

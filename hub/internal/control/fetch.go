@@ -34,7 +34,7 @@ func origin(rec *storev1.ModuleRecord) string {
 
 // runFetch resolves a source that another server has, or has it wait for its turn.
 func (c *Controller) runFetch(ctx context.Context, key string) time.Duration {
-	defer c.passOn(c.origins, c.fetcher, key)
+	defer func() { c.fetcher.addAll(c.origins.unused(key)) }()
 	var host string
 	if err := guarded(func() error {
 		return c.view(ctx, func(r store.Reader) error {
@@ -51,19 +51,8 @@ func (c *Controller) runFetch(ctx context.Context, key string) time.Duration {
 	if !c.origins.enter(host, key) {
 		return 0 // the one that leaves wakes it
 	}
-	defer func() {
-		for _, next := range c.origins.leave(host) {
-			c.fetcher.add(next)
-		}
-	}()
+	defer func() { c.fetcher.addAll(c.origins.leave(host)) }()
 	return c.runResolve(ctx, key)
-}
-
-// passOn wakes the next one where the key was woken to ask a server and did not.
-func (c *Controller) passOn(of *origins, in *runner, key string) {
-	for _, next := range of.unused(key) {
-		in.add(next)
-	}
 }
 
 // origins are the servers that are asked now, and the modules that wait for one.

@@ -109,7 +109,7 @@ func (c *Controller) runLook(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
-	defer c.passOn(c.lookedAt, c.looker, key)
+	defer func() { c.looker.addAll(c.lookedAt.unused(key)) }()
 	var again time.Duration
 	err := guarded(func() (err error) {
 		again, err = c.lookIfDue(ctx, ref)
@@ -158,11 +158,7 @@ func (c *Controller) lookIfDue(ctx context.Context, ref fleet.ModuleRef) (again 
 		if !c.lookedAt.enter(host, store.ModuleKey(ref)) {
 			return 0, nil // the one that leaves wakes it
 		}
-		defer func() {
-			for _, next := range c.lookedAt.leave(host) {
-				c.looker.add(next)
-			}
-		}()
+		defer func() { c.looker.addAll(c.lookedAt.leave(host)) }()
 	}
 	t := c.looks.take(ref)
 	s.awaited, s.called = t.awaited, t.hook

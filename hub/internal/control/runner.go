@@ -36,6 +36,13 @@ func newRunner(workers int, run func(context.Context, string) time.Duration) *ru
 // add asks for a run now.
 func (r *runner) add(key string) { r.addAt(key, time.Now()) }
 
+// addAll has keys run that were woken.
+func (r *runner) addAll(keys []string) {
+	for _, key := range keys {
+		r.add(key)
+	}
+}
+
 // addAt asks for a run at a time; an earlier one already asked for stays. It comes as long from now as there is until then, by the clock that
 // nobody sets: times that were stored are by another one, which is put right now and then.
 func (r *runner) addAt(key string, at time.Time) {

@@ -147,8 +147,8 @@ func Use(path, from, name string) (Context, error) {
 		if name != "" {
 			c.Name, ctx.Name = name, name
 		}
-		if old, err := mine.Context(c.Name); err == nil && !sameHub(old.CAData, c.CAData) {
-			return Context{}, fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); merge with another name: --name NAME", path, c.Name, old.Server)
+		if err := mine.keeps(path, c.Name, c.CAData, "merge with another name: --name NAME"); err != nil {
+			return Context{}, err
 		}
 		mine.Set(c)
 	}
@@ -165,8 +165,13 @@ func Keeps(path, name string, cas []byte) error {
 	if err != nil {
 		return err
 	}
-	if old, err := mine.Context(name); err == nil && !sameHub(old.CAData, cas) {
-		return fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); save to another file", path, name, old.Server)
+	return mine.keeps(path, name, cas, "save to another file")
+}
+
+// keeps fails where a context of the name is for another hub than the one with these CAs, and says what to do.
+func (c *Config) keeps(path, name string, cas []byte, instead string) error {
+	if old, err := c.Context(name); err == nil && !sameHub(old.CAData, cas) {
+		return fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); %s", path, name, old.Server, instead)
 	}
 	return nil
 }
