@@ -23,6 +23,9 @@ func (a *app) clusterCommand() *cobra.Command {
 		a.removeCommand(), a.revokeCommand())
 }
 
+// stateUnregistered is that of an agent whose cluster the hub does not have.
+const stateUnregistered = "Unregistered"
+
 // changeCluster reads a cluster, changes it and puts it under the condition that nobody else did meanwhile.
 func (a *app) changeCluster(ctx context.Context, name, reason string, dry bool, change func(*v1.Cluster) error) (*v1.PutClusterResponse, error) {
 	c, err := a.hub(ctx)
@@ -34,6 +37,9 @@ func (a *app) changeCluster(ctx context.Context, name, reason string, dry bool, 
 		got, err := c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: name})
 		if err != nil {
 			return nil, err
+		}
+		if got.GetCluster().GetStatus().GetState() == stateUnregistered { // a put would make it
+			return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: its agent comes, but the hub does not have the cluster, and nothing is changed; have it join, with its labels: towline cluster join %s --label KEY=VALUE", name, name)
 		}
 		want := proto.Clone(got.GetCluster()).(*v1.Cluster)
 		want.Status = nil

@@ -262,7 +262,7 @@ func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 	switch {
 	case fleet.ClusterState(s.GetState()) == fleet.ClusterPending:
 		healthy, drift = text("-"), text("-")
-	case slices.Contains([]string{"Damaged", "Unregistered"}, s.GetState()), uncounted(s): // nobody has counted
+	case slices.Contains([]string{"Damaged", stateUnregistered}, s.GetState()), uncounted(s): // nobody has counted
 		healthy, drift = colored(table.Grey, "?"), colored(table.Grey, "?")
 	case unseen(s):
 		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetWasHealthy())), colored(table.Grey, "?")
