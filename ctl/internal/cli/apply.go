@@ -178,7 +178,7 @@ func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *prun
 	var errs []error
 	for i, x := range all {
 		if _, is := x.Message.(*v1.Module); len(errs) > 0 && (!(is && r.broken) || ctx.Err() != nil) {
-			errs = append(errs, fmt.Errorf("not put, because of that: %s", strings.Join(namesOf(all[i:], nameOf), ", ")))
+			errs = append(errs, becausef("not put, because of that: %s", strings.Join(namesOf(all[i:], nameOf), ", ")))
 			break
 		}
 		errs = append(errs, r.putAll(ctx, all[i:i+1])...)
@@ -201,7 +201,6 @@ func (r *applyRun) all(ctx context.Context, all []resource.Resource, prune *prun
 // half says what becomes of the modules that were put where a batch is not whole. The first rollout of a module lets nothing go, so it waits
 // for no other one.
 func (r *applyRun) half() error {
-	const again = "apply all of them again"
 	begin := ""
 	switch n := len(r.first); {
 	case n == 1:
@@ -209,15 +208,21 @@ func (r *applyRun) half() error {
 	case n > 1:
 		begin = "modules " + enumerate(r.first, "and") + " are new, and begin all the same"
 	}
-	switch {
-	case r.waits && begin != "":
-		return fmt.Errorf("the other modules that were put do not begin without the rest, and what runs stays; %s: %s", begin, again)
-	case r.waits:
-		return errors.New("the modules that were put do not begin without the rest, and what runs stays: " + again)
-	case begin != "":
-		return fmt.Errorf("%s: %s", begin, again)
+	said, others := "", ""
+	if begin != "" {
+		begin, others = "; "+begin, "other "
 	}
-	return errors.New("none of the modules is known to be put: " + again)
+	switch {
+	case r.waits && r.open:
+		said = "whether the " + others + "modules that were put begin is not known, for the last one may be put, too" + begin
+	case r.waits:
+		said = "the " + others + "modules that were put do not begin without the rest, and what runs stays" + begin
+	case begin != "":
+		said = strings.TrimPrefix(begin, "; ")
+	default:
+		said = "none of the modules is known to be put"
+	}
+	return becausef("%s: apply all of them again", said)
 }
 
 // ordersOf is what modules that are put together say of their order, which is judged over all of them; none: nothing is said.
@@ -232,26 +237,6 @@ func ordersOf(modules []resource.Resource) (out []*v1.ModuleOrder) {
 		return nil
 	}
 	return out
-}
-
-// joinCodes joins errors; of several exit codes the first counts, and a silent one stays silent.
-func joinCodes(errs []error) error {
-	var said []error
-	var silent *exitError
-	for _, err := range errs {
-		var coded *exitError
-		if errors.As(err, &coded) && coded.err == nil {
-			if silent == nil {
-				silent = coded
-			}
-			continue
-		}
-		said = append(said, err)
-	}
-	if err := joined(said...); err != nil || silent == nil {
-		return err
-	}
-	return silent
 }
 
 // settleProjects gives what is of a project and names none that of -p; another one than -p asks for is an error.
@@ -282,6 +267,7 @@ type applyRun struct {
 	several  bool     // modules are put
 	deletes  bool     // modules go when all of it is put
 	broken   bool     // the put of a module failed: the batch is not whole
+	open     bool     // it is not known whether the last put of the batch was taken, which has all begin
 	waits    bool     // a module was put whose rollout does not begin before the batch is whole
 	first    []string // modules that were put and are new: their first rollouts wait for nothing
 	insists  insistence
@@ -313,7 +299,7 @@ func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 		Set: r.o.set.name, Take: r.o.set.take, Deletes: r.deletes}
 	resp, _, err := insisted(ctx, r.a, &r.insists, func() (*v1.PutModuleResponse, error) { return r.c.Modules.PutModule(ctx, req) })
 	if err != nil {
-		r.broken = r.several
+		r.broken, r.open = r.several, !req.GetMore() && undecided(err)
 		return err
 	}
 	return r.module(resp)

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -79,7 +78,7 @@ func (r *applyRun) refused(ctx context.Context, all []resource.Resource, prune *
 		r.wants(ctx, all)
 	}
 	if len(errs) > 0 && len(all) > 1 {
-		errs = append(errs, errors.New(put+": apply all of it when all is right, or what is right by itself"))
+		errs = append(errs, becausef("%s: apply all of it when all is right, or what is right by itself", put))
 	}
 	return all, errs
 }

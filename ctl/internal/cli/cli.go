@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
 	root.SetErr(s.Err)
 	err := root.ExecuteContext(ctx)
 	if a.client != nil {
-		err = errors.Join(err, a.client.Close())
+		err = joinCodes([]error{err, a.client.Close()})
 	}
 	return a.exit(ctx, out.with(err))
 }
@@ -137,24 +138,19 @@ func (a *app) exit(ctx context.Context, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	code := exitFailed
+	code := cmp.Or(codeOf(err), exitFailed)
 	var coded *exitError
-	switch {
-	case errors.As(err, &coded):
-		code = coded.code
-		if coded.err == nil {
-			return code
-		}
-	case !a.begun:
-		code = exitUsage
-	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+	switch is := errors.As(err, &coded); {
+	case a.begun && ctx.Err() != nil && errors.Is(err, context.Canceled):
 		a.notef("interrupted\n")
 		for _, line := range besides(err) {
 			a.notef("%s\n", table.Clean(line))
 		}
 		return exitInterrupt
-	case errors.Is(err, context.DeadlineExceeded):
-		code = exitTimedOut
+	case is && coded.err == nil:
+		return code
+	case !is && !a.begun:
+		code = exitUsage
 	}
 	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
 		a.notef("%s %s\n", a.paintErr(table.Red, "Error:"), table.Clean(line))

@@ -168,7 +168,7 @@ func (a *app) deleteAll(ctx context.Context, o *deleteOptions, found []target) e
 			for _, t := range found[i:] {
 				left = append(left, t.kind.name+" "+strings.Join(t.names, ", "))
 			}
-			errs = append(errs, fmt.Errorf("not deleted, because of that: %s", strings.Join(left, "; ")))
+			errs = append(errs, becausef("not deleted, because of that: %s", strings.Join(left, "; ")))
 			break
 		}
 		errs = append(errs, eachName(t.names, func(name string) error {

@@ -134,7 +134,11 @@ func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreaming
 	case <-s.Context().Done():
 		return rpc.ToStatus(s.Context().Err())
 	}
-	for _, resp := range h.watch {
+	watch := h.watch
+	if of, has := h.watches[r.GetModule()]; has {
+		watch = of
+	}
+	for _, resp := range watch {
 		if err := s.Send(resp); err != nil {
 			return err
 		}
@@ -143,7 +147,7 @@ func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreaming
 			return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping"))
 		}
 	}
-	if last := h.watch[len(h.watch)-1]; last.GetEnded() {
+	if last := watch[len(watch)-1]; last.GetEnded() {
 		return nil
 	}
 	<-s.Context().Done()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -43,7 +44,8 @@ type fakeHub struct {
 	clusters    []*v1.Cluster
 	rollouts    []*v1.Rollout // newest first; GetRollout with number 0 is the first of the module
 	watch       []*v1.WatchRolloutResponse
-	changes     []*v1.WatchModulesResponse // after SYNCED
+	watches     map[string][]*v1.WatchRolloutResponse // of modules that have another watch
+	changes     []*v1.WatchModulesResponse            // after SYNCED
 	trackers    []*v1.Tracker
 	objects     []*v1.Object
 	events      []*v1.ListEventsResponse
@@ -58,6 +60,7 @@ type fakeHub struct {
 	older       bool     // it does not know of deletions in a batch
 	refuses     string   // the only module that err is said of
 	loses       string   // the module whose put is lost, though it was checked
+	lost        error    // what that fails with; nil: somebody else was faster
 	badCluster  error    // what the put of a cluster fails with
 	badPut      error    // the same, but for a dry run
 	noPuts      int      // how many puts of modules find no hub
@@ -194,7 +197,7 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "starting"))
 	}
 	if h.loses == r.GetModule().GetMetadata().GetName() && !r.GetDryRun() {
-		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrConflict, "module %s was changed meanwhile", h.loses))
+		return nil, rpc.ToStatus(cmp.Or(h.lost, fleet.Errorf(fleet.ErrConflict, "module %s was changed meanwhile", h.loses)))
 	}
 	out := proto.Clone(h.put).(*v1.PutModuleResponse)
 	if out.Module == nil {

@@ -55,6 +55,11 @@ func passes(err error) bool {
 	return errors.Is(err, fleet.ErrUnavailable) && (rpc.Unanswered(err) || fleet.HintOf(err).RetryAfter > 0)
 }
 
+// undecided reports that nobody has said what became of a request: it may have been done.
+func undecided(err error) bool {
+	return errors.Is(err, fleet.ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // insist asks until the hub, which is there, answers: that it starts anew is not the rollout's result.
 func (a *app) insist(ctx context.Context, ask func() error) error {
 	for {

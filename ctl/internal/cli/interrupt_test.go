@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 )
 
@@ -92,12 +93,15 @@ func TestInterruptSaysWhatGoesOn(t *testing.T) {
 			"rollout shop/57 goes on without this command; see: towline rollout status shop/57"},
 		"rollouts": {progressing(), two, nth[*v1.WatchRolloutRequest](1), "apply -f - --wait",
 			"rollouts shop/57, shop/57 go on without this command; see: towline get modules"},
-		"a batch": {progressing(), two, nth[*v1.PutModuleRequest](2), "apply -f - --wait",
-			"the modules that were put do not begin without the rest, and what runs stays: apply all of them again"},
+		"a batch": {progressing(), two + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: cart", 1), nth[*v1.PutModuleRequest](2), "apply -f - --wait",
+			"not put, because of that: module cart\nthe modules that were put do not begin without the rest, and what runs stays: apply all of them again"},
+		"the last of a batch": {progressing(), two, nth[*v1.PutModuleRequest](2), "apply -f - --wait",
+			"whether the modules that were put begin is not known, for the last one may be put, too: apply all of them again"},
 		"a batch of new modules": {fresh, two, nth[*v1.PutModuleRequest](2), "apply -f - --wait", "module shop is new, and begins all the same: apply all of them again"},
 		"the first of a batch":   {progressing(), two, nth[*v1.PutModuleRequest](1), "apply -f -", "not put, because of that: module base\nnone of the modules is known to be put: apply all of them again"},
 		"the check of a batch": {progressing(), two, func(m proto.Message) bool { r, is := m.(*v1.PutModuleRequest); return is && r.GetDryRun() }, "apply -f -",
 			"nothing was put: apply all of it when all is right, or what is right by itself"},
+		"a deletion that is asked for": {progressing(), two, nth[*v1.DeleteModuleRequest](1), "apply -f - --set a --prune", "whether module old is pruned is not known; see: towline get module old"},
 		"a batch that prunes": {progressing(), two, nth[*v1.PutModuleRequest](1), "apply -f - --set a --prune",
 			"not put, because of that: module base\nnone of the modules is known to be put: apply all of them again\n" +
 				"nothing is pruned, because not all of the files is put: module old would go"},
@@ -125,11 +129,42 @@ func TestHalfOfABatch(t *testing.T) {
 	}{
 		{applyRun{waits: true}, "the modules that were put do not begin without the rest, and what runs stays: apply all of them again"},
 		{applyRun{waits: true, first: []string{"a"}}, "the other modules that were put do not begin without the rest, and what runs stays; module a is new, and begins all the same: apply all of them again"},
+		{applyRun{waits: true, open: true, first: []string{"a"}}, "whether the other modules that were put begin is not known, for the last one may be put, too; module a is new, and begins all the same: apply all of them again"},
+		{applyRun{open: true}, "none of the modules is known to be put: apply all of them again"},
 		{applyRun{first: []string{"a", "b", "c"}}, "modules a, b and c are new, and begin all the same: apply all of them again"},
 	} {
 		if got := tc.run.half().Error(); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
 		}
+	}
+}
+
+// The last put of a batch has all of it begin, and a deletion is not taken back: where no hub has answered either, nobody is told that nothing begins, or that
+// a module stays.
+func TestWhatWasNotAnsweredMayBeDone(t *testing.T) {
+	files := shopYAML + "---\n" + strings.ReplaceAll(shopYAML, "name: shop", "name: base")
+	away := fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping")
+	for name, tc := range map[string]struct {
+		loses, args string
+		lost, stays error
+		want, not   string
+	}{
+		"the last put":            {"base", "--if-unchanged", away, nil, "whether the modules that were put begin is not known", "do not begin"},
+		"the last put, too late":  {"base", "", context.DeadlineExceeded, nil, "whether the modules that were put begin is not known", "do not begin"},
+		"the last put is refused": {"base", "", nil, nil, "the modules that were put do not begin without the rest", "not known"},
+		"a put before it":         {"shop", "--if-unchanged", away, nil, "the modules that were put do not begin without the rest", "not known"},
+		"a deletion":              {"", "--set a --prune --yes --if-unchanged", nil, away, "whether module old is pruned is not known: ", "is not pruned"},
+		"a deletion is refused":   {"", "--set a --prune --yes", nil, fleet.Errorf(fleet.ErrDenied, "no"), "module old is not pruned: ", "not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := setHub("set/a:shop", "set/a:base", "set/a:old")
+			hub.put, hub.loses, hub.lost = putAnswer(), tc.loses, tc.lost
+			hub.stays = tc.stays
+			got := hub.run(t, run{stdin: files}, strings.Fields("apply -f - "+tc.args)...)
+			if got.code == exitOK || !strings.Contains(got.err, tc.want) || strings.Contains(got.err, tc.not) {
+				t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+			}
+		})
 	}
 }
 

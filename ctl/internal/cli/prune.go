@@ -65,7 +65,7 @@ func (p *pruning) not() error {
 	if p == nil || len(p.modules) == 0 {
 		return nil
 	}
-	return fmt.Errorf("nothing is pruned, because not all of the files is put: %s would go", strings.Join(p.names(), ", "))
+	return becausef("nothing is pruned, because not all of the files is put: %s would go", strings.Join(p.names(), ", "))
 }
 
 func (p *pruning) names() []string {
@@ -357,6 +357,10 @@ func (r *applyRun) pruneOne(ctx context.Context, p *pruning, m *v1.Module, more 
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil // somebody else has deleted it
+	case errors.Is(err, context.Canceled) && !r.dry():
+		return joined(err, becausef("whether module %s is pruned is not known; see: towline get module %s", refOfModule(m).Display(), refOfModule(m).Display()))
+	case undecided(err) && !r.dry():
+		return fmt.Errorf("whether module %s is pruned is not known: %w", refOfModule(m).Display(), err)
 	case err != nil:
 		return unpruned(m, err)
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -35,5 +34,5 @@ func (s *sink) with(err error) error {
 	if s.err == nil || err != nil && strings.Contains(err.Error(), s.err.Error()) { // libraries do not always wrap it
 		return err
 	}
-	return errors.Join(err, fmt.Errorf("the output is not whole: %w", s.err))
+	return joinCodes([]error{err, fmt.Errorf("the output is not whole: %w", s.err)})
 }
