@@ -59,7 +59,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 		return false // who goes back does so whatever the placement of the new revision says
 	}
 	switch now, leaving, keeps := d.placement(o), r.has(flagLeave), d.keepsNew(r, o); {
-	case now == unselected && !leaving && !r.has(flagPinned) && !keeps:
+	case now == unselected && !leaving && !r.has(flagPinned) && !keeps && !d.cameBack(i, r):
 		d.leave(i, o)
 	case leaving && (now == selected || keeps && !d.in.Unplaced):
 		d.failureLeaves(r)
@@ -85,6 +85,13 @@ func (d *decider) taken(i int, o *Observed) {
 func (d *decider) keepsNew(r *Record, o *Observed) bool {
 	b := d.s.Back
 	return b != nil && !r.has(flagBack) && !o.Unselected && standsAt(r, o) > b.To
+}
+
+// cameBack reports that the rollout was to take the module from a member by its plan, and gave it back when it went back, which was aborted
+// since: by the plan nobody leaves any more, and who went back stays so.
+func (d *decider) cameBack(i int, r *Record) bool {
+	b := d.s.Back
+	return b != nil && d.s.State == Aborted && d.s.Member(d.p, i).Leave && r.Step != 0 && r.Revision == b.To
 }
 
 // mayKeepNew reports that nobody knows whether a member keeps what it has by that rule.
