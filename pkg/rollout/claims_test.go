@@ -253,6 +253,7 @@ func (f *future) moved() {
 			f.rt.Fatalf("%s was passed by, and is %s %s %s now:\n%sbefore:\n%s", was.Cluster, is.State, is.Reason, is.Facts, g.says(), f.says())
 		case was.State == rollout.ClusterSkipped && is.State != was.State && was.Reason == rollout.ReasonSkipped:
 			f.rt.Fatalf("%s was %s %s %s, and is %s %s %s now:\n%sbefore:\n%s", was.Cluster, was.State, was.Reason, was.Facts, is.State, is.Reason, is.Facts, g.says(), f.says())
+		case r.InFlight() && is.Reason == rollout.ReasonAwaitingRollback && !s.State.Ended(): // the way back waits for a person, who is asked
 		case r.InFlight() && (is.Facts == nil || is.Facts.Code != rollout.Overtaken):
 			f.rt.Fatalf("all is good, and %s is %s: %s %s:\n%sbefore %s %s:\n%s", is.Cluster, is.State, is.Reason, is.Facts, g.says(), was.Reason, was.Facts, f.says())
 		}

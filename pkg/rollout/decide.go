@@ -193,6 +193,8 @@ func (d *decider) run() {
 		d.rollBack()
 	case d.breached():
 		d.fail(ReasonFailures, d.failures())
+	case d.s.gateFailed(Before, After): // whether the rollout has come to it or not: somebody may reject what a stage is still getting
+		d.fail(ReasonGateFailed, d.p.gateFacts(d.s.failedGate(Before, After), d.now))
 	default:
 		d.advance()
 	}
@@ -288,23 +290,40 @@ func (d *decider) fail(reason string, facts *Facts) {
 // recovered reports that the failures which paused the rollout are tolerated, because those that failed got ready. A
 // person's pause and a gate that failed are for a person to end.
 func (d *decider) recovered() bool {
-	if d.s.Pause.Left > 0 {
+	switch p := d.s.Pause; p.Reason {
+	case ReasonPausedByUser, ReasonGateFailed:
 		return false
+	default:
+		return p.Left == 0 && !d.causeStands(p.Reason)
 	}
-	switch d.s.Pause.Reason {
+}
+
+// causeStands reports that what a rollout stopped for by itself is still so: too many have failed, or a gate has.
+func (d *decider) causeStands(reason string) bool {
+	switch reason {
 	case ReasonFailures:
-		return !d.breached()
+		return d.breached()
 	case ReasonNoEarlierRevision:
-		return !d.s.gateFailed(Before, After) && !d.breached()
+		return d.s.gateFailed(Before, After) || d.breached()
+	case ReasonGateFailed:
+		return d.s.gateFailed(Before, After)
 	case ReasonRollbackFailed:
-		return !d.s.gateFailed(BeforeRollback) && !d.backBreached()
+		return d.s.gateFailed(BeforeRollback) || d.backBreached()
 	}
 	return false
 }
 
 // gateFailed reports that a gate has, on one of these sides of its stage.
-func (s *State) gateFailed(at ...Position) bool {
-	return slices.ContainsFunc(s.Gates, func(g GateHead) bool { return g.State == GateFailed && slices.Contains(at, g.Position) })
+func (s *State) gateFailed(at ...Position) bool { return s.failedGate(at...) != nil }
+
+// failedGate is the first gate that has failed, on one of these sides of its stage; nil: none has.
+func (h *Head) failedGate(at ...Position) *GateHead {
+	for i := range h.Gates {
+		if g := &h.Gates[i]; g.State == GateFailed && slices.Contains(at, g.Position) {
+			return g
+		}
+	}
+	return nil
 }
 
 func (d *decider) pause(reason string, facts *Facts, by, whyText string) {
@@ -457,6 +476,7 @@ var unknown Observed
 // result closes the decision.
 func (d *decider) result() Decision {
 	d.openChecks()
+	d.wakeApprovals()
 	d.noteAwaits()
 	d.out.State = d.s
 	changed := 0

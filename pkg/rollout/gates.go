@@ -240,6 +240,18 @@ func (d *decider) lookApproval(g *GateHead, spec *Approval) {
 	d.gateLook(g, next)
 }
 
+// wakeApprovals has it be looked at again when an approval of a gate that waits expires, also where the gate is not: what is said of it changes.
+func (d *decider) wakeApprovals() {
+	for i := range d.s.Gates {
+		if d.s.Gates[i].State != GateRunning {
+			continue
+		}
+		for _, a := range d.s.Gates[i].Approvals {
+			d.wake(a.Until)
+		}
+	}
+}
+
 // counted is when the approvals of a gate count: now, or when they were enough.
 func (g *GateHead) counted(now Instant) Instant {
 	if g.State == GateSuccessful {

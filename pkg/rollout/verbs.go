@@ -150,10 +150,9 @@ func (d *decider) unpause(answered bool) {
 	if p == nil || p.Reason == ReasonPausedByUser || p.Left > 0 && !answered {
 		return
 	}
-	if (p.Reason == ReasonFailures || p.Reason == ReasonNoEarlierRevision) && d.breached() {
-		return
+	if !d.causeStands(p.Reason) {
+		d.s.Pause = nil
 	}
-	d.s.Pause = nil
 }
 
 // mixed says what runs what.
@@ -347,7 +346,9 @@ func (d *decider) overrideVerb(v *Verb) error {
 	g.By = v.By
 	d.gateState(g, GateSuccessful, GateOverridden, v.Why)
 	if p := d.s.Pause; p != nil && p.Reason == ReasonGateFailed {
-		d.s.Pause = nil
+		if d.unpause(true); d.s.Pause != nil {
+			d.become(Paused, ReasonGateFailed, d.p.gateFacts(d.s.failedGate(Before, After), d.now))
+		}
 	}
 	return nil
 }
