@@ -124,7 +124,7 @@ var storageRules = []shippedEntry{
 	{"groupsnapshot.storage.k8s.io", "VolumeGroupSnapshot VolumeGroupSnapshotContent", rule{judge: snapshotHealth}},
 	{"snapshot.storage.k8s.io", "VolumeSnapshotClass", rule{static: true}},
 	{"ceph.rook.io", "CephCluster", rule{judge: cephHealth, phase: "state", good: "Created Connected", fail: "Error"}},
-	{"ceph.rook.io", "CephBlockPool CephBlockPoolRadosNamespace CephClient CephFilesystem CephFilesystemSubVolumeGroup CephNFS CephObjectStore CephObjectStoreUser CephObjectRealm CephObjectZone CephObjectZoneGroup CephRBDMirror CephFilesystemMirror CephBucketTopic", rule{phase: "phase", good: "Ready Connected Created", fail: "Failure Error ReconcileFailed"}},
+	{"ceph.rook.io", "CephBlockPool CephBlockPoolRadosNamespace CephClient CephFilesystem CephFilesystemSubVolumeGroup CephNFS CephObjectStore CephObjectStoreUser CephObjectRealm CephObjectZone CephObjectZoneGroup CephRBDMirror CephFilesystemMirror CephBucketTopic", rule{judge: cephMirrorFails, phase: "phase", good: "Ready Connected Created", fail: "Failure Error ReconcileFailed"}},
 	{"objectbucket.io", "ObjectBucketClaim ObjectBucket", rule{phase: "phase", good: "Bound bound", fail: "Failed"}},
 	{"ocs.openshift.io", "StorageCluster", rule{phase: "phase", good: "Ready"}},
 	{"longhorn.io", "Volume", rule{judge: longhornVolumeHealth}},

@@ -128,3 +128,18 @@ func routersMissing(o *object) (Result, bool) {
 	c := o.condition("DeploymentReplicasAllAvailable")
 	return progressing(nonEmpty(c.reason, "LessAvailable"), nonEmpty(c.message, "not all routers are available")), c.is("False") && !o.condition("Degraded").is("True")
 }
+
+// azureServerStopped: Ready is of what the operator asked Azure for, and stays True of a server or a cluster that somebody has stopped.
+func azureServerStopped(o *object) (Result, bool) {
+	state := nonEmpty(text(o.status, "state"), text(mapOf(o.status, "powerState"), "code"))
+	if c := o.condition("Ready"); !c.is("True") || o.stale(c) {
+		return Result{}, false
+	}
+	switch state {
+	case "Stopped", "Stopping":
+		return suspended(state, "Azure says that it is "+strings.ToLower(state)), true
+	case "Disabled", "Dropping", "Inaccessible":
+		return degraded(state, "Azure says that it is "+strings.ToLower(state)), true
+	}
+	return Result{}, false
+}

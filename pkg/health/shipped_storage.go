@@ -182,3 +182,14 @@ func redpandaSettles(o *object) (Result, bool) {
 	}
 	return s.verdict()
 }
+
+// cephMirrorFails: a pool is ready, too, when what mirrors it to another cluster fails.
+func cephMirrorFails(o *object) (Result, bool) {
+	summary := mapOf(mapOf(o.status, "mirroringStatus"), "summary")
+	for _, part := range []string{"health", "daemon_health", "image_health"} {
+		if text(summary, part) == "ERROR" {
+			return degraded("MirroringError", "status.mirroringStatus.summary."+part+" is ERROR"), text(o.status, "phase") == "Ready"
+		}
+	}
+	return Result{}, false
+}

@@ -373,7 +373,9 @@ func (e *explainer) gate(g *GateHead) Reason {
 			f.Names = spec.Approval.Users
 			r.Facts = &f
 		}
-		r.Actions = e.p.approvals(g)
+		if g.State != GatePending || !e.s.sharesName(g) {
+			r.Actions = e.p.approvals(g)
+		}
 	case g.State == GateFailed || g.State == GateError || g.State == GateInconclusive:
 		r.Reason = gateReasons[g.State]
 		r.Actions = append(do(DoRetry), override)

@@ -189,7 +189,7 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 		if v.Stage != "" && d.p.Stages[g.Stage].Name != v.Stage || v.Gate != "" && g.Name != v.Gate || !fits(d.p.gateSpec(g)) {
 			continue
 		}
-		if v.Gate == "" && (g.State == GateSuccessful || v.Stage == "" && !d.s.holds(g)) {
+		if v.Gate == "" && !d.stops(g) && (g.State == GateSuccessful || v.Stage == "") {
 			continue
 		}
 		found = append(found, g)
@@ -210,12 +210,12 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 	return nil, refuse("%s waits for no %s", d.p.ID, what)
 }
 
-// nearest are those of some gates that a person can mean: a gate after a stage may have the name of one before it, and no word says which of
-// the two. It is the one that waits, else the one that is reached first.
+// nearest are those of some gates that a person can mean: gates may have one name, and no word tells one after a stage from one before it. It is the
+// one that keeps the rollout from going on. Where none does, one that was passed counts as well: what is said twice is no word for the gate that
+// comes next.
 func (d *decider) nearest(found []*GateHead) []*GateHead {
 	for _, less := range []func(*GateHead) bool{
-		func(g *GateHead) bool { return g.State == GateSuccessful },
-		func(g *GateHead) bool { return !d.s.holds(g) },
+		func(g *GateHead) bool { return !d.stops(g) },
 		func(g *GateHead) bool { return (g.Position == BeforeRollback) != (d.s.Back != nil) },
 	} {
 		if rest := slices.DeleteFunc(slices.Clone(found), less); len(rest) > 0 {
@@ -223,6 +223,23 @@ func (d *decider) nearest(found []*GateHead) []*GateHead {
 		}
 	}
 	return slices.CompactFunc(found, func(a, b *GateHead) bool { return a.Stage == b.Stage && a.Name == b.Name })
+}
+
+// sharesName reports that another gate of the same stage has the name of this one: only where it is the one that waits does a word mean it.
+func (h *Head) sharesName(g *GateHead) bool {
+	return slices.ContainsFunc(h.Gates, func(x GateHead) bool {
+		return x.Stage == g.Stage && x.Name == g.Name && x.Position != g.Position
+	})
+}
+
+// stops reports that a gate keeps the rollout from going on: one that holds, or a window that has closed since its stage began.
+func (d *decider) stops(g *GateHead) bool {
+	w := d.p.gateSpec(g).Window
+	if d.s.holds(g) || w == nil || g.State != GateSuccessful || g.Override != nil || g.Position != Before || g.Stage != d.s.Stage || d.s.Back != nil {
+		return d.s.holds(g)
+	}
+	open, _ := w.Open(d.in.Now)
+	return !open
 }
 
 func isApproval(g *Gate) bool { return g.Approval != nil }

@@ -21,7 +21,7 @@ const (
 	diagnoseAfter  = 2 * time.Second
 	diagnoseEvery  = 15 * time.Second
 	diagnoseAtOnce = 4
-	diagnosePods   = 20
+	diagnosePods   = 250
 	diagnoseTime   = 3 * time.Second
 )
 

@@ -235,7 +235,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			a.begun = true
-			return noneEmpty(cmd)
+			return cmp.Or(noneEmpty(cmd), noneNegative(cmd))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,6 +18,16 @@ func noneEmpty(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if err == nil && !mayBeEmpty[f.Name] && isEmpty(f.Value) {
 			err = usagef("%s: --%s is there, and empty; give it a value, or leave it out", cmd.CommandPath(), f.Name)
+		}
+	})
+	return err
+}
+
+// noneNegative refuses a length of time below zero, which would end what is waited for at once, or never.
+func noneNegative(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if length, readErr := time.ParseDuration(f.Value.String()); err == nil && f.Value.Type() == "duration" && readErr == nil && length < 0 {
+			err = usagef("%s: --%s %s: is less than nothing", cmd.CommandPath(), f.Name, f.Value)
 		}
 	})
 	return err

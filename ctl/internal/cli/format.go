@@ -38,6 +38,16 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd", hours/24)
 }
 
+// spanOf reads what span writes.
+func spanOf(s string) (time.Duration, error) {
+	days, ok := strings.CutSuffix(s, "d")
+	if !ok {
+		return time.ParseDuration(s)
+	}
+	n, err := strconv.Atoi(days)
+	return time.Duration(n) * 24 * time.Hour, err
+}
+
 // since is how long ago t was; "-" without t.
 func (a *app) since(t *timestamppb.Timestamp) string {
 	if t == nil {

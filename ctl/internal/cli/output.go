@@ -168,13 +168,47 @@ func (v view[M]) sortKeys(a *app, o *output, items []M) ([]string, error) {
 	return keys, nil
 }
 
+// compareText compares as a person does: times by their length, and the numbers in a text by their value.
 func compareText(x, y string) int {
-	nx, errX := strconv.ParseFloat(x, 64)
-	ny, errY := strconv.ParseFloat(y, 64)
-	if errX == nil && errY == nil {
+	if nx, ny, ok := both(x, y, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
 		return cmp.Compare(nx, ny)
 	}
+	if dx, dy, ok := both(x, y, spanOf); ok {
+		return cmp.Compare(dx, dy)
+	}
+	for x != "" && y != "" {
+		nx, restX := leadingNumber(x)
+		ny, restY := leadingNumber(y)
+		if nx == "" || ny == "" {
+			if x[0] != y[0] {
+				break
+			}
+			x, y = x[1:], y[1:]
+			continue
+		}
+		if c := cmp.Or(cmp.Compare(len(nx), len(ny)), strings.Compare(nx, ny)); c != 0 {
+			return c
+		}
+		x, y = restX, restY
+	}
 	return strings.Compare(x, y)
+}
+
+// both reads two texts as the same thing.
+func both[T any](x, y string, read func(string) (T, error)) (T, T, bool) {
+	a, errA := read(x)
+	b, errB := read(y)
+	return a, b, errA == nil && errB == nil
+}
+
+// leadingNumber is the whole number, without leading zeros, with which a text begins; empty: it begins with none.
+func leadingNumber(s string) (number, rest string) {
+	rest = strings.TrimLeft(s, "0123456789")
+	digits := s[:len(s)-len(rest)]
+	if number = strings.TrimLeft(digits, "0"); number == "" && digits != "" {
+		number = "0"
+	}
+	return number, rest
 }
 
 // printPlain writes a value that is no message as JSON or YAML.
