@@ -189,7 +189,9 @@ func (a *app) readValues(ctx context.Context, req *v1.SetSecretRequest, words []
 		var err error
 		switch path, file := strings.CutPrefix(value, "@"); {
 		case file:
-			req.Values[key], err = os.ReadFile(path)
+			if req.Values[key], err = os.ReadFile(path); err == nil {
+				err = notEmpty(key, req.Values[key])
+			}
 		case value != "-":
 			req.Values[key] = []byte(value)
 		case fromStdin != "":
@@ -217,10 +219,18 @@ func (a *app) readValue(ctx context.Context, key string) (value []byte, err erro
 	} else if value, err = io.ReadAll(io.LimitReader(a.In, maxValue)); err == nil {
 		value = bytes.TrimSuffix(bytes.TrimSuffix(value, []byte("\n")), []byte("\r"))
 	}
-	if err == nil && len(value) == 0 {
-		err = errors.New("nothing was read; for an empty value write " + key + "=")
+	if err == nil {
+		err = notEmpty(key, value)
 	}
 	return value, err
+}
+
+// notEmpty refuses a value that was read and has nothing: what was to write it may have failed, and the value of before cannot be read back.
+func notEmpty(key string, value []byte) error {
+	if len(value) > 0 {
+		return nil
+	}
+	return errors.New("nothing was read; for an empty value write " + key + "=")
 }
 
 var secretListing = listing[*v1.Secret]{

@@ -54,6 +54,10 @@ func TestSecretSet(t *testing.T) {
 	if err := os.WriteFile(file, []byte("canary-file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		words []string
 		stdin string
@@ -74,6 +78,7 @@ func TestSecretSet(t *testing.T) {
 		"with its project":    {words: []string{"team/repo", "a=canary", "--replace"}, want: `team/repo map[a:canary] [] replace`},
 		"no file":             {words: []string{"repo", "a=@/nowhere/x"}, err: "secret set: a: open /nowhere/x: no such file or directory"},
 		"stdin has nothing":   {words: []string{"repo", "a=-"}, err: "secret set: a: nothing was read; for an empty value write a="},
+		"a file has nothing":  {words: []string{"repo", "a=@" + empty}, err: "secret set: a: nothing was read; for an empty value write a="},
 		"stdin twice":         {words: []string{"repo", "a=-", "b=-"}, stdin: "canary", err: "a and b are both to be read from stdin"},
 		"a key twice":         {words: []string{"repo", "a=canary", "a=canary"}, err: "a is given twice"},
 		"no key":              {words: []string{"repo", "=canary"}, err: "word 1 after the name is none of KEY=VALUE, KEY=-, KEY=@FILE and KEY-"},
