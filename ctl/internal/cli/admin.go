@@ -140,13 +140,11 @@ func (a *app) certificateRevokeCommand() *cobra.Command {
 		Args: exactly(1, "a serial number"), ValidArgsFunction: a.completeArg("certificate"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			serial := bare(args[0], "certificate")
-			if a.InTerminal && a.OutTerminal {
-				if err := a.ask(yes, "revoke certificate "+serial, "who has it is locked out, be it you; on the hub, towline-hub admin-cert makes another one"); err != nil {
-					return err
-				}
-			}
 			c, err := a.hub(cmd.Context())
 			if err != nil {
+				return err
+			}
+			if err := a.askWhoIsThere(yes, "revoke certificate "+serial, "who has it is locked out, be it you; on the hub, towline-hub admin-cert makes another one"); err != nil {
 				return err
 			}
 			resp, err := c.Identity.RevokeCertificate(cmd.Context(), &v1.RevokeCertificateRequest{Serial: serial, Reason: reason})

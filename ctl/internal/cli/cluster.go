@@ -312,20 +312,22 @@ func (a *app) revokeCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Cut a cluster's identity; its agent writes nothing any more",
+		Long: "Cuts a cluster's identity; its agent writes nothing any more. On a terminal it asks first, also where the output goes elsewhere.",
 		Args: exactly(1, "a cluster"), ValidArgsFunction: a.completeArg("cluster"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := bare(args[0], "cluster")
-			if a.InTerminal && a.OutTerminal {
-				if err := a.ask(yes, "revoke cluster "+name, "its agent writes nothing any more, corrections of drift included"); err != nil {
-					return err
-				}
-			}
 			c, err := a.hub(cmd.Context())
 			if err != nil {
 				return err
 			}
-			was, _ := a.cluster(cmd.Context(), name) // what cannot be looked at is revoked all the same
-			if _, err := c.Clusters.RevokeCluster(cmd.Context(), &v1.RevokeClusterRequest{Name: name, Reason: reason}); err != nil {
+			was, err := a.cluster(cmd.Context(), name)
+			if errors.Is(err, fleet.ErrNotFound) { // anything else that cannot be looked at is revoked all the same
+				return err
+			}
+			if err := a.askWhoIsThere(yes, "revoke cluster "+name, "its agent writes nothing any more, corrections of drift included"); err != nil {
+				return err
+			}
+			if _, err := c.Clusters.RevokeCluster(cmd.Context(), &v1.RevokeClusterRequest{Name: name, Uid: was.GetMetadata().GetUid(), Reason: reason}); err != nil {
 				return err
 			}
 			a.printf("cluster/%s revoked; let it in again with: towline cluster join %s --reissue\n", name, name)

@@ -506,19 +506,37 @@ func (a *app) askOf(yes bool, what string, plan func() (string, error)) error {
 
 // ask says what will happen and asks on a terminal; elsewhere yes must have been said.
 func (a *app) ask(yes bool, what, consequence string) error {
-	if yes {
+	switch said := a.about(what, consequence); {
+	case yes:
+		return nil
+	case !a.InTerminal || !a.OutTerminal:
+		return usagef("%s; say --yes to go on without being asked", said)
+	default:
+		return a.answered(what, said)
+	}
+}
+
+// askWhoIsThere asks who sits at the terminal, wherever the output goes. Where nobody does nothing is asked: that is for programs.
+func (a *app) askWhoIsThere(yes bool, what, consequence string) error {
+	if yes || !a.InTerminal {
 		return nil
 	}
-	said := what
+	return a.answered(what, a.about(what, consequence))
+}
+
+// about is "delete module shop (hub hub.example.com:7444): removes 3 objects".
+func (a *app) about(what, consequence string) string {
 	if a.client != nil {
-		said += " (hub " + a.client.Server() + ")"
+		what += " (hub " + a.client.Server() + ")"
 	}
 	if consequence != "" {
-		said += ": " + consequence
+		what += ": " + consequence
 	}
-	if !a.InTerminal || !a.OutTerminal {
-		return usagef("%s; say --yes to go on without being asked", said)
-	}
+	return what
+}
+
+// answered asks whether to go on, and fails unless the answer is yes.
+func (a *app) answered(what, said string) error {
 	a.notef("%s\nGo on? [y/N] ", sentence(said))
 	line, err := bufio.NewReader(a.In).ReadString('\n')
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {

@@ -498,6 +498,7 @@ func (h *fakeHub) ListProjects(context.Context, *v1.ListProjectsRequest) (*v1.Li
 // run is one call of the command.
 type run struct {
 	terminal bool
+	piped    bool // of a terminal only stdin is left
 	columns  int
 	stdin    string
 	typed    *typist // in place of stdin
@@ -583,7 +584,7 @@ func execute(ctx context.Context, r run, dial Dial, args ...string) result {
 	if r.out != nil {
 		stdout = r.out
 	}
-	s := Streams{In: in, Out: stdout, Err: &errOut, InTerminal: r.terminal, OutTerminal: r.terminal,
+	s := Streams{In: in, Out: stdout, Err: &errOut, InTerminal: r.terminal, OutTerminal: r.terminal && !r.piped,
 		Size:   func() (int, int) { return columns, 50 },
 		Getenv: func(k string) string { return r.env[k] },
 		Now:    func() time.Time { return now }, Zone: time.UTC}

@@ -23,7 +23,7 @@ func (a *app) confirmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "confirm HOLD-ID…", Short: "Release exactly what a hold lists",
 		Long: "Releases what waits for a person. The list that is shown is what is released: if it has changed meanwhile, nothing is.\n" +
-			"On a terminal it asks first.",
+			"On a terminal it asks first, also where the output goes elsewhere.",
 		Args: atLeast(1, "the id of a hold, as `towline get holds` shows it"), ValidArgsFunction: a.completeKind("hold"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.mayConfirm(cmd.Context(), args); err != nil {
@@ -75,10 +75,8 @@ func (a *app) confirm(ctx context.Context, id, reason string, yes bool) error {
 	for _, item := range h.GetItems() {
 		a.notef("  %s\n", table.Clean(item))
 	}
-	if a.InTerminal && a.OutTerminal {
-		if err := a.ask(yes, "confirm "+id, ""); err != nil {
-			return err
-		}
+	if err := a.askWhoIsThere(yes, "confirm "+id, ""); err != nil {
+		return err
 	}
 	if err := a.release(ctx, h, reason, "confirmed"); err != nil {
 		return a.changed(ctx, h, err)
