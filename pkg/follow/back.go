@@ -26,9 +26,12 @@ type Back struct {
 	Seen int
 	// Before is when the source went back to the same last; zero: it did not.
 	Before time.Time
+	// Unfollowed says that the source is looked at only until what a person asked for is there: who would take an older state at the third look
+	// has no look after that to come forth again.
+	Unfollowed bool
 }
 
-// Again reports that it is rolled out only when a person asks. When it went back before, by a clock that was ahead by far, says nothing.
+// Again reports that it went back to the same not long ago. When it went back before, by a clock that was ahead by far, says nothing.
 func (b Back) Again(now time.Time) bool {
 	return !b.Before.IsZero() && now.Sub(b.Before).Abs() < BackApart
 }
@@ -55,12 +58,17 @@ func (b Back) Look(was Sightings, files string, let bool, now time.Time, asking 
 	if let || waits == "" || before == Steady {
 		return Sightings{files, Steady}, "", false
 	}
-	return Sightings{files, min(b.Seen, Steady-1)}, waits, !other && !b.Again(now)
+	return Sightings{files, min(b.Seen, Steady-1)}, waits, !other && !b.byPerson(now)
 }
+
+// byPerson reports that it is rolled out only when a person asks.
+func (b Back) byPerson(now time.Time) bool { return b.Unfollowed || b.Again(now) }
 
 // Waits is why it is not rolled out yet by itself, with asking as what a person does for it to be; empty: it is.
 func (b Back) Waits(now time.Time, asking string) string {
 	switch left := Steady - b.Seen; {
+	case b.Unfollowed:
+		return fmt.Sprintf("%s: a server of it may be behind, and it is not followed, so that it goes back only when a person asks: %s", b.Why, asking)
 	case b.Again(now):
 		return fmt.Sprintf("%s, for the second time since %s: its servers may differ, so that it goes back only when a person asks: %s",
 			b.Why, b.Before.UTC().Format(time.RFC3339), asking)

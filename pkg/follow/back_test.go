@@ -26,6 +26,7 @@ func TestBackLook(t *testing.T) {
 		{"let through", Back{Why: "w"}, Sightings{"b", 2}, true, Steady, false, false},
 		{"let through before", today, Sightings{"a", Steady}, false, Steady, false, false},
 		{"for the second time today", today, Sightings{"a", 2}, false, Steady - 1, true, false},
+		{"the third, which nobody follows", Back{Why: "w", Unfollowed: true}, Sightings{"a", 2}, false, Steady - 1, true, false},
 		{"and a person asks", today, Sightings{"a", 2}, true, Steady, false, false},
 	} {
 		next, waits, soon := c.b.Look(c.was, "a", c.let, start, "ask")
@@ -44,6 +45,7 @@ func TestBackWaits(t *testing.T) {
 	}{
 		{"seen once", Back{Why: "w", Seen: 1}, "w: a server of it may be behind, so that it goes back when the next 2 looks find the same, or now by: ask"},
 		{"seen twice", Back{Why: "w", Seen: 2}, "w: a server of it may be behind, so that it goes back when the next look finds the same, or now by: ask"},
+		{"seen often, and not followed", Back{Why: "w", Seen: 30, Unfollowed: true}, "w: a server of it may be behind, and it is not followed, so that it goes back only when a person asks: ask"},
 		{"steady", Back{Why: "w", Seen: 3}, ""},
 		{"and did so yesterday", Back{Why: "w", Seen: 3, Before: start.Add(-BackApart)}, ""},
 		{"and did so today", Back{Why: "w", Seen: 30, Before: start.Add(time.Second - BackApart)}, "only when a person asks: ask"},

@@ -198,7 +198,7 @@ func (c *Controller) untilCatalog(ctx context.Context, x *catalogue) (wait time.
 // catalogueNow looks at the source, does what its files say, and remembers what came of it.
 func (c *Controller) catalogueNow(ctx context.Context, x *catalogue) error {
 	meta, old := x.rec.GetCatalog().GetMetadata(), x.was.GetStatus()
-	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Lists: x.was.GetLists(), Took: x.was.GetTook(), Back: x.was.GetBack(), BackSeen: x.was.GetBackSeen(), Status: &towlinev1.CatalogStatus{
+	x.next = &storev1.CatalogState{CatalogUid: meta.GetUid(), Applied: x.was.GetApplied(), Puts: x.was.GetPuts(), Confirmed: x.was.GetConfirmed(), ReadGeneration: x.was.GetReadGeneration(), Lists: x.was.GetLists(), Took: x.was.GetTook(), Back: x.was.GetBack(), BackSeen: x.was.GetBackSeen(), Found: x.was.GetFound(), Status: &towlinev1.CatalogStatus{
 		ObservedGeneration: meta.GetGeneration(), Looked: timestamppb.Now(), ResolvedRef: old.GetResolvedRef(), AppliedRef: old.GetAppliedRef(),
 		Applied: old.GetApplied(), Conflicts: old.GetConflicts(), Leftover: old.GetLeftover(), Hold: old.GetHold(), Waits: old.GetWaits()}}
 	err := c.catalogueFiles(ctx, x)

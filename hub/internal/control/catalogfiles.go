@@ -198,7 +198,7 @@ func (c *Controller) lists(x *catalogue, files []record.CatalogFile) {
 		names[i] = f.Module.GetMetadata().GetName()
 	}
 	x.next.Lists = listed(names)
-	seen := cmp.Or(proto.CloneOf(x.was), &storev1.CatalogState{CatalogUid: x.next.GetCatalogUid(), Status: &towlinev1.CatalogStatus{}})
+	seen := x.known()
 	seen.Lists = x.next.GetLists()
 	c.catalogs.remember(x.ref, seen)
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -15,13 +16,16 @@ import (
 
 // begins has the store say, before the first put of a look, which modules are put later, beside those that were to be until now: what others let
 // go by that look may be theirs. It says of no generation that it was looked at, so that a hub which leads before the look has ended looks at
-// once, and puts the rest.
+// once, and puts the rest, but for files that are older than those.
 func (c *Controller) begins(ctx context.Context, x *catalogue, plan catalog.Plan) error {
 	s := x.next.GetStatus()
 	if len(plan.Puts)+len(plan.Prunes) == 0 || len(plan.Puts) < 2 && len(s.GetConflicts())+len(s.GetWaits()) == 0 {
 		return nil
 	}
-	return c.update(ctx, func(w store.Writer) error {
+	takes := func(s *storev1.CatalogState) {
+		s.Took, s.Found, s.ReadGeneration, s.Lists = x.next.GetTook(), nil, x.next.GetReadGeneration(), x.next.GetLists()
+	}
+	if err := c.update(ctx, func(w store.Writer) error {
 		rec, _, _ := store.Get[*storev1.CatalogRecord](w, store.CatalogKey(x.ref))
 		if rec.GetCatalog().GetMetadata().GetUid() != x.next.GetCatalogUid() {
 			return nil
@@ -34,10 +38,22 @@ func (c *Controller) begins(ctx context.Context, x *catalogue, plan catalog.Plan
 			out.Status = &towlinev1.CatalogStatus{}
 		}
 		out.Status.ObservedGeneration = 0
+		takes(out)
 		leavesOut(out.Status, s, func(string) bool { return true })
 		w.Put(store.CatalogStateKey(x.ref), out)
 		return nil
-	})
+	}); err != nil {
+		return err
+	}
+	seen := x.known()
+	takes(seen)
+	c.catalogs.remember(x.ref, seen)
+	return nil
+}
+
+// known is what is known of the catalog beside what this look comes to.
+func (x *catalogue) known() *storev1.CatalogState {
+	return cmp.Or(proto.CloneOf(x.was), &storev1.CatalogState{CatalogUid: x.next.GetCatalogUid(), Status: &towlinev1.CatalogStatus{}})
 }
 
 // stays notes of the modules that a plan puts, and that were not put, what the look before has said of them: that they are put later is true

@@ -127,23 +127,28 @@ type catalogMemory struct {
 	called     time.Time
 }
 
+// mayPass are why a look came to nothing that may come to something later, though the source is not followed.
+var mayPass = []string{follow.ReasonUnavailable, follow.ReasonGoesBack, catalog.ReasonRefused, catalog.ReasonNeeded}
+
 // next is when a catalog is looked at; zero: when somebody asks.
 func (m catalogMemory) next(now, led time.Time) time.Time {
 	s := m.state.GetStatus()
-	over := m.over && m.state.GetFailing() == nil && s.GetHold() == "" // else something else is in the way, too
-	if s.GetObservedGeneration() != m.generation || m.confirmed || over {
+	confirmed := m.confirmed && s.GetReason() != follow.ReasonGoesBack // which looks are counted for, one at a time
+	failing := m.state.GetFailing() != nil
+	over := m.over && !failing && s.GetHold() == "" // else something else is in the way, too
+	if s.GetObservedGeneration() != m.generation || confirmed || over {
 		return now
 	}
 	led = asOf(led, now)
 	known := follow.Memory{Looked: lookedAt(now, led, s.GetLooked().AsTime())}
-	if m.state.GetFailing() != nil && s.GetReason() != follow.ReasonGoesBack { // which looks are counted for
+	if failing && (s.GetReason() != follow.ReasonGoesBack || m.plan == nil) { // else looks are counted for that
 		known.Failing = m.state.GetFailing().AsTime()
 	}
 	var at time.Time
 	switch {
 	case m.plan != nil:
 		at = m.plan.Next(known, m.uid, led)
-	case slices.Contains([]string{follow.ReasonUnavailable, catalog.ReasonRefused, catalog.ReasonNeeded}, s.GetReason()): // it may be better later
+	case slices.Contains(mayPass, s.GetReason()):
 		at = follow.Plan{Interval: follow.MinInterval}.Next(known, m.uid, led)
 	}
 	if called := asOf(m.called, now); !called.IsZero() && (at.IsZero() || called.Before(at)) {

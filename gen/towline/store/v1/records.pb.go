@@ -3780,7 +3780,9 @@ type CatalogState struct {
 	// The files with which the source goes back, which are not taken up yet, as CatalogTook.files; empty: it does not.
 	Back string `protobuf:"bytes,10,opt,name=back,proto3" json:"back,omitempty"`
 	// How many looks in a row found them.
-	BackSeen      int32 `protobuf:"varint,11,opt,name=back_seen,json=backSeen,proto3" json:"back_seen,omitempty"`
+	BackSeen int32 `protobuf:"varint,11,opt,name=back_seen,json=backSeen,proto3" json:"back_seen,omitempty"`
+	// What a look at a source that is not followed went by last, where nothing of that is taken up yet; unset: it is as took.
+	Found         *CatalogTook `protobuf:"bytes,12,opt,name=found,proto3" json:"found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3890,6 +3892,13 @@ func (x *CatalogState) GetBackSeen() int32 {
 		return x.BackSeen
 	}
 	return 0
+}
+
+func (x *CatalogState) GetFound() *CatalogTook {
+	if x != nil {
+		return x.Found
+	}
+	return nil
 }
 
 // CatalogTook is what a catalog has taken up of its source, in whole or in part.
@@ -4561,7 +4570,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
 	"\bdeleting\x18\x02 \x01(\bR\bdeleting\x12(\n" +
 	"\rdeleted_takes\x18\x03 \x01(\x04H\x00R\fdeletedTakes\x88\x01\x01B\x10\n" +
-	"\x0e_deleted_takes\"\xa5\x03\n" +
+	"\x0e_deleted_takes\"\xda\x03\n" +
 	"\fCatalogState\x12\x1f\n" +
 	"\vcatalog_uid\x18\x01 \x01(\tR\n" +
 	"catalogUid\x121\n" +
@@ -4575,7 +4584,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x04took\x18\t \x01(\v2\x1d.towline.store.v1.CatalogTookR\x04took\x12\x12\n" +
 	"\x04back\x18\n" +
 	" \x01(\tR\x04back\x12\x1b\n" +
-	"\tback_seen\x18\v \x01(\x05R\bbackSeen\"\xd1\x01\n" +
+	"\tback_seen\x18\v \x01(\x05R\bbackSeen\x123\n" +
+	"\x05found\x18\f \x01(\v2\x1d.towline.store.v1.CatalogTookR\x05found\"\xd1\x01\n" +
 	"\vCatalogTook\x12\x14\n" +
 	"\x05files\x18\x01 \x01(\tR\x05files\x12.\n" +
 	"\x04made\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12\x16\n" +
@@ -4760,15 +4770,16 @@ var file_towline_store_v1_records_proto_depIdxs = []int32{
 	54, // 59: towline.store.v1.CatalogState.failing:type_name -> google.protobuf.Timestamp
 	48, // 60: towline.store.v1.CatalogState.puts:type_name -> towline.store.v1.CatalogPut
 	47, // 61: towline.store.v1.CatalogState.took:type_name -> towline.store.v1.CatalogTook
-	54, // 62: towline.store.v1.CatalogTook.made:type_name -> google.protobuf.Timestamp
-	54, // 63: towline.store.v1.CatalogTook.back_at:type_name -> google.protobuf.Timestamp
-	54, // 64: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	75, // 65: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
-	66, // [66:66] is the sub-list for method output_type
-	66, // [66:66] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	47, // 62: towline.store.v1.CatalogState.found:type_name -> towline.store.v1.CatalogTook
+	54, // 63: towline.store.v1.CatalogTook.made:type_name -> google.protobuf.Timestamp
+	54, // 64: towline.store.v1.CatalogTook.back_at:type_name -> google.protobuf.Timestamp
+	54, // 65: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	75, // 66: towline.store.v1.AuditRecord.entry:type_name -> towline.v1.AuditEntry
+	67, // [67:67] is the sub-list for method output_type
+	67, // [67:67] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
