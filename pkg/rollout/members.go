@@ -185,17 +185,25 @@ func (d *decider) relabelled(i int, o *Observed) bool {
 // wanted is the revision that the last plan wants for a member of a stage; 0: leave it alone. It is not known where that is an
 // older one whose placement nobody has read.
 func (d *decider) wanted(stage int16, o *Observed) (revision int64, known bool) {
-	older := d.p.From
-	switch {
-	case d.s.Back != nil:
-		older = d.s.Back.To
-	case d.begun(stage):
+	older, begun := d.s.catchesUp(d.p, stage)
+	if begun {
 		return d.p.Revision, true
 	}
 	if older != 0 && older == d.in.Older && !o.UnselectedOlder {
 		return older, true
 	}
 	return 0, older == 0 || older == d.in.Older
+}
+
+// catchesUp is the older revision that clusters of a stage catch up with when the rollout has ended, if they have not gone on to its own; 0: none.
+func (h *Head) catchesUp(p *Plan, stage int16) (older int64, begun bool) {
+	switch {
+	case h.Back != nil:
+		return h.Back.To, false
+	case h.Stages[stage].Started != 0:
+		return 0, true
+	}
+	return p.From, false
 }
 
 // admit takes newcomers in, by the strategy.
@@ -230,12 +238,9 @@ func (d *decider) admit() {
 }
 
 func (d *decider) join(n *Newcomer) {
-	stage := d.p.StageFor(n.Cluster.Labels)
+	stage := d.p.JoinsIn(n.Cluster.Labels)
 	if stage < 0 {
-		if d.st.Unmatched == UnmatchedFail {
-			return
-		}
-		stage = len(d.p.Stages) - 1
+		return
 	}
 	r := Record{Stage: int16(stage), Since: d.now}
 	switch {

@@ -121,11 +121,23 @@ func NewPlan(strategy Strategy, in PlanInput) (*Plan, State, error) {
 // Observed.Stage speaks of (plus one).
 func (p *Plan) StageFor(labels map[string]string) int {
 	for i := range p.Stages {
+		if p.Stages[i].Name == UnmatchedStage && p.Strategy.Unmatched == UnmatchedFail {
+			continue // it is of those that are to leave
+		}
 		if p.Stages[i].Selector == nil || p.Stages[i].Selector.Matches(labels) {
 			return i
 		}
 	}
 	return -1
+}
+
+// JoinsIn is the stage of a cluster that joins: the last one, if none takes it; -1: then it joins in none, by the strategy.
+func (p *Plan) JoinsIn(labels map[string]string) int {
+	stage := p.StageFor(labels)
+	if stage < 0 && p.Strategy.Unmatched != UnmatchedFail {
+		return len(p.Stages) - 1
+	}
+	return stage
 }
 
 type placed struct {

@@ -306,36 +306,6 @@ func (s State) Unsent(was *State, assign []Assign) State {
 	return s
 }
 
-// Brings reports that a member which has nothing may be given the module without a person's word. One that was left out is not, nor
-// is one whose turn had not come when the rollout ended, unless it joins anew or its labels change; nor one whose turn comes only when
-// somebody has said so.
-func (s *State) Brings(p *Plan, i int) bool {
-	r := s.record(i)
-	switch {
-	case r.State == ClusterSkipped:
-		return false
-	case s.State.Ended():
-		return r.State != ClusterToApply && !s.passedBy(r) || r.has(flagLate)
-	}
-	return r.has(flagBaseline) || !s.awaitsPerson(p, r.Stage)
-}
-
-// awaitsPerson reports that the members of a stage that have not been moved are not before a person has said something.
-func (h *Head) awaitsPerson(p *Plan, stage int16) bool {
-	switch {
-	case h.Pause != nil:
-		return true
-	case h.Stages[stage].Started != 0:
-		return false
-	case h.State == Waiting && slices.Contains([]string{ReasonEmptyStage, ReasonEmptyOverride, ReasonConfirm}, h.Reason):
-		return true
-	}
-	return slices.ContainsFunc(h.Gates, func(g GateHead) bool {
-		before := g.Position == Before && g.Stage <= int(stage) || g.Position == After && g.Stage < int(stage)
-		return before && g.State != GateSuccessful && isApproval(p.gateSpec(&g))
-	})
-}
-
 // PlacedBy is the older revision whose placement says where the module is to be: the one to which the rollout goes back, or went.
 // 0: its own revision says it.
 func (h *Head) PlacedBy() int64 {

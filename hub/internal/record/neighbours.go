@@ -26,8 +26,9 @@ type neighbour struct {
 	// put is that of a put whose source is being fetched; nil: there is none. It may yet fail.
 	put *fleet.Placement
 	// run is the rollout that decides; nil: not read yet, or it has no members.
-	run  *rollouts.Run
-	read bool
+	run   *rollouts.Run
+	older olderPlacements
+	read  bool
 }
 
 // stays reports that the module is in a cluster, or comes there, whatever becomes of a put that is being made.
@@ -83,23 +84,48 @@ func stands(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) bool {
 
 // keeps reports that a module stays in a cluster, or comes there without a person's word.
 func (x *neighbours) keeps(r store.Reader, ref fleet.ModuleRef, n neighbour, c fleet.Cluster, has bool) bool {
-	return n.stays(c, has) && (has || x.brings(r, ref, c.Name))
+	return n.stays(c, has) && (has || x.brings(r, ref, c))
 }
 
 // brings reports that a module which a cluster does not have may come there without a person's word, as far as its rollout tells: it is
 // not over without the cluster, nobody left that out, and it does not wait for an approval, say, before it comes there.
-func (x *neighbours) brings(r store.Reader, ref fleet.ModuleRef, c fleet.ClusterName) bool {
+func (x *neighbours) brings(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
 	n := x.known[ref]
 	if !n.read {
 		n.run, _ = rollouts.Load(r, ref, rollouts.Driven(r, ref).GetRollout().GetNumber())
-		n.read = true
+		n.read, n.older = true, olderPlacements{}
 		x.known[ref] = n
 	}
-	if n.run == nil {
-		return true
+	return n.run == nil || bringsTo(r, ref, n.run, n.older, c)
+}
+
+// bringsTo reports that a rollout may bring the module to a cluster, that does not have it, without a person's word.
+func bringsTo(r store.Reader, ref fleet.ModuleRef, run *rollouts.Run, older olderPlacements, c fleet.Cluster) bool {
+	places := func(revision int64) bool {
+		if revision == run.Plan.Revision {
+			return true // by which it is asked
+		}
+		p := older.of(r, ref, revision)
+		return p != nil && assemble.Places(*p, c, false)
 	}
-	i := n.run.Index(c)
-	return i < 0 || n.run.State.Brings(n.run.Plan, i)
+	if i := run.Index(c.Name); i >= 0 {
+		return run.State.Brings(run.Plan, i, places)
+	}
+	return run.State.BringsNew(run.Plan, c, places)
+}
+
+// olderPlacements are those of older revisions of a module, each read once. Nil: it cannot be read, and has the module nowhere.
+type olderPlacements map[int64]*fleet.Placement
+
+func (o olderPlacements) of(r store.Reader, ref fleet.ModuleRef, revision int64) *fleet.Placement {
+	p, ok := o[revision]
+	if !ok {
+		if m, err := ModuleAt(r, ref, revision); err == nil {
+			p = &m.Placement
+		}
+		o[revision] = p
+	}
+	return p
 }
 
 func (x *neighbours) of(r store.Reader, ref fleet.ModuleRef) neighbour {

@@ -77,6 +77,7 @@ type way struct {
 	rollout.Outlook
 	run    *rollouts.Run    // nil: there is none, or it is not planned yet
 	places *fleet.Placement // nil: it stays where it is
+	older  olderPlacements
 	pins   []rollout.Pin
 }
 
@@ -99,7 +100,7 @@ func wayOf(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (way,
 	if err != nil {
 		return at, err
 	}
-	at.run, at.places = run, &m.Placement
+	at.run, at.places, at.older = run, &m.Placement, olderPlacements{}
 	return at, nil
 }
 
@@ -110,7 +111,7 @@ func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fle
 	t, assigned := place.Track(at.ref)
 	s := rollout.Standing{Cluster: c.Name, Wants: at.Leads}
 	has := assigned && hasModule(t.Desired)
-	if s.Placed = at.placed(c, has); !s.Placed {
+	if s.Placed = at.placed(r, c, has); !s.Placed {
 		return s
 	}
 	if has {
@@ -147,7 +148,7 @@ func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fle
 }
 
 // placed reports that the module is in a cluster to stay, or is to come there by itself.
-func (at *way) placed(c fleet.Cluster, has bool) bool {
+func (at *way) placed(r store.Reader, c fleet.Cluster, has bool) bool {
 	if at.places == nil {
 		return has
 	}
@@ -158,10 +159,13 @@ func (at *way) placed(c fleet.Cluster, has bool) bool {
 		return true
 	}
 	i, s := at.run.Index(c.Name), &at.run.State
-	if i < 0 {
+	switch {
+	case s.State.Ended():
+		return bringsTo(r, at.ref, at.run, at.older, c)
+	case i < 0:
 		return at.run.Plan.Strategy.LateJoiners != rollout.LateIgnore
 	}
-	return s.Record(i).State != rollout.ClusterSkipped && (!s.State.Ended() || s.Brings(at.run.Plan, i))
+	return s.Record(i).State != rollout.ClusterSkipped
 }
 
 // stays reports that a cluster keeps the revision that it has: a person has pinned or skipped it, or it was not to go back with the others.
