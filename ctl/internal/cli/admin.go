@@ -44,7 +44,7 @@ func (a *app) userCreateCommand() *cobra.Command {
 				if theirs, err = a.contextLikeMine(args[0]); err != nil {
 					return err
 				}
-				if err := clientconfig.Keeps(save, theirs.Name, theirs.CAData); err != nil {
+				if err := clientconfig.Keeps(save, theirs); err != nil {
 					return err
 				}
 			}
@@ -247,7 +247,7 @@ func (a *app) configUseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "use FILE", Short: "Merge a client configuration, such as a hub's admin.yaml, into yours and make it current",
 		Long: "Puts the contexts of FILE into the client configuration (--config, $TOWLINE_CONFIG or ~/.config/towline/config), and makes\n" +
-			"its current one current. A context of the same name for another hub is not replaced: --name gives the new one another.",
+			"its current one current. A context of the same name for another hub, or of somebody else, is not replaced: --name gives the new one another.",
 		Args: exactly(1, "a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			path, err := clientconfig.Path(a.config)

@@ -119,7 +119,7 @@ func (c *Config) Save(path string) error {
 
 // Use puts the contexts of the file from into the configuration at path, which is made if it is missing, and makes the
 // current one of from current there. A name renames the one context that from has. A context of the same name for another
-// hub stays: the error says how both can be kept.
+// hub, or of somebody else there, stays: the error says how both can be kept.
 func Use(path, from, name string) (Context, error) {
 	theirs, err := Load(from)
 	if err != nil {
@@ -147,7 +147,7 @@ func Use(path, from, name string) (Context, error) {
 		if name != "" {
 			c.Name, ctx.Name = name, name
 		}
-		if err := mine.keeps(path, c.Name, c.CAData, "merge with another name: --name NAME"); err != nil {
+		if err := mine.keeps(path, c, name != "", "merge with another name: --name NAME"); err != nil {
 			return Context{}, err
 		}
 		mine.Set(c)
@@ -156,8 +156,9 @@ func Use(path, from, name string) (Context, error) {
 	return ctx, mine.Save(path)
 }
 
-// Keeps fails where the file at path has a context of the name for another hub, which Merge would put one of the hub with these CAs in place of.
-func Keeps(path, name string, cas []byte) error {
+// Keeps fails where the file at path has a context of the name for another hub, or with a certificate, which Merge would put this one with a token in
+// place of.
+func Keeps(path string, c Context) error {
 	mine, err := Load(path)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return nil
@@ -165,15 +166,47 @@ func Keeps(path, name string, cas []byte) error {
 	if err != nil {
 		return err
 	}
-	return mine.keeps(path, name, cas, "save to another file")
+	c.Token = "to come"
+	return mine.keeps(path, c, false, "save to another file")
 }
 
-// keeps fails where a context of the name is for another hub than the one with these CAs, and says what to do.
-func (c *Config) keeps(path, name string, cas []byte, instead string) error {
-	if old, err := c.Context(name); err == nil && !sameHub(old.CAData, cas) {
-		return fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); %s", path, name, old.Server, instead)
+// keeps fails where a context of the name is for another hub than the next one, or of somebody else there, and says what to do.
+func (c *Config) keeps(path string, next Context, named bool, instead string) error {
+	old, err := c.Context(next.Name)
+	switch {
+	case err != nil:
+		return nil
+	case !sameHub(old.CAData, next.CAData):
+		return fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); %s", path, next.Name, old.Server, instead)
+	case otherUser(old, next, named):
+		return fleet.Errorf(fleet.ErrExists, "%s: its context %s has %s, and would have %s in its place; %s", path, next.Name, old.shows(), next.shows(), instead)
 	}
 	return nil
+}
+
+// otherUser reports that two contexts of one name may be of different people. A certificate says whose it is. A token does not: it is made anew for
+// the user whose name the context has, unless somebody named that.
+func otherUser(old, next Context, named bool) bool {
+	if was := old.shows(); was == "" || was != next.shows() {
+		return was != ""
+	}
+	return named && old.Token != next.Token
+}
+
+// shows is by what a context says who one is; empty: by nothing.
+func (c Context) shows() string {
+	block, _ := pem.Decode(c.CertificateData)
+	switch {
+	case c.Token != "":
+		return "a token"
+	case len(c.CertificateData) == 0:
+		return ""
+	case block != nil:
+		if leaf, err := x509.ParseCertificate(block.Bytes); err == nil {
+			return fmt.Sprintf("the certificate of %q", leaf.Subject.CommonName)
+		}
+	}
+	return "a certificate"
 }
 
 // sameHub reports that two files of CAs are of one hub: they are the same, or share one, as those of before and after a rotation do.

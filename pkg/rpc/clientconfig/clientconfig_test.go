@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -125,5 +126,64 @@ func TestUseAfterARotation(t *testing.T) {
 		if c, _ := got.Context(""); of.ok != bytes.Equal(c.CAData, of.ca) {
 			t.Errorf("%d: in use is that of %s", i, c.Server)
 		}
+	}
+}
+
+// TestUseKeepsWhoOneIs: a certificate or a token may stand in the file alone. A context of the hub with that of somebody else is not put in its place, as
+// that of a viewer whom one has just made; one's own that was made anew is.
+func TestUseKeepsWhoOneIs(t *testing.T) {
+	certificate := func(user string) []byte {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), Subject: pkix.Name{CommonName: user}}
+		der, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	}
+	admin, again, ana := clientconfig.Context{CertificateData: certificate("admin")}, clientconfig.Context{CertificateData: certificate("admin")}, clientconfig.Context{CertificateData: certificate("ana")}
+	token, other := clientconfig.Context{Token: "towline_u_1"}, clientconfig.Context{Token: "towline_u_2"}
+	for name, tc := range map[string]struct {
+		old, next clientconfig.Context
+		as        string
+		want      string // of the error
+		keeps     string // of that of a user who is to be made
+	}{
+		"made anew":                  {admin, again, "dev", "", `has the certificate of "admin", and would have a token in its place; save to another file`},
+		"the same":                   {admin, admin, "", "", `has the certificate of "admin"`},
+		"of somebody else":           {admin, ana, "", `has the certificate of "admin", and would have the certificate of "ana" in its place; merge with another name: --name NAME`, `has the certificate of "admin"`},
+		"a token for a certificate":  {admin, token, "dev", `has the certificate of "admin", and would have a token in its place`, `has the certificate of "admin"`},
+		"a certificate for a token":  {token, admin, "dev", "has a token, and would have the certificate of \"admin\" in its place", ""},
+		"a token that is made anew":  {token, other, "", "", ""},
+		"a token by the name of one": {token, other, "dev", "has a token, and would have a token in its place", ""},
+		"the same token":             {token, token, "dev", "", ""},
+		"nothing":                    {clientconfig.Context{}, token, "dev", "", ""},
+		"what is no certificate":     {clientconfig.Context{CertificateData: []byte("x")}, token, "", "has a certificate, and would have a token", "has a certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path, from := filepath.Join(dir, "config"), filepath.Join(dir, "from")
+			tc.old.Name, tc.next.Name = "dev", "dev"
+			if tc.as != "" {
+				tc.next.Name = "theirs"
+			}
+			for at, c := range map[string]clientconfig.Context{path: tc.old, from: tc.next} {
+				c.Server, c.CAData = "hub:7444", []byte("ca")
+				if err := clientconfig.New(c).Save(at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			check := func(err error, want string) {
+				if (err == nil) != (want == "") || want != "" && (!errors.Is(err, fleet.ErrExists) || !strings.Contains(err.Error(), want)) {
+					t.Errorf("got %v, want %q", err, want)
+				}
+			}
+			check(clientconfig.Keeps(path, clientconfig.Context{Name: "dev", CAData: []byte("ca")}), tc.keeps)
+			_, err := clientconfig.Use(path, from, tc.as)
+			check(err, tc.want)
+		})
 	}
 }
