@@ -60,3 +60,22 @@ func TestRevokedIsWhatWasLookedAt(t *testing.T) {
 		t.Errorf("exit %d, stderr %q, the hub was asked %v", got.code, got.err, r)
 	}
 }
+
+// A name that says its project is refused where -p says another one: one of the two is wrong, and what is in the other would go for that.
+func TestNameOfAnotherProjectThanAsked(t *testing.T) {
+	for _, command := range []string{"delete module default/shop --yes", "delete module/default/shop --yes", "rollout abort default/shop", "rollout abort default/shop/57", "rollout wait default/shop/57",
+		"hold module/default/shop", "resync module default/shop", "secret delete default/repo --yes", "secret set default/repo a=b", "get module default/shop", "delete catalog default/team --yes"} {
+		hub := fullHub()
+		got := hub.run(t, run{}, append(strings.Fields(command), "-p", "team")...)
+		if got.code != exitUsage || !strings.Contains(got.err, "is of project default, not of team as -p says") || len(hub.requests) > 0 {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; the hub was asked %v", command, got.code, got.out, got.err, hub.requests)
+		}
+	}
+	for _, command := range []string{"get module team/base -p team", "get module team/base", "confirm h-7 -p team"} {
+		hub := fullHub()
+		hub.holds = []*v1.Hold{{Id: "h-7", Kind: "Confirm", Project: "default", Module: "shop"}} // an id is of no project
+		if got := hub.run(t, run{}, strings.Fields(command)...); strings.Contains(got.err, "as -p says") {
+			t.Errorf("%s: exit %d, stderr %q", command, got.code, got.err)
+		}
+	}
+}

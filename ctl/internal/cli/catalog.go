@@ -309,7 +309,7 @@ func addDone(resp *v1.ResyncCatalogResponse, origin string, before, now []*v1.Mo
 
 // newestRollout is the newest rollout of a module.
 func (a *app) newestRollout(ctx context.Context, ref fleet.ModuleRef) (followed, error) {
-	m, err := a.module(ctx, ref.String())
+	m, err := a.moduleOf(ctx, ref)
 	of := followed{RolloutID: fleet.RolloutID{Module: ref}, uid: m.GetMetadata().GetUid()}
 	if id := m.GetStatus().GetRollout(); err == nil && id != "" {
 		of.RolloutID, err = parseRolloutOf(ref.Project, id)

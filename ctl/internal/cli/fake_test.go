@@ -293,7 +293,7 @@ func (h *fakeHub) ListHolds(_ context.Context, r *v1.ListHoldsRequest) (*v1.List
 
 func (h *fakeHub) PutHold(_ context.Context, r *v1.PutHoldRequest) (*v1.PutHoldResponse, error) {
 	h.note(r)
-	return &v1.PutHoldResponse{Hold: &v1.Hold{Id: "h-9", Kind: "Freeze", Module: r.GetModule(), Cluster: r.GetCluster(), Until: r.GetUntil()}}, nil
+	return &v1.PutHoldResponse{Hold: &v1.Hold{Id: "h-9", Kind: "Freeze", Project: r.GetProject(), Module: r.GetModule(), Cluster: r.GetCluster(), Until: r.GetUntil()}}, nil
 }
 
 func (h *fakeHub) JoinCluster(_ context.Context, r *v1.JoinClusterRequest) (*v1.JoinClusterResponse, error) {

@@ -240,6 +240,10 @@ func (a *app) module(ctx context.Context, name string) (*v1.Module, error) {
 	if err != nil {
 		return nil, err
 	}
+	return a.moduleOf(ctx, ref)
+}
+
+func (a *app) moduleOf(ctx context.Context, ref fleet.ModuleRef) (*v1.Module, error) {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return nil, err

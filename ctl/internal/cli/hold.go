@@ -201,7 +201,7 @@ func (a *app) absent(ctx context.Context, h *v1.Hold) (why, until string) {
 // absentOf is absent of a module in all of its clusters.
 func (a *app) absentOf(ctx context.Context, h *v1.Hold) (why, until string) {
 	var whys, untils []string
-	m, err := a.module(ctx, moduleName(h.GetProject(), h.GetModule()))
+	m, err := a.moduleOf(ctx, fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()})
 	told := m.GetStatus().GetAhead()
 	switch n := m.GetStatus().GetAway() - told; {
 	case err != nil || n <= 0:

@@ -76,7 +76,15 @@ func (a *app) moduleRef(s string) (fleet.ModuleRef, error) {
 	if err != nil {
 		return ref, &exitError{exitUsage, err}
 	}
-	return ref, nil
+	return ref, a.inThatProject(s, ref.Project)
+}
+
+// inThatProject refuses a name with a project where -p asks for another one: one of the two is wrong, and what is in the other may go for that.
+func (a *app) inThatProject(name, project string) error {
+	if a.project != fleet.DefaultProject && project != a.project {
+		return usagef("%s is of project %s, not of %s as -p says", name, project, a.project)
+	}
+	return nil
 }
 
 // rolloutRef reads MODULE, MODULE/N or PROJECT/MODULE/N; number 0 is the newest.
@@ -93,7 +101,7 @@ func (a *app) rolloutRef(s string) (fleet.RolloutID, error) {
 	if err != nil {
 		return id, &exitError{exitUsage, err}
 	}
-	return id, nil
+	return id, a.inThatProject(s, id.Module.Project)
 }
 
 // collect gathers a sequence.

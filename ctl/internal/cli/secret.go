@@ -167,7 +167,7 @@ func (a *app) secretRef(s string) (fleet.ModuleRef, error) {
 			return fleet.ModuleRef{}, usagef("secret %s: %w", s, err)
 		}
 	}
-	return fleet.ModuleRef{Project: project, Name: name}, nil
+	return fleet.ModuleRef{Project: project, Name: name}, a.inThatProject("secret "+s, project)
 }
 
 // readValues reads what is to be set and to be taken away. No error has a value in it.

@@ -128,7 +128,7 @@ func (a *app) sayAwaited(r *v1.Rollout, done bool, told string) string {
 
 // sayDeleting says that a module is being deleted: its newest rollout, which may have succeeded long ago, knows nothing of that.
 func (a *app) sayDeleting(ctx context.Context, ref fleet.ModuleRef) {
-	if m, err := a.module(ctx, ref.Display()); err == nil && m.GetMetadata().GetDeletionTimestamp() != nil {
+	if m, err := a.moduleOf(ctx, ref); err == nil && m.GetMetadata().GetDeletionTimestamp() != nil {
 		with := "with what it has"
 		if leavesObjects(m) {
 			with = "and leaves what it has"

@@ -105,6 +105,9 @@ func (a *API) ListAuthorities(ctx context.Context, req *towlinev1.ListAuthoritie
 	return &towlinev1.ListAuthoritiesResponse{Authorities: all}, err
 }
 
+// kindWords stand in front of names (KIND/NAME) where a project (PROJECT/NAME) may stand as well: of the two, commands take the word for the kind.
+var kindWords = []string{"module", "revision", "rollout", "secret"}
+
 // PutProject makes a project or changes its labels, annotations and spec.
 func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) (*towlinev1.PutProjectResponse, error) {
 	in := req.GetProject().GetMetadata()
@@ -130,6 +133,9 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 			CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: who(ctx), ChangeReason: req.GetReason()}
 		resp.Result = putResult(!exists, true)
 		if !exists {
+			if slices.Contains(kindWords, in.GetName()) {
+				return fleet.Invalidf("metadata.name", "%s is the word for a kind: commands take %s/NAME for the %s NAME of the default project; choose another name", in.GetName(), in.GetName(), in.GetName())
+			}
 			w.Grows()
 			meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
 		}

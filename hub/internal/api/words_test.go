@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -31,6 +32,22 @@ func TestProjectHasItsAnnotations(t *testing.T) {
 	put("unchanged", map[string]string{"team": "a"})
 	put("configured", map[string]string{"team": "b"})
 	put("configured", nil)
+}
+
+// A project is not called by the word for a kind: secret/db is secret db of the default project, and would go for that of project secret. One that is there
+// already may be put.
+func TestProjectIsNotCalledAsAKind(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) {
+		w.Put(store.ProjectPrefix+"module", &storev1.ProjectRecord{Project: &towlinev1.Project{Metadata: &towlinev1.Metadata{Name: "module"}}})
+	})
+	for name, want := range map[string]error{"secret": fleet.ErrInvalid, "rollout": fleet.ErrInvalid, "catalog": nil, "secrets-team": nil, "module": nil} {
+		for _, dry := range []bool{true, false} {
+			in := &towlinev1.Project{Metadata: &towlinev1.Metadata{Name: name, Labels: map[string]string{"a": "b"}}}
+			if _, err := a.PutProject(t.Context(), &towlinev1.PutProjectRequest{Project: in, DryRun: dry}); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", name, err, want)
+			}
+		}
+	}
 }
 
 // What waits for a person in a project is of that project, or of a cluster as a whole.
