@@ -103,3 +103,31 @@ func TestRollbackOfOneWhosePushIsNotSeen(t *testing.T) {
 	f.at("two", 2)
 	f.lostNothing()
 }
+
+// TestRevertOfWhatWasAborted: a person aborts what a push of the other module was to begin, which waited its turn, and the push is reverted: the other
+// has all that is there, so that what the one lets go by that goes, also where it was looked at before.
+func TestRevertOfWhatWasAborted(t *testing.T) {
+	f := newFolders(t, true)
+	two := queueing(following("two", f.url))
+	two.Spec.Source.Git.Path = "two"
+	f.push("a m", "b b2")
+	f.put(two)
+	f.until("two", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Approval" })
+	f.push("a m", "b b2 b3")
+	came, err := f.resync("two")
+	must(t, err)
+	if came.GetRollout() != "two/3" {
+		t.Fatalf("%v", came)
+	}
+	_, err = f.Rollouts.AbortRollout(f.ctx, &towlinev1.AbortRolloutRequest{Module: "two", Number: 3, Reason: "broken"})
+	must(t, err)
+	f.push("a", "b b2")
+	came, err = f.resync("one")
+	must(t, err)
+	f.await("one", came.GetRevision())
+	f.at("one", 2)
+	f.awaitHeir("c", "one", "m", "")
+	if got := f.until("two", 0, func(*towlinev1.Rollout) bool { return true }); got.GetNumber() != 3 {
+		t.Errorf("%v has begun", got)
+	}
+}

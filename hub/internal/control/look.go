@@ -377,6 +377,9 @@ func (v *verdict) note() {
 	}
 	if v.same {
 		v.next.Artifact, v.next.Revision = v.artifact.Digest.Bytes(), v.s.newest.GetRevision().GetNumber()
+		if last := v.s.last.GetRollout(); !v.begins && last.GetRevision() == 0 {
+			v.next.CaughtUp = last.GetNumber()
+		}
 	}
 }
 

@@ -125,6 +125,24 @@ func SourceFailed(r store.Reader, ref fleet.ModuleRef) bool {
 	return ro != nil && rollouts.Unresolved(r, ref) == nil
 }
 
+// Stalled reports that the source of a module has failed (see SourceFailed), and that it may have something else than its newest revision:
+// a look that began since, and found what that has, shows that nothing is left to be taken up, as where a push was reverted.
+func Stalled(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	return SourceFailed(r, ref) && !caughtUp(store.Untracked(r), ref, rec)
+}
+
+// caughtUp counts for what the module is put as: of another spec the newest revision does not say what that lists. What cannot be read may be
+// what its clusters have.
+func caughtUp(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	f, newest, last := Followed(r, ref, rec), NewestRevision(r, ref).GetRevision(), rollouts.Last(r, ref).GetRollout()
+	if last == nil || last.GetRevision() != 0 || f.GetCaughtUp() != last.GetNumber() || f.GetReason() != "" || began(r, f) == 0 {
+		return false
+	}
+	damaged, _ := rollouts.Damaged(r, ref)
+	return damaged == 0 && newest.GetNumber() == NewestNumber(r, ref) && newest.GetNumber() == f.GetRevision() &&
+		newest.GetModuleGeneration() == rec.GetModule().GetMetadata().GetGeneration()
+}
+
 // FetchedAt is when the source of a module was fetched for a put: for the newest revision, or in vain for the newest rollout.
 func FetchedAt(r store.Reader, ref fleet.ModuleRef) time.Time {
 	var at time.Time

@@ -21,7 +21,7 @@ func (l *letting) heldBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.Mod
 	if ref.Project == l.ref.Project && rollouts.PutsMissing(rollouts.Last(r, ref)) {
 		return true
 	}
-	return l.together(ref, rec) && (SourceFailed(r, ref) || leftOut(r, ref, rec))
+	return l.together(ref, rec) && (Stalled(r, ref, rec) || leftOut(r, ref, rec))
 }
 
 // together reports that a module is of the catalog that the one is of, or of its set, which is one of a project.

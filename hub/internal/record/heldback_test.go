@@ -26,6 +26,7 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 		one, two string // the catalogs that they are of, by UID
 		sets     [2]string
 		fails    bool   // the source of two came to nothing
+		level    bool   // and a look since found what it has
 		missing  bool   // what two was put with never came
 		of       string // the catalog that says
 		says     *towlinev1.CatalogStatus
@@ -34,6 +35,7 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 		"all is put":                      {one: mine, two: mine, of: mine, says: &towlinev1.CatalogStatus{}},
 		"nothing is known":                {one: mine, two: mine},
 		"its source came to nothing":      {one: mine, two: mine, fails: true, want: true},
+		"and then it had what it has":     {one: mine, two: mine, fails: true, level: true},
 		"so it did, of nobody's":          {fails: true},
 		"so it did, of one set":           {sets: [2]string{"a", "a"}, fails: true, want: true},
 		"so it did, of another set":       {sets: [2]string{"a", "b"}, fails: true},
@@ -61,7 +63,7 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 				case set != "":
 					origin = fleet.SetOrigin(set)
 				}
-				return &storev1.ModuleRecord{OriginUid: uid, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: fleet.DefaultProject, Origin: origin}}}
+				return &storev1.ModuleRecord{OriginUid: uid, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: fleet.DefaultProject, Origin: origin, Uid: "u" + name, Generation: 1}}}
 			}
 			rev, err := s.Update(t.Context(), func(w store.Writer) error {
 				w.Put(store.ModuleKey(one), rec("one", tc.one, tc.sets[0]))
@@ -69,6 +71,11 @@ func TestHeldBackByItsCatalog(t *testing.T) {
 				ro := &towlinev1.Rollout{Id: "two/1", Number: 1, Revision: 1, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
 				if tc.fails {
 					ro.Revision, ro.Status.State = 0, "Failed"
+				}
+				if tc.level {
+					w.Put(store.HubKey, &storev1.Hub{Incarnation: "i"})
+					w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Number: 1, ModuleGeneration: 1}})
+					w.Put(store.FollowKey(two), &storev1.FollowRecord{ModuleUid: "utwo", Generation: 1, Incarnation: "i", Began: 1, Revision: 1, CaughtUp: 1})
 				}
 				if tc.missing {
 					ro.Revision, ro.Status.State, ro.Status.Reason = 0, "Failed", rollout.ReasonPutsMissing

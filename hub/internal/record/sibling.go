@@ -146,7 +146,7 @@ type sibling struct {
 	mine        bool                    // it is the source of the one as that is put
 	follows     bool
 	waits       bool                    // for its put to have a revision
-	fails       bool                    // its newest rollout came to nothing at its source
+	fails       bool                    // its newest rollout came to nothing at its source, and no look has shown since that nothing of that is left
 	looked      *storev1.FollowRecord   // what came of the last look that still holds; nil: nothing
 	began       int64                   // the store's revision at which that began; 0: not known
 	saw         glimpse                 // what the source came to when it was fetched for it last
@@ -175,7 +175,7 @@ func (l *letting) readSibling(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 	}
 	r = store.Untracked(r)
 	f := said(r, ref, rec)
-	s.waits, s.fails, s.looked, s.began = rollouts.Unresolved(r, ref) != nil, SourceFailed(r, ref), f, began(r, f)
+	s.waits, s.fails, s.looked, s.began = rollouts.Unresolved(r, ref) != nil, Stalled(r, ref, rec), f, began(r, f)
 	s.saw, s.newest = glimpse{ref: seenRef(r, ref, rec), at: s.began}, glimpseOf(NewestRevision(r, ref))
 	if f.GetReason() == "" { // else it says what was taken up before
 		s.saw.files = Digest(f.GetFetched())

@@ -43,6 +43,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		has              string            // what the revision of the module is of
 		looked           *storev1.FollowRecord
 		fails            bool                  // its source came to nothing
+		reverted         int64                 // the rollout of which a look has seen since that nothing is left to be taken up, at its revision 1
 		put              time.Duration         // when the put was that its revision is of
 		retried          time.Duration         // when the rollout of that was begun anew, if it was
 		deleted          time.Duration         // when the other was deleted, if it was
@@ -124,6 +125,10 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 		"a file, looked at after":    {src: file(), two: file(), looked: looked(time.Minute, ""), overtaken: true},
 		"a file, which it has, too":  {src: file(), two: file(), looked: &storev1.FollowRecord{Looked: timestamppb.New(cut.Add(-time.Minute)), Fetched: y}},
 		"a file, of another address": {src: file(), two: branch("main")},
+		"its source failed, and a look found again what it has": {src: branch("main"), two: branch("main"), has: "x", fails: true, reverted: 1, looked: looked(time.Minute, "y")},
+		"its source failed, and a look before found what it has": {src: branch("main"), two: branch("main"), has: "x", fails: true, reverted: 1, looked: looked(-time.Minute, "x"),
+			behind: true, unlooked: true, overtaken: true},
+		"its source failed once more since": {src: branch("main"), two: branch("main"), has: "x", fails: true, reverted: 1, retried: time.Minute, looked: looked(time.Minute, "y"), behind: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := storetest.New(t)
@@ -144,7 +149,7 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 				to = ""
 			}
 			revision := func(number int64, to string, src *towlinev1.Source, files []byte) *storev1.RevisionRecord {
-				return &storev1.RevisionRecord{Artifact: files, Revision: &towlinev1.Revision{Number: number, ResolvedRef: to, Spec: &towlinev1.ModuleSpec{Source: src}}}
+				return &storev1.RevisionRecord{Artifact: files, Revision: &towlinev1.Revision{Number: number, ModuleGeneration: 1, ResolvedRef: to, Spec: &towlinev1.ModuleSpec{Source: src}}}
 			}
 			rollout := func(name fleet.ModuleRef, number, of int64, at time.Duration) func(store.Writer) {
 				ro := &towlinev1.Rollout{Number: number, Revision: of, Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(cut.Add(at))}, Status: &towlinev1.RolloutStatus{State: "Succeeded"}}
@@ -244,6 +249,9 @@ func TestBehindUntilItHasLooked(t *testing.T) {
 					}
 					w.Put(store.FollowKey(ref), f)
 				}
+			}
+			if tc.reverted != 0 {
+				tc.looked.CaughtUp, tc.looked.Revision = tc.reverted, 1
 			}
 			rev := did(look(two, "utwo", tc.looked), look(one, "uone", tc.mine))
 			if err := s.View(t.Context(), rev, func(r store.Reader) error {

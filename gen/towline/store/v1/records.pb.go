@@ -3557,7 +3557,10 @@ type FollowRecord struct {
 	// SHA-256 of the files with which the source goes back, which are not taken up yet; empty: it does not.
 	Back []byte `protobuf:"bytes,13,opt,name=back,proto3" json:"back,omitempty"`
 	// How many looks in a row found them.
-	BackSeen      int32 `protobuf:"varint,14,opt,name=back_seen,json=backSeen,proto3" json:"back_seen,omitempty"`
+	BackSeen int32 `protobuf:"varint,14,opt,name=back_seen,json=backSeen,proto3" json:"back_seen,omitempty"`
+	// The number of the newest rollout, where that came to nothing before it had a revision and the last look found what the newest revision has:
+	// nothing of the source is left to be taken up. 0: not so.
+	CaughtUp      int64 `protobuf:"varint,15,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3686,6 +3689,13 @@ func (x *FollowRecord) GetBack() []byte {
 func (x *FollowRecord) GetBackSeen() int32 {
 	if x != nil {
 		return x.BackSeen
+	}
+	return 0
+}
+
+func (x *FollowRecord) GetCaughtUp() int64 {
+	if x != nil {
+		return x.CaughtUp
 	}
 	return 0
 }
@@ -4546,7 +4556,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"HoldRecord\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\tconfirmedR\fconfirmed_byR\n" +
-	"generation\"\xc3\x03\n" +
+	"generation\"\xe0\x03\n" +
 	"\fFollowRecord\x12\x1d\n" +
 	"\n" +
 	"module_uid\x18\x01 \x01(\tR\tmoduleUid\x12\x1e\n" +
@@ -4565,7 +4575,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05began\x18\v \x01(\x03R\x05began\x12 \n" +
 	"\vincarnation\x18\f \x01(\tR\vincarnation\x12\x12\n" +
 	"\x04back\x18\r \x01(\fR\x04back\x12\x1b\n" +
-	"\tback_seen\x18\x0e \x01(\x05R\bbackSeen\"\x96\x01\n" +
+	"\tback_seen\x18\x0e \x01(\x05R\bbackSeen\x12\x1b\n" +
+	"\tcaught_up\x18\x0f \x01(\x03R\bcaughtUp\"\x96\x01\n" +
 	"\rCatalogRecord\x12-\n" +
 	"\acatalog\x18\x01 \x01(\v2\x13.towline.v1.CatalogR\acatalog\x12\x1a\n" +
 	"\bdeleting\x18\x02 \x01(\bR\bdeleting\x12(\n" +
