@@ -240,12 +240,21 @@ func TestMetricAnswers(t *testing.T) {
 	data := func(kind, result string) string {
 		return fmt.Sprintf(`{"status": "success", "data": {"resultType": %q, "result": %s}}`, kind, result)
 	}
+	warns := func(answer, more string) string {
+		return strings.Replace(answer, `{"status": "success",`, `{"status": "success", `+more+",", 1)
+	}
 	for _, c := range []struct {
 		code int
 		body string
 		want rollout.GateState
 		says string
 	}{
+		{200, warns(vector("0.01"), `"warnings": ["store eu-1 is away", "no data"]`), rollout.GateInconclusive, "successCondition holds for [0.01], but the server warns: store eu-1 is away; no data"},
+		{200, warns(vector("0.01"), `"isPartial": true`), rollout.GateInconclusive, "but the server warns: the answer is partial"},
+		{200, warns(vector("0.5"), `"warnings": ["store eu-1 is away"]`), rollout.GateFailed, "failureCondition holds for [0.5], but the server warns: store eu-1 is away"},
+		{200, warns(vector(), `"warnings": ["store eu-1 is away"]`), rollout.GateInconclusive, "the query has no result, but the server warns: store eu-1 is away"},
+		{200, warns(vector("0.01"), `"warnings": ["PromQL info: metric might not be a counter"], "infos": ["x"], "isPartial": false`), rollout.GateSuccessful, "successCondition holds for [0.01]"},
+		{200, warns(vector("0.01"), `"warnings": null`), rollout.GateSuccessful, ""},
 		{200, vector("0.01"), rollout.GateSuccessful, "successCondition holds for [0.01]"},
 		{200, vector("0.01", "0.5"), rollout.GateFailed, "failureCondition holds for [0.01 0.5]"},
 		{200, vector("0.1"), rollout.GateInconclusive, "no condition holds"},
@@ -281,6 +290,9 @@ func TestMetricAnswers(t *testing.T) {
 		}
 		if c.want == rollout.GateSuccessful && got.Value != "[0.01]" {
 			t.Errorf("value %q", got.Value)
+		}
+		if _, warning, warned := strings.Cut(c.says, ", but "); warned && !strings.HasSuffix(got.Value, ", but "+warning) { // which a person is shown
+			t.Errorf("value %q, and not %q", got.Value, warning)
 		}
 	}
 }

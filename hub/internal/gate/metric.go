@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/rollout/expr"
@@ -27,6 +29,8 @@ type measured struct {
 		ResultType string          `json:"resultType"`
 		Result     json.RawMessage `json:"result"`
 	} `json:"data"`
+	Warnings []string `json:"warnings"`
+	Partial  bool     `json:"isPartial"` // of VictoriaMetrics
 }
 
 func (g *Gates) metric(ctx context.Context, m *rollout.Metric) expr.Answer {
@@ -43,32 +47,58 @@ func (g *Gates) metric(ctx context.Context, m *rollout.Metric) expr.Answer {
 	if err != nil {
 		return failure("%s", err)
 	}
-	result, err := r.numbers(out)
+	result, warning, err := r.numbers(out)
 	if err != nil {
 		return failure("%s", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, evaluateIn)
 	defer cancel()
-	return expr.Metric(ctx, m, result)
+	return doubted(expr.Metric(ctx, m, result), warning)
 }
 
-// numbers reads the answer. Prometheus explains an error in JSON, with a status of its own.
-func (r *request) numbers(out reply) ([]float64, error) {
+// doubted is a measurement of which the server has said with a warning that it may be of less than there is, as of half the errors where a store of Thanos is
+// away: it is no success. What is told of a measurement is its value, so the warning stands there, too.
+func doubted(a expr.Answer, warning string) expr.Answer {
+	if warning == "" {
+		return a
+	}
+	if a.Outcome == rollout.GateSuccessful {
+		a.Outcome = rollout.GateInconclusive
+	}
+	but := ", but the server warns: " + warning
+	a.Message += but
+	if a.Value != "" {
+		a.Value += but
+	}
+	return a
+}
+
+// warning is what a server says of an answer that it takes for one. Older ones have notes there about how the query is written, which say nothing of
+// the answer.
+func (got *measured) warning() string {
+	said := slices.DeleteFunc(slices.Clone(got.Warnings), func(w string) bool { return strings.HasPrefix(w, "PromQL info: ") })
+	if got.Partial {
+		said = append(said, "the answer is partial")
+	}
+	return strings.Join(said, "; ")
+}
+
+// numbers reads the answer, and what the server warns of with it. Prometheus explains an error in JSON, with a status of its own.
+func (r *request) numbers(out reply) (result []float64, warning string, err error) {
 	var got measured
-	err := json.Unmarshal(out.body, &got)
+	err = json.Unmarshal(out.body, &got)
 	switch {
 	case err == nil && got.Status == "error":
-		return nil, fmt.Errorf("%s: %s: %s", r.name(), r.said([]byte(got.ErrorType)), r.said([]byte(got.Error)))
+		return nil, "", fmt.Errorf("%s: %s: %s", r.name(), r.said([]byte(got.ErrorType)), r.said([]byte(got.Error)))
 	case out.code != http.StatusOK:
-		return nil, errors.New(r.status(out))
+		return nil, "", errors.New(r.status(out))
 	case err != nil || got.Status != "success":
-		return nil, fmt.Errorf("%s: does not answer as Prometheus does%s", r.name(), colon(r.said(out.body)))
+		return nil, "", fmt.Errorf("%s: does not answer as Prometheus does%s", r.name(), colon(r.said(out.body)))
 	}
-	result, err := got.numbers()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.name(), err)
+	if result, err = got.numbers(); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", r.name(), err)
 	}
-	return result, nil
+	return result, r.said([]byte(got.warning())), nil
 }
 
 func (got *measured) numbers() ([]float64, error) {
